@@ -1,0 +1,45 @@
+"""Reward models for spoken dialogue: data, training, measurement and scoring.
+
+Public names load on first use, so that `import sdiareward` costs nothing: it reads no file and does not import torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+
+__version__ = "0.1.0"
+
+_PUBLIC_NAMES = {
+    "SDiaRewardConfig": "configuration_sdiareward",
+    "SDiaRewardModel": "modeling_sdiareward",
+    "SDiaRewardOutput": "modeling_sdiareward",
+    "SDiaRewardProcessor": "processing_sdiareward",
+    "Scorer": "scoring",
+    "SDiaRewardTrainer": "trainer",
+    "pairwise_accuracy": "esdr_accuracy.esdr_accuracy",
+    "read_audio": "audio_sdiareward",
+}
+
+__all__ = ["__version__", *sorted(_PUBLIC_NAMES)]
+
+if TYPE_CHECKING:
+    from .audio_sdiareward import read_audio as read_audio
+    from .configuration_sdiareward import SDiaRewardConfig as SDiaRewardConfig
+    from .esdr_accuracy.esdr_accuracy import pairwise_accuracy as pairwise_accuracy
+    from .modeling_sdiareward import SDiaRewardModel as SDiaRewardModel
+    from .modeling_sdiareward import SDiaRewardOutput as SDiaRewardOutput
+    from .processing_sdiareward import SDiaRewardProcessor as SDiaRewardProcessor
+    from .scoring import Scorer as Scorer
+    from .trainer import SDiaRewardTrainer as SDiaRewardTrainer
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC_NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_PUBLIC_NAMES[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return __all__
