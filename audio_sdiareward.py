@@ -3,8 +3,8 @@
 The one place where audio enters the package: the processor reads turns through it and so does `dataset_builder`, which
 therefore imports neither torch nor the model. The file travels to the Hub beside the processor that imports it.
 
-Decoding is libsndfile's (WAV, FLAC, OGG/Vorbis, OGG/Opus, MP3), resampling is soxr's at its high quality setting, the one
-the published model was trained with.
+Decoding is libsndfile's (WAV, FLAC, OGG/Vorbis, OGG/Opus, MP3), resampling is soxr's at its high quality setting, as the
+published model's inputs were.
 """
 
 from __future__ import annotations
@@ -107,9 +107,7 @@ def read_audio(
     if array.ndim == 2:
         array = array.mean(axis=0)
     if array.size == 0:
-        raise AudioError(
-            f"{label}: holds no samples; a turn needs speech of at least {MIN_SAMPLES} samples at 16 kHz."
-        )
+        raise AudioError(f"{label}: holds no samples; a turn needs at least {MIN_SAMPLES} samples at 16 kHz.")
     if not np.isfinite(array).all():
         raise AudioError(f"{label}: holds NaN or infinite samples; export the recording again.")
     array = resample(array, rate, sampling_rate)
@@ -146,7 +144,8 @@ def _open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, 
             raise FileNotFoundError(f"{path}: no such audio file.")
         return str(path), str(path), None, 0
     raise TypeError(
-        f"audio must be a path, bytes, an array or a mapping with 'bytes', 'path' or 'array'; got {type(source).__name__}."
+        "audio must be a path, bytes, an array or a mapping with 'bytes', 'path' or 'array'; "
+        f"got {type(source).__name__}."
     )
 
 

@@ -1,0 +1,83 @@
+"""Read preference pairs, from our own Parquet or in the released SDiaReward form, without decoding audio.
+
+Both forms end as the message lists that `SDiaRewardProcessor` takes; nothing else in the package knows that there are two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    import datasets
+
+SIDES = ("chosen", "rejected")
+
+
+def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> datasets.Dataset:
+    """Load one split of preference pairs with its audio left encoded (`datasets.Audio(decode=False)`).
+
+    Args:
+        path (`str` or `Path`): A folder or Hub repository of Parquet as `dataset_builder` writes it, or a `.json`,
+            `.jsonl` or `.parquet` file in either form.
+        split (`str`): `"train"`, `"validation"` or `"test"`; a single file is one split whatever its name.
+        name (`str`, *optional*): Configuration of the data set, for instance `"modality"`.
+
+    Returns:
+        `datasets.Dataset`: One pair a row. No torchcodec is needed to read it.
+
+    Raises:
+        FileNotFoundError: `path` looks like a local file but does not exist.
+        ValueError: The data has no `chosen` and `rejected` columns.
+    """
+    import datasets
+
+    suffix = Path(path).suffix
+    if suffix in {".json", ".jsonl", ".parquet"}:
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"{path}: no such file of pairs.")
+        kind = "parquet" if suffix == ".parquet" else "json"
+        pairs = datasets.load_dataset(kind, data_files=str(path), split="train")
+    else:
+        pairs = datasets.load_dataset(str(path), name, split=split)
+    missing = [side for side in SIDES if side not in pairs.column_names]
+    if missing:
+        raise ValueError(f"{path}: has columns {pairs.column_names}; a data set of pairs needs {list(SIDES)}.")
+    return pairs.cast(leave_audio_encoded(pairs.features))
+
+
+def leave_audio_encoded(features: Any) -> Any:
+    """Return `features` with every `datasets.Audio` inside set to `decode=False`."""
+    import datasets
+
+    if isinstance(features, datasets.Audio):
+        return datasets.Audio(sampling_rate=features.sampling_rate, decode=False)
+    if isinstance(features, datasets.List):
+        return datasets.List(leave_audio_encoded(features.feature))
+    if isinstance(features, Mapping):
+        return type(features)({key: leave_audio_encoded(value) for key, value in features.items()})
+    return features
+
+
+def turns_to_messages(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Turn one side of a pair into messages: text before audio in each turn, as the paper interleaves them.
+
+    Args:
+        turns (`Sequence[Mapping]`): Turns of our schema (`role`, `text`, `audio`), or messages with a `content` list, in
+            which `datasets` has filled absent keys with None; those are dropped here.
+
+    Returns:
+        `list[dict]`: `{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio"}]}` for each turn.
+    """
+    return [_message(turn) for turn in turns]
+
+
+def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
+    content = turn.get("content")
+    if content is None:
+        content = [{"type": kind, kind: turn[kind]} for kind in ("text", "audio") if turn.get(kind)]
+    elif not isinstance(content, str):
+        content = [{key: value for key, value in item.items() if value is not None} for item in content]
+    return {"role": turn["role"], "content": content}
