@@ -1,0 +1,178 @@
+"""Configuration of SDiaReward: every value that changes the reward computed, validated once, here.
+
+Paper: SDiaReward, section 4 (pooling, criterion-specific system prompts). The configuration is the thinker's of
+Qwen2.5-Omni, flat, plus the fields of the reward model, so that a released thinker configuration is a subset of ours.
+
+Notable choices:
+
+- The vision tower is not part of the reward model. `vision_config` is reduced to the smallest tower the library can
+  construct, because its constructor builds one that the model then drops.
+- Values of training (loss weights, learning rates) do not belong here: they do not change what a checkpoint computes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from transformers import Qwen2_5OmniThinkerConfig
+
+
+POOLING_MODES = ("mean", "attention", "last_token")
+
+PROMPT_VERSION = "1"
+DEFAULT_PROMPTS = {
+    "modality": (
+        "You are judging one spoken dialogue between a user and an assistant. Listen to every turn together with its "
+        "transcript and decide how much the conversation sounds like people really talking to each other. Weigh whether "
+        "pitch, rhythm, pauses and emotion are natural and suit the moment, whether the voices and the acoustics stay "
+        "consistent from turn to turn, and whether each reply follows from what was said and how it was said. Attend most "
+        "to the last turn. Flat, read-aloud or mechanical delivery lowers the reward; a clean recording alone does not "
+        "raise it."
+    ),
+    "colloquialness": (
+        "You are judging one spoken dialogue between a user and an assistant. Decide how close it is to spontaneous, "
+        "everyday speech rather than to edited writing read out loud. Weigh casual words, short or unfinished clauses, "
+        "self-repairs, fillers, hesitations and backchannels, particles and exclamations that carry rhythm, and wording "
+        "that reacts to the other speaker. Such features count only where they come naturally. Formal vocabulary, complete "
+        "and evenly built sentences, lists and polished explanations lower the reward, however helpful or well pronounced "
+        "they are."
+    ),
+    "joint": (
+        "You are judging one spoken dialogue between a user and an assistant, by its sound and by its wording. Decide how "
+        "far it could be a real conversation. For the sound, weigh natural pitch, rhythm, pauses and emotion, and voices "
+        "and acoustics that stay coherent across turns. For the wording, weigh spontaneity: casual words, fragments, "
+        "self-repairs and fillers where they come naturally. Replies should fit what was said before and answer it "
+        "adequately. Mechanical or read-aloud delivery and formal, scripted language both lower the reward; recording "
+        "quality alone does not change it."
+    ),
+}
+
+_SMALLEST_VISION_CONFIG = {
+    "depth": 0,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_heads": 1,
+    "out_hidden_size": 16,
+    "fullatt_block_indexes": [],
+}
+
+
+class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
+    """Hold the thinker's configuration and everything else that a reward depends on.
+
+    Args:
+        pooling_mode (`str`, *optional*, defaults to `"mean"`): How the last hidden states become one vector (equation 1):
+            `"mean"` over all attended tokens, `"attention"` (learned softmax weights) or `"last_token"`.
+        prompts (`dict[str, str]`, *optional*): System prompt of each criterion; by default those of `DEFAULT_PROMPTS`.
+        prompt_version (`str`, *optional*, defaults to `"1"`): Name of this set of prompts, to be changed with any of them.
+        max_turn_s (`float`, *optional*, defaults to 30.0): Seconds of each turn that the model hears; the rest is cut.
+        sampling_rate (`int`, *optional*, defaults to 16000): Rate of the audio behind the mel features, in Hz.
+        reward_scale (`float`, *optional*, defaults to 1.0): Positive factor on the output of the score head.
+        kwargs: Fields of `Qwen2_5OmniThinkerConfig`. `num_labels` is always 1.
+
+    Raises:
+        ValueError: A field has a value outside its range.
+
+    Example:
+        >>> config = SDiaRewardConfig(pooling_mode="attention")
+        >>> config.num_labels, sorted(config.prompts)
+        (1, ['colloquialness', 'joint', 'modality'])
+    """
+
+    model_type = "sdiareward"
+
+    pooling_mode: str = "mean"
+    prompts: dict[str, str] | None = None
+    prompt_version: str = PROMPT_VERSION
+    max_turn_s: float | int = 30.0
+    sampling_rate: int = 16_000
+    reward_scale: float | int = 1.0
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        self.vision_config = dict(_SMALLEST_VISION_CONFIG)
+        self.prompts = dict(DEFAULT_PROMPTS if self.prompts is None else self.prompts)
+        if self.id2label is None:
+            self.id2label, self.label2id = {0: "reward"}, {"reward": 0}
+            self.num_labels = kwargs.pop("num_labels", 1)
+        super().__post_init__(**kwargs)
+        self._validate_reward_fields()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build a configuration from a dictionary and overriding fields, which are validated too."""
+        loaded = super().from_dict(config_dict, **kwargs)
+        config = loaded[0] if isinstance(loaded, tuple) else loaded
+        config._validate_reward_fields()
+        return loaded
+
+    def _validate_reward_fields(self) -> None:
+        if self.num_labels != 1:
+            raise ValueError(
+                f"num_labels is {self.num_labels}; a reward model has 1: leave num_labels and id2label out."
+            )
+        if self.pooling_mode not in POOLING_MODES:
+            raise ValueError(f"pooling_mode is {self.pooling_mode!r}; choose one of {', '.join(POOLING_MODES)}.")
+        validate_prompts(self.prompts, self.prompt_version)
+        validate_max_turn_s(self.max_turn_s)
+        if not isinstance(self.sampling_rate, int) or self.sampling_rate <= 0:
+            raise ValueError(
+                f"sampling_rate is {self.sampling_rate!r}; give a positive whole number of Hz, such as 16000."
+            )
+        if not _is_positive_finite(self.reward_scale):
+            raise ValueError(
+                f"reward_scale is {self.reward_scale!r}; give a positive finite factor, 1.0 to leave rewards as they are."
+            )
+
+    @classmethod
+    def from_thinker(cls, thinker_config: Qwen2_5OmniThinkerConfig, **fields: Any) -> SDiaRewardConfig:
+        """Build a configuration on a thinker's.
+
+        Args:
+            thinker_config (`Qwen2_5OmniThinkerConfig`): Configuration of the pretrained backbone.
+            fields: Fields of the reward model, as in the constructor.
+        """
+        inherited = {name: getattr(thinker_config, name) for name in Qwen2_5OmniThinkerConfig.__annotations__}
+        for name in ("audio_config", "text_config"):
+            inherited[name] = inherited[name].to_dict()
+        del inherited["vision_config"]
+        return cls(**{**inherited, **fields})
+
+
+def validate_prompts(prompts: Any, prompt_version: Any) -> None:
+    """Raise unless `prompts` maps criteria to texts and has a version.
+
+    Raises:
+        ValueError: A criterion or a text is empty or no string, or the version is.
+    """
+    if not isinstance(prompts, Mapping) or not prompts:
+        raise ValueError(
+            f"prompts is {prompts!r}; give a mapping from criterion to system prompt with at least one entry."
+        )
+    for criterion, text in prompts.items():
+        if not isinstance(criterion, str) or not isinstance(text, str) or not criterion or not text.strip():
+            raise ValueError(
+                f"prompts[{criterion!r}] is {text!r}; criterion and system prompt must be non-empty strings."
+            )
+    if not isinstance(prompt_version, str) or not prompt_version:
+        raise ValueError(f"prompt_version is {prompt_version!r}; name the set of prompts with a non-empty string.")
+
+
+def validate_max_turn_s(max_turn_s: Any) -> None:
+    """Raise unless `max_turn_s` is a duration.
+
+    Raises:
+        ValueError: It is not a positive finite number.
+    """
+    if not _is_positive_finite(max_turn_s):
+        raise ValueError(f"max_turn_s is {max_turn_s!r}; give a positive number of seconds, such as 30.0.")
+
+
+def _is_positive_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+SDiaRewardConfig.register_for_auto_class()
+
+__all__ = ["DEFAULT_PROMPTS", "POOLING_MODES", "PROMPT_VERSION", "SDiaRewardConfig"]

@@ -1,0 +1,289 @@
+"""Turn spoken dialogues into the inputs of `SDiaRewardModel`: the only place where that happens.
+
+A dialogue is a list of messages, `{"role", "content"}`, whose content is a string or a list of
+`{"type": "text", "text"}` and `{"type": "audio", "audio"}` items in the order in which the model reads them.
+
+Notable choices:
+
+- A tokenizer and a `WhisperFeatureExtractor` are enough; nothing for images is needed or loaded.
+- Mel features are computed at the true length of the clips. Padding every clip to the feature extractor's 300 s gives the
+  same frames and takes 15 MB for each turn.
+- The prompts travel with the processor, as they do with the model's configuration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoTokenizer, BatchFeature, WhisperFeatureExtractor
+from transformers.processing_utils import ProcessorMixin
+
+from .audio_sdiareward import audio_duration_s, read_audio
+from .configuration_sdiareward import DEFAULT_PROMPTS, PROMPT_VERSION, validate_max_turn_s, validate_prompts
+
+
+logger = logging.getLogger(__name__)
+
+MAX_TURNS = 16
+AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
+_ROLES = ("user", "assistant")
+# Zeros after a clip that keep the reflection at its end, and the frame behind its last one, out of the frames kept.
+_MARGIN_FRAMES = 3
+
+
+class SDiaRewardProcessor(ProcessorMixin):
+    """Turn dialogues into token ids and mel features.
+
+    Args:
+        feature_extractor (`WhisperFeatureExtractor`): Computes the log-mel features.
+        tokenizer (`PreTrainedTokenizerBase`): Tokenizer with the special tokens of Qwen2.5-Omni.
+        prompts (`dict[str, str]`, *optional*): System prompt of each criterion; by default `DEFAULT_PROMPTS`.
+        prompt_version (`str`, *optional*, defaults to `"1"`): Name of this set of prompts.
+        max_turn_s (`float`, *optional*, defaults to 30.0): Seconds kept of each audio item.
+
+    Raises:
+        ValueError: A prompt or `max_turn_s` is invalid, or the tokenizer lacks a special token.
+
+    Example:
+        >>> processor = SDiaRewardProcessor.from_pretrained("checkpoints/nano")  # doctest: +SKIP
+        >>> inputs = processor(messages, criterion="joint")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        feature_extractor: WhisperFeatureExtractor | None = None,
+        tokenizer: Any = None,
+        prompts: dict[str, str] | None = None,
+        prompt_version: str = PROMPT_VERSION,
+        max_turn_s: float = 30.0,
+        **kwargs: Any,
+    ):
+        super().__init__(feature_extractor, tokenizer, **kwargs)
+        self.prompts = dict(DEFAULT_PROMPTS if prompts is None else prompts)
+        self.prompt_version = prompt_version
+        self.max_turn_s = max_turn_s
+        validate_prompts(self.prompts, prompt_version)
+        validate_max_turn_s(max_turn_s)
+        _validate_special_tokens(tokenizer)
+
+    @classmethod
+    def from_backbone(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> SDiaRewardProcessor:
+        """Build a processor from the tokenizer and the feature extractor of a Qwen2.5-Omni checkpoint.
+
+        Args:
+            pretrained_model_name_or_path (`str` or `Path`): Hub id or folder.
+            kwargs: `prompts`, `prompt_version` and `max_turn_s`, as in the constructor.
+        """
+        return cls(
+            WhisperFeatureExtractor.from_pretrained(pretrained_model_name_or_path),
+            AutoTokenizer.from_pretrained(pretrained_model_name_or_path),
+            **kwargs,
+        )
+
+    @property
+    def sampling_rate(self) -> int:
+        """Rate of the audio behind the mel features, in Hz."""
+        return self.feature_extractor.sampling_rate
+
+    def __call__(
+        self,
+        dialogues: Sequence[Any],
+        criterion: str | Sequence[str] = "joint",
+        padding_side: str | None = None,
+    ) -> BatchFeature:
+        """Prepare one dialogue or a batch of them.
+
+        Args:
+            dialogues (`list[dict]` or `list[list[dict]]`): The messages of one dialogue, or of several. A dialogue that
+                begins with a system turn keeps it; to any other the prompt of its criterion is added. The lists given are
+                not changed.
+            criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all dialogues, or one for each.
+            padding_side (`str`, *optional*): `"left"` or `"right"`; by default the tokenizer's.
+
+        Returns:
+            [`BatchFeature`] with `input_ids` and `attention_mask` of shape `(batch_size, sequence_length)` and, if there is
+            audio, `input_features` of shape `(num_clips, num_mel_bins, num_frames)` and `feature_attention_mask` of shape
+            `(num_clips, num_frames)`: the clips of all dialogues in order.
+
+        Raises:
+            ValueError: The criterion is unknown, a dialogue has no messages, or an item is neither text nor audio.
+            AudioError: A recording cannot be used.
+        """
+        dialogues = _as_batch(dialogues)
+        texts, clips = [], []
+        for dialogue, name in zip(dialogues, self._criteria(criterion, len(dialogues)), strict=True):
+            text, dialogue_clips = self._render(self.with_prompt(dialogue, name))
+            texts.append(text)
+            clips += dialogue_clips
+        batch = dict(
+            self.tokenizer(
+                texts,
+                padding=True,
+                padding_side=padding_side,
+                add_special_tokens=False,
+                return_tensors="pt",
+                return_token_type_ids=False,
+            )
+        )
+        if clips:
+            batch["input_features"], batch["feature_attention_mask"] = self.log_mel(clips)
+        return BatchFeature(batch, tensor_type="pt")
+
+    def with_prompt(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> list[Mapping[str, Any]]:
+        """Return the messages with the criterion's system prompt before them, unless they begin with a system turn.
+
+        Raises:
+            ValueError: The criterion is unknown or there are no messages.
+        """
+        if not dialogue:
+            raise ValueError("a dialogue has no messages; give at least one turn.")
+        if criterion not in self.prompts:
+            raise ValueError(f"criterion is {criterion!r}; this checkpoint knows {', '.join(sorted(self.prompts))}.")
+        if dialogue[0]["role"] == "system":
+            return list(dialogue)
+        return [{"role": "system", "content": self.prompts[criterion]}, *dialogue]
+
+    def load_clip(self, audio: Any, name: str | None = None) -> np.ndarray:
+        """Read one recording as mono float32 at the processor's rate, cut to `max_turn_s` with a notice in the log.
+
+        Args:
+            audio: Anything `audio_sdiareward.read_audio` takes.
+            name (`str`, *optional*): What to call the recording in a message.
+
+        Returns:
+            `np.ndarray` of shape `(num_samples,)`.
+        """
+        duration_s = audio_duration_s(audio)
+        if duration_s > self.max_turn_s:
+            logger.warning(
+                "%s lasts %.1f s; only its first %g s are judged.", name or "a turn", duration_s, self.max_turn_s
+            )
+        return read_audio(audio, sampling_rate=self.sampling_rate, max_duration_s=self.max_turn_s, name=name)
+
+    def log_mel(self, clips: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        """Compute Whisper's log-mel features at the true length of the clips.
+
+        Args:
+            clips (`list[np.ndarray]`): Mono signals at the processor's rate.
+
+        Returns:
+            `tuple`: features of shape `(num_clips, num_mel_bins, num_frames)`, float32, and their mask of shape
+            `(num_clips, num_frames)`, int64, 1 on the `ceil(num_samples / hop_length)` frames of each clip.
+        """
+        hop_length = self.feature_extractor.hop_length
+        num_frames = np.array([-(-clip.size // hop_length) for clip in clips])
+        padded = np.zeros((len(clips), (num_frames.max() + _MARGIN_FRAMES) * hop_length), dtype=np.float32)
+        for row, clip in zip(padded, clips, strict=True):
+            row[: clip.size] = clip
+        features = self.feature_extractor(
+            list(padded), sampling_rate=self.sampling_rate, padding=False, truncation=False, return_tensors="np"
+        ).input_features
+        mask = np.arange(num_frames.max()) < num_frames[:, None]
+        return features[..., : num_frames.max()], mask.astype(np.int64)
+
+    def num_audio_tokens(self, num_samples: int) -> int:
+        """Return how many vectors the audio tower makes of a clip of `num_samples` samples."""
+        num_frames = -(-num_samples // self.feature_extractor.hop_length)
+        after_convolution = (num_frames - 1) // 2 + 1
+        return (after_convolution - 2) // 2 + 1
+
+    def _criteria(self, criterion: str | Sequence[str], num_dialogues: int) -> list[str]:
+        criteria = [criterion] * num_dialogues if isinstance(criterion, str) else list(criterion)
+        if len(criteria) != num_dialogues:
+            raise ValueError(
+                f"got {len(criteria)} criteria for {num_dialogues} dialogues; give one for all or one for each."
+            )
+        return criteria
+
+    def _render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[np.ndarray]]:
+        """Return the ChatML text of a dialogue, audio placeholders expanded, and its clips."""
+        clips: list[np.ndarray] = []
+        turns = []
+        for index, message in enumerate(messages):
+            content = message["content"]
+            items = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            rendered = "".join(self._render_item(item, f"message {index}", clips) for item in items)
+            turns.append(f"<|im_start|>{message['role']}\n{rendered}<|im_end|>\n")
+        return "".join(turns), clips
+
+    def _render_item(self, item: Mapping[str, Any], place: str, clips: list[np.ndarray]) -> str:
+        """Return the text of one content item; append its clip to `clips`."""
+        if item.get("audio") is not None:
+            clips.append(self.load_clip(item["audio"], name=_clip_name(item["audio"], place)))
+            return AUDIO_BOS_TOKEN + AUDIO_TOKEN * self.num_audio_tokens(clips[-1].size) + AUDIO_EOS_TOKEN
+        if item.get("type") not in (None, "text", "audio"):
+            raise ValueError(f"{place}: holds an item of type {item['type']!r}; only text and audio can be judged.")
+        text = item.get("text") or ""
+        forged = [token for token in self.tokenizer.all_special_tokens if token in text]
+        if forged:
+            raise ValueError(
+                f"{place}: its text holds the control token {forged[0]!r}; take it out of the transcript."
+            )
+        return text
+
+
+def validate_messages(messages: Any, name: str | None = None) -> None:
+    """Raise unless messages are an episode: user and assistant in turn, an even number of turns, at most 16.
+
+    A system turn at the beginning is not counted.
+
+    Args:
+        messages (`list[dict]`): Messages as the processor takes them.
+        name (`str`, *optional*): What to call the dialogue in the error, for instance its file.
+
+    Raises:
+        ValueError: What was found, what is required and what to do.
+    """
+    label = name or "dialogue"
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
+        raise ValueError(f"{label}: is a {type(messages).__name__}; give a list of turns.")
+    for index, message in enumerate(messages, start=1):
+        if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
+            raise ValueError(f"{label}, turn {index}: is not an object with a role and content; give both.")
+    turns = messages[1:] if messages and messages[0]["role"] == "system" else messages
+    if not turns:
+        raise ValueError(f"{label}: has no turns; give at least one user turn and the assistant's reply.")
+    for index, turn in enumerate(turns):
+        _validate_role(turn["role"], index, label)
+    if len(turns) % 2:
+        raise ValueError(f"{label}: has {len(turns)} turns and ends with the user; end it with the assistant's reply.")
+    if len(turns) > MAX_TURNS:
+        raise ValueError(
+            f"{label}: has {len(turns)} turns; at most {MAX_TURNS} are judged, keep the last {MAX_TURNS}."
+        )
+
+
+def _validate_role(role: Any, index: int, label: str) -> None:
+    expected = _ROLES[index % 2]
+    if role not in _ROLES:
+        raise ValueError(f"{label}, turn {index + 1}: its role is {role!r}; use 'user' or 'assistant'.")
+    if role != expected:
+        problem = f"two {role} turns in a row" if index else "the dialogue begins with the assistant"
+        raise ValueError(f"{label}, turn {index + 1}: {problem}; user and assistant must alternate, the user first.")
+
+
+def _validate_special_tokens(tokenizer: Any) -> None:
+    vocabulary = tokenizer.get_vocab()
+    for token in ("<|im_start|>", "<|im_end|>", AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN):
+        if token not in vocabulary:
+            raise ValueError(f"the tokenizer has no token {token}; use the tokenizer of a Qwen2.5-Omni checkpoint.")
+
+
+def _as_batch(dialogues: Sequence[Any]) -> Sequence[Sequence[Mapping[str, Any]]]:
+    if not dialogues:
+        raise ValueError("no dialogues were given; give the messages of at least one.")
+    return [dialogues] if isinstance(dialogues[0], Mapping) else dialogues
+
+
+def _clip_name(audio: Any, place: str) -> str:
+    path = audio.get("path") if isinstance(audio, Mapping) else audio
+    return f"{place} ({path})" if isinstance(path, (str, Path)) else place
+
+
+SDiaRewardProcessor.register_for_auto_class()
+
+__all__ = ["MAX_TURNS", "SDiaRewardProcessor", "validate_messages"]
