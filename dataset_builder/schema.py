@@ -1,0 +1,190 @@
+"""What the builder's stages hand each other, the columns of a pair, and the validation of both.
+
+The columns are the data contract of the package (one row = one preference pair); `TAXONOMY` is the paper's Table 5.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    import datasets
+
+CRITERIA = ("modality", "colloquialness")
+MODALITY_SUBSETS = ("wild", "semi_wild", "scripted")
+SUBSETS = (*MODALITY_SUBSETS, "colloquialness")
+ROLES = ("user", "assistant")
+MAX_TURNS = 16
+MAX_TURN_S = 60.0
+UNKNOWN = "Unknown"
+
+_EMOTIONS = ("Anger", "Disgust", "Fear", "Sadness", "Surprise")
+# Table 5: the primary and secondary dimension of each source that the paper stratifies.
+TAXONOMY: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "youtube": (
+        frozenset({*_EMOTIONS, "Happiness", "Neutral"}),
+        frozenset(
+            {"Cough", "Cry", "Filled Pauses", "Laughter", "Listener Feedback", "Sigh/Breath", "No Feature"},
+        ),
+    ),
+    "meld": (frozenset({"Negative", "Neutral", "Positive"}), frozenset({*_EMOTIONS, "Joy", "Neutral"})),
+    "dailytalk": (
+        frozenset({"Commissive", "Directive", "Inform", "Question", UNKNOWN}),
+        frozenset({*_EMOTIONS, "Happiness", "No Emotion"}),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of a turn that was recorded in one go: its words, and the recording where there is one.
+
+    Args:
+        text (`str`): What is said.
+        audio (`bytes` or `str`, *optional*): An encoded recording or its path; None for a script that nobody spoke.
+        start_s (`float`, *optional*, defaults to 0.0): Where the part begins in `audio`, in seconds.
+        end_s (`float`, *optional*): Where it ends; None for the end of the recording.
+    """
+
+    text: str
+    audio: bytes | str | None = None
+    start_s: float = 0.0
+    end_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One speaker's contribution to a dialogue."""
+
+    role: str
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        """The words of all parts."""
+        return " ".join(part.text for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An even number of alternating turns, as a source gives it.
+
+    Args:
+        name (`str`): Name of the episode, unique within its source and the same on every machine.
+        group (`str`): Name of the recording or dialogue that the episode is cut from; a group never meets two splits.
+        split_group (`str`, *optional*): A coarser unit that is held out whole, such as a domain; defaults to `group`.
+        native_coding (`tuple[str, ...]`): Codings (`channel.CODINGS`) that the recordings went through before we got
+            them; channel matching puts synthetic speech through the same.
+    """
+
+    name: str
+    source: str
+    subset: str
+    group: str
+    turns: tuple[Turn, ...]
+    primary: str
+    secondary: str
+    language: str
+    license: str
+    split_group: str | None = None
+    native_coding: tuple[str, ...] = ()
+
+    @property
+    def group_id(self) -> str:
+        """Hash of the recording or dialogue, the unit of splits and of the bootstrap."""
+        return stable_id(self.source, self.group)
+
+
+@dataclass(frozen=True)
+class ScriptPair:
+    """The same dialogue written and spoken, as text: the two sides of a colloquialness pair (section 3.1)."""
+
+    written: Episode
+    spoken: Episode
+
+
+def stable_id(*parts: Any) -> str:
+    """Return 16 hexadecimal digits that depend on nothing but `parts`: the same on any machine, in any order of work."""
+    return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def features() -> datasets.Features:
+    """Return the columns of a pair as `datasets.Features` (audio mono, 16 kHz)."""
+    import datasets
+
+    text = datasets.Value("string")
+    turn = {
+        "role": text,
+        "text": text,
+        "audio": datasets.Audio(sampling_rate=16_000),
+        "duration_s": datasets.Value("float32"),
+    }
+    strings = ("pair_id", "criterion", "subset", "source", "primary", "secondary")
+    channel = {name: datasets.Value("float32") for name in ("trim_db", "bandwidth_hz", "level_dbfs", "snr_db")}
+    scores = {name: datasets.Value("int32") for name in ("content", "naturalness", "coherence")}
+    return datasets.Features(
+        {
+            **dict.fromkeys(strings, text),
+            "chosen": datasets.List(turn),
+            "rejected": datasets.List(turn),
+            "synthesizer": text,
+            "group_id": text,
+            "channel": {**channel, "coding": text},
+            "quality": {"chosen": scores, "rejected": scores, "judge": text, "prompt_version": text},
+            "language": text,
+            "license": text,
+        }
+    )
+
+
+def validate_episode(episode: Episode) -> None:
+    """Raise `ValueError` unless the episode has an even number, at most 16, of alternating, non-empty turns."""
+    _validate_roles([turn.role for turn in episode.turns], f"{episode.source} episode {episode.name}")
+    for position, turn in enumerate(episode.turns):
+        if not turn.text.strip():
+            raise ValueError(f"{episode.source} episode {episode.name}: turn {position} has no text; leave it out.")
+
+
+def validate_row(row: Mapping[str, Any]) -> None:
+    """Check one pair against the data contract.
+
+    Raises:
+        ValueError: A column has a value outside its vocabulary, a side breaks the rules of an episode, or a turn lasts
+            no time or more than 60 s. The message names the pair.
+    """
+    label = f"pair {row.get('pair_id')!r}"
+    for column, allowed in (("criterion", CRITERIA), ("subset", SUBSETS)):
+        if row[column] not in allowed:
+            raise ValueError(f"{label}: {column} is {row[column]!r}; it must be one of {list(allowed)}.")
+    if (row["criterion"] == "colloquialness") != (row["subset"] == "colloquialness"):
+        raise ValueError(f"{label}: criterion {row['criterion']!r} does not go with subset {row['subset']!r}.")
+    for column in ("pair_id", "source", "synthesizer", "group_id", "language", "license"):
+        if not row[column]:
+            raise ValueError(f"{label}: {column} is empty; every pair needs one.")
+    _validate_taxonomy(row, label)
+    for side in ("chosen", "rejected"):
+        _validate_roles([turn["role"] for turn in row[side]], f"{label}, {side}")
+        for position, turn in enumerate(row[side]):
+            if not 0 < turn["duration_s"] <= MAX_TURN_S:
+                raise ValueError(
+                    f"{label}, {side} turn {position}: lasts {turn['duration_s']:.1f} s; "
+                    f"it must last more than 0 and at most {MAX_TURN_S:.0f} s."
+                )
+
+
+def _validate_taxonomy(row: Mapping[str, Any], label: str) -> None:
+    for column, allowed in zip(("primary", "secondary"), TAXONOMY.get(row["source"], ()), strict=False):
+        if row[column] not in allowed:
+            raise ValueError(f"{label}: {column} is {row[column]!r}; Table 5 allows {sorted(allowed)}.")
+
+
+def _validate_roles(roles: Sequence[str], label: str) -> None:
+    if not roles or len(roles) % 2 or len(roles) > MAX_TURNS:
+        raise ValueError(f"{label}: has {len(roles)} turns; it needs an even number from 2 to {MAX_TURNS}.")
+    expected = [ROLES[position % 2] for position in range(len(roles))]
+    if list(roles) != expected:
+        raise ValueError(f"{label}: roles are {list(roles)}; they must alternate, beginning with 'user'.")

@@ -1,0 +1,133 @@
+"""Flight of the Amazon Queen: acted English dialogue of a 1995 adventure game (semi-wild).
+
+Origin: the talkie version of the game, some forty characters spoken by professional actors over their script.
+Size: 6,745 clips; about a thousand exchanges (a line of the player and its answer) are complete in text and sound.
+Language: en. Licence: free to distribute and modify with its readme and notices, not to be sold on its own; copyright
+1995 John Passfield and Steven Stamatiadis. The recordings are MP3 at 11,025 Hz with room noise and leading silence.
+
+How to obtain: `apt-get install flight-of-the-amazon-queen` (Debian main), which gives
+`/usr/share/scummvm/flight-of-the-amazon-queen/queen.1c`; elsewhere the freeware release has the same file.
+
+Layout of the file (integers big-endian): `QTBL`, a version string, at 0x0C a byte that is 1 for MP3, at 0x0D the number
+of entries, from 0x0F entries of 21 bytes (name 12, bundle 1, offset 4, size 4). A `.DOG` entry holds the strings of one
+conversation; `*XX` in a string is a stage command that ends a part, and part k of string `id` of conversation `KK` is
+the clip `KK` + id as four hexadecimal digits + `J` (player) or `P` (person) + k + `.SB`.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from sdiareward.dataset_builder.schema import UNKNOWN, Episode, Part, Turn
+
+
+DEFAULT_PATH = Path("/usr/share/scummvm/flight-of-the-amazon-queen/queen.1c")
+_COMMAND = re.compile(r"\*(?:XY\d\d\([^)]*\)|[0-9A-Z]{2})")
+_DOG_WRAPPER_BYTES = 20
+_DOG_HEADER_BYTES = 32
+_BYTES_PER_LEVEL = 96
+_EXCHANGES_PER_EPISODE = 3
+
+
+class Conversation(NamedTuple):
+    """The strings of one `.DOG` entry by id: what the player says and what is answered."""
+
+    key: int
+    player: dict[int, str]
+    person: dict[int, str]
+
+
+def episodes(path: Path | None = None) -> Iterator[Episode]:
+    """Yield episodes of up to three consecutive exchanges of one conversation.
+
+    Args:
+        path (`Path`, *optional*): The file `queen.1c`, or the folder that holds it; Debian's place by default.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file is not the MP3 talkie version.
+    """
+    archive = _read_archive(path or DEFAULT_PATH)
+    for name in sorted(name for name in archive if name.endswith(".DOG")):
+        conversation = parse_conversation(archive[name])
+        exchanges = list(_exchanges(conversation, archive))
+        for start in range(0, len(exchanges), _EXCHANGES_PER_EPISODE):
+            yield _episode(name, start, exchanges[start : start + _EXCHANGES_PER_EPISODE])
+
+
+def _episode(dog: str, start: int, exchanges: list[tuple[Turn, Turn]]) -> Episode:
+    return Episode(
+        name=f"{dog}/{start}",
+        source="amazon_queen",
+        subset="semi_wild",
+        group=dog,
+        turns=tuple(turn for exchange in exchanges for turn in exchange),
+        primary=UNKNOWN,
+        secondary=UNKNOWN,
+        language="en",
+        license="LicenseRef-Flight-of-the-Amazon-Queen",
+        native_coding=("mp3_11k",),
+    )
+
+
+def _read_archive(path: Path) -> dict[str, bytes]:
+    """Return the dialogue files and voice clips by name."""
+    path = path / "queen.1c" if path.is_dir() else path
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: not found; apt-get install flight-of-the-amazon-queen, or give a path.")
+    blob = path.read_bytes()
+    if blob[:4] != b"QTBL" or blob[0x0C] != 1:
+        raise ValueError(f"{path}: begins with {blob[:4]!r}; the talkie version's MP3 archive (QTBL) is needed.")
+    (num_entries,) = struct.unpack_from(">H", blob, 0x0D)
+    archive = {}
+    for index in range(num_entries):
+        raw_name, _, offset, size = struct.unpack_from(">12sBII", blob, 0x0F + 21 * index)
+        name = raw_name.split(b"\0")[0].decode("latin-1")
+        if name.endswith((".DOG", ".SB")):
+            archive[name] = blob[offset : offset + size]
+    return archive
+
+
+def parse_conversation(entry: bytes) -> Conversation:
+    """Read the strings of a `.DOG` entry."""
+    body = entry[_DOG_WRAPPER_BYTES:]
+    levels, _, key, num_player, num_person = struct.unpack_from(">5h", body)
+    player_start = _DOG_HEADER_BYTES + _BYTES_PER_LEVEL * abs(levels)
+    header = struct.unpack_from(f">{_DOG_HEADER_BYTES // 2}H", body)
+    person_start = next(offset for offset in header if player_start < offset < len(body))
+    player = _parse_strings(body, player_start, num_player)
+    return Conversation(key, player, _parse_strings(body, person_start, num_person))
+
+
+def _parse_strings(body: bytes, position: int, count: int) -> dict[int, str]:
+    strings = {}
+    for _ in range(count):
+        _, string_id, length = struct.unpack_from(">hhB", body, position)
+        position += 5
+        if length:
+            strings[string_id] = body[position : position + length].decode("latin-1")
+            position = -(-(position + length) // 4) * 4
+    return strings
+
+
+def _exchanges(conversation: Conversation, archive: Mapping[str, bytes]) -> Iterator[tuple[Turn, Turn]]:
+    """Yield each line of the player with its answer, where all parts of both have a clip."""
+    for string_id, line in conversation.player.items():
+        prefix = f"{conversation.key:02d}{string_id & 0xFFFF:04X}"
+        player = _parts(line, f"{prefix}J", archive)
+        person = _parts(conversation.person.get(string_id, ""), f"{prefix}P", archive)
+        if player and person:
+            yield Turn("user", player), Turn("assistant", person)
+
+
+def _parts(string: str, prefix: str, archive: Mapping[str, bytes]) -> tuple[Part, ...]:
+    """Split a string at its commands; empty when a part has no clip. A part without words keeps its number."""
+    spoken = [(k, text.strip()) for k, text in enumerate(_COMMAND.split(string), 1) if text.strip()]
+    clips = [archive.get(f"{prefix}{k}.SB") for k, _ in spoken]
+    if any(clip is None for clip in clips):
+        return ()
+    return tuple(Part(text, clip) for (_, text), clip in zip(spoken, clips, strict=True))

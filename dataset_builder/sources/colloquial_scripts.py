@@ -1,0 +1,51 @@
+"""Colloquial scripts: dialogues in written style, each rewritten as people would say it (section 3.1, text only).
+
+Origin: written for this project, in ten domains of everyday life (the paper has 250 scenarios in ten domains). Some are
+marked hard: the written side is plain and short, the spoken one has no filler to give it away.
+Size: 210 pairs of 4 to 8 turns. Language: en. Licence: Apache-2.0. How to obtain: it lies beside this package.
+
+A domain is held out whole, so that no topic is met in training and in test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sdiareward.dataset_builder.schema import Episode, Part, ScriptPair, Turn
+
+
+DEFAULT_PATH = Path(__file__).resolve().parent.parent / "colloquial_scripts.jsonl"
+
+
+def script_pairs(path: Path | None = None) -> Iterator[ScriptPair]:
+    """Yield the written and the spoken script of each scenario.
+
+    Args:
+        path (`Path`, *optional*): A JSONL file with `scenario_id`, `domain`, `hard`, and `written` and `spoken` as lists
+            of `{"role", "content"}`; the project's own by default.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+    """
+    with (path or DEFAULT_PATH).open(encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            yield ScriptPair(written=_episode(row, "written"), spoken=_episode(row, "spoken"))
+
+
+def _episode(row: Mapping[str, Any], style: str) -> Episode:
+    return Episode(
+        name=f"{row['scenario_id']}/{style}",
+        source="colloquial_scripts",
+        subset="colloquialness",
+        group=row["scenario_id"],
+        split_group=row["domain"],
+        turns=tuple(Turn(turn["role"], (Part(turn["content"]),)) for turn in row[style]),
+        primary=row["domain"],
+        secondary="hard" if row["hard"] else "plain",
+        language="en",
+        license="Apache-2.0",
+    )

@@ -1,0 +1,110 @@
+"""The bundled sample: real recordings from `amazon_queen` and `asterisk`, as OGG/Opus, for use without any package.
+
+Origin, language and licences: those of the two corpora; `sample/README.md` has their notices. Expected tree:
+
+    sample/manifest.jsonl                  one episode a line, each part with its words, start_s and end_s
+    sample/amazon_queen/*.ogg              one file an episode, 16 kHz mono, the parts one after another
+    sample/asterisk/*.ogg
+
+It is written by `python -m sdiareward.dataset_builder sample`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+from sdiareward.dataset_builder.channel import encode_opus
+from sdiareward.dataset_builder.schema import Episode, Part, Turn, stable_id
+
+
+DEFAULT_PATH = Path(__file__).resolve().parent.parent.parent / "sample"
+_COLUMNS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
+
+
+def episodes(path: Path | None = None) -> Iterator[Episode]:
+    """Yield the episodes of a sample folder.
+
+    Args:
+        path (`Path`, *optional*): The folder; `sample/` of the repository by default.
+
+    Raises:
+        FileNotFoundError: The folder has no manifest; the sample is in the repository, not in the wheel.
+    """
+    root = path or DEFAULT_PATH
+    manifest = root / "manifest.jsonl"
+    if not manifest.is_file():
+        raise FileNotFoundError(
+            f"{manifest}: not found; the sample is in the repository, give the path to its folder."
+        )
+    with manifest.open(encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            yield _from_row(row, root)
+
+
+def _from_row(row: Mapping[str, Any], root: Path) -> Episode:
+    audio = str(root / row["audio"])
+    turns = tuple(
+        Turn(turn["role"], tuple(Part(p["text"], audio, p["start_s"], p["end_s"]) for p in turn["parts"]))
+        for turn in row["turns"]
+    )
+    return Episode(turns=turns, native_coding=tuple(row["native_coding"]), **{key: row[key] for key in _COLUMNS})
+
+
+def write_sample(source: Iterable[Episode], root: Path, max_bytes: int) -> int:
+    """Write episodes as OGG/Opus with a manifest until `max_bytes` of audio are reached.
+
+    Args:
+        source (`Iterable[Episode]`): Recorded episodes, in the order in which they are taken.
+        root (`Path`): Folder to write.
+        max_bytes (`int`): Stop before the OGG files exceed this.
+
+    Returns:
+        `int`: Number of episodes written.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for episode in source:
+        row, data = _encode_episode(episode)
+        max_bytes -= len(data)
+        if max_bytes < 0:
+            break
+        target = root / row["audio"]
+        target.parent.mkdir(exist_ok=True)
+        target.write_bytes(data)
+        rows.append(row)
+    temporary = root / "manifest.jsonl.tmp"
+    temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    os.replace(temporary, root / "manifest.jsonl")
+    return len(rows)
+
+
+def _encode_episode(episode: Episode) -> tuple[dict[str, Any], bytes]:
+    """Lay the parts of an episode one after another; return its manifest row and the encoded file."""
+    arrays: list[np.ndarray] = []
+    position = 0
+    turns = []
+    for turn in episode.turns:
+        parts = []
+        for part in turn.parts:
+            arrays.append(read_audio(part.audio, name=f"{episode.source} {episode.name}"))
+            end = position + len(arrays[-1])
+            parts.append({"text": part.text, "start_s": position / SAMPLING_RATE, "end_s": end / SAMPLING_RATE})
+            position = end
+        turns.append({"role": turn.role, "parts": parts})
+    coded = replace(episode, native_coding=(*episode.native_coding, "opus"))
+    row = {key: getattr(coded, key) for key in _COLUMNS}
+    row |= {
+        "native_coding": list(coded.native_coding),
+        "audio": f"{episode.source}/{stable_id(episode.source, episode.name)}.ogg",
+        "turns": turns,
+    }
+    return row, encode_opus(np.concatenate(arrays))

@@ -1,0 +1,37 @@
+"""Flite (BSD-like), from Debian's package `flite`, through its command line."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import AudioError, read_audio
+from sdiareward.dataset_builder.synthesis import SynthesisError
+
+
+_VOICES = ("slt", "rms", "awb", "kal16")
+_TIMEOUT_S = 120
+
+
+class FliteSynthesizer:
+    """Four English voices, statistical and diphone."""
+
+    uses_reference = False
+    version = "flite"
+
+    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        """Speak `text`; see `Synthesizer.speak`."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "speech.wav")
+            command = ["flite", "-voice", _VOICES[voice % len(_VOICES)], "-t", text, "-o", str(path)]
+            try:
+                subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S)
+                return read_audio(path)
+            except (subprocess.SubprocessError, AudioError, FileNotFoundError) as error:
+                raise SynthesisError(f"flite gives no speech for {text!r}: {error}") from error
+
+
+build = FliteSynthesizer
