@@ -1,0 +1,66 @@
+"""The `evaluate` module: `evaluate.load("esdr_accuracy")`.
+
+A shell around `pairwise.pairwise_accuracy`, which is the one to import where `evaluate` is not installed. `evaluate`
+copies this file and the relative imports it can see, so each import stands on its own line.
+"""
+
+from typing import Any
+
+import datasets
+import evaluate
+
+from .pairwise import pairwise_accuracy
+
+
+__all__ = ["EsdrAccuracy", "pairwise_accuracy"]
+
+_DESCRIPTION = """
+Pairwise preference accuracy on ESDR-Bench: the fraction of pairs in which the chosen dialogue's reward is strictly
+greater than the rejected one's, per subset, and as micro and macro averages (Table 2 of the SDiaReward paper).
+"""
+
+_KWARGS_DESCRIPTION = """
+Args:
+    chosen (`list[float]`): Rewards of the preferred dialogues, one a pair.
+    rejected (`list[float]`): Rewards of the other dialogues, in the same order.
+    subset (`list[str]`): Column of each pair: "wild", "semi_wild", "scripted" or "colloquialness".
+    group_id (`list[str]`, optional): Recording each pair stems from; intervals are drawn by it.
+    nan, missing, num_bootstrap, seed, confidence: See `pairwise.pairwise_accuracy`.
+
+Returns:
+    `dict`: Accuracies in 0-1 (higher is better; None where a subset is absent) under "wild", "semi_wild", "scripted",
+    "modality_micro", "modality_macro", "colloquialness", "overall_micro" and "overall_macro"; by the same names under
+    "num_pairs", "num_correct", "num_ties", "num_invalid", "num_groups", "interval" and "interval_method" what stands
+    behind each; and "missing_subsets".
+
+Examples:
+    >>> metric = evaluate.load("esdr_accuracy")
+    >>> result = metric.compute(chosen=[1.0, 0.2], rejected=[0.0, 0.2], subset=["wild", "scripted"])
+    >>> result["wild"], result["scripted"], result["num_ties"]["scripted"], result["semi_wild"]
+    (1.0, 0.0, 1, None)
+"""
+
+_CITATION = """
+@misc{sdiareward,
+    title = {Modeling and Benchmarking Spoken Dialogue Rewards with Modality and Colloquialness},
+    note = {ACL submission},
+}
+"""
+
+
+class EsdrAccuracy(evaluate.Metric):  # type: ignore[misc]  # evaluate carries no types
+    """Pairwise accuracy per subset of ESDR-Bench, with counts, ties and intervals."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        reward = datasets.Value("float64")
+        return evaluate.MetricInfo(
+            description=_DESCRIPTION,
+            citation=_CITATION,
+            inputs_description=_KWARGS_DESCRIPTION,
+            features=datasets.Features({"chosen": reward, "rejected": reward, "subset": datasets.Value("string")}),
+        )
+
+    def _compute(
+        self, chosen: list[float], rejected: list[float], subset: list[str], **options: Any
+    ) -> dict[str, Any]:
+        return pairwise_accuracy(chosen, rejected, subset, **options)
