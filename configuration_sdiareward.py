@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from transformers import Qwen2_5OmniThinkerConfig
+from transformers import AutoConfig, Qwen2_5OmniThinkerConfig
 
 
 POOLING_MODES = ("mean", "attention", "last_token")
@@ -25,27 +25,27 @@ PROMPT_VERSION = "1"
 DEFAULT_PROMPTS = {
     "modality": (
         "You are judging one spoken dialogue between a user and an assistant. Listen to every turn together with its "
-        "transcript and decide how much the conversation sounds like people really talking to each other. Weigh whether "
-        "pitch, rhythm, pauses and emotion are natural and suit the moment, whether the voices and the acoustics stay "
-        "consistent from turn to turn, and whether each reply follows from what was said and how it was said. Attend most "
-        "to the last turn. Flat, read-aloud or mechanical delivery lowers the reward; a clean recording alone does not "
-        "raise it."
+        "transcript and decide how much the conversation sounds like people really talking to each other. Weigh "
+        "whether pitch, rhythm, pauses and emotion are natural and suit the moment, whether the voices and the "
+        "acoustics stay consistent from turn to turn, and whether each reply follows from what was said and how it "
+        "was said. Attend most to the last turn. Flat, read-aloud or mechanical delivery lowers the reward; a clean "
+        "recording alone does not raise it."
     ),
     "colloquialness": (
         "You are judging one spoken dialogue between a user and an assistant. Decide how close it is to spontaneous, "
-        "everyday speech rather than to edited writing read out loud. Weigh casual words, short or unfinished clauses, "
-        "self-repairs, fillers, hesitations and backchannels, particles and exclamations that carry rhythm, and wording "
-        "that reacts to the other speaker. Such features count only where they come naturally. Formal vocabulary, complete "
-        "and evenly built sentences, lists and polished explanations lower the reward, however helpful or well pronounced "
-        "they are."
+        "everyday speech rather than to edited writing read out loud. Weigh casual words, short or unfinished "
+        "clauses, self-repairs, fillers, hesitations and backchannels, particles and exclamations that carry rhythm, "
+        "and wording that reacts to the other speaker. Such features count only where they come naturally. Formal "
+        "vocabulary, complete and evenly built sentences, lists and polished explanations lower the reward, however "
+        "helpful or well pronounced they are."
     ),
     "joint": (
-        "You are judging one spoken dialogue between a user and an assistant, by its sound and by its wording. Decide how "
-        "far it could be a real conversation. For the sound, weigh natural pitch, rhythm, pauses and emotion, and voices "
-        "and acoustics that stay coherent across turns. For the wording, weigh spontaneity: casual words, fragments, "
-        "self-repairs and fillers where they come naturally. Replies should fit what was said before and answer it "
-        "adequately. Mechanical or read-aloud delivery and formal, scripted language both lower the reward; recording "
-        "quality alone does not change it."
+        "You are judging one spoken dialogue between a user and an assistant, by its sound and by its wording. Decide "
+        "how far it could be a real conversation. For the sound, weigh natural pitch, rhythm, pauses and emotion, and "
+        "voices and acoustics that stay coherent across turns. For the wording, weigh spontaneity: casual words, "
+        "fragments, self-repairs and fillers where they come naturally. Replies should fit what was said before and "
+        "answer it adequately. Mechanical or read-aloud delivery and formal, scripted language both lower the reward; "
+        "recording quality alone does not change it."
     ),
 }
 
@@ -63,10 +63,11 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
     """Hold the thinker's configuration and everything else that a reward depends on.
 
     Args:
-        pooling_mode (`str`, *optional*, defaults to `"mean"`): How the last hidden states become one vector (equation 1):
-            `"mean"` over all attended tokens, `"attention"` (learned softmax weights) or `"last_token"`.
+        pooling_mode (`str`, *optional*, defaults to `"mean"`): How the last hidden states become one vector (equation
+            1): `"mean"` over all attended tokens, `"attention"` (learned softmax weights) or `"last_token"`.
         prompts (`dict[str, str]`, *optional*): System prompt of each criterion; by default those of `DEFAULT_PROMPTS`.
-        prompt_version (`str`, *optional*, defaults to `"1"`): Name of this set of prompts, to be changed with any of them.
+        prompt_version (`str`, *optional*, defaults to `"1"`): Name of this set of prompts, to be changed with any of
+            them.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds of each turn that the model hears; the rest is cut.
         sampling_rate (`int`, *optional*, defaults to 16000): Rate of the audio behind the mel features, in Hz.
         reward_scale (`float`, *optional*, defaults to 1.0): Positive factor on the output of the score head.
@@ -122,7 +123,7 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
             )
         if not _is_positive_finite(self.reward_scale):
             raise ValueError(
-                f"reward_scale is {self.reward_scale!r}; give a positive finite factor, 1.0 to leave rewards as they are."
+                f"reward_scale is {self.reward_scale!r}; give a positive finite factor, 1.0 to change nothing."
             )
 
     @classmethod
@@ -174,5 +175,7 @@ def _is_positive_finite(value: Any) -> bool:
 
 
 SDiaRewardConfig.register_for_auto_class()
+# Lets the auto classes read our checkpoints without executing the code inside them once this package is imported.
+AutoConfig.register(SDiaRewardConfig.model_type, SDiaRewardConfig, exist_ok=True)
 
 __all__ = ["DEFAULT_PROMPTS", "POOLING_MODES", "PROMPT_VERSION", "SDiaRewardConfig"]

@@ -5,11 +5,12 @@ Paper: SDiaReward, section 4, equation 1: `r = score(pool(H))`.
 Notable choices:
 
 - No vision tower, language-model head, talker or vocoder in memory; their weights in a checkpoint are skipped.
-- Pooling and head run in float32 whatever the backbone's dtype: in bfloat16 rewards near 5 move in steps of 0.03 and tie.
+- Pooling and head run in float32 whatever the backbone's dtype: in bfloat16 rewards near 5 move in steps of 0.03 and
+  tie.
 - A new head and a new attention pooler start at zero, so that a run does not depend on a seed: every reward is 0 and
   attention pooling starts as mean pooling.
-- Text and audio positions of the thinker are plain one-dimensional positions; they are counted from the mask, so padding
-  on either side leaves them unchanged.
+- Text and audio positions of the thinker are plain one-dimensional positions; they are counted from the mask, so
+  padding on either side leaves them unchanged.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import Qwen2_5OmniThinkerConfig
+from transformers import AutoModel, AutoModelForSequenceClassification, Qwen2_5OmniThinkerConfig
 from transformers import initialization as init
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
@@ -128,16 +129,16 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         """Compute `reward_scale * score(pool(H))` for a batch of dialogues.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Tokens, with one audio placeholder for
-                each vector of the audio tower.
-            attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*): 1 on tokens, 0 on padding
-                (either side); by default every token is attended.
-            input_features (`torch.Tensor` of shape `(num_clips, num_mel_bins, num_frames)`, *optional*): Log-mel features
-                of all clips of the batch, in order.
+            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Tokens, with one audio placeholder
+                for each vector of the audio tower.
+            attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*): 1 on tokens, 0 on
+                padding (either side); by default every token is attended.
+            input_features (`torch.Tensor` of shape `(num_clips, num_mel_bins, num_frames)`, *optional*): Log-mel
+                features of all clips of the batch, in order.
             feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`, *optional*): 1 on real frames.
-            audio_features (`torch.Tensor` of shape `(num_audio_tokens, d_model)`, *optional*): What `encode_audio` gave for
-                the same clips; takes the place of `input_features`.
-            kwargs: Passed to the thinker, for instance `output_hidden_states`-like switches of the library.
+            audio_features (`torch.Tensor` of shape `(num_audio_tokens, d_model)`, *optional*): What `encode_audio`
+                gave for the same clips; takes the place of `input_features`.
+            kwargs: Passed to the thinker.
 
         Returns:
             [`SDiaRewardOutput`]: `logits` and `pooled`, both float32.
@@ -200,8 +201,8 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         is_audio = input_ids == self.config.audio_token_id
         if int(is_audio.sum()) != audio_embeds.shape[0]:
             raise ValueError(
-                f"the dialogues hold {int(is_audio.sum())} audio placeholders but {audio_embeds.shape[0]} audio vectors came "
-                "with them; build both with one call of SDiaRewardProcessor."
+                f"the dialogues hold {int(is_audio.sum())} audio placeholders but {audio_embeds.shape[0]} audio "
+                "vectors came with them; build both with one call of SDiaRewardProcessor."
             )
         return inputs_embeds.masked_scatter(is_audio.unsqueeze(-1), audio_embeds.to(inputs_embeds))
 
@@ -227,8 +228,8 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         """Put a new head, at zero, on a pretrained thinker.
 
         Args:
-            pretrained_model_name_or_path (`str` or `Path`): Hub id, such as `"Qwen/Qwen2.5-Omni-3B"`, or folder of a full
-                Qwen2.5-Omni checkpoint or of its thinker alone.
+            pretrained_model_name_or_path (`str` or `Path`): Hub id, such as `"Qwen/Qwen2.5-Omni-3B"`, or folder of a
+                full Qwen2.5-Omni checkpoint or of its thinker alone.
             pooling_mode (`str`, *optional*, defaults to `"mean"`): As in [`SDiaRewardConfig`].
             kwargs: Fields of [`SDiaRewardConfig`] (`prompts`, `max_turn_s`, ...) and arguments of `from_pretrained`
                 (`dtype`, `attn_implementation`, `revision`, ...).
@@ -252,8 +253,8 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         unexpected = sorted(info["unexpected_keys"])
         if missing:
             raise ValueError(
-                f"{name_or_path}: lacks {len(missing)} tensors of the model ({', '.join(missing[:3])}, ...); give a complete "
-                "checkpoint, or start a new head from a pretrained thinker with from_backbone."
+                f"{name_or_path}: lacks {len(missing)} tensors of the model ({', '.join(missing[:3])}, ...); give a "
+                "complete checkpoint, or start a new head from a pretrained thinker with from_backbone."
             )
         if unexpected:
             raise ValueError(
@@ -277,8 +278,10 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
 
 
 SDiaRewardModel.register_for_auto_class("AutoModel")
-# transformers applies its built-in key conversions only to its own classes: without this line a thinker's checkpoint would
-# leave the text model random.
+AutoModel.register(SDiaRewardConfig, SDiaRewardModel, exist_ok=True)
+AutoModelForSequenceClassification.register(SDiaRewardConfig, SDiaRewardModel, exist_ok=True)
+# transformers applies its built-in key conversions only to its own classes: without this line a thinker's checkpoint
+# would leave the text model random.
 register_checkpoint_conversion_mapping(
     SDiaRewardModel.__name__,
     get_checkpoint_conversion_mapping("Qwen2_5OmniThinkerForConditionalGeneration"),

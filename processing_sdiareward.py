@@ -6,8 +6,8 @@ A dialogue is a list of messages, `{"role", "content"}`, whose content is a stri
 Notable choices:
 
 - A tokenizer and a `WhisperFeatureExtractor` are enough; nothing for images is needed or loaded.
-- Mel features are computed at the true length of the clips. Padding every clip to the feature extractor's 300 s gives the
-  same frames and takes 15 MB for each turn.
+- Mel features are computed at the true length of the clips. Padding every clip to the feature extractor's 300 s gives
+  the same frames and takes 15 MB for each turn.
 - The prompts travel with the processor, as they do with the model's configuration.
 """
 
@@ -98,16 +98,17 @@ class SDiaRewardProcessor(ProcessorMixin):
         """Prepare one dialogue or a batch of them.
 
         Args:
-            dialogues (`list[dict]` or `list[list[dict]]`): The messages of one dialogue, or of several. A dialogue that
-                begins with a system turn keeps it; to any other the prompt of its criterion is added. The lists given are
-                not changed.
-            criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all dialogues, or one for each.
+            dialogues (`list[dict]` or `list[list[dict]]`): The messages of one dialogue, or of several. A dialogue
+                that begins with a system turn keeps it; to any other the prompt of its criterion is added. The lists
+                given are not changed.
+            criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all dialogues, or one for
+                each.
             padding_side (`str`, *optional*): `"left"` or `"right"`; by default the tokenizer's.
 
         Returns:
-            [`BatchFeature`] with `input_ids` and `attention_mask` of shape `(batch_size, sequence_length)` and, if there is
-            audio, `input_features` of shape `(num_clips, num_mel_bins, num_frames)` and `feature_attention_mask` of shape
-            `(num_clips, num_frames)`: the clips of all dialogues in order.
+            [`BatchFeature`] with `input_ids` and `attention_mask` of shape `(batch_size, sequence_length)` and, if
+            there is audio, `input_features` of shape `(num_clips, num_mel_bins, num_frames)` and
+            `feature_attention_mask` of shape `(num_clips, num_frames)`: the clips of all dialogues in order.
 
         Raises:
             ValueError: The criterion is unknown, a dialogue has no messages, or an item is neither text nor audio.
