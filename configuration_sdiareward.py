@@ -10,6 +10,8 @@ Notable choices:
 - Values of training (loss weights, learning rates) do not belong here: they do not change what a checkpoint computes.
 """
 
+# mypy: allow-untyped-calls
+# (the configuration methods of transformers carry no annotations)
 from __future__ import annotations
 
 import math

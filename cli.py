@@ -1,0 +1,118 @@
+"""The command `sdiareward`: score dialogues given as files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    from .scoring import Scorer
+
+_COMMITTED_CHECKPOINT = Path(__file__).parent / "checkpoints" / "nano"
+
+
+class InputError(ValueError):
+    """Raised for input that cannot be scored, with a message for the user in one line."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        argv (`list[str]`, *optional*): Arguments; by default those of the process.
+
+    Returns:
+        `int`: Exit code: 0, or 2 for input that cannot be scored.
+    """
+    args = _parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except InputError as error:
+        print(f"sdiareward: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="sdiareward", description="Reward models for spoken dialogue.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    score = commands.add_parser(
+        "score",
+        help="score one dialogue, or two and their margin",
+        description="Score one dialogue, or two and the margin between them. A higher reward is better.",
+    )
+    form = "JSON file with the turns' role, audio and text, or folder of audio files in the order of their names"
+    score.add_argument("dialogue", type=Path, help=form)
+    score.add_argument("other", type=Path, nargs="?", help="a second dialogue to compare with the first")
+    score.add_argument("--model", help="checkpoint folder or Hub id (default: the nano checkpoint of the repository)")
+    score.add_argument("--criterion", default="joint", help="prompt to judge under (default: %(default)s)")
+    score.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    score.set_defaults(run=_score)
+    return parser
+
+
+def _score(args: argparse.Namespace) -> int:
+    from .dialogue_files import DialogueError, read_dialogue
+
+    paths = [args.dialogue] if args.other is None else [args.dialogue, args.other]
+    try:
+        dialogues = [read_dialogue(path) for path in paths]
+    except DialogueError as error:
+        raise InputError(str(error)) from error
+    scorer = _load_scorer(args.model)
+    if args.criterion not in scorer.processor.prompts:
+        known = ", ".join(sorted(scorer.processor.prompts))
+        raise InputError(f"criterion is {args.criterion!r}; this model knows {known}.")
+    rewards = [_reward(scorer, *dialogue, args.criterion) for dialogue in zip(paths, dialogues, strict=True)]
+    report = _report(paths, rewards, args.criterion)
+    print(json.dumps(report) if args.json else _as_lines(report))
+    return 0
+
+
+def _reward(scorer: Scorer, path: Path, dialogue: list[dict[str, Any]], criterion: str) -> float:
+    try:
+        return scorer.score([dialogue], criterion)[0]
+    except ValueError as error:
+        raise InputError(f"{path}, {error}") from error
+
+
+def _load_scorer(model: str | None) -> Scorer:
+    if model is None and not _COMMITTED_CHECKPOINT.is_dir():
+        raise InputError("no model was given and the package has no checkpoint beside it; name one with --model.")
+    from transformers.utils.logging import disable_progress_bar
+
+    from .scoring import Scorer
+
+    disable_progress_bar()
+    name = model or str(_COMMITTED_CHECKPOINT)
+    try:
+        return Scorer.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"model {name}: cannot be loaded ({reason}); give a checkpoint folder or Hub id.") from error
+
+
+def _report(paths: Sequence[Path], rewards: Sequence[float], criterion: str) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "criterion": criterion,
+        "dialogues": [{"path": str(path), "reward": reward} for path, reward in zip(paths, rewards, strict=True)],
+    }
+    if len(rewards) == 2:
+        report["margin"] = rewards[0] - rewards[1]
+    return report
+
+
+def _as_lines(report: dict[str, Any]) -> str:
+    rows = [(entry["path"], entry["reward"]) for entry in report["dialogues"]]
+    if "margin" in report:
+        rows.append(("margin", report["margin"]))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value:+.4f}" for name, value in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
