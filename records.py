@@ -1,0 +1,192 @@
+"""Keep what an evaluation finds on disk: a line a pair as it is scored, so that a killed run goes on where it stopped.
+
+A run's folder belongs to one identity (which model, which pairs): `open_run` refuses to mix two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .esdr_accuracy.pairwise import SUBSETS
+from .pairs import SIDES
+
+
+if TYPE_CHECKING:
+    import datasets
+
+# Read without the audio; what a data set lacks is derived or None.
+_LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
+_SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "scripted"}
+# Larger files count by size and time of change, so that a checkpoint of many gigabytes is not read twice.
+_MAX_HASHED_BYTES = 64 * 2**20
+
+
+class JsonLines:
+    """A file of one JSON object a line that survives being killed in the middle of a line.
+
+    Args:
+        path (`Path`): The file; created by the first `append`.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the complete lines and cut an incomplete last one off the file.
+
+        Raises:
+            ValueError: A line other than a torn last one is not JSON.
+        """
+        if not self.path.exists():
+            return []
+        content = self.path.read_bytes()
+        complete = content[: content.rfind(b"\n") + 1]
+        if len(complete) < len(content):
+            with self.path.open("r+b") as file:
+                file.truncate(len(complete))
+        records = []
+        for number, line in enumerate(complete.splitlines(), start=1):
+            try:
+                records.append(json.loads(line))
+            except ValueError as error:
+                raise ValueError(f"{self.path}, line {number}: not JSON ({error}); take the line out.") from error
+        return records
+
+    def append(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write the records and hand them to the operating system before returning."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees all of it or none."""
+    unfinished = path.with_name(f".{path.name}.tmp")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
+    """Return what the metric and the tables need to know of each pair, without its audio.
+
+    A row of the released SDiaReward form has no `pair_id`, `criterion` or `subset`: the id is then a hash of the row,
+    the criterion `"joint"`, and the subset what `category` or `source` says.
+
+    Args:
+        pairs (`datasets.Dataset`): Pairs as `pairs.load_pairs` gives them.
+
+    Returns:
+        `list[dict]`: `pair_id`, `criterion`, `subset`, `source`, `synthesizer` and `group_id` of each pair.
+
+    Raises:
+        ValueError: A pair's subset cannot be told, or two pairs have the same id.
+    """
+    columns = [name for name in (*_LABELS, "category") if name in pairs.column_names]
+    if "pair_id" not in columns:
+        columns += SIDES
+    labels = [_describe(row, index) for index, row in enumerate(pairs.select_columns(columns))]
+    seen: dict[str, int] = {}
+    for index, label in enumerate(labels):
+        first = seen.setdefault(label["pair_id"], index)
+        if first != index:
+            raise ValueError(f"rows {first} and {index} have the same pair_id {label['pair_id']!r}; drop one of them.")
+    return labels
+
+
+def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+    label = {name: row.get(name) for name in _LABELS}
+    label["pair_id"] = label["pair_id"] or _hash({side: row[side] for side in SIDES})[:16]
+    label["criterion"] = label["criterion"] or "joint"
+    candidates = [str(row.get(name) or "").lower().replace("-", "_") for name in ("subset", "category", "source")]
+    candidates.append(_SUBSET_OF_SOURCE.get(candidates[-1], ""))
+    label["subset"] = next((name for name in candidates if name in SUBSETS), None)
+    if label["subset"] is None:
+        raise ValueError(
+            f"row {index}: neither 'subset' nor 'category' nor 'source' (found {candidates[:3]}) names one of "
+            f"{list(SUBSETS)}; add a column 'subset'."
+        )
+    return label
+
+
+def _hash(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=lambda data: hashlib.sha256(data).hexdigest())
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def fingerprint_pairs(labels: Sequence[Mapping[str, Any]]) -> str:
+    """Return a hash of the pairs' labels; ids say what a pair is made from, so nothing else is read."""
+    return _hash(list(labels))
+
+
+def fingerprint_model(model: str) -> str:
+    """Return a hash of a checkpoint folder, or the commit that a Hub name stands for.
+
+    Args:
+        model (`str`): Folder, or name of a repository on the Hub.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+
+        return Path(snapshot_download(model, allow_patterns=["config.json"])).name
+    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    return _hash({path.name: _fingerprint_file(path) for path in files})
+
+
+def _fingerprint_file(path: Path) -> str:
+    status = path.stat()
+    if status.st_size > _MAX_HASHED_BYTES:
+        return f"{status.st_size} bytes of {status.st_mtime_ns}"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def open_run(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Create a run's folder, or check that the one that exists holds results of the same identity.
+
+    Args:
+        folder (`Path`): Where the run writes.
+        identity (`Mapping`): What the scores depend on, JSON values by name; kept in `run.json`.
+
+    Raises:
+        ValueError: The folder holds results of another identity.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "run.json"
+    if not path.exists():
+        write_file(path, json.dumps(dict(identity), indent=2) + "\n")
+        return
+    before = json.loads(path.read_text(encoding="utf-8"))
+    different = [name for name in {**before, **identity} if before.get(name) != identity.get(name)]
+    if different:
+        changes = "; ".join(f"{name} was {before.get(name)!r}, is {identity.get(name)!r}" for name in different)
+        raise ValueError(f"{folder} holds results of another run ({changes}); use another output_dir or delete it.")
+
+
+def environment() -> dict[str, Any]:
+    """Return the versions of what computed a result, and the git revision of this code where there is one."""
+    versions = {"python": platform.python_version()}
+    for name in ("torch", "transformers", "datasets", "numpy", "scikit-learn", "soundfile", "sdiareward"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {"versions": versions, "platform": platform.platform(), "num_cpus": os.cpu_count(), "git": _git_revision()}
+
+
+def _git_revision() -> str | None:
+    root = Path(__file__).resolve().parent
+    if not (root / ".git").exists():
+        # An installed package may lie inside somebody else's repository.
+        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--match="]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
