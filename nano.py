@@ -61,6 +61,8 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 WHISPER_HUB_ID = "openai/whisper-tiny.en"
+# Attention's cost grows with the square of a dialogue's length, which two CPU cores feel; most turns end before.
+_MAX_TURN_S = 6.0
 _SCRIPTS = Path(__file__).parent / "dataset_builder" / "colloquial_scripts.jsonl"
 _CT2_DTYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
 
@@ -85,7 +87,10 @@ def build_nano(output_dir: str | Path, *, whisper: str | Path | None = None, see
     torch.manual_seed(seed)
     model = SDiaRewardModel(nano_config(tokenizer))
     _load_audio_tower(model.model.audio_tower, whisper_encoder_weights(whisper))
-    save_compact(model, SDiaRewardProcessor(WhisperFeatureExtractor(feature_size=80), tokenizer), output_dir)
+    processor = SDiaRewardProcessor(
+        WhisperFeatureExtractor(feature_size=80), tokenizer, max_turn_s=model.config.max_turn_s
+    )
+    save_compact(model, processor, output_dir)
     return Path(output_dir)
 
 
@@ -135,6 +140,7 @@ def nano_config(tokenizer: Any) -> SDiaRewardConfig:
         image_token_index=token_id["<|IMAGE|>"],
         video_token_index=token_id["<|VIDEO|>"],
         user_token_id=tokenizer.convert_tokens_to_ids("user"),
+        max_turn_s=_MAX_TURN_S,
     )
 
 
