@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 from transformers import AutoConfig, Qwen2_5OmniThinkerConfig
@@ -95,7 +96,7 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.vision_config = dict(_SMALLEST_VISION_CONFIG)
-        self.prompts = dict(DEFAULT_PROMPTS if self.prompts is None else self.prompts)
+        self.prompts = copy(DEFAULT_PROMPTS if self.prompts is None else self.prompts)
         if self.id2label is None:
             self.id2label, self.label2id = {0: "reward"}, {"reward": 0}
             self.num_labels = kwargs.pop("num_labels", 1)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         **kwargs: Any,
     ):
         super().__init__(feature_extractor, tokenizer, **kwargs)
-        self.prompts = dict(DEFAULT_PROMPTS if prompts is None else prompts)
+        self.prompts = copy(DEFAULT_PROMPTS if prompts is None else prompts)
         self.prompt_version = prompt_version
         self.max_turn_s = max_turn_s
         validate_prompts(self.prompts, prompt_version)

@@ -1,0 +1,123 @@
+import os
+
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def fixtures_dir():
+    return FIXTURES
+
+
+@pytest.fixture(scope="session")
+def make_tone():
+    """Return a function giving a mono 16 kHz array of a tone with a little seeded noise."""
+
+    def make(duration_s=0.5, frequency_hz=220.0, seed=0):
+        time_s = np.arange(round(duration_s * 16_000)) / 16_000
+        noise = np.random.default_rng(seed).standard_normal(time_s.size)
+        return (0.3 * np.sin(2 * np.pi * frequency_hz * time_s) + 0.02 * noise).astype(np.float32)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_dialogue(make_tone):
+    """Return a function giving the messages of a dialogue with the durations given, user first."""
+
+    def make(*durations_s, text="so, um, hello"):
+        return [
+            {
+                "role": ("user", "assistant")[index % 2],
+                "content": [
+                    {"type": "text", "text": f"{text} {index}"},
+                    {"type": "audio", "audio": make_tone(duration_s, 150.0 + 60 * index, seed=index)},
+                ],
+            }
+            for index, duration_s in enumerate(durations_s or (0.5, 0.4))
+        ]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_config():
+    """Return a function giving a configuration of a few thousand parameters for the fixtures' tokenizer."""
+    from sdiareward.configuration_sdiareward import SDiaRewardConfig
+
+    def make(**fields):
+        return SDiaRewardConfig(
+            audio_config={
+                "num_mel_bins": 128,
+                "d_model": 32,
+                "encoder_layers": 1,
+                "encoder_attention_heads": 2,
+                "encoder_ffn_dim": 64,
+                "n_window": 10,
+                "output_dim": 32,
+            },
+            text_config={
+                "vocab_size": 704,
+                "hidden_size": 32,
+                "intermediate_size": 64,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 2,
+                "num_key_value_heads": 1,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]},
+                "pad_token_id": 640,
+            },
+            audio_token_index=643,
+            audio_start_token_id=644,
+            audio_end_token_id=645,
+            image_token_index=652,
+            video_token_index=653,
+            **fields,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_tiny_model(tiny_config):
+    """Return a function giving a seeded tiny model, in evaluation mode, whose head is not at zero."""
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
+
+    def make(pooling_mode="mean", **fields):
+        torch.manual_seed(0)
+        model = SDiaRewardModel(tiny_config(pooling_mode=pooling_mode, **fields)).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_processor(fixtures_dir):
+    from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+    return SDiaRewardProcessor.from_backbone(fixtures_dir / "base_tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory, make_tiny_model, tiny_processor):
+    """Return the folder of a saved tiny model with its processor."""
+    folder = tmp_path_factory.mktemp("tiny_checkpoint")
+    make_tiny_model().save_pretrained(folder)
+    tiny_processor.save_pretrained(folder)
+    return folder

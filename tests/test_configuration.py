@@ -1,0 +1,91 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig
+
+
+OTHER_THAN_DEFAULT = {
+    "pooling_mode": "attention",
+    "prompts": {"joint": "Judge this."},
+    "prompt_version": "7",
+    "max_turn_s": 12.5,
+    "sampling_rate": 8000,
+    "reward_scale": 0.25,
+}
+
+
+def test_every_field_that_changes_a_reward_survives_saving_and_loading(tmp_path):
+    SDiaRewardConfig(**OTHER_THAN_DEFAULT).save_pretrained(tmp_path)
+    loaded = SDiaRewardConfig.from_pretrained(tmp_path)
+    assert {name: getattr(loaded, name) for name in OTHER_THAN_DEFAULT} == OTHER_THAN_DEFAULT
+
+
+def test_defaults_are_written_out_so_that_a_later_default_does_not_change_a_checkpoint(tmp_path):
+    SDiaRewardConfig().save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert OTHER_THAN_DEFAULT.keys() <= saved.keys()
+    assert saved["prompts"] == DEFAULT_PROMPTS
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"pooling_mode": "max"}, "'max'"),
+        ({"pooling_mode": None}, "None"),
+        ({"prompts": {}}, "{}"),
+        ({"prompts": {"joint": " "}}, "' '"),
+        ({"prompts": ["joint"]}, "joint"),
+        ({"prompt_version": ""}, "prompt_version"),
+        ({"max_turn_s": 0}, "max_turn_s is 0"),
+        ({"max_turn_s": float("nan")}, "nan"),
+        ({"max_turn_s": True}, "True"),
+        ({"sampling_rate": -1}, "-1"),
+        ({"sampling_rate": 16e3}, "16000.0"),
+        ({"reward_scale": 0.0}, "reward_scale is 0.0"),
+        ({"reward_scale": "1"}, "'1'"),
+        ({"num_labels": 2}, "num_labels is 2"),
+        ({"id2label": {0: "a", 1: "b"}}, "num_labels is 2"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_what_was_found(fields, found):
+    with pytest.raises(ValueError, match=found.replace("{", r"\{")):
+        SDiaRewardConfig(**fields)
+
+
+def test_a_field_overridden_on_loading_is_validated_too(tmp_path):
+    SDiaRewardConfig().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="pooling_mode is 'max'; choose one of mean, attention, last_token"):
+        SDiaRewardConfig.from_pretrained(tmp_path, pooling_mode="max")
+
+
+def test_a_reward_model_has_one_label(tmp_path):
+    assert SDiaRewardConfig().num_labels == 1
+    assert SDiaRewardConfig(num_labels=1).num_labels == 1
+
+
+def test_changing_the_prompts_of_one_configuration_leaves_the_defaults():
+    SDiaRewardConfig().prompts["joint"] = "changed"
+    assert SDiaRewardConfig().prompts == DEFAULT_PROMPTS
+
+
+def test_default_prompts_have_a_criterion_each_and_moderate_length():
+    assert set(DEFAULT_PROMPTS) == {"modality", "colloquialness", "joint"}
+    assert all(60 <= len(prompt.split()) <= 110 for prompt in DEFAULT_PROMPTS.values())
+
+
+def test_configuration_of_a_full_checkpoint_gives_its_thinker(fixtures_dir):
+    from transformers import Qwen2_5OmniThinkerConfig
+
+    thinker = Qwen2_5OmniThinkerConfig.from_pretrained(fixtures_dir / "base_tiny")
+    config = SDiaRewardConfig.from_thinker(thinker, max_turn_s=5.0)
+    assert config.text_config.hidden_size == 64
+    assert config.text_config.rope_parameters["mrope_section"] == [2, 3, 3]
+    assert (config.audio_token_id, config.max_turn_s, config.num_labels) == (643, 5.0, 1)
+
+
+def test_importing_the_package_does_not_import_torch():
+    code = "import sys, sdiareward; assert not {'torch', 'transformers'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
