@@ -1,0 +1,167 @@
+"""Score both sides of every pair, with a model or a baseline, and keep the scores in a run's folder.
+
+What is there already is not computed again: the model's scores are kept line by line, a baseline's as a whole.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from .baselines import Kind, score_baseline
+from .pairs import SIDES, turns_to_messages
+from .records import JsonLines, fingerprint_pairs, write_file
+
+
+if TYPE_CHECKING:
+    import datasets
+
+    from .scoring import Scorer
+
+Labels = Sequence[Mapping[str, Any]]
+_NUM_THREADS = 2
+
+
+class Sides(Sequence[Any]):
+    """The dialogues of some pairs as messages, read when asked for: pair k's chosen is 2k, its rejected 2k + 1.
+
+    Args:
+        pairs (`datasets.Dataset`): Pairs as `pairs.load_pairs` gives them.
+        rows (`Sequence[int]`): Which of them.
+    """
+
+    def __init__(self, pairs: datasets.Dataset, rows: Sequence[int]):
+        self.pairs = pairs
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(SIDES) * len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if not 0 <= index < len(self):
+            raise IndexError(f"side {index} of {len(self)}")
+        return turns_to_messages(self.pairs[self.rows[index // 2]][SIDES[index % 2]])
+
+
+def score_with_model(
+    load_scorer: Callable[[], Scorer], pairs: datasets.Dataset, labels: Labels, folder: Path
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """Score every pair that `scores.jsonl` does not have yet, writing each as soon as both of its sides are done.
+
+    A pair whose audio cannot be read is skipped; `skipped.jsonl` says why.
+
+    Args:
+        load_scorer (`Callable`): Returns the scorer; called only if something is left to score.
+        pairs (`datasets.Dataset`): Pairs to score.
+        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each.
+        folder (`Path`): The run's folder.
+
+    Returns:
+        `tuple[dict, list]`: The line of each scored pair by `pair_id` (its labels, `chosen`, `rejected`, `margin`),
+        and the labels of each skipped pair with its `reason`.
+    """
+    log = JsonLines(folder / "scores.jsonl")
+    scores = {record["pair_id"]: record for record in log.read()}
+    pending = [row for row, label in enumerate(labels) if label["pair_id"] not in scores]
+    durations_s, reasons = _check_audio(pairs, pending)
+    skipped = [{**labels[row], "reason": reason} for row, reason in reasons.items()]
+    write_file(folder / "skipped.jsonl", "".join(json.dumps(record) + "\n" for record in skipped))
+    if durations_s:
+        scorer, start = load_scorer(), time.perf_counter()
+        for row, chosen, rejected in _score_rows(scorer, pairs, labels, list(durations_s)):
+            record = {**labels[row], "chosen": chosen, "rejected": rejected, "margin": chosen - rejected}
+            log.append([record])
+            scores[record["pair_id"]] = record
+        seconds = time.perf_counter() - start
+        timing = {"num_pairs": len(durations_s), "audio_s": sum(durations_s.values()), "scoring_s": seconds}
+        JsonLines(folder / "sessions.jsonl").append([timing])
+    return scores, skipped
+
+
+def _check_audio(pairs: datasets.Dataset, rows: Sequence[int]) -> tuple[dict[int, float], dict[int, str]]:
+    """Decode all audio of the rows; return the seconds of each good row and the reason of each bad one.
+
+    One bad recording would otherwise end the scoring of its whole batch.
+    """
+    from tqdm import tqdm
+
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        found = pool.map(lambda row: _audio_s(pairs[row]), rows)
+        results = dict(zip(rows, tqdm(found, "checking audio", len(rows), unit="pair"), strict=True))
+    durations_s = {row: result for row, result in results.items() if not isinstance(result, str)}
+    return durations_s, {row: result for row, result in results.items() if isinstance(result, str)}
+
+
+def _audio_s(row: Mapping[str, Any]) -> float | str:
+    num_samples = 0
+    for side in SIDES:
+        for number, message in enumerate(turns_to_messages(row[side])):
+            for item in message["content"]:
+                if isinstance(item, Mapping) and item["type"] == "audio":
+                    try:
+                        num_samples += len(read_audio(item["audio"], name=f"{side}, turn {number}"))
+                    except (AudioError, FileNotFoundError, TypeError) as error:
+                        return str(error)
+    return num_samples / SAMPLING_RATE
+
+
+def _score_rows(
+    scorer: Scorer, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]
+) -> Iterator[tuple[int, float, float]]:
+    """Yield `(row, chosen, rejected)` when the second side of a pair is done."""
+    criteria = [labels[row]["criterion"] for row in rows for _ in SIDES]
+    waiting: dict[int, dict[int, float]] = {}
+    for index, reward in scorer.iter_scores(Sides(pairs, rows), criteria, progress=True):
+        position, side = divmod(index, len(SIDES))
+        rewards = waiting.setdefault(position, {})
+        rewards[side] = reward
+        if len(rewards) == len(SIDES):
+            del waiting[position]
+            yield rows[position], rewards[0], rewards[1]
+
+
+def score_with_baseline(
+    kind: Kind,
+    train: datasets.Dataset,
+    train_labels: Labels,
+    pairs: datasets.Dataset,
+    labels: Labels,
+    folder: Path,
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Score pairs with a baseline, or read its scores of the same pairs from an earlier run in the folder.
+
+    Args:
+        kind (`"acoustic"` or `"text"`): Which baseline.
+        train (`datasets.Dataset`): Pairs to fit on.
+        train_labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each.
+        pairs (`datasets.Dataset`): Pairs to score.
+        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each.
+        folder (`Path`): The run's folder.
+
+    Returns:
+        `tuple[dict, dict]`: `chosen` and `rejected` by `pair_id`, and what the baseline was fitted on.
+    """
+    path = folder / f"{kind}.json"
+    identity = {"train": fingerprint_pairs(train_labels), "pairs": fingerprint_pairs(labels)}
+    kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if kept.get("identity") != identity:
+        result = score_baseline(
+            kind,
+            train,
+            [label["criterion"] for label in train_labels],
+            pairs,
+            [label["criterion"] for label in labels],
+            num_threads=_NUM_THREADS,
+            progress=True,
+        )
+        fitted = {"num_train": result.num_train, "skipped_train": result.skipped_train}
+        sides = zip(labels, result.chosen.tolist(), result.rejected.tolist(), strict=True)
+        scores = {label["pair_id"]: {"chosen": chosen, "rejected": rejected} for label, chosen, rejected in sides}
+        kept = {"identity": identity, "fitted": fitted, "scores": scores}
+        write_file(path, json.dumps(kept) + "\n")
+    return kept["scores"], kept["fitted"]

@@ -1,0 +1,300 @@
+"""From scores to numbers, tables and a figure: what `eval.py` writes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .esdr_accuracy.pairwise import COLUMNS, SUBSETS, pairwise_accuracy
+from .pairs import SIDES
+from .records import write_file
+
+
+Labels = Sequence[Mapping[str, Any]]
+Scores = Mapping[str, Mapping[str, Any]]
+
+_TITLES = {
+    "wild": "wild",
+    "semi_wild": "semi-wild",
+    "scripted": "scripted",
+    "modality_micro": "modality micro",
+    "modality_macro": "modality macro",
+    "colloquialness": "colloq.",
+    "overall_micro": "overall micro",
+    "overall_macro": "overall macro",
+}
+# The column that holds all pairs of one criterion.
+_CRITERION_COLUMNS = {"modality": "modality_micro", "colloquialness": "colloquialness"}
+_SIDE_COLORS = {"chosen": "#0072b2", "rejected": "#d55e00"}
+_ABSENT = "-"
+
+
+def summarise(
+    labels: Labels,
+    by_scorer: Mapping[str, Scores],
+    train_labels: Labels | None,
+    skipped: Labels,
+    **options: Any,
+) -> dict[str, Any]:
+    """Compute the accuracies of every scorer on the same pairs, overall and by synthesizer.
+
+    Args:
+        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each scored pair.
+        by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, ...) and `pair_id`: `chosen` and `rejected`.
+        train_labels (`Sequence[Mapping]`, *optional*): The training pairs, to tell left-out synthesizers; None if not
+            known.
+        skipped (`Sequence[Mapping]`): Labels and `reason` of the pairs that could not be scored.
+        **options: Passed on to `pairwise_accuracy`.
+
+    Returns:
+        `dict[str, Any]`: `accuracies` by scorer as `pairwise_accuracy` gives them, `by_synthesizer`,
+        `left_out_synthesizers` (None if not known), `num_skipped` by column, and `skipped`.
+    """
+    accuracies = {name: _accuracy(labels, scores, options) for name, scores in by_scorer.items()}
+    left_out = None if train_labels is None else _synthesizers(labels) - _synthesizers(train_labels)
+    return {
+        "accuracies": accuracies,
+        "by_synthesizer": _by_synthesizer(labels, by_scorer, options),
+        "left_out_synthesizers": None if left_out is None else sorted(left_out),
+        "num_skipped": _num_by_column(skipped),
+        "skipped": list(skipped),
+    }
+
+
+def _accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+    chosen, rejected = ([scores[label["pair_id"]][side] for label in labels] for side in SIDES)
+    groups = [label["group_id"] for label in labels]
+    has_groups = any(group is not None for group in groups)
+    subsets = [label["subset"] for label in labels]
+    return pairwise_accuracy(chosen, rejected, subsets, groups if has_groups else None, **options)
+
+
+def _synthesizers(labels: Labels) -> set[str]:
+    return {label["synthesizer"] for label in labels if label["synthesizer"]}
+
+
+def _by_synthesizer(
+    labels: Labels, by_scorer: Mapping[str, Scores], options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return a row for each criterion and synthesizer: the accuracy of every scorer on those pairs."""
+    rows = []
+    for criterion, column in _CRITERION_COLUMNS.items():
+        of_criterion = [label for label in labels if (label["subset"] == "colloquialness") == (column in SUBSETS)]
+        for synthesizer in sorted(_synthesizers(of_criterion)):
+            spoken = [label for label in of_criterion if label["synthesizer"] == synthesizer]
+            found = {name: _accuracy(spoken, scores, options) for name, scores in by_scorer.items()}
+            columns = {name: _one_column(result, column) for name, result in found.items()}
+            rows.append({"criterion": criterion, "synthesizer": synthesizer, "num_pairs": len(spoken), **columns})
+    return rows
+
+
+def _one_column(result: Mapping[str, Any], column: str) -> dict[str, Any]:
+    return {
+        "accuracy": result[column],
+        **{key: result[key][column] for key in ("num_ties", "num_invalid", "num_groups", "interval")},
+    }
+
+
+def _num_by_column(labels: Labels) -> dict[str, int]:
+    """Count pairs as `pairwise_accuracy` counts them."""
+    subsets = [label["subset"] for label in labels]
+    if not subsets:
+        return dict.fromkeys(COLUMNS, 0)
+    zeros = [0.0] * len(subsets)
+    counts: dict[str, int] = pairwise_accuracy(zeros, zeros, subsets, num_bootstrap=1)["num_pairs"]
+    return counts
+
+
+def total_timing(sessions: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+    """Add up the sessions that scored a run's pairs; sessions that were killed are not among them.
+
+    Args:
+        sessions (`Sequence[Mapping]`): `num_pairs`, `audio_s` and `scoring_s` of each.
+
+    Returns:
+        `dict`: The sums, and `real_time_factor`, seconds of computing for a second of audio (lower is better).
+    """
+    total: dict[str, float | None] = {
+        name: sum(session[name] for session in sessions) for name in ("num_pairs", "audio_s", "scoring_s")
+    }
+    total["real_time_factor"] = total["scoring_s"] / total["audio_s"] if total["audio_s"] else None
+    return total
+
+
+def render_report(results: Mapping[str, Any]) -> str:
+    """Render a run's results as Markdown: Table 2's columns, accuracy by synthesizer, what was skipped.
+
+    Args:
+        results (`Mapping`): What `summarise` returns, with `timing` and `config`.
+
+    Returns:
+        `str`: Markdown that also reads well in a terminal.
+    """
+    config = results["config"]
+    parts = [
+        f"# {config['model']} on {config['dataset']}, split {config['split']}",
+        "Pairwise accuracy in percent, higher is better; 95% intervals in the line below. A tie is wrong.",
+        _main_table(results),
+        "\n".join(_notes(results)),
+        _synthesizer_table(results),
+        _timing_line(results["timing"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write_report(results: Mapping[str, Any], records: Labels, folder: Path) -> None:
+    """Write `results.json`, `results.md` and `rewards.png`, each complete or not at all.
+
+    Args:
+        results (`Mapping`): Everything that is known of the run, as JSON values.
+        records (`Sequence[Mapping]`): `subset`, `chosen` and `rejected` of each pair as the model scored it.
+        folder (`Path`): The run's folder.
+    """
+    write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
+    write_file(folder / "results.md", render_report(results))
+    plot_rewards(records, folder / "rewards.png")
+
+
+def _main_table(results: Mapping[str, Any]) -> str:
+    accuracies = results["accuracies"]
+    rows = [["", *_TITLES.values()]]
+    rows.append(["pairs", *(str(accuracies["model"]["num_pairs"][name]) for name in COLUMNS)])
+    if results["skipped"]:
+        rows.append(["skipped", *(str(results["num_skipped"][name]) for name in COLUMNS)])
+    for scorer, result in accuracies.items():
+        rows.append([f"**{scorer}**", *(_percent(result[name]) for name in COLUMNS)])
+        rows.append(["95%", *(_interval(result["interval"][name]) for name in COLUMNS)])
+        rows.append(["ties", *(str(result["num_ties"][name]) for name in COLUMNS)])
+    return _table(rows)
+
+
+def _notes(results: Mapping[str, Any]) -> list[str]:
+    notes = []
+    missing = results["accuracies"]["model"]["missing_subsets"]
+    if missing:
+        notes.append(f"- No pairs of {', '.join(missing)}: the averages run over the other subsets.")
+    for scorer, result in results["accuracies"].items():
+        for criterion, column in _CRITERION_COLUMNS.items():
+            total, ties = result["num_pairs"][column], result["num_ties"][column]
+            if ties:
+                split = _percent((result["num_correct"][column] + ties / 2) / total)
+                notes.append(f"- {scorer}: {ties} of {total} {criterion} pairs tie; {split} if ties are split.")
+        if invalid := result["num_invalid"]["overall_micro"]:
+            notes.append(f"- {scorer}: {invalid} pairs have a reward that is not finite, counted as wrong.")
+    if results["skipped"]:
+        notes.append(
+            f"- {len(results['skipped'])} pairs could not be scored and count nowhere; skipped.jsonl says why."
+        )
+    return notes
+
+
+def _synthesizer_table(results: Mapping[str, Any]) -> str:
+    rows = results["by_synthesizer"]
+    if not rows:
+        return ""
+    scorers = list(results["accuracies"])
+    left_out = results["left_out_synthesizers"]
+    table = [["criterion", "synthesizer", "pairs", *scorers]]
+    for row in rows:
+        name = row["synthesizer"] + (" (left out)" if row["synthesizer"] in (left_out or ()) else "")
+        cells = (f"{_percent(row[scorer]['accuracy'])} ({_interval(row[scorer]['interval'])})" for scorer in scorers)
+        table.append([row["criterion"], name, str(row["num_pairs"]), *cells])
+    if left_out is None:
+        marked = "Without a training split it is not known which of them training left out."
+    else:
+        marked = f"Left out of training: {', '.join(left_out) or 'none'}."
+    return f"## By synthesizer\n\n{marked}\n\n{_table(table)}"
+
+
+def _timing_line(timing: Mapping[str, Any]) -> str:
+    if timing["real_time_factor"] is None:
+        return ""
+    hours = timing["audio_s"] / 3600
+    return (
+        f"Scored {timing['num_pairs']} pairs, {hours:.2f} h of audio, in {timing['scoring_s']:.1f} s: "
+        f"real-time factor {timing['real_time_factor']:.4f}."
+    )
+
+
+def _percent(value: float | None) -> str:
+    return _ABSENT if value is None else f"{100 * value:.2f}"
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Render rows as a Markdown table, the first as its head, padded so that it reads as plain text too."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def plot_rewards(records: Labels, path: Path) -> None:
+    """Draw the rewards of both sides by subset, as densities and as boxes (Figure 4c and d of the paper).
+
+    Args:
+        records (`Sequence[Mapping]`): `subset`, `chosen` and `rejected` of each pair.
+        path (`Path`): The PNG to write; it appears when it is complete.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    present = [name for name in SUBSETS if any(record["subset"] == name for record in records)]
+    figure = Figure(figsize=(12, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    densities, boxes = figure.subplots(1, 2, sharey=True)
+    for number, side in enumerate(SIDES):
+        values = [_finite(record[side] for record in records if record["subset"] == name) for name in present]
+        _draw_densities(densities, values, side, ("low", "high")[number])
+        _draw_boxes(boxes, values, side, 0.4 * (number - 0.5))
+    for axes, title in ((densities, "Density"), (boxes, "Median, quartiles and 5-95% range")):
+        axes.set_title(title)
+        axes.set_xticks(range(len(present)), [_TITLES[name] for name in present])
+        axes.grid(axis="y", alpha=0.3)
+    densities.set_ylabel("reward")
+    densities.legend(handles=_legend_handles(), loc="best")
+    unfinished = path.with_name(f".{path.name}.tmp")
+    figure.savefig(unfinished, format="png", dpi=150)
+    unfinished.replace(path)
+
+
+def _finite(values: Any) -> np.ndarray:
+    array = np.array(list(values), dtype=np.float64)
+    return array[np.isfinite(array)]
+
+
+def _draw_densities(axes: Any, values: Sequence[np.ndarray], side: str, half: str) -> None:
+    # A density needs two different values.
+    drawn = {position: array for position, array in enumerate(values) if len(np.unique(array)) > 1}
+    if not drawn:
+        return
+    violins = axes.violinplot(
+        list(drawn.values()), list(drawn), widths=0.8, showextrema=False, showmedians=True, side=half
+    )
+    for body in violins["bodies"]:
+        body.set(facecolor=_SIDE_COLORS[side], alpha=0.6)
+    violins["cmedians"].set_color(_SIDE_COLORS[side])
+
+
+def _draw_boxes(axes: Any, values: Sequence[np.ndarray], side: str, offset: float) -> None:
+    positions = [position + offset for position in range(len(values))]
+    boxes = axes.boxplot(values, positions=positions, widths=0.3, whis=(5, 95), showfliers=False, patch_artist=True)
+    for box in boxes["boxes"]:
+        box.set(facecolor=_SIDE_COLORS[side], alpha=0.6)
+    for median in boxes["medians"]:
+        median.set_color("black")
+
+
+def _legend_handles() -> list[Any]:
+    from matplotlib.patches import Patch
+
+    return [Patch(facecolor=color, alpha=0.6, label=side) for side, color in _SIDE_COLORS.items()]
