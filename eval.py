@@ -2,9 +2,9 @@
 
     python eval.py --model checkpoints/nano --dataset data/nano --output_dir runs/eval
 
-Each flag is also a key of the YAML that `--config` names; flags override it, unknown keys fail. A pair's line is written
-as soon as both of its sides are scored, and the same command goes on after a kill. Beside the model, two baselines are
-measured on the same pairs: one that hears no words, one that hears nothing but words.
+Each flag is also a key of the YAML that `--config` names; flags override it, unknown keys fail. A pair's line is
+written as soon as both of its sides are scored, and the same command goes on after a kill. Beside the model, two
+baselines are measured on the same pairs: one that hears no words, one that hears nothing but words.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 1 if `strict` and a pair was skipped, else 0."""
     from trl import TrlParser
 
-    (args,) = TrlParser(EvalArguments).parse_args_and_config(argv)
+    # The cast: TRL annotates its dataclasses with a type that no class has.
+    (args,) = TrlParser(cast(Any, EvalArguments)).parse_args_and_config(argv)
     return evaluate(args)
 
 

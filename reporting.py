@@ -118,11 +118,8 @@ def total_timing(sessions: Sequence[Mapping[str, float]]) -> dict[str, float | N
     Returns:
         `dict`: The sums, and `real_time_factor`, seconds of computing for a second of audio (lower is better).
     """
-    total: dict[str, float | None] = {
-        name: sum(session[name] for session in sessions) for name in ("num_pairs", "audio_s", "scoring_s")
-    }
-    total["real_time_factor"] = total["scoring_s"] / total["audio_s"] if total["audio_s"] else None
-    return total
+    sums = {name: sum(session[name] for session in sessions) for name in ("num_pairs", "audio_s", "scoring_s")}
+    return {**sums, "real_time_factor": sums["scoring_s"] / sums["audio_s"] if sums["audio_s"] else None}
 
 
 def render_report(results: Mapping[str, Any]) -> str:
