@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate(args: EvalArguments) -> int:
     """Score, measure and report; see `main`."""
-    from sdiareward import pair_scores, records, reporting
+    from sdiareward import pair_scores, provenance, records, reporting
 
     pairs, labels = _load_pairs(args, args.split, args.limit)
     train, train_labels = _load_training_pairs(args, labels) if args.baselines else (None, None)
@@ -76,7 +76,7 @@ def evaluate(args: EvalArguments) -> int:
     options = {"nan": args.nan, "num_bootstrap": args.num_bootstrap, "seed": args.seed}
     results = reporting.summarise(labels, by_scorer, train_labels, skipped, **options)
     timing = reporting.total_timing(records.JsonLines(folder / "sessions.jsonl").read())
-    results |= {"baselines": fitted, "timing": timing, "run": run, "config": asdict(args), **records.environment()}
+    results |= {"baselines": fitted, "timing": timing, "run": run, "config": asdict(args), **provenance.describe_run()}
     reporting.write_report(results, [scores[label["pair_id"]] for label in labels], folder)
     print(reporting.render_report(results))
     return int(args.strict and bool(skipped))

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -167,26 +163,3 @@ def open_run(folder: Path, identity: Mapping[str, Any]) -> None:
     if different:
         changes = "; ".join(f"{name} was {before.get(name)!r}, is {identity.get(name)!r}" for name in different)
         raise ValueError(f"{folder} holds results of another run ({changes}); use another output_dir or delete it.")
-
-
-def environment() -> dict[str, Any]:
-    """Return the versions of what computed a result, and the git revision of this code where there is one."""
-    versions = {"python": platform.python_version()}
-    for name in ("torch", "transformers", "datasets", "numpy", "scikit-learn", "soundfile", "sdiareward"):
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return {"versions": versions, "platform": platform.platform(), "num_cpus": os.cpu_count(), "git": _git_revision()}
-
-
-def _git_revision() -> str | None:
-    root = Path(__file__).resolve().parent
-    if not (root / ".git").exists():
-        # An installed package may lie inside somebody else's repository.
-        return None
-    command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--match="]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
