@@ -105,7 +105,17 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Build a configuration from a dictionary and overriding fields, which are validated too."""
+        """Build a configuration from a dictionary and overriding fields, which are validated too.
+
+        Raises:
+            ValueError: The dictionary is of another kind of model, whose sizes would silently become defaults.
+        """
+        model_type = config_dict.get("model_type", cls.model_type)
+        if model_type != cls.model_type:
+            raise ValueError(
+                f"model_type is {model_type!r}; only a checkpoint of {cls.model_type!r} can be loaded. Start a new "
+                "head on a pretrained thinker with SDiaRewardModel.from_backbone."
+            )
         loaded = super().from_dict(config_dict, **kwargs)
         config = loaded[0] if isinstance(loaded, tuple) else loaded
         config._validate_reward_fields()

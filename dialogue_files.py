@@ -126,14 +126,13 @@ def _load_content(content: Any, base: Path, place: str) -> list[dict[str, Any]]:
 
 
 def _load_recording(file: Path, place: str) -> dict[str, Any]:
-    label = f"{place} ({file})"
     try:
         duration_s = audio_duration_s(file)
         if duration_s > MAX_TURN_S:
-            raise DialogueError(f"{label}: lasts {duration_s:.1f} s; a turn lasts at most {MAX_TURN_S:g} s, cut it.")
-        array = read_audio(file, name=label)
+            raise AudioError(f"{file}: lasts {duration_s:.1f} s; a turn lasts at most {MAX_TURN_S:g} s, cut it.")
+        array = read_audio(file)
     except FileNotFoundError as error:
-        raise DialogueError(f"{label}: no such audio file; paths are relative to the dialogue's file.") from error
+        raise DialogueError(f"{place}: {error} Paths are relative to the dialogue's file.") from error
     except AudioError as error:
-        raise DialogueError(str(error).replace("\n", " ")) from error
+        raise DialogueError(f"{place}: {error}".replace("\n", " ")) from error
     return {"array": array, "sampling_rate": SAMPLING_RATE, "path": str(file)}

@@ -33,6 +33,7 @@ from .configuration_sdiareward import SDiaRewardConfig
 
 
 _NEW_HEAD_PREFIXES = ("score.", "pooler.")
+_HUB_KWARGS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 @dataclass
@@ -156,10 +157,16 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             audio_embeds = self.model.get_audio_features(input_features, feature_attention_mask).last_hidden_state
             inputs_embeds = self._insert_audio(inputs_embeds, input_ids, audio_embeds)
         positions = (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)
+        backbone_mask: torch.Tensor | None = attention_mask
+        if bool(attention_mask[:, 0].all()):
+            # Attention is causal: padding on the right is never looked at, and without a mask the fast kernels apply.
+            # Counting on over the padding keeps the library from taking it for a packed second sequence.
+            backbone_mask = None
+            positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         kwargs["use_cache"] = False
         hidden_states = self.model(
             inputs_embeds=inputs_embeds,
-            attention_mask=attention_mask,
+            attention_mask=backbone_mask,
             position_ids=positions.expand(3, -1, -1),
             **kwargs,
         ).last_hidden_state
@@ -238,10 +245,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             ValueError: The checkpoint is no thinker, or already holds a reward head.
         """
         own_fields = {name: kwargs.pop(name) for name in SDiaRewardConfig.__annotations__ if name in kwargs}
-        hub_kwargs = {
-            name: kwargs[name] for name in ("revision", "cache_dir", "token", "local_files_only") if name in kwargs
-        }
-        thinker_config = Qwen2_5OmniThinkerConfig.from_pretrained(pretrained_model_name_or_path, **hub_kwargs)
+        thinker_config = _thinker_config(pretrained_model_name_or_path, kwargs)
         config = SDiaRewardConfig.from_thinker(thinker_config, pooling_mode=pooling_mode, **own_fields)
         return cls._load_complete(pretrained_model_name_or_path, config=config, may_lack=_NEW_HEAD_PREFIXES, **kwargs)
 
@@ -275,6 +279,19 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             "AutoModelForSequenceClassification": f"{module}.{type(self).__name__}",
         }
         super().save_pretrained(save_directory, **{"save_original_format": False, **kwargs})
+
+
+def _thinker_config(name_or_path: Any, kwargs: dict[str, Any]) -> Qwen2_5OmniThinkerConfig:
+    """Return the thinker's configuration from a full or a thinker-only checkpoint."""
+    hub_kwargs = {name: kwargs[name] for name in _HUB_KWARGS if name in kwargs}
+    config_dict, _ = Qwen2_5OmniThinkerConfig.get_config_dict(name_or_path, **hub_kwargs)
+    thinker = config_dict.get("thinker_config", config_dict)
+    if thinker.get("model_type") != Qwen2_5OmniThinkerConfig.model_type:
+        raise ValueError(
+            f"{name_or_path}: its model_type is {thinker.get('model_type')!r}; a new head needs a checkpoint of "
+            "Qwen2.5-Omni or of its thinker. Load a reward model with from_pretrained."
+        )
+    return Qwen2_5OmniThinkerConfig.from_dict(thinker)
 
 
 SDiaRewardModel.register_for_auto_class("AutoModel")

@@ -224,3 +224,8 @@ def test_tensors_of_parts_that_are_left_out_are_skipped_without_a_word(fixtures_
 def test_fields_of_the_configuration_can_be_given_with_the_backbone(fixtures_dir):
     model = SDiaRewardModel.from_backbone(fixtures_dir / "base_tiny", pooling_mode="last_token", max_turn_s=7.0)
     assert (model.config.pooling_mode, model.config.max_turn_s) == ("last_token", 7.0)
+
+
+def test_a_reward_model_is_no_backbone(tiny_checkpoint):
+    with pytest.raises(ValueError, match="model_type is 'sdiareward'.*from_pretrained"):
+        SDiaRewardModel.from_backbone(tiny_checkpoint)

@@ -1,0 +1,190 @@
+import json
+import re
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import soundfile
+
+from sdiareward.cli import main
+from sdiareward.dialogue_files import DialogueError, read_dialogue
+
+
+@pytest.fixture
+def write_wav(tmp_path, make_tone):
+    def write(name, duration_s=0.4, array=None, rate=16_000):
+        array = make_tone(duration_s) if array is None else array
+        soundfile.write(tmp_path / name, array, rate, subtype=None if name.endswith(".mp3") else "FLOAT")
+        return name
+
+    return write
+
+
+@pytest.fixture
+def write_dialogue(tmp_path, write_wav):
+    """Return a function writing a JSON dialogue; by default two good turns."""
+
+    def write(turns=None, name="dialogue.json", **changes_of_last_turn):
+        if turns is None:
+            turns = [
+                {"role": "user", "text": "Hello.", "audio": write_wav("a.wav")},
+                {"role": "assistant", "text": "Hi.", "audio": write_wav("b.wav", 0.3)} | changes_of_last_turn,
+            ]
+        (tmp_path / name).write_text(turns if isinstance(turns, str) else json.dumps(turns))
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def score(tiny_checkpoint, capsys):
+    """Return a function running `sdiareward score` and giving exit code, standard output and standard error."""
+
+    def run(*arguments):
+        code = main(["score", *map(str, arguments), "--model", str(tiny_checkpoint)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_one_dialogue_prints_its_reward(score, write_dialogue):
+    path = write_dialogue()
+    code, out, _ = score(path)
+    name, reward = out.split()
+    assert (code, name) == (0, str(path))
+    assert float(reward) != 0.0
+
+
+def test_two_dialogues_print_their_rewards_and_the_margin(score, write_dialogue):
+    first, second = write_dialogue(), write_dialogue(text="Quite a different reply.", name="other.json")
+    code, out, _ = score(first, second, "--json")
+    report = json.loads(out)
+    rewards = [entry["reward"] for entry in report["dialogues"]]
+    assert (code, report["criterion"]) == (0, "joint")
+    assert report["margin"] == pytest.approx(rewards[0] - rewards[1])
+    assert report["margin"] != 0.0
+    assert score(first, second)[1].splitlines()[-1].split() == ["margin", f"{report['margin']:+.4f}"]
+
+
+def test_every_form_of_a_dialogue_gives_the_same_reward(score, write_dialogue, tmp_path):
+    turns = json.loads(write_dialogue().read_text())
+    messages = [
+        {"role": turn["role"], "content": [{"type": key, key: turn[key]} for key in ("text", "audio")]}
+        for turn in turns
+    ]
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for turn in turns:
+        (folder / turn["audio"]).write_bytes((tmp_path / turn["audio"]).read_bytes())
+        (folder / turn["audio"]).with_suffix(".txt").write_text(turn["text"] + "\n")
+    forms = [write_dialogue({"turns": turns}), write_dialogue(messages, name="messages.json"), folder]
+    rewards = {json.loads(score(form, "--json")[1])["dialogues"][0]["reward"] for form in forms}
+    assert len(rewards) == 1
+
+
+def test_a_transcript_is_optional(score, write_dialogue):
+    assert score(write_dialogue(text=None))[0] == 0
+
+
+def test_a_stereo_mp3_at_44_kilohertz_is_scored(score, write_dialogue, write_wav, make_tone):
+    stereo = np.stack([make_tone(1.0)] * 2, axis=1)
+    assert score(write_dialogue(audio=write_wav("c.mp3", array=stereo, rate=44_100)))[0] == 0
+
+
+def test_a_turn_of_more_than_30_seconds_is_scored_with_a_notice(score, write_dialogue, write_wav, caplog):
+    path = write_dialogue(audio=write_wav("c.wav", 31.0))
+    assert score(path)[0] == 0
+    assert "c.wav" in caplog.text
+    assert "lasts 31.0 s; only its first 30 s are judged" in caplog.text
+
+
+BAD_JSON = {
+    "malformed": ('{"turns": [', "is not valid JSON"),
+    "a_number": ("3", "holds no list of turns"),
+    "no_turns": ('{"episode": []}', "holds no list of turns"),
+    "empty": ("[]", "has no turns"),
+    "turn_is_text": ('["hello"]', "turn 1: is a string; give an object"),
+    "no_role": ('[{"audio": "a.wav"}]', "turn 1: its role is missing"),
+    "audio_is_number": ('[{"role": "user", "audio": 3}]', "turn 1: its audio is a number"),
+    "content_is_number": ('[{"role": "user", "content": 3}]', "turn 1: its content is a number"),
+    "item_is_text": ('[{"role": "user", "content": ["a"]}]', "turn 1: its content holds a string"),
+    "image": ('[{"role": "user", "content": [{"type": "image"}]}]', "only text and audio"),
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), BAD_JSON.values(), ids=BAD_JSON)
+def test_json_of_a_wrong_shape_is_refused_in_one_line(text, problem, write_dialogue, score):
+    path = write_dialogue(text)
+    code, out, err = score(path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"sdiareward: error: {path}")
+    assert problem in err
+
+
+BAD_TURNS = {
+    "missing_file": ({"audio": "none.wav"}, "turn 2: .*none.wav.*no such audio file"),
+    "no_audio": ({"audio": None}, "turn 2: has no audio"),
+    "two_user_turns": ({"role": "user"}, "turn 2: two user turns in a row"),
+    "unknown_role": ({"role": "narrator"}, "turn 2: its role is 'narrator'"),
+    "control_token": ({"text": "<|im_end|>"}, "control token"),
+}
+
+
+@pytest.mark.parametrize(("changes", "problem"), BAD_TURNS.values(), ids=BAD_TURNS)
+def test_a_bad_turn_is_refused_by_name_in_one_line(changes, problem, write_dialogue, score):
+    code, out, err = score(write_dialogue(**changes))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert re.search(problem, err)
+
+
+def test_an_odd_number_of_turns_is_refused(write_dialogue, write_wav, score):
+    code, _, err = score(write_dialogue([{"role": "user", "audio": write_wav("a.wav")}]))
+    assert code == 2
+    assert "has 1 turns and ends with the user; end it with the assistant's reply" in err
+
+
+@pytest.mark.parametrize(
+    ("array", "problem"),
+    [
+        (np.zeros(0, dtype=np.float32), "holds no samples"),
+        (np.full(8000, np.nan, dtype=np.float32), "NaN"),
+        (np.zeros(100, dtype=np.float32), "6.2 ms"),
+        (np.zeros(61 * 16_000, dtype=np.float32), "lasts 61.0 s; a turn lasts at most 60 s"),
+    ],
+)
+def test_audio_that_cannot_be_judged_is_refused_with_its_turn(array, problem, write_dialogue, write_wav):
+    path = write_dialogue(audio=write_wav("bad.wav", array=array))
+    with pytest.raises(DialogueError, match=f"turn 2: .*bad.wav.*{problem}"):
+        read_dialogue(path)
+
+
+def test_a_turn_of_twenty_minutes_is_refused_without_decoding_it(write_dialogue, write_wav):
+    path = write_dialogue(audio=write_wav("long.wav", array=np.zeros(1200 * 8000, dtype=np.float32), rate=8000))
+    started_s = time.perf_counter()
+    with pytest.raises(DialogueError, match="lasts 1200.0 s"):
+        read_dialogue(path)
+    assert time.perf_counter() - started_s < 2.0
+
+
+def test_a_file_that_is_no_audio_is_refused(write_dialogue, tmp_path):
+    (tmp_path / "text.wav").write_text("no audio")
+    with pytest.raises(DialogueError, match=r"turn 2: .*text\.wav.*cannot be decoded"):
+        read_dialogue(write_dialogue(audio="text.wav"))
+
+
+def test_what_is_not_there_is_refused(score, tmp_path, write_dialogue, capsys):
+    assert "no such file or folder" in score(tmp_path / "none.json")[2]
+    (tmp_path / "empty").mkdir()
+    assert "holds no audio files" in score(tmp_path / "empty")[2]
+    assert "criterion is 'beauty'; this model knows" in score(write_dialogue(), "--criterion", "beauty")[2]
+    assert main(["score", str(write_dialogue()), "--model", str(tmp_path / "none")]) == 2
+    assert "cannot be loaded" in capsys.readouterr().err
+
+
+def test_help_is_instant_and_imports_nothing_heavy():
+    code = "import sys\nfrom sdiareward.cli import main\ntry: main(['--help'])\nexcept SystemExit: pass\n"
+    code += "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,184 @@
+import copy
+import json
+import logging
+
+import numpy as np
+import pytest
+import soundfile
+
+from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS
+from sdiareward.processing_sdiareward import SDiaRewardProcessor, validate_messages
+
+
+def recorded_messages(fixtures_dir):
+    messages = json.loads((fixtures_dir / "conversation.json").read_text())
+    for message in messages:
+        for item in message["content"]:
+            if "audio" in item:
+                item["audio"] = str(fixtures_dir / item["audio"])
+    return messages
+
+
+def test_token_ids_are_those_of_the_authors_code(fixtures_dir, tiny_processor):
+    batch = tiny_processor(recorded_messages(fixtures_dir))
+    assert batch["input_ids"][0].tolist() == np.load(fixtures_dir / "recorded.npz")["input_ids"].tolist()
+
+
+def test_mel_features_are_those_of_padding_to_five_minutes(fixtures_dir, tiny_processor):
+    recorded = np.load(fixtures_dir / "recorded.npz")
+    clips = [tiny_processor.load_clip(fixtures_dir / "audio" / f"syn_{name}.wav") for name in ("tone_2s", "noise_am")]
+    features, mask = tiny_processor.log_mel(clips)
+    assert mask.sum(1).tolist() == [200, 78]
+    np.testing.assert_allclose(features[1, :, :78], recorded["mel"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(features[0, :, 140:200], recorded["mel_tone"], rtol=0, atol=1e-6)
+
+
+def test_mel_features_of_a_clip_do_not_depend_on_the_clips_beside_it(tiny_processor, make_tone):
+    short, long = make_tone(0.333), make_tone(1.0)
+    alone, mask = tiny_processor.log_mel([short])
+    beside, _ = tiny_processor.log_mel([long, short])
+    np.testing.assert_allclose(beside[1, :, : mask.sum()], alone[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_samples", [321, 480, 481, 1600, 4000, 16_001, 48_123])
+def test_there_are_as_many_placeholders_as_the_audio_tower_gives_vectors(num_samples, tiny_processor, make_tiny_model):
+    clip = np.random.default_rng(0).standard_normal(num_samples).astype(np.float32)
+    batch = tiny_processor([{"role": "user", "content": [{"type": "audio", "audio": clip}]}])
+    placeholders = int((batch["input_ids"] == 643).sum())
+    vectors = make_tiny_model().encode_audio(batch["input_features"], batch["feature_attention_mask"])
+    assert placeholders == vectors.shape[0] == tiny_processor.num_audio_tokens(num_samples)
+
+
+def test_a_dialogue_is_written_as_chatml(tiny_processor):
+    reply = {"role": "assistant", "content": [{"type": "text", "text": "Hi."}]}
+    messages = [{"role": "user", "content": "Hello."}, reply]
+    text = tiny_processor.tokenizer.decode(tiny_processor(messages, criterion="modality")["input_ids"][0])
+    assert text == (
+        f"<|im_start|>system\n{DEFAULT_PROMPTS['modality']}<|im_end|>\n"
+        "<|im_start|>user\nHello.<|im_end|>\n<|im_start|>assistant\nHi.<|im_end|>\n"
+    )
+
+
+def test_keys_that_hold_none_are_no_audio(tiny_processor):
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a", "audio": None}]}]
+    messages[0]["content"].append({"type": "audio", "text": None, "audio": None})
+    batch = tiny_processor(messages)
+    assert "input_features" not in batch
+    plain = tiny_processor([{"role": "user", "content": "a"}])
+    assert batch["input_ids"].tolist() == plain["input_ids"].tolist()
+
+
+def test_the_messages_given_are_not_changed(tiny_processor, make_dialogue):
+    messages = make_dialogue()
+    before = copy.deepcopy(messages)
+    tiny_processor(messages)
+    assert len(messages) == len(before) == 2
+    assert str(messages) == str(before)
+
+
+def test_a_dialogue_keeps_its_own_system_turn(tiny_processor):
+    messages = [{"role": "system", "content": "Mine."}, {"role": "user", "content": "Hello."}]
+    text = tiny_processor.tokenizer.decode(tiny_processor(messages)["input_ids"][0])
+    assert text.startswith("<|im_start|>system\nMine.<|im_end|>\n<|im_start|>user")
+
+
+def test_each_dialogue_can_have_its_own_criterion(tiny_processor, make_dialogue):
+    dialogue = make_dialogue()
+    mixed = tiny_processor([dialogue, dialogue], criterion=["modality", "colloquialness"], padding_side="right")
+    for row, criterion in enumerate(("modality", "colloquialness")):
+        alone = tiny_processor(dialogue, criterion=criterion)["input_ids"][0]
+        assert mixed["input_ids"][row, : alone.numel()].tolist() == alone.tolist()
+
+
+def test_either_padding_side_can_be_asked_for(tiny_processor, make_dialogue):
+    dialogues = [make_dialogue(0.2, 0.2), make_dialogue(0.2, 0.2, 0.3, 0.3)]
+    for side, column in (("left", 0), ("right", -1)):
+        mask = tiny_processor(dialogues, padding_side=side)["attention_mask"]
+        assert mask[:, column].tolist() == [0, 1]
+
+
+def test_clips_of_a_batch_are_in_the_order_of_the_dialogues(tiny_processor, make_dialogue):
+    batch = tiny_processor([make_dialogue(0.1, 0.2), make_dialogue(0.3, 0.4)])
+    assert batch["feature_attention_mask"].sum(1).tolist() == [10, 20, 30, 40]
+
+
+def test_a_long_turn_is_cut_with_a_notice(fixtures_dir, make_tone, caplog):
+    processor = SDiaRewardProcessor.from_backbone(fixtures_dir / "base_tiny", max_turn_s=0.25)
+    messages = [{"role": "user", "content": [{"type": "audio", "audio": make_tone(1.0)}]}]
+    with caplog.at_level(logging.WARNING):
+        batch = processor(messages)
+    assert batch["feature_attention_mask"].sum() == 25
+    assert "lasts 1.0 s; only its first 0.25 s are judged" in caplog.text
+
+
+def test_a_recording_can_come_as_a_file_in_memory(tiny_processor, fixtures_dir):
+    path = fixtures_dir / "audio" / "syn_noise_am.wav"
+    array, rate = soundfile.read(path, dtype="float32")
+    sources = [str(path), path.read_bytes(), {"bytes": path.read_bytes(), "path": "a.wav"}, array]
+    sources.append({"array": array, "sampling_rate": rate})
+    dialogues = [[{"role": "user", "content": [{"type": "audio", "audio": source}]}] for source in sources]
+    batches = [tiny_processor(dialogue) for dialogue in dialogues]
+    for batch in batches[1:]:
+        assert batch["input_features"].equal(batches[0]["input_features"])
+
+
+@pytest.mark.parametrize(
+    ("messages", "criterion", "message"),
+    [
+        ([], "joint", "no dialogues"),
+        ([[]], "joint", "has no messages"),
+        ([{"role": "user", "content": "a"}], "beauty", "criterion is 'beauty'; this checkpoint knows colloq"),
+        ([{"role": "user", "content": "a"}], ["joint", "joint"], "2 criteria for 1 dialogues"),
+        ([{"role": "user", "content": [{"type": "image", "image": "a"}]}], "joint", "only text and audio"),
+        ([{"role": "user", "content": "a<|im_end|>b"}], "joint", r"control token '<\|im_end\|>'"),
+        ([{"role": "user", "content": "<|AUDIO|>"}], "joint", "control token"),
+    ],
+)
+def test_what_cannot_be_processed_is_refused(messages, criterion, message, tiny_processor):
+    with pytest.raises(ValueError, match=message):
+        tiny_processor(messages, criterion=criterion)
+
+
+def test_prompts_and_limits_survive_saving_and_loading(fixtures_dir, tmp_path, make_dialogue):
+    settings = {"prompts": {"joint": "Judge."}, "prompt_version": "x", "max_turn_s": 1.5}
+    processor = SDiaRewardProcessor.from_backbone(fixtures_dir / "base_tiny", **settings)
+    processor.save_pretrained(tmp_path)
+    loaded = SDiaRewardProcessor.from_pretrained(tmp_path)
+    assert {name: getattr(loaded, name) for name in settings} == settings
+    first, second = processor(make_dialogue()), loaded(make_dialogue())
+    assert all(first[name].equal(second[name]) for name in first)
+
+
+def test_a_tokenizer_without_the_audio_tokens_is_refused(tiny_processor):
+    from transformers import Qwen2Tokenizer
+
+    with pytest.raises(ValueError, match=r"no token <\|im_start\|>"):
+        SDiaRewardProcessor(tiny_processor.feature_extractor, Qwen2Tokenizer())
+
+
+def turns(*roles):
+    return [{"role": role, "content": "a"} for role in roles]
+
+
+@pytest.mark.parametrize(
+    ("messages", "problem"),
+    [
+        ([], "has no turns"),
+        (turns("system"), "has no turns"),
+        ("hello", "is a str; give a list"),
+        ([{"role": "user"}], "turn 1: is not an object with a role and content"),
+        (turns("user", "judge"), "turn 2: its role is 'judge'"),
+        (turns("user", "user"), "turn 2: two user turns in a row"),
+        (turns("assistant", "user"), "turn 1: the dialogue begins with the assistant"),
+        (turns("user", "assistant", "user"), "has 3 turns and ends with the user"),
+        (turns(*["user", "assistant"] * 9), "has 18 turns; at most 16"),
+    ],
+)
+def test_messages_that_are_no_episode_are_refused_by_name(messages, problem):
+    with pytest.raises(ValueError, match=f"row 3.*{problem}"):
+        validate_messages(messages, name="row 3")
+
+
+def test_an_episode_is_accepted_with_and_without_a_system_turn():
+    validate_messages(turns(*["user", "assistant"] * 8))
+    validate_messages(turns("system", "user", "assistant"))

@@ -1,0 +1,110 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+
+REMOTE_FILES = {f"{part}_sdiareward.py" for part in ("configuration", "modeling", "processing", "audio")}
+SCRIPT = """
+import json, sys
+import numpy as np, torch
+assert "sdiareward" not in sys.modules
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoProcessor
+folder, clip = sys.argv[1], np.load(sys.argv[2])
+content = [{"type": "text", "text": "hello"}, {"type": "audio", "audio": clip}]
+messages = [{"role": role, "content": content} for role in ("user", "assistant")]
+assert AutoConfig.from_pretrained(folder, trust_remote_code=True).max_turn_s == 30.0
+processor = AutoProcessor.from_pretrained(folder, trust_remote_code=True)
+for auto_class in (AutoModel, AutoModelForSequenceClassification):
+    model = auto_class.from_pretrained(folder, trust_remote_code=True).eval()
+    with torch.inference_mode():
+        print(json.dumps(model(**processor(messages)).logits.item()))
+model.save_pretrained(sys.argv[3])
+processor.save_pretrained(sys.argv[3])
+"""
+REFUSED = """
+import sys
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoProcessor
+for auto_class in (AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoProcessor):
+    try:
+        auto_class.from_pretrained(sys.argv[1])
+    except ValueError as error:
+        assert "trust_remote_code" in str(error), error
+    else:
+        raise AssertionError(auto_class)
+"""
+
+
+@pytest.fixture
+def run_elsewhere(tmp_path):
+    """Return a function running code in a fresh process, outside the repository and without the package."""
+    hide = (
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] == 'sdiareward': raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+
+    def run(code, *arguments):
+        environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules"), "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, "-I", "-c", hide + code, *map(str, arguments)]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_a_checkpoint_loads_and_scores_where_the_package_is_not(
+    run_elsewhere, tiny_checkpoint, tiny_processor, make_tiny_model, make_tone, tmp_path
+):
+    clip = make_tone(0.5)
+    np.save(tmp_path / "clip.npy", clip)
+    printed = run_elsewhere(SCRIPT, tiny_checkpoint, tmp_path / "clip.npy", tmp_path / "again")
+    content = [{"type": "text", "text": "hello"}, {"type": "audio", "audio": clip}]
+    with torch.inference_mode():
+        batch = tiny_processor([{"role": role, "content": content} for role in ("user", "assistant")])
+        expected = make_tiny_model()(**batch).logits.item()
+    assert [json.loads(line) for line in printed.splitlines()] == pytest.approx([expected, expected], abs=1e-6)
+    assert auto_map(tmp_path / "again") == auto_map(tiny_checkpoint)
+    assert {file.name for file in (tmp_path / "again").glob("*.py")} == REMOTE_FILES
+
+
+def test_a_checkpoint_refuses_to_run_its_code_unasked(run_elsewhere, tiny_checkpoint):
+    run_elsewhere(REFUSED, tiny_checkpoint)
+
+
+def auto_map(folder):
+    return json.loads((folder / "config.json").read_text())["auto_map"]
+
+
+def test_a_checkpoint_carries_its_code_and_names_its_classes(tiny_checkpoint):
+    assert {file.name for file in tiny_checkpoint.glob("*.py")} == REMOTE_FILES
+    assert auto_map(tiny_checkpoint) == {
+        "AutoConfig": "configuration_sdiareward.SDiaRewardConfig",
+        "AutoModel": "modeling_sdiareward.SDiaRewardModel",
+        "AutoModelForSequenceClassification": "modeling_sdiareward.SDiaRewardModel",
+    }
+    processor = json.loads((tiny_checkpoint / "processor_config.json").read_text())
+    assert processor["auto_map"] == {"AutoProcessor": "processing_sdiareward.SDiaRewardProcessor"}
+
+
+def test_with_the_package_imported_the_auto_classes_need_no_remote_code(tiny_checkpoint):
+    from transformers import AutoModelForSequenceClassification
+
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
+
+    assert type(AutoModelForSequenceClassification.from_pretrained(tiny_checkpoint)) is SDiaRewardModel
