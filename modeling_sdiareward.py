@@ -96,19 +96,18 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         >>> rewards = model(**processor(dialogues, criterion="joint")).logits  # doctest: +SKIP
     """
 
-    config: SDiaRewardConfig
+    config: SDiaRewardConfig  # type: ignore[assignment]  # the parent's annotation is for the full Omni model
     config_class = SDiaRewardConfig
     base_model_prefix = "model"
-    input_modalities = ("audio", "text")
     _no_split_modules = ["Qwen2_5OmniDecoderLayer", "Qwen2_5OmniAudioEncoderLayer"]
     _keep_in_fp32_modules_strict = ["score", "pooler"]
     _keys_to_ignore_on_load_unexpected = [r"(^|\.)visual\.", r"(^|\.)lm_head\.", r"^talker", r"^token2wav"]
 
     def __init__(self, config: SDiaRewardConfig):
         super().__init__(config)
-        hidden_size = config.text_config.hidden_size
         self.model = Qwen2_5OmniThinkerModel(config)
         del self.model.visual
+        hidden_size = self.model.language_model.config.hidden_size
         self.pooler = SDiaRewardPooler(hidden_size, config.pooling_mode)
         self.score = nn.Linear(hidden_size, 1, bias=False)
         self.post_init()
@@ -163,12 +162,13 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             # Counting on over the padding keeps the library from taking it for a packed second sequence.
             backbone_mask = None
             positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        kwargs["use_cache"] = False
+        # PEFT passes every argument of a text classifier, None where the caller gave nothing.
+        given = {name: value for name, value in kwargs.items() if value is not None}
         hidden_states = self.model(
             inputs_embeds=inputs_embeds,
             attention_mask=backbone_mask,
             position_ids=positions.expand(3, -1, -1),
-            **kwargs,
+            **{**given, "use_cache": False, "return_dict": True},
         ).last_hidden_state
         return self._reward(hidden_states, attention_mask)
 
@@ -252,7 +252,8 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
     @classmethod
     def _load_complete(cls, name_or_path: Any, *args: Any, may_lack: tuple[str, ...], **kwargs: Any) -> Any:
         wants_info = kwargs.pop("output_loading_info", False)
-        model, info = super().from_pretrained(name_or_path, *args, output_loading_info=True, **kwargs)
+        loaded: Any = super().from_pretrained(name_or_path, *args, output_loading_info=True, **kwargs)
+        model, info = loaded
         missing = sorted(key for key in info["missing_keys"] if not key.startswith(may_lack or ("\0",)))
         unexpected = sorted(info["unexpected_keys"])
         if missing:
@@ -267,7 +268,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             )
         return (model, info) if wants_info else model
 
-    def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save the model with the code that loads it; arguments as in `transformers`.
 
         Tensors keep the names they have in memory, whatever the layout of the checkpoint they came from.
@@ -278,7 +279,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             "AutoModel": f"{module}.{type(self).__name__}",
             "AutoModelForSequenceClassification": f"{module}.{type(self).__name__}",
         }
-        super().save_pretrained(save_directory, **{"save_original_format": False, **kwargs})
+        super().save_pretrained(save_directory, *args, **{"save_original_format": False, **kwargs})
 
 
 def _thinker_config(name_or_path: Any, kwargs: dict[str, Any]) -> Qwen2_5OmniThinkerConfig:

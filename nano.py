@@ -163,11 +163,12 @@ def train_tokenizer(texts: Iterator[str]) -> Qwen2Tokenizer:
     bpe.train_from_iterator(
         texts, trainers.BpeTrainer(vocab_size=BPE_VOCAB_SIZE, initial_alphabet=alphabet, show_progress=False)
     )
-    trained = json.loads(bpe.to_str())["model"]
+    trained: dict[str, Any] = json.loads(bpe.to_str())["model"]
+    merges: Any = [tuple(merge) for merge in trained["merges"]]
     special_ids = {token: len(trained["vocab"]) + index for index, token in enumerate(SPECIAL_TOKENS)}
     return Qwen2Tokenizer(
         vocab=trained["vocab"] | special_ids,
-        merges=[tuple(merge) for merge in trained["merges"]],
+        merges=merges,
         additional_special_tokens=list(SPECIAL_TOKENS[1:]),
         eos_token="<|im_end|>",
         model_max_length=32768,

@@ -49,7 +49,9 @@ class Scorer:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}; give at least 1.")
         _require_agreement(model, processor)
-        self.model = (model if device is None else model.to(device)).eval()
+        if device is not None:
+            torch.nn.Module.to(model, device)
+        self.model = model.eval()
         self.processor = processor
         self.batch_size = batch_size
 
