@@ -67,13 +67,16 @@ def _turns_of_folder(folder: Path) -> list[dict[str, Any]]:
 
 def _transcript(audio_file: Path) -> str | None:
     file = audio_file.with_suffix(".txt")
-    return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+    try:
+        return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DialogueError(f"{file}: cannot be read as a transcript ({error}); save it as UTF-8 text.") from error
 
 
 def _messages_of_json(path: Path) -> list[dict[str, Any]]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DialogueError(f"{path}: is not valid JSON ({error}); give a JSON object or list.") from error
     turns = data.get("turns", data.get("messages")) if isinstance(data, dict) else data
     if not isinstance(turns, list):

@@ -103,6 +103,7 @@ def test_a_turn_of_more_than_30_seconds_is_scored_with_a_notice(score, write_dia
 
 BAD_JSON = {
     "malformed": ('{"turns": [', "is not valid JSON"),
+    "nested": ("[" * 100_000, "is not valid JSON"),
     "a_number": ("3", "holds no list of turns"),
     "no_turns": ('{"episode": []}', "holds no list of turns"),
     "empty": ("[]", "has no turns"),
@@ -173,6 +174,13 @@ def test_a_file_that_is_no_audio_is_refused(write_dialogue, tmp_path):
     (tmp_path / "text.wav").write_text("no audio")
     with pytest.raises(DialogueError, match=r"turn 2: .*text\.wav.*cannot be decoded"):
         read_dialogue(write_dialogue(audio="text.wav"))
+
+
+def test_a_transcript_that_is_no_text_is_refused(tmp_path, write_wav):
+    write_wav("a.wav")
+    (tmp_path / "a.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(DialogueError, match=r"a\.txt: cannot be read as a transcript"):
+        read_dialogue(tmp_path)
 
 
 def test_what_is_not_there_is_refused(score, tmp_path, write_dialogue, capsys):
