@@ -18,7 +18,7 @@ _PUBLIC_NAMES = {
     "SDiaRewardProcessor": "processing_sdiareward",
     "Scorer": "scoring",
     "SDiaRewardTrainer": "trainer",
-    "pairwise_accuracy": "esdr_accuracy.esdr_accuracy",
+    "pairwise_accuracy": "esdr_accuracy.pairwise",
     "read_audio": "audio_sdiareward",
 }
 
@@ -27,7 +27,7 @@ __all__ = ["__version__", *sorted(_PUBLIC_NAMES)]
 if TYPE_CHECKING:
     from .audio_sdiareward import read_audio as read_audio
     from .configuration_sdiareward import SDiaRewardConfig as SDiaRewardConfig
-    from .esdr_accuracy.esdr_accuracy import pairwise_accuracy as pairwise_accuracy
+    from .esdr_accuracy.pairwise import pairwise_accuracy as pairwise_accuracy
     from .modeling_sdiareward import SDiaRewardModel as SDiaRewardModel
     from .modeling_sdiareward import SDiaRewardOutput as SDiaRewardOutput
     from .processing_sdiareward import SDiaRewardProcessor as SDiaRewardProcessor

@@ -67,10 +67,21 @@ def _score(args: argparse.Namespace) -> int:
     if args.criterion not in scorer.processor.prompts:
         known = ", ".join(sorted(scorer.processor.prompts))
         raise InputError(f"criterion is {args.criterion!r}; this model knows {known}.")
+    for path, dialogue in zip(paths, dialogues, strict=True):
+        _say_what_is_cut(path, dialogue, scorer.processor.max_turn_s)
     rewards = [_reward(scorer, *dialogue, args.criterion) for dialogue in zip(paths, dialogues, strict=True)]
     report = _report(paths, rewards, args.criterion)
     print(json.dumps(report) if args.json else _as_lines(report))
     return 0
+
+
+def _say_what_is_cut(path: Path, dialogue: list[dict[str, Any]], max_turn_s: float) -> None:
+    """Tell on stderr how many turns the model hears only in part."""
+    clips = [item["audio"] for turn in dialogue for item in turn["content"] if isinstance(item, dict) and "audio" in item]
+    num_long = sum(len(clip["array"]) > max_turn_s * clip["sampling_rate"] for clip in clips)
+    if num_long:
+        notice = f"{num_long} of {len(clips)} turns are cut: this model hears their first {max_turn_s:g} s"
+        print(f"sdiareward: notice: {path}: {notice}", file=sys.stderr)
 
 
 def _reward(scorer: Scorer, path: Path, dialogue: list[dict[str, Any]], criterion: str) -> float:

@@ -150,7 +150,9 @@ class SDiaRewardProcessor(ProcessorMixin):
         return [{"role": "system", "content": self.prompts[criterion]}, *dialogue]
 
     def load_clip(self, audio: Any, name: str | None = None) -> np.ndarray:
-        """Read one recording as mono float32 at the processor's rate, cut to `max_turn_s` with a notice in the log.
+        """Read one recording as mono float32 at the processor's rate, cut to `max_turn_s`.
+
+        What is cut is logged at the level `INFO`; the command line says it aloud.
 
         Args:
             audio: Anything `audio_sdiareward.read_audio` takes.
@@ -161,7 +163,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         """
         duration_s = audio_duration_s(audio)
         if duration_s > self.max_turn_s:
-            logger.warning(
+            logger.info(
                 "%s lasts %.1f s; only its first %g s are judged.", name or "a turn", duration_s, self.max_turn_s
             )
         return read_audio(audio, sampling_rate=self.sampling_rate, max_duration_s=self.max_turn_s, name=name)

@@ -117,7 +117,8 @@ class Scorer:
 
     @torch.inference_mode()
     def _score_batch(self, dialogues: list[Any], criteria: list[str]) -> list[float]:
-        inputs = self.processor(dialogues, criterion=criteria).to(self.model.device)
+        # Padding on the right spares the model its attention mask.
+        inputs = self.processor(dialogues, criterion=criteria, padding_side="right").to(self.model.device)
         return self.model(**inputs).logits.squeeze(-1).tolist()
 
 

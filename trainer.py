@@ -43,8 +43,11 @@ class PairCollator:
         return self.processor(dialogues, criterion=criteria * 2)
 
     def _from_encoded(self, rows: Sequence[Mapping[str, Any]]) -> BatchFeature:
+        # On the right, where the model needs no attention mask.
         batch = self.processor.tokenizer.pad(
-            {"input_ids": [row[f"{side}_ids"] for side in SIDES for row in rows]}, return_tensors="pt"
+            {"input_ids": [row[f"{side}_ids"] for side in SIDES for row in rows]},
+            padding_side="right",
+            return_tensors="pt",
         )
         clips = [_from_bytes(row[f"{side}_audio_features"], row["audio_width"]) for side in SIDES for row in rows]
         return BatchFeature({**batch, "audio_features": torch.cat(clips)})

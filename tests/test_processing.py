@@ -105,7 +105,7 @@ def test_clips_of_a_batch_are_in_the_order_of_the_dialogues(tiny_processor, make
 def test_a_long_turn_is_cut_with_a_notice(fixtures_dir, make_tone, caplog):
     processor = SDiaRewardProcessor.from_backbone(fixtures_dir / "base_tiny", max_turn_s=0.25)
     messages = [{"role": "user", "content": [{"type": "audio", "audio": make_tone(1.0)}]}]
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         batch = processor(messages)
     assert batch["feature_attention_mask"].sum() == 25
     assert "lasts 1.0 s; only its first 0.25 s are judged" in caplog.text

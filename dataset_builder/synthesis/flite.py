@@ -13,7 +13,8 @@ from sdiareward.dataset_builder.synthesis import SynthesisError
 
 
 _VOICES = ("slt", "rms", "awb", "kal16")
-_TIMEOUT_S = 120
+# Some words keep flite from ever returning; a turn takes it a fraction of a second.
+_TIMEOUT_S = 30
 
 
 class FliteSynthesizer:
