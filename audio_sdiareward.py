@@ -3,8 +3,8 @@
 The one place where audio enters the package: the processor reads turns through it and so does `dataset_builder`, which
 therefore imports neither torch nor the model. The file travels to the Hub beside the processor that imports it.
 
-Decoding is libsndfile's (WAV, FLAC, OGG/Vorbis, OGG/Opus, MP3), resampling is soxr's at its high quality setting, as the
-published model's inputs were.
+Decoding is libsndfile's (WAV, FLAC, OGG/Vorbis, OGG/Opus, MP3), resampling is soxr's at its high quality setting, as
+the published model's inputs were.
 """
 
 from __future__ import annotations

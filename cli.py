@@ -77,7 +77,9 @@ def _score(args: argparse.Namespace) -> int:
 
 def _say_what_is_cut(path: Path, dialogue: list[dict[str, Any]], max_turn_s: float) -> None:
     """Tell on stderr how many turns the model hears only in part."""
-    clips = [item["audio"] for turn in dialogue for item in turn["content"] if isinstance(item, dict) and "audio" in item]
+    clips = [
+        item["audio"] for turn in dialogue for item in turn["content"] if isinstance(item, dict) and "audio" in item
+    ]
     num_long = sum(len(clip["array"]) > max_turn_s * clip["sampling_rate"] for clip in clips)
     if num_long:
         notice = f"{num_long} of {len(clips)} turns are cut: this model hears their first {max_turn_s:g} s"

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from trl import TrlParser
 
     # The cast: TRL annotates its dataclasses with a type that no class has.
-    (args,) = TrlParser(cast(Any, EvalArguments)).parse_args_and_config(argv)
+    (args,) = TrlParser(cast(Any, EvalArguments), allow_abbrev=False).parse_args_and_config(argv)
     return evaluate(args)
 
 

@@ -90,21 +90,25 @@ def build_nano(output_dir: str | Path, *, whisper: str | Path | None = None, see
     processor = SDiaRewardProcessor(
         WhisperFeatureExtractor(feature_size=80), tokenizer, max_turn_s=model.config.max_turn_s
     )
-    save_compact(model, processor, output_dir)
+    save_checkpoint(model, processor, output_dir, compact=True)
     return Path(output_dir)
 
 
-def save_compact(model: SDiaRewardModel, processor: SDiaRewardProcessor, output_dir: str | Path) -> None:
-    """Save a float32 model with its backbone in float16 and its head in float32, half the size on disk.
+def save_checkpoint(
+    model: SDiaRewardModel, processor: SDiaRewardProcessor, output_dir: str | Path, *, compact: bool = False
+) -> None:
+    """Save a model and its processor as one checkpoint.
 
     Args:
-        model (`SDiaRewardModel`): Model whose backbone is in float32; its configuration keeps saying so.
+        model (`SDiaRewardModel`): The model.
         processor (`SDiaRewardProcessor`): Processor that belongs to it.
         output_dir (`str` or `Path`): Folder of the checkpoint.
+        compact (`bool`, *optional*, defaults to `False`): Store a float32 backbone in float16, half the size on disk;
+            its configuration keeps saying float32, in which it is computed. The head stays in float32.
     """
-    state_dict = {
-        name: tensor.half() if name.startswith("model.") else tensor for name, tensor in model.state_dict().items()
-    }
+    state_dict = model.state_dict()
+    if compact:
+        state_dict = {name: t.half() if name.startswith("model.") else t for name, t in state_dict.items()}
     model.save_pretrained(output_dir, state_dict=state_dict)
     processor.save_pretrained(output_dir)
 

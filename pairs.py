@@ -1,6 +1,7 @@
 """Read preference pairs, from our own Parquet or in the released SDiaReward form, without decoding audio.
 
-Both forms end as the message lists that `SDiaRewardProcessor` takes; nothing else in the package knows that there are two.
+Both forms end as the message lists that `SDiaRewardProcessor` takes; nothing else in the package knows that there are
+two.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ def turns_to_messages(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     """Turn one side of a pair into messages: text before audio in each turn, as the paper interleaves them.
 
     Args:
-        turns (`Sequence[Mapping]`): Turns of our schema (`role`, `text`, `audio`), or messages with a `content` list, in
-            which `datasets` has filled absent keys with None; those are dropped here.
+        turns (`Sequence[Mapping]`): Turns of our schema (`role`, `text`, `audio`), or messages with a `content` list,
+            in which `datasets` has filled absent keys with None; those are dropped here.
 
     Returns:
         `list[dict]`: `{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio"}]}` for each turn.

@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from .records import write_file
+
 
 _DISTRIBUTIONS = ("sdiareward", "torch", "transformers", "trl", "datasets", "numpy", "scikit-learn")
 
@@ -33,11 +35,8 @@ def write_run(path: str | Path, **sections: Any) -> None:
         path (`str` or `Path`): File to write.
         sections: Values to record by name; dataclasses and mappings are written field by field.
     """
-    path = Path(path)
     record = {**describe_run(), **{name: _plain(value) for name, value in sections.items()}}
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-    os.replace(temporary, path)
+    write_file(Path(path), json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def _plain(value: Any) -> Any:

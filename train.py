@@ -1,4 +1,4 @@
-"""Train a reward model: `python train.py --config configs/nano.yaml`, or `sdiareward-train`. Flags override the file."""
+"""Train a reward model: `python train.py --config configs/nano.yaml`, flags override the file."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ class TrainArguments:
         lora_r, lora_alpha (`int`): Rank and scale of the adapters.
         early_stopping_patience (`int`, *optional*): Stop after this many evaluations without a better validation loss.
         resume (`bool`): Go on from the newest checkpoint in `output_dir`.
+        save_compact (`bool`): Store the backbone of the final checkpoint in float16.
     """
 
     model_name_or_path: str
@@ -48,6 +49,7 @@ class TrainArguments:
     lora_alpha: int = 32
     early_stopping_patience: int | None = None
     resume: bool = False
+    save_compact: bool = False
 
 
 def load_model(args: TrainArguments, training: RewardConfig) -> tuple[SDiaRewardModel, Any]:
@@ -103,6 +105,7 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
     """
     from transformers import EarlyStoppingCallback
 
+    from sdiareward.nano import save_checkpoint
     from sdiareward.pairs import load_pairs
     from sdiareward.provenance import write_run
     from sdiareward.trainer import SDiaRewardTrainer, encode_pairs
@@ -123,8 +126,8 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
     trainer.train(resume_from_checkpoint=args.resume or None)
     output = Path(training.output_dir)
     trained = trainer.accelerator.unwrap_model(trainer.model)
-    (trained.merge_and_unload() if args.train == "lora" else trained).save_pretrained(output)
-    processor.save_pretrained(output)
+    trained = trained.merge_and_unload() if args.train == "lora" else trained
+    save_checkpoint(trained, processor, output, compact=args.save_compact)
     write_run(output / "run.json", arguments=args, training=training.to_dict(), history=trainer.state.log_history)
     return output
 
@@ -133,7 +136,8 @@ def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
     from trl import RewardConfig, TrlParser
 
-    parser = TrlParser((TrainArguments, RewardConfig), prog="train.py", description=__doc__)
+    # No abbreviations: a misspelt key shall fail, not stand for another one.
+    parser = TrlParser((TrainArguments, RewardConfig), prog="train.py", description=__doc__, allow_abbrev=False)
     args, training = parser.parse_args_and_config(argv, fail_with_unknown_args=True)
     print(train(args, training))
 

@@ -1,8 +1,8 @@
 """Reward training on spoken dialogues: TRL's `RewardTrainer` with our collator (paper, section 4, equations 2-4).
 
-Loss, centering and metric names are TRL's own, unchanged: `compute_loss` sees one batch with the chosen dialogues in its
-first half and gives `-log sigmoid(r+ - r-)` plus `center_rewards_coefficient * (r+ + r-)^2`. What is added here is how a
-pair becomes a batch, and an encoding of the clips ahead of training where the audio tower is frozen.
+Loss, centering and metric names are TRL's own, unchanged: `compute_loss` sees one batch with the chosen dialogues in
+its first half and gives `-log sigmoid(r+ - r-)` plus `center_rewards_coefficient * (r+ + r-)^2`. What is added here is
+how a pair becomes a batch, and an encoding of the clips ahead of training where the audio tower is frozen.
 """
 
 from __future__ import annotations
@@ -116,15 +116,16 @@ class SDiaRewardTrainer(RewardTrainer):
         model ([`SDiaRewardModel`] or a PEFT model around one): What to train; freeze first what shall stay.
         processor ([`SDiaRewardProcessor`]): Saved beside every checkpoint; its tokenizer is the `processing_class`.
         args (`trl.RewardConfig`): Training arguments.
-        kwargs: Further arguments of `trl.RewardTrainer`; `train_dataset` and `eval_dataset` hold rows of pairs, or rows
-            that `encode_pairs` made.
+        kwargs: Further arguments of `trl.RewardTrainer`; `train_dataset` and `eval_dataset` hold rows of pairs, or
+            rows that `encode_pairs` made.
     """
 
     _tag_names = ["trl", "reward-trainer", "sdiareward"]
 
     def __init__(self, model: PreTrainedModel, processor: SDiaRewardProcessor, args: RewardConfig, **kwargs: Any):
         self.processor = processor
-        # Trainer drops the columns that the model's signature does not name; ours are made into inputs by the collator.
+        # Trainer drops the columns that the model's signature does not name; ours are made into inputs by the
+        # collator.
         args.remove_unused_columns = False
         super().__init__(
             model,

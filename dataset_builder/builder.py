@@ -1,7 +1,7 @@
 """Build a data set of preference pairs: sources -> splits -> pairs -> Parquet with a card and a report.
 
-Every finished pair is kept in a part file named by its id until the last shard is written: a build that was killed goes
-on where it stopped, and one whose configuration changed makes only the pairs that differ.
+Every finished pair is kept in a part file named by its id until the last shard is written: a build that was killed
+goes on where it stopped, and one whose configuration changed makes only the pairs that differ.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -22,10 +23,18 @@ from typing import Any
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.dataset_builder.channel import ChannelSettings
 from sdiareward.dataset_builder.pairing import PairPlan, SynthesizerChoice, make_row, plan_pairs
-from sdiareward.dataset_builder.schema import Episode, ScriptPair, features, validate_episode, validate_row
+from sdiareward.dataset_builder.schema import (
+    Episode,
+    ScriptPair,
+    features,
+    stable_id,
+    validate_episode,
+    validate_row,
+)
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.splits import SPLITS, assign_splits
 from sdiareward.dataset_builder.synthesis import SynthesisError, is_available
+from sdiareward.records import write_file
 
 
 logger = logging.getLogger(__name__)
@@ -86,9 +95,11 @@ def build(config: BuildConfig) -> dict[str, Any]:
     parts.mkdir(parents=True, exist_ok=True)
     skipped += _make_pairs(plans, parts, config.num_workers)
     counts = _write_shards(plans, parts, output)
-    report = {"config": asdict(config), "pairs": counts, "skipped": skipped}
-    _write_text(output / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    _write_text(output / "README.md", render_card(report))
+    # Audio of the same pairs may still differ where a synthesizer draws its own noise: every build is its own.
+    build_id = stable_id(*sorted(plan.pair_id for plan in plans), time.time_ns())
+    report = {"build_id": build_id, "config": asdict(config), "pairs": counts, "skipped": skipped}
+    write_file(output / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    write_file(output / "README.md", render_card(report))
     shutil.rmtree(parts)
     return report
 
@@ -186,7 +197,9 @@ def render_card(report: dict[str, Any]) -> str:
     yaml = []
     for name, folder in configs:
         present = [s for s in SPLITS if any(r["split"] == s and folder in ("*", r["criterion"]) for r in rows)]
-        yaml += [f"- config_name: {name}", "  data_files:"]
+        # `datasets` caches a local folder under its last name and its card, not its files: without this line another
+        # build in a folder of the same name would be answered with this one.
+        yaml += [f"- config_name: {name}", f"  description: build {report['build_id']}", "  data_files:"]
         for split in present:
             yaml += [f"  - split: {split}", f"    path: data/{folder}/{split}-*.parquet"]
     table = ["| criterion | split | subset | source | synthesizer | pairs |", "|---|---|---|---|---|--:|"]
@@ -200,9 +213,3 @@ def render_card(report: dict[str, Any]) -> str:
         channel=json.dumps(channel) if channel else "off",
         seed=report["config"]["seed"],
     )
-
-
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)

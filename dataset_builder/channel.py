@@ -1,8 +1,9 @@
 """Channel matching: give the recorded and the synthetic side of a pair the same channel.
 
-Without it the pairs are solved by their noise floor: a recording carries a room, a microphone and a codec that synthetic
-speech lacks, and a summary of the spectrum tells them apart. Both sides get the same trimming, bandwidth, speech level,
-noise and coding; before that, synthetic speech goes through the codings that the recording had already been through.
+Without it the pairs are solved by their noise floor: a recording carries a room, a microphone and a codec that
+synthetic speech lacks, and a summary of the spectrum tells them apart. Both sides get the same trimming, bandwidth,
+speech level, noise and coding; before that, synthetic speech goes through the codings that the recording had already
+been through.
 """
 
 from __future__ import annotations
@@ -117,7 +118,8 @@ def encode(array: np.ndarray, sampling_rate: int, format: str, subtype: str, com
     Args:
         array (`np.ndarray` of shape `(num_samples,)`): Signal in [-1, 1].
         sampling_rate (`int`): Its rate, in Hz.
-        format, subtype (`str`): Names that `soundfile` knows, for instance `"OGG"` and `"OPUS"`.
+        format (`str`): Name of a container that `soundfile` knows, for instance `"OGG"`.
+        subtype (`str`): Name of its coding, for instance `"OPUS"`.
         compression_level (`float`, *optional*): 0 (largest) to 1 (smallest); None for a lossless format.
     """
     import soundfile

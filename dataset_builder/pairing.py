@@ -1,14 +1,15 @@
 """Turn episodes and scripts into preference pairs (section 3.1): plan them first, then make each one by itself.
 
 A modality pair sets a recorded episode (chosen) against the same words spoken by a synthesizer (rejected). A
-colloquialness pair sets a spoken-style script (chosen) against its written-style original (rejected), both spoken by the
-identical voice and settings, so that only the style differs.
+colloquialness pair sets a spoken-style script (chosen) against its written-style original (rejected), both spoken by
+the identical voice and settings, so that only the style differs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -157,9 +158,15 @@ def _spoken(turn: Turn, episode: Episode, voice: int, engine: Synthesizer, label
 def _read_part(part: Part, label: str) -> np.ndarray:
     if part.audio is None:
         raise AudioError(f"{label}: there is no recording of {part.text!r}.")
-    array = read_audio(part.audio, name=label)
+    array = _read_file(part.audio) if isinstance(part.audio, str) else read_audio(part.audio, name=label)
     end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
     return array[round(part.start_s * SAMPLING_RATE) : end]
+
+
+@lru_cache(maxsize=4)
+def _read_file(path: str) -> np.ndarray:
+    """Read a recording that several parts are cut from once."""
+    return read_audio(path)
 
 
 def _join(parts: list[np.ndarray], trim_db: float | None) -> np.ndarray:

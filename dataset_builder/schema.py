@@ -108,7 +108,7 @@ class ScriptPair:
 
 
 def stable_id(*parts: Any) -> str:
-    """Return 16 hexadecimal digits that depend on nothing but `parts`: the same on any machine, in any order of work."""
+    """Return 16 hexadecimal digits that depend on `parts` alone: the same on any machine."""
     return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()[:16]
 
 

@@ -24,7 +24,8 @@ def assign_splits(
 
     Args:
         episodes (`Iterable[Episode]`): All episodes of all sources.
-        validation, test (`float`): Shares of the episodes of each source, between 0 and 1.
+        validation (`float`): Share of the episodes of each source, between 0 and 1.
+        test (`float`): Likewise.
         seed (`int`): Another seed gives another assignment.
 
     Returns:

@@ -8,10 +8,10 @@ Language: en. Licence: free to distribute and modify with its readme and notices
 How to obtain: `apt-get install flight-of-the-amazon-queen` (Debian main), which gives
 `/usr/share/scummvm/flight-of-the-amazon-queen/queen.1c`; elsewhere the freeware release has the same file.
 
-Layout of the file (integers big-endian): `QTBL`, a version string, at 0x0C a byte that is 1 for MP3, at 0x0D the number
-of entries, from 0x0F entries of 21 bytes (name 12, bundle 1, offset 4, size 4). A `.DOG` entry holds the strings of one
-conversation; `*XX` in a string is a stage command that ends a part, and part k of string `id` of conversation `KK` is
-the clip `KK` + id as four hexadecimal digits + `J` (player) or `P` (person) + k + `.SB`.
+Layout of the file (integers big-endian): `QTBL`, a version string, at 0x0C a byte that is 1 for MP3, at 0x0D the
+number of entries, from 0x0F entries of 21 bytes (name 12, bundle 1, offset 4, size 4). A `.DOG` entry holds the
+strings of one conversation; `*XX` in a string is a stage command that ends a part, and part k of string `id` of
+conversation `KK` is the clip `KK` + id as four hexadecimal digits + `J` (player) or `P` (person) + k + `.SB`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Colloquial scripts: dialogues in written style, each rewritten as people would say it (section 3.1, text only).
 
-Origin: written for this project, in ten domains of everyday life (the paper has 250 scenarios in ten domains). Some are
-marked hard: the written side is plain and short, the spoken one has no filler to give it away.
+Origin: written for this project, in ten domains of everyday life (the paper has 250 scenarios in ten domains). Some
+are marked hard: the written side is plain and short, the spoken one has no filler to give it away.
 Size: 210 pairs of 4 to 8 turns. Language: en. Licence: Apache-2.0. How to obtain: it lies beside this package.
 
 A domain is held out whole, so that no topic is met in training and in test.
@@ -24,8 +24,8 @@ def script_pairs(path: Path | None = None) -> Iterator[ScriptPair]:
     """Yield the written and the spoken script of each scenario.
 
     Args:
-        path (`Path`, *optional*): A JSONL file with `scenario_id`, `domain`, `hard`, and `written` and `spoken` as lists
-            of `{"role", "content"}`; the project's own by default.
+        path (`Path`, *optional*): A JSONL file with `scenario_id`, `domain`, `hard`, and `written` and `spoken` as
+            lists of `{"role", "content"}`; the project's own by default.
 
     Raises:
         FileNotFoundError: There is no such file.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module, metadata, util
 from shutil import which
 from typing import Protocol
@@ -31,8 +31,8 @@ class Synthesizer(Protocol):
 
         Args:
             text (`str`): What to say.
-            voice (`int`): Chooses a voice or a speaking rate among those the engine has (modulo their number); the same
-                number always sounds the same.
+            voice (`int`): Chooses a voice or a speaking rate among those the engine has (modulo their number); the
+                same number always sounds the same.
             reference (`np.ndarray` of shape `(num_samples,)`, *optional*): The recorded turn, 16 kHz.
 
         Raises:

@@ -1,4 +1,4 @@
-"""eSpeak NG (GPL-3.0): formant synthesis, through the shared library that the PyPI package `espeakng-loader` carries."""
+"""eSpeak NG (GPL-3.0): formant synthesis, through the library in the PyPI package `espeakng-loader`."""
 
 from __future__ import annotations
 

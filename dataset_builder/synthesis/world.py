@@ -48,7 +48,7 @@ class WorldSynthesizer:
 
 
 def flatten_pitch(pitch: np.ndarray, kept: float) -> np.ndarray:
-    """Draw voiced frames towards their mean log pitch, keeping the share `kept` of their deviation; 0 stays unvoiced."""
+    """Draw voiced frames towards their mean log pitch, keeping the share `kept` of their deviation."""
     voiced = pitch > 0
     if not voiced.any():
         return pitch

@@ -1,0 +1,37 @@
+# `make demo` and `make test` set everything up by themselves, in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := runs/demo
+
+.PHONY: demo test lint install clean
+
+install: $(VENV)/.installed
+
+# Strict mode links every file: a plain editable install would lose against a data set folder named `sdiareward`.
+$(VENV)/.installed: pyproject.toml constraints.txt $(wildcard *.py */*.py */*/*.py)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch setuptools
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		--editable ".[train,eval,build,dev]" --config-settings editable_mode=strict
+	touch $@
+
+# Real recordings -> pairs -> trained reward model -> benchmark table.
+demo: install $(RUN)/sdiareward/report.json
+	$(BIN)/sdiareward-train --config configs/demo.yaml
+	$(BIN)/sdiareward-eval --config configs/demo_eval.yaml
+
+$(RUN)/sdiareward/report.json: configs/demo_data.yaml sample/manifest.jsonl
+	$(MAKE) install
+	$(BIN)/python -m sdiareward.dataset_builder build --config configs/demo_data.yaml
+
+test: install
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	MYPYPATH=$$(echo build/__editable__*) $(BIN)/mypy --package sdiareward
+
+clean:
+	rm -rf $(VENV) build runs
