@@ -71,7 +71,7 @@ def evaluate(args: EvalArguments) -> int:
     by_scorer, fitted = {"model": scores}, {}
     for kind in ("acoustic", "text") if args.baselines else ():
         by_scorer[kind], fitted[kind] = pair_scores.score_with_baseline(
-            kind, train, train_labels, pairs, labels, folder
+            kind, train, train_labels or [], pairs, labels, folder
         )
     options = {"nan": args.nan, "num_bootstrap": args.num_bootstrap, "seed": args.seed}
     results = reporting.summarise(labels, by_scorer, train_labels, skipped, **options)

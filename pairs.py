@@ -58,7 +58,8 @@ def leave_audio_encoded(features: Any) -> Any:
     if isinstance(features, datasets.List):
         return datasets.List(leave_audio_encoded(features.feature))
     if isinstance(features, Mapping):
-        return type(features)({key: leave_audio_encoded(value) for key, value in features.items()})
+        columns = {key: leave_audio_encoded(value) for key, value in features.items()}
+        return datasets.Features(columns) if isinstance(features, datasets.Features) else columns
     return features
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def load_model(args: TrainArguments, training: RewardConfig) -> tuple[SDiaReward
 
     name: str | Path = args.model_name_or_path
     if name == "nano":
-        name = build_nano(Path(training.output_dir) / "init", seed=training.seed)
+        name = build_nano(Path(str(training.output_dir)) / "init", seed=training.seed)
     options = {
         "dtype": torch.bfloat16 if training.bf16 else torch.float32,
         "attn_implementation": args.attn_implementation,
@@ -124,7 +123,7 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
     )
     trainer.train(resume_from_checkpoint=args.resume or None)
-    output = Path(training.output_dir)
+    output = Path(str(training.output_dir))
     trained = trainer.accelerator.unwrap_model(trainer.model)
     trained = trained.merge_and_unload() if args.train == "lora" else trained
     save_checkpoint(trained, processor, output, compact=args.save_compact)
@@ -137,10 +136,13 @@ def main(argv: list[str] | None = None) -> None:
     from trl import RewardConfig, TrlParser
 
     # No abbreviations: a misspelt key shall fail, not stand for another one.
-    parser = TrlParser((TrainArguments, RewardConfig), prog="train.py", description=__doc__, allow_abbrev=False)
+    # The cast: TRL annotates its dataclasses with a type that no class has.
+    parser = TrlParser(
+        cast(Any, (TrainArguments, RewardConfig)), prog="train.py", description=__doc__, allow_abbrev=False
+    )
     args, training = parser.parse_args_and_config(argv, fail_with_unknown_args=True)
     print(train(args, training))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

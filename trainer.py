@@ -8,8 +8,7 @@ how a pair becomes a batch, and an encoding of the clips ahead of training where
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import datasets
 import numpy as np
@@ -130,7 +129,7 @@ class SDiaRewardTrainer(RewardTrainer):
         super().__init__(
             model,
             args,
-            data_collator=PairCollator(processor),
+            data_collator=cast(Any, PairCollator(processor)),
             processing_class=processor.tokenizer,
             **kwargs,
         )
@@ -141,4 +140,4 @@ class SDiaRewardTrainer(RewardTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)
-        self.processor.save_pretrained(Path(output_dir or self.args.output_dir))
+        self.processor.save_pretrained(output_dir or self.args.output_dir)

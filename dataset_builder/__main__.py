@@ -47,7 +47,8 @@ def read_config(path: Path, overrides: Mapping[str, Any]) -> BuildConfig:
 
 def _settings(kind: type[_Settings], values: Mapping[str, Any], label: str) -> _Settings:
     _check_keys(values, kind, label)
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+    arguments: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+    return kind(**arguments)
 
 
 def _check_keys(values: Mapping[str, Any], kind: type, label: str) -> None:

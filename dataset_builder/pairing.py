@@ -129,13 +129,12 @@ def _make_side(plan: PairPlan, side: str, engine: Synthesizer) -> list[dict[str,
     for position, turn in enumerate(episode.turns):
         label = f"{episode.source} {episode.name}, turn {position}"
         voice = int(stable_id(plan.chosen.group_id, turn.role), 16)
-        spoken = _recorded(turn, label) if is_recording else _spoken(turn, episode, voice, engine, label)
+        parts = _recorded(turn, label) if is_recording else _spoken(turn, episode, voice, engine, label)
+        array = _join(parts, plan.channel.trim_db if plan.channel else None)
         if plan.channel:
             rng = np.random.default_rng(int(stable_id(plan.pair_id, side, position), 16))
-            spoken = match_channel(_join(spoken, plan.channel.trim_db), plan.channel, rng)
-        else:
-            spoken = _join(spoken, None)
-        turns.append(_encode_turn(turn, spoken, f"{plan.pair_id}-{side}-{position}.flac", label))
+            array = match_channel(array, plan.channel, rng)
+        turns.append(_encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", label))
     return turns
 
 

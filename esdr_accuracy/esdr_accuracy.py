@@ -48,7 +48,7 @@ _CITATION = """
 """
 
 
-class EsdrAccuracy(evaluate.Metric):  # type: ignore[misc]  # evaluate carries no types
+class EsdrAccuracy(evaluate.Metric):
     """Pairwise accuracy per subset of ESDR-Bench, with counts, ties and intervals."""
 
     def _info(self) -> evaluate.MetricInfo:

@@ -1,0 +1,1 @@
+../../processing_sdiareward.py

@@ -1,0 +1,130 @@
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sdiareward.cards.render import format_rewards, render_model_card, render_readme, score_examples, tables
+
+
+ROOT = Path(__file__).parents[1]
+NANO = ROOT / "checkpoints" / "nano"
+README = (ROOT / "README.md").read_text()
+
+
+def test_importing_the_package_is_quick_and_leaves_torch_alone():
+    code = (
+        "import sys, time; start = time.perf_counter(); import sdiareward\n"
+        "print(time.perf_counter() - start < 0.3, 'torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "False"]
+
+
+def test_the_dataset_builder_imports_neither_torch_nor_the_model():
+    code = (
+        "import sys, sdiareward.dataset_builder.__main__\nprint('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_every_public_name_can_be_had():
+    import sdiareward
+
+    assert all(getattr(sdiareward, name) is not None for name in sdiareward.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        sdiareward.nonsense  # noqa: B018
+
+
+def test_the_package_imports_in_a_folder_that_holds_a_data_set_of_its_name(tmp_path):
+    (tmp_path / "sdiareward").mkdir()
+    code = "import sdiareward; print(sdiareward.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip()
+
+
+def test_the_committed_checkpoint_is_small_enough():
+    assert (NANO / "model.safetensors").stat().st_size <= 30_000_000
+
+
+def test_the_committed_checkpoint_carries_the_code_of_the_package():
+    for name in ("configuration", "modeling", "processing", "audio"):
+        file = f"{name}_sdiareward.py"
+        assert (NANO / file).read_text() == (ROOT / file).read_text()
+
+
+def test_the_readme_example_prints_what_the_readme_shows(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    (example,) = (code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "scorer.score" in code)
+    assert len(example.strip().splitlines()) <= 12
+    exec(compile(example, "README.md", "exec"), {})
+    shown = re.search(r"<!-- example -->\n```text\n(.*?)\n```", README, re.DOTALL)[1]
+    printed = capsys.readouterr().out.strip()
+    assert [float(x) for x in printed.split(",")] == pytest.approx([float(x) for x in shown.split(",")], abs=0.02)
+    assert float(printed.split(",")[0]) > float(printed.split(",")[1])
+
+
+def test_the_cards_say_what_the_result_files_say():
+    assert (NANO / "README.md").read_text() == render_model_card(NANO)
+    results = tables((NANO / "results.md").read_text())
+    assert render_readme(README, {"results": results}) == README
+    accuracy = json.loads((NANO / "results.json").read_text())["accuracies"]["model"]["colloquialness"]
+    assert f"{100 * accuracy:.2f}" in README
+
+
+def test_a_readme_without_the_block_is_refused():
+    with pytest.raises(ValueError, match="no block 'results'"):
+        render_readme("nothing", {"results": "x"})
+
+
+def test_rewards_are_shown_with_sign_and_two_digits():
+    assert format_rewards([1.234, -0.5]) == "+1.23, -0.50"
+    assert re.fullmatch(r"[+-]\d\.\d\d, [+-]\d\.\d\d", score_examples(NANO))
+
+
+def test_the_configs_of_the_paper_have_the_values_of_its_appendix():
+    yaml = pytest.importorskip("yaml")
+    for size in ("3b", "7b"):
+        config = yaml.safe_load((ROOT / "configs" / f"{size}.yaml").read_text())
+        assert config["model_name_or_path"] == f"Qwen/Qwen2.5-Omni-{size.upper()}"
+        expected = {
+            "num_train_epochs": 1,
+            "learning_rate": 2e-5,
+            "weight_decay": 0.05,
+            "warmup_steps": 0.15,
+            "max_grad_norm": 1.0,
+            "center_rewards_coefficient": 0.01,
+            "eval_steps": 50,
+            "save_total_limit": 20,
+        }
+        assert {key: config[key] for key in expected} == expected
+        assert 4 * config["per_device_train_batch_size"] * config["gradient_accumulation_steps"] == 32
+
+
+@pytest.mark.parametrize("name", ["nano", "demo", "3b", "7b"])
+def test_every_training_config_is_understood(name, monkeypatch):
+    from trl import RewardConfig, TrlParser
+
+    from sdiareward.train import TrainArguments
+
+    # bf16 and DeepSpeed are checked against the machine when the arguments are built.
+    extra = ["--bf16", "False"] if name in ("3b", "7b") else []
+    parser = TrlParser((TrainArguments, RewardConfig))
+    args, training = parser.parse_args_and_config(
+        ["--config", str(ROOT / "configs" / f"{name}.yaml"), *extra], fail_with_unknown_args=True
+    )
+    assert args.train in ("head", "full")
+    assert training.load_best_model_at_end
+    assert training.metric_for_best_model == "eval_loss"
+
+
+@pytest.mark.parametrize("name", ["demo_data", "data_full"])
+def test_every_data_config_leaves_a_synthesizer_out_of_training(name):
+    from sdiareward.dataset_builder.__main__ import read_config
+
+    config = read_config(ROOT / "configs" / f"{name}.yaml", {})
+    assert config.channel is not None
+    assert config.synthesizers["modality"].left_out
