@@ -31,6 +31,7 @@ _TITLES = {
 _CRITERION_COLUMNS = {"modality": "modality_micro", "colloquialness": "colloquialness"}
 _SIDE_COLORS = {"chosen": "#0072b2", "rejected": "#d55e00"}
 _ABSENT = "-"
+ALL_SEEN, ALL_LEFT_OUT = "all seen in training", "all left out of training"
 
 
 def summarise(
@@ -58,7 +59,7 @@ def summarise(
     left_out = None if train_labels is None else _synthesizers(labels) - _synthesizers(train_labels)
     return {
         "accuracies": accuracies,
-        "by_synthesizer": _by_synthesizer(labels, by_scorer, options),
+        "by_synthesizer": _by_synthesizer(labels, by_scorer, left_out, options),
         "left_out_synthesizers": None if left_out is None else sorted(left_out),
         "num_skipped": _num_by_column(skipped),
         "skipped": list(skipped),
@@ -78,17 +79,23 @@ def _synthesizers(labels: Labels) -> set[str]:
 
 
 def _by_synthesizer(
-    labels: Labels, by_scorer: Mapping[str, Scores], options: Mapping[str, Any]
+    labels: Labels, by_scorer: Mapping[str, Scores], left_out: set[str] | None, options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return a row for each criterion and synthesizer: the accuracy of every scorer on those pairs."""
+    """Return the accuracy of every scorer by criterion and synthesizer, then over those seen and those left out."""
     rows = []
     for criterion, column in _CRITERION_COLUMNS.items():
         of_criterion = [label for label in labels if (label["subset"] == "colloquialness") == (column in SUBSETS)]
-        for synthesizer in sorted(_synthesizers(of_criterion)):
-            spoken = [label for label in of_criterion if label["synthesizer"] == synthesizer]
+        names = _synthesizers(of_criterion)
+        groups = [(name, {name}) for name in sorted(names)]
+        if left_out is not None:
+            groups += [(ALL_SEEN, names - left_out), (ALL_LEFT_OUT, names & left_out)]
+        for title, members in groups:
+            spoken = [label for label in of_criterion if label["synthesizer"] in members]
+            if not spoken:
+                continue
             found = {name: _accuracy(spoken, scores, options) for name, scores in by_scorer.items()}
             columns = {name: _one_column(result, column) for name, result in found.items()}
-            rows.append({"criterion": criterion, "synthesizer": synthesizer, "num_pairs": len(spoken), **columns})
+            rows.append({"criterion": criterion, "synthesizer": title, "num_pairs": len(spoken), **columns})
     return rows
 
 

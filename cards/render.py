@@ -13,6 +13,7 @@ from string import Template
 from typing import Any
 
 from sdiareward.records import write_file
+from sdiareward.reporting import ALL_LEFT_OUT, ALL_SEEN
 
 
 _TEMPLATES = Path(__file__).resolve().parent
@@ -32,13 +33,13 @@ def render_model_card(checkpoint: Path) -> str:
     config, results = (json.loads((checkpoint / name).read_text()) for name in ("config.json", "results.json"))
     with safe_open(checkpoint / "model.safetensors", "pt") as weights:
         shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118 (not a mapping)
-    synthesizers = {row["synthesizer"] for row in results["by_synthesizer"] if row["criterion"] == "modality"}
-    fitted = [baseline["num_train"] for baseline in results["baselines"]["acoustic"].values()]
+    of_modality = {row["synthesizer"] for row in results["by_synthesizer"] if row["criterion"] == "modality"}
+    seen = of_modality - {ALL_SEEN, ALL_LEFT_OUT, *results["left_out_synthesizers"]}
     return Template((_TEMPLATES / "model_card.md").read_text(encoding="utf-8")).substitute(
         num_parameters=f"{sum(_product(shape) for shape in shapes):,}",
         size_mb=f"{(checkpoint / 'model.safetensors').stat().st_size / 1e6:.1f}",
-        num_train=sum(fitted),
-        num_synthesizers=len(synthesizers - set(results["left_out_synthesizers"])),
+        num_train=sum(results["baselines"]["acoustic"]["num_train"].values()),
+        num_synthesizers=len(seen),
         max_turn_s=f"{config['max_turn_s']:g}",
         results=tables((checkpoint / "results.md").read_text(encoding="utf-8")),
     )
