@@ -52,10 +52,12 @@ def render_readme(readme: str, blocks: dict[str, str]) -> str:
         ValueError: The README has no such block.
     """
     for name, text in blocks.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        if not pattern.search(readme):
-            raise ValueError(f"the README has no block {name!r}; put <!-- {name} --> and <!-- /{name} --> into it.")
-        readme = pattern.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", readme)
+        begin, end = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+        before, found, rest = readme.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"the README has no block {name!r}; put {begin.strip()} and {end} into it.")
+        readme = f"{before}{begin}{text}\n{end}{after}"
     return readme
 
 
