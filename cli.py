@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .scoring import Scorer
 
-_COMMITTED_CHECKPOINT = Path(__file__).parent / "checkpoints" / "nano"
+_COMMITTED_CHECKPOINT = Path(__file__).resolve().parent / "checkpoints" / "nano"
 
 
 class InputError(ValueError):

@@ -63,7 +63,7 @@ CHAT_TEMPLATE = (
 WHISPER_HUB_ID = "openai/whisper-tiny.en"
 # Attention's cost grows with the square of a dialogue's length, which two CPU cores feel; most turns end before.
 _MAX_TURN_S = 6.0
-_SCRIPTS = Path(__file__).parent / "dataset_builder" / "colloquial_scripts.jsonl"
+_SCRIPTS = Path(__file__).resolve().parent / "dataset_builder" / "colloquial_scripts.jsonl"
 _CT2_DTYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
 
 

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sdiareward.cards.render import format_rewards, render_model_card, render_readme, score_examples, tables
+from sdiareward.cards.render import (
+    EXAMPLES,
+    format_rewards,
+    render_model_card,
+    render_readme,
+    score_examples,
+    tables,
+)
 
 
 ROOT = Path(__file__).parents[1]
@@ -128,3 +135,11 @@ def test_every_data_config_leaves_a_synthesizer_out_of_training(name):
     config = read_config(ROOT / "configs" / f"{name}.yaml", {})
     assert config.channel is not None
     assert config.synthesizers["modality"].left_out
+
+
+def test_the_command_scores_the_examples_with_the_committed_checkpoint():
+    command = [Path(sys.executable).with_name("sdiareward"), "score", *EXAMPLES, "--criterion", "modality", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    assert report["margin"] == pytest.approx(report["dialogues"][0]["reward"] - report["dialogues"][1]["reward"])
+    assert report["margin"] > 0
