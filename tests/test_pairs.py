@@ -1,5 +1,7 @@
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sdiareward.pairs import load_pairs, turns_to_messages
@@ -21,13 +23,24 @@ def test_a_turn_without_words_or_recording_has_no_item_for_it():
     ]
 
 
-def test_the_released_message_lists_lose_the_keys_that_arrow_filled_in(tmp_path):
+def test_messages_lose_the_keys_that_arrow_filled_in():
+    content = [{"type": "text", "text": "hi", "audio": None}, {"type": "audio", "text": None, "audio": "a.wav"}]
+    assert turns_to_messages([{"role": "user", "content": content}])[0]["content"] == [
+        {"type": "text", "text": "hi"},
+        {"type": "audio", "audio": "a.wav"},
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_the_released_message_lists_load_from_a_file(suffix, tmp_path):
     message = {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "audio", "audio": "a.wav"}]}
     row = {"chosen": [message], "rejected": [message], "category": "wild", "source": "youtube"}
-    path = tmp_path / "released.jsonl"
-    path.write_text(json.dumps(row) + "\n")
+    path = tmp_path / f"released{suffix}"
+    if suffix == ".jsonl":
+        path.write_text(json.dumps(row) + "\n")
+    else:
+        pq.write_table(pa.Table.from_pylist([row]), path)
     (loaded,) = load_pairs(path, "train")
-    assert loaded["chosen"][0]["content"][0] == {"type": "text", "text": "hi", "audio": None}
     assert turns_to_messages(loaded["chosen"]) == [message]
 
 
