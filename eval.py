@@ -1,6 +1,6 @@
 """Evaluate a reward model on preference pairs: score, measure, report.
 
-    python eval.py --model checkpoints/nano --dataset data/nano --output_dir runs/eval
+    python eval.py --model runs/demo/model --dataset runs/demo/sdiareward --output_dir runs/eval
 
 Each flag is also a key of the YAML that `--config` names; flags override it, unknown keys fail. A pair's line is
 written as soon as both of its sides are scored, and the same command goes on after a kill. Beside the model, two
