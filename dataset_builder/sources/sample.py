@@ -12,7 +12,6 @@ It is written by `python -m sdiareward.dataset_builder sample`.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.dataset_builder.channel import encode_opus
 from sdiareward.dataset_builder.schema import Episode, Part, Turn, stable_id
+from sdiareward.records import write_file
 
 
 DEFAULT_PATH = Path(__file__).resolve().parent.parent.parent / "sample"
@@ -81,9 +81,7 @@ def write_sample(source: Iterable[Episode], root: Path, max_bytes: int) -> int:
         target.parent.mkdir(exist_ok=True)
         target.write_bytes(data)
         rows.append(row)
-    temporary = root / "manifest.jsonl.tmp"
-    temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    os.replace(temporary, root / "manifest.jsonl")
+    write_file(root / "manifest.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return len(rows)
 
 
