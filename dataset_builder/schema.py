@@ -48,12 +48,16 @@ class Part:
         audio (`bytes` or `str`, *optional*): An encoded recording or its path; None for a script that nobody spoke.
         start_s (`float`, *optional*, defaults to 0.0): Where the part begins in `audio`, in seconds.
         end_s (`float`, *optional*): Where it ends; None for the end of the recording.
+        ref (`str`, *optional*): Where anyone finds the recording, the same on every machine: `source:path` with the
+            path relative to the corpus' root, `#member` appended for an entry of an archive. A part without one can be
+            built, but not be part of a metadata release.
     """
 
     text: str
     audio: bytes | str | None = None
     start_s: float = 0.0
     end_s: float | None = None
+    ref: str | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Episode:
         split_group (`str`, *optional*): A coarser unit that is held out whole, such as a domain; defaults to `group`.
         native_coding (`tuple[str, ...]`): Codings (`channel.CODINGS`) that the recordings went through before we got
             them; channel matching puts synthetic speech through the same.
+        known_group_id (`str`, *optional*): The `group_id` of a released pair, whose `group` is not published.
     """
 
     name: str
@@ -92,11 +97,47 @@ class Episode:
     license: str
     split_group: str | None = None
     native_coding: tuple[str, ...] = ()
+    known_group_id: str | None = None
 
     @property
     def group_id(self) -> str:
         """Hash of the recording or dialogue, the unit of splits and of the bootstrap."""
-        return stable_id(self.source, self.group)
+        return self.known_group_id or stable_id(self.source, self.group)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A long recording that the pipeline (section B.1) cuts into episodes.
+
+    Args:
+        recording_id (`str`): Unique within its source, the same on every machine; names the files of its stages.
+        path (`str`): The file, in any format that `media` decodes.
+        ref (`str`): Where anyone finds it; see `Part.ref`.
+        source, subset, language, license (`str`): As in `Episode`.
+    """
+
+    recording_id: str
+    path: str
+    ref: str
+    source: str
+    subset: str
+    language: str
+    license: str
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Something that was left out, for the report. Sources and stages yield it in place of what they cannot use.
+
+    Args:
+        item (`str`): What: source and name, a file, a segment with its times.
+        kind (`str`): Why, as a short `snake_case` word that the summary counts by, such as `"missing_audio"`.
+        reason (`str`): Why, for a reader: what was found and what is needed.
+    """
+
+    item: str
+    kind: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -122,6 +163,9 @@ def features() -> datasets.Features:
         "text": text,
         "audio": datasets.Audio(sampling_rate=16_000),
         "duration_s": datasets.Value("float32"),
+        "audio_ref": datasets.List(
+            {"uri": text, "start_s": datasets.Value("float64"), "end_s": datasets.Value("float64"), "text": text}
+        ),
     }
     strings = ("pair_id", "criterion", "subset", "source", "primary", "secondary")
     channel = {name: datasets.Value("float32") for name in ("trim_db", "bandwidth_hz", "level_dbfs", "snr_db")}
@@ -134,6 +178,7 @@ def features() -> datasets.Features:
             "synthesizer": text,
             "group_id": text,
             "channel": {**channel, "coding": text},
+            "native_coding": datasets.List(text),
             "quality": {"chosen": scores, "rejected": scores, "judge": text, "prompt_version": text},
             "language": text,
             "license": text,

@@ -1,0 +1,47 @@
+"""References to recordings: `source:path`, or `source:path#member` for an entry of an archive, the same everywhere.
+
+A synthetic turn's reference is `synthetic:ENGINE`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+SYNTHETIC = "synthetic"
+
+
+def make_reference(source: str, path: str | Path, member: str | None = None) -> str:
+    """Return the reference of a file of `source`.
+
+    Args:
+        source (`str`): Name of the corpus.
+        path (`str` or `Path`): Relative to the corpus' root; written with forward slashes.
+        member (`str`, *optional*): Entry of the archive that `path` is.
+    """
+    return f"{source}:{Path(path).as_posix()}" + (f"#{member}" if member else "")
+
+
+def split_reference(reference: str) -> tuple[str, str, str | None]:
+    """Return `(source, path, member)` of a reference.
+
+    Raises:
+        ValueError: It does not have the form `source:path`.
+    """
+    source, separator, rest = reference.partition(":")
+    if not (source and separator and rest):
+        raise ValueError(f"reference {reference!r}: must read 'source:path' or 'source:path#member'.")
+    path, _, member = rest.partition("#")
+    return source, path, member or None
+
+
+def inside(root: Path, relative: str) -> Path:
+    """Return `root / relative`, where `relative` comes from a file that somebody else wrote.
+
+    Raises:
+        ValueError: The path is absolute or climbs out of `root`, links followed.
+    """
+    path = root / relative
+    if Path(relative).is_absolute() or not path.resolve().is_relative_to(root.resolve()):
+        raise ValueError(f"path {relative!r}: lies outside of {root}; paths must be relative and stay inside.")
+    return path
