@@ -1,0 +1,289 @@
+"""Decode what recordings come in: clips of any format, recordings of any length, and spans of what was decoded.
+
+libsndfile decodes WAV, FLAC, OGG and MP3; PyAV (FFmpeg) what it cannot: MP4, M4A, WebM, AAC. Either way the channels
+are averaged and soxr resamples, block by block, to the same samples that `read_audio` gives, so that memory does not
+grow with the length of a recording.
+
+A file that ends before its header says so is an error, never a shorter recording. What cannot be told: an MP3 without
+a Xing header or a bare AAC stream that was cut between two frames.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+
+
+# One second of 48 kHz; the samples do not depend on it.
+_BLOCK_FRAMES = 48_000
+_MAX_WAV_S = (2**32 - 2**16) / (2 * SAMPLING_RATE)
+# An encoder's delay may be counted in the header or not; a video may last a little longer than its sound.
+_SNDFILE_TOLERANCE_S = 0.1
+_MP4_TOLERANCE_S = 0.3
+_MATROSKA_TOLERANCE_S = 1.0
+_END_TOLERANCE_S = 0.05
+# Containers of sound and nothing that names other files, such as playlists: recordings come from strangers.
+_CONTAINERS = "mov,matroska,webm,aac,mp3,ogg,flac,wav,w64,aiff,caf,asf,avi,flv,mpegts,mpeg,amr,ac3,eac3,au,ape,wv,tta"
+
+
+@dataclass(frozen=True)
+class _Track:
+    """A recording being decoded: mono blocks at `rate`, and the seconds that its header promises."""
+
+    rate: int
+    blocks: Iterator[np.ndarray]
+    promised_s: float | None
+    tolerance_s: float
+
+
+def read_media(source: str | Path | bytes, *, name: str | None = None) -> np.ndarray:
+    """Read a short clip of any format as a mono array at 16 kHz; equal to `read_audio` where that can decode it.
+
+    Args:
+        source (`str`, `Path` or `bytes`): A file, or an encoded file in memory.
+        name (`str`, *optional*): What to call the clip in an error, for instance `"meld dia3_utt2"`.
+
+    Returns:
+        `np.ndarray` of shape `(num_samples,)`, float32, finite, at least `MIN_SAMPLES` long.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        AudioError: The clip is empty, undecodable, cut off, too short, or holds NaN or infinity.
+    """
+    label = name or _label(source)
+    blocks = list(_decode_blocks(source, label))
+    return read_audio(np.concatenate(blocks) if blocks else np.zeros(0, np.float32), name=label)
+
+
+def decode_recording(path: str | Path, target_wav: str | Path) -> float:
+    """Decode a recording of any length to a mono 16 kHz 16-bit WAV file, in constant memory.
+
+    Args:
+        path (`str` or `Path`): The recording.
+        target_wav (`str` or `Path`): The file to write; it appears when it is complete.
+
+    Returns:
+        `float`: Duration in seconds.
+
+    Raises:
+        FileNotFoundError: The recording does not exist.
+        AudioError: It is empty, not audio, cut off or damaged in the middle (the message says how many seconds could
+            be decoded), or longer than the 37 hours that a WAV file holds.
+    """
+    import soundfile
+
+    target = Path(target_wav)
+    unfinished = target.with_name(f".{target.name}.tmp")
+    label = str(path)
+    num_samples = 0
+    try:
+        with soundfile.SoundFile(unfinished, "w", SAMPLING_RATE, 1, "PCM_16", format="WAV") as file:
+            for block in _decode_blocks(path, label, max_s=_MAX_WAV_S):
+                file.write(np.clip(np.rint(block * 32768), -32768, 32767).astype(np.int16))
+                num_samples += block.size
+        if not num_samples:
+            raise AudioError(f"{label}: holds no samples; a recording needs sound.")
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    return num_samples / SAMPLING_RATE
+
+
+def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> np.ndarray:
+    """Read a span of a recording: only its samples from a 16 kHz mono WAV or FLAC, else by decoding the whole file.
+
+    Args:
+        path (`str` or `Path`): The recording.
+        start_s (`float`): Where the span begins, in seconds.
+        end_s (`float`, *optional*): Where it ends; None for the end of the recording.
+
+    Returns:
+        `np.ndarray` of shape `(round(end_s * 16000) - round(start_s * 16000),)`, float32.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        AudioError: The file cannot be decoded, or the span is empty or ends after the recording.
+    """
+    import soundfile
+
+    label = _label(path)
+    _require_content(path, label)
+    try:
+        with soundfile.SoundFile(path) as file:
+            if file.format in ("WAV", "WAVEX", "RF64", "FLAC") and (file.samplerate, file.channels) == (16_000, 1):
+                start, end = _span_samples(start_s, end_s, file.frames, label)
+                file.seek(start)
+                return file.read(end - start, dtype="float32")
+    except soundfile.LibsndfileError:
+        pass  # Not libsndfile's; `read_media` decodes it or says why not.
+    array = read_media(path)
+    start, end = _span_samples(start_s, end_s, array.size, label)
+    return array[start:end]
+
+
+def _span_samples(start_s: float, end_s: float | None, num_samples: int, label: str) -> tuple[int, int]:
+    start = round(start_s * SAMPLING_RATE)
+    end = num_samples if end_s is None else round(end_s * SAMPLING_RATE)
+    if not 0 <= start < end or end > num_samples + _END_TOLERANCE_S * SAMPLING_RATE or start >= num_samples:
+        raise AudioError(
+            f"{label}: the span from {start_s} s to {end_s} s is not in the recording, which lasts "
+            f"{num_samples / SAMPLING_RATE:.2f} s; check that this is the recording the times were taken from."
+        )
+    return start, min(end, num_samples)
+
+
+def _decode_blocks(source: str | Path | bytes, label: str, max_s: float | None = None) -> Iterator[np.ndarray]:
+    """Yield a recording as mono float32 blocks at 16 kHz; raise `AudioError` at the first thing that is wrong."""
+    import soxr
+
+    track = _open_track(source, label)
+    if max_s is not None and (track.promised_s or 0) > max_s:
+        raise AudioError(
+            f"{label}: lasts {(track.promised_s or 0) / 3600:.1f} h; at most {max_s / 3600:.1f} h fit in one WAV "
+            "file; split the recording."
+        )
+    stream = soxr.ResampleStream(track.rate, SAMPLING_RATE, 1, dtype="float32", quality="HQ")
+    num_frames = 0
+    for block in track.blocks:
+        num_frames += block.size
+        if not np.isfinite(block).all():
+            raise AudioError(f"{label}: holds NaN or infinite samples before {num_frames / track.rate:.1f} s.")
+        if max_s is not None and num_frames > max_s * track.rate:
+            raise AudioError(f"{label}: is longer than the {max_s / 3600:.1f} h of a WAV file; split the recording.")
+        yield block if track.rate == SAMPLING_RATE else stream.resample_chunk(block)
+    decoded_s = num_frames / track.rate
+    if track.promised_s is not None and decoded_s < track.promised_s - track.tolerance_s:
+        raise _cut_off(label, f"its header promises {track.promised_s:.1f} s", decoded_s)
+    if track.rate != SAMPLING_RATE:
+        yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
+
+
+def _open_track(source: str | Path | bytes, label: str) -> _Track:
+    import soundfile
+
+    _require_content(source, label)
+    try:
+        file = _open_for_one_pass(source)
+    except soundfile.LibsndfileError as error:
+        return _open_with_av(source, label, str(error))
+    blocks = _sndfile_blocks(file, label, _missing_end(source))
+    return _Track(file.samplerate, blocks, file.frames / file.samplerate, _SNDFILE_TOLERANCE_S)
+
+
+def _open_for_one_pass(source: str | Path | bytes) -> Any:
+    import soundfile
+
+    class OnePass(soundfile.SoundFile):
+        """Never seeks: `SoundFile.read` seeks after each block, where an MP3 decoder loses its state."""
+
+        def seekable(self) -> bool:
+            return False
+
+    return OnePass(_handle(source))
+
+
+def _require_content(source: str | Path | bytes, label: str) -> None:
+    if not isinstance(source, bytes) and not Path(source).is_file():
+        raise FileNotFoundError(f"{label}: no such audio file.")
+    if not (len(source) if isinstance(source, bytes) else Path(source).stat().st_size):
+        raise AudioError(f"{label}: is empty (0 bytes); fetch or export it again.")
+
+
+def _sndfile_blocks(file: Any, label: str, problem: str | None) -> Iterator[np.ndarray]:
+    import soundfile
+
+    num_frames = 0
+    with file:
+        try:
+            while (block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)).size:
+                num_frames += len(block)
+                yield block.mean(axis=1)
+        except soundfile.LibsndfileError as error:
+            raise _cut_off(label, f"libsndfile cannot go on ({error})", num_frames / file.samplerate) from error
+        if problem:
+            raise _cut_off(label, problem, num_frames / file.samplerate)
+
+
+def _missing_end(source: str | Path | bytes) -> str | None:
+    """Tell from the container whether a WAV, AIFF or OGG file lost its end, which libsndfile passes over."""
+    with _open_bytes(source) as file:
+        head = file.read(8)
+        size = file.seek(0, os.SEEK_END)
+        if head[:4] in (b"RIFF", b"FORM"):
+            promised = int.from_bytes(head[4:8], "little" if head[:4] == b"RIFF" else "big")
+            # 0 and the largest number stand for "not known" in files that were written to a pipe.
+            if promised not in (0, 2**32 - 1) and size + 64 < promised + 8:
+                return f"its header promises {promised + 8} bytes and it has {size}"
+        if head[:4] == b"OggS":
+            # A page has at most 65,307 bytes; bit 2 of the flags marks the last one.
+            file.seek(max(0, size - 65_536))
+            tail = file.read()
+            page = tail.rfind(b"OggS")
+            if page < 0 or len(tail) < page + 6 or not tail[page + 5] & 4:
+                return "its last OGG page is missing"
+    return None
+
+
+def _open_with_av(source: str | Path | bytes, label: str, sndfile_error: str) -> _Track:
+    try:
+        import av
+    except ImportError as error:
+        raise AudioError(
+            f"{label}: libsndfile cannot decode it ({sndfile_error}); for MP4, M4A, WebM and AAC `pip install av`."
+        ) from error
+
+    try:
+        container = av.open(_handle(source), options={"format_whitelist": _CONTAINERS})
+    except (av.error.FFmpegError, ValueError) as error:
+        raise AudioError(f"{label}: is not audio, or is damaged ({sndfile_error.strip()} {error}).") from error
+    if not container.streams.audio:
+        container.close()
+        raise AudioError(f"{label}: has no audio track; a recording needs one.")
+    stream = container.streams.audio[0]
+    promised_s, tolerance_s = None, 0.0
+    # Of other containers FFmpeg estimates the duration from the bit rate.
+    if "mp4" in container.format.name and stream.duration:
+        promised_s, tolerance_s = float(stream.duration * stream.time_base), _MP4_TOLERANCE_S
+    elif "matroska" in container.format.name and container.duration:
+        promised_s, tolerance_s = container.duration / 1e6, _MATROSKA_TOLERANCE_S
+    return _Track(stream.rate, _av_blocks(container, stream.rate, label), promised_s, tolerance_s)
+
+
+def _av_blocks(container: Any, rate: int, label: str) -> Iterator[np.ndarray]:
+    import av
+
+    # Planar floats at the track's own rate: the channels are averaged and soxr resamples as for every other format.
+    resampler = av.AudioResampler(format="fltp", rate=rate)
+    num_frames = 0
+    with container:
+        try:
+            for decoded in container.decode(audio=0):
+                for frame in resampler.resample(decoded):
+                    num_frames += frame.samples
+                    yield frame.to_ndarray().mean(axis=0)
+        except (av.error.FFmpegError, ValueError) as error:
+            raise _cut_off(label, f"FFmpeg cannot go on ({error})", num_frames / rate) from error
+
+
+def _cut_off(label: str, found: str, decoded_s: float) -> AudioError:
+    return AudioError(f"{label}: {found}; {decoded_s:.1f} s could be decoded; fetch or export it again.")
+
+
+def _handle(source: str | Path | bytes) -> Any:
+    return io.BytesIO(source) if isinstance(source, bytes) else str(source)
+
+
+def _open_bytes(source: str | Path | bytes) -> Any:
+    return io.BytesIO(source) if isinstance(source, bytes) else Path(source).open("rb")
+
+
+def _label(source: str | Path | bytes) -> str:
+    return "audio bytes" if isinstance(source, bytes) else str(source)
