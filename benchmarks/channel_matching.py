@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from sdiareward.baselines import score_baseline
-from sdiareward.dataset_builder.__main__ import read_config
 from sdiareward.dataset_builder.builder import BuildConfig, build
+from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.pairs import load_pairs
 from sdiareward.provenance import write_run
 
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, default=Path("configs/demo_data.yaml"))
     parser.add_argument("--output_dir", type=Path, default=Path("runs/channel_matching"))
     args = parser.parse_args()
-    config = read_config(args.config, {})
+    config = read_build_config(args.config, {})
     recorded = tuple(source for source in config.sources if source.name != "colloquial_scripts")
     results = {}
     for name, channel in (("matched", config.channel), ("unmatched", None)):

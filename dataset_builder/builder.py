@@ -1,7 +1,9 @@
 """Build a data set of preference pairs: sources -> splits -> pairs -> Parquet with a card and a report.
 
 Every finished pair is kept in a part file named by its id until the last shard is written: a build that was killed
-goes on where it stopped, and one whose configuration changed makes only the pairs that differ.
+goes on where it stopped, and one whose configuration changed makes only the pairs that differ. A build whose result is
+already there does nothing. The same configuration gives the same report, byte for byte, and the same shards too where
+the synthesizers are deterministic.
 """
 
 from __future__ import annotations
@@ -11,45 +13,57 @@ import logging
 import multiprocessing
 import os
 import shutil
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from string import Template
 from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.dataset_builder.channel import ChannelSettings
+from sdiareward.dataset_builder.data_card import describe_drops, write_report
+from sdiareward.dataset_builder.inspection import SilentAudioError, inspect_episode
 from sdiareward.dataset_builder.pairing import PairPlan, SynthesizerChoice, make_row, plan_pairs
+from sdiareward.dataset_builder.reference_clips import NoReference
 from sdiareward.dataset_builder.schema import (
+    Drop,
     Episode,
+    Recording,
     ScriptPair,
     features,
     stable_id,
     validate_episode,
     validate_row,
 )
+from sdiareward.dataset_builder.shards import ShardWriter
 from sdiareward.dataset_builder.sources import read_source
-from sdiareward.dataset_builder.splits import SPLITS, assign_splits
+from sdiareward.dataset_builder.splits import assign_splits
 from sdiareward.dataset_builder.synthesis import SynthesisError, is_available
 from sdiareward.records import write_file
 
 
 logger = logging.getLogger(__name__)
-_ROWS_PER_SHARD = 200
-_ROWS_PER_GROUP = 20
-_CARD_TEMPLATE = Path(__file__).resolve().parent.parent / "cards" / "dataset_card.md"
+# What may differ between two builds of the same data set.
+_PLACES = ("output_dir", "work_dir", "num_workers", "engine")
+_KINDS: tuple[tuple[type[Exception], str], ...] = (
+    (NoReference, "no_reference_clip"),
+    (SilentAudioError, "silent_audio"),
+    (AudioError, "unusable_audio"),
+    (FileNotFoundError, "missing_audio"),
+    (SynthesisError, "synthesis_failed"),
+    (ValueError, "invalid_pair"),
+)
 
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """One corpus: its name, where it lies, and how many of its first episodes to take."""
+    """One corpus: its name, where it lies, its options, and how many of its first episodes to take."""
 
     name: str
     path: str | None = None
     limit: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,64 +74,134 @@ class BuildConfig:
         output_dir (`str`): Folder to write; name it `sdiareward` for `load_dataset("sdiareward")`.
         sources (`tuple[SourceConfig, ...]`): Corpora to read.
         synthesizers (`dict[str, SynthesizerChoice]`): Who speaks, by criterion.
+        synthesizer_options (`dict[str, dict]`): Options of synthesizers that take some, such as an endpoint's address.
         channel (`ChannelSettings`, *optional*): Channel matching; None switches it off.
         validation, test (`float`): Shares of each source's episodes.
         seed (`int`): Seed of the splits and of the choice of synthesizers.
+        pipeline (`Mapping`, *optional*): Settings of the pipeline (section B.1) for sources of long recordings.
+        work_dir (`str`, *optional*): Where the pipeline keeps what it has done; `<output_dir>-work` by default.
+        engine (`str`): What runs the pipeline, `"datasets"` or `"ray"`.
         num_workers (`int`): Processes.
     """
 
     output_dir: str
     sources: tuple[SourceConfig, ...]
     synthesizers: dict[str, SynthesizerChoice]
+    synthesizer_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     channel: ChannelSettings | None = field(default_factory=ChannelSettings)
     validation: float = 0.1
     test: float = 0.2
     seed: int = 0
+    pipeline: Mapping[str, Any] | None = None
+    work_dir: str | None = None
+    engine: str = "datasets"
     num_workers: int = 2
 
 
-def build(config: BuildConfig) -> dict[str, Any]:
+def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
     """Build the data set of `config` and return its report, which also lies in the folder as `report.json`.
+
+    Args:
+        config (`BuildConfig`): What to build.
+        dry_run (`bool`): Only read the sources and say how many pairs would be made; the pipeline does not run.
 
     Raises:
         ValueError: A synthesizer is not installed, or there is nothing to build from.
     """
-    skipped: list[dict[str, str]] = []
-    items = list(_read_items(config.sources, skipped))
-    if not items:
-        raise ValueError(f"the sources {[s.name for s in config.sources]} hold no usable episode; see the report.")
-    episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
-    assignment = assign_splits(episodes, validation=config.validation, test=config.test, seed=config.seed)
-    plans = list(plan_pairs(items, assignment, config.synthesizers, config.channel, config.seed))
-    _require_synthesizers(plans)
+    plans, drops = _plan(config, dry_run)
+    if dry_run:
+        return {"pairs": _count_plans(plans), **describe_drops(drops)}
     output = Path(config.output_dir)
+    settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
+    plan_id = stable_id(json.dumps(settings, sort_keys=True), *sorted(plan.pair_id for plan in plans))
+    if finished := _finished(output, plan_id):
+        logger.warning("%s is up to date; delete its report.json to build it again.", output)
+        return finished
+    _require_synthesizers(plans)
     parts = output / ".parts"
     parts.mkdir(parents=True, exist_ok=True)
-    skipped += _make_pairs(plans, parts, config.num_workers)
+    drops += _make_pairs(plans, parts, config.num_workers)
     counts = _write_shards(plans, parts, output)
-    # Audio of the same pairs may still differ where a synthesizer draws its own noise: every build is its own.
-    build_id = stable_id(*sorted(plan.pair_id for plan in plans), time.time_ns())
-    report = {"build_id": build_id, "config": asdict(config), "pairs": counts, "skipped": skipped}
-    write_file(output / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    write_file(output / "README.md", render_card(report))
+    report = write_report(output, counts, drops, settings, plan_id=plan_id, noted=_read_notes(plans, parts))
     shutil.rmtree(parts)
     return report
 
 
-def _read_items(sources: Sequence[SourceConfig], skipped: list[dict[str, str]]) -> Iterator[Episode | ScriptPair]:
-    """Yield the valid episodes and scripts; put the others on `skipped` with their reason."""
-    for source in sources:
-        for index, item in enumerate(read_source(source.name, source.path)):
-            if source.limit is not None and index >= source.limit:
-                break
-            sides = (item.written, item.spoken) if isinstance(item, ScriptPair) else (item,)
-            try:
-                for side in sides:
-                    validate_episode(side)
-            except ValueError as error:
-                skipped.append({"item": f"{sides[0].source} {sides[0].name}", "reason": str(error)})
+def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Drop]]:
+    drops: list[Drop] = []
+    items = list(_read_items(config, drops, dry_run))
+    if not items and not dry_run:
+        raise ValueError(
+            f"the sources {[s.name for s in config.sources]} hold no usable episode: "
+            f"{[drop.reason for drop in drops[:3]]}."
+        )
+    episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
+    assignment = assign_splits(episodes, validation=config.validation, test=config.test, seed=config.seed)
+    options = config.synthesizer_options
+    return list(plan_pairs(items, assignment, config.synthesizers, config.channel, config.seed, options)), drops
+
+
+def _read_items(config: BuildConfig, drops: list[Drop], dry_run: bool) -> Iterator[Episode | ScriptPair]:
+    """Yield the valid episodes and scripts; put everything else on `drops`."""
+    seen: set[tuple[str, str]] = set()
+    for item in _read_sources(config, drops, dry_run):
+        sides = (item.written, item.spoken) if isinstance(item, ScriptPair) else (item,)
+        name = f"{sides[-1].source} {sides[-1].name}"
+        try:
+            for side in sides:
+                validate_episode(side)
+        except ValueError as error:
+            drops.append(Drop(name, "invalid_episode", str(error)))
+            continue
+        if (sides[-1].source, sides[-1].name) in seen:
+            drops.append(Drop(name, "duplicate_id", f"{name} comes twice; the first is kept, name each once."))
+            continue
+        seen.add((sides[-1].source, sides[-1].name))
+        yield item
+
+
+def _read_sources(config: BuildConfig, drops: list[Drop], dry_run: bool) -> Iterator[Episode | ScriptPair]:
+    recordings: list[Recording] = []
+    for source in config.sources:
+        count = 0
+        for item in read_source(source.name, source.path, source.options):
+            if isinstance(item, Drop):
+                drops.append(item)
                 continue
-            yield item
+            if source.limit is not None and count >= source.limit:
+                break
+            count += 1
+            if isinstance(item, Recording):
+                recordings.append(item)
+            else:
+                yield item
+    if recordings and not dry_run:
+        yield from _run_pipeline(recordings, config, drops)
+
+
+def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, drops: list[Drop]) -> Iterator[Episode]:
+    from sdiareward.dataset_builder.pipeline import PipelineSettings, run_pipeline
+
+    settings = PipelineSettings.from_mapping(config.pipeline or {})
+    work = Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
+    result = run_pipeline(recordings, settings, work, engine=config.engine, num_workers=config.num_workers)
+    drops += result.drops
+    yield from result.episodes
+
+
+def _count_plans(plans: Iterable[PairPlan]) -> list[dict[str, Any]]:
+    columns = ("criterion", "split", "subset", "source", "synthesizer")
+    keys = Counter((p.criterion, p.split, p.chosen.subset, p.chosen.source, p.synthesizer) for p in plans)
+    return [dict(zip(columns, key, strict=True)) | {"pairs": count} for key, count in sorted(keys.items())]
+
+
+def _finished(output: Path, plan_id: str) -> dict[str, Any] | None:
+    """Return the report of a build of the same plan that is already there."""
+    path = output / "report.json"
+    if not path.is_file() or (output / ".parts").exists():
+        return None
+    report = json.loads(path.read_text(encoding="utf-8"))
+    return report if report.get("plan_id") == plan_id and (output / "data").is_dir() else None
 
 
 def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
@@ -130,26 +214,23 @@ def _part_path(parts: Path, plan: PairPlan) -> Path:
     return parts / f"{plan.pair_id}.parquet"
 
 
-def _make_pairs(plans: Sequence[PairPlan], parts: Path, num_workers: int) -> list[dict[str, str]]:
+def _make_pairs(plans: Sequence[PairPlan], parts: Path, num_workers: int) -> list[Drop]:
     """Make the pairs that have no part file yet; return what was skipped, with reasons."""
     from tqdm import tqdm
 
     todo = [plan for plan in plans if not _part_path(parts, plan).is_file()]
-    skipped = []
+    drops = []
     # Not forked: the synthesizers' runtimes start threads, which a fork would leave locked.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num_workers, mp_context=context) as pool:
-        futures = {pool.submit(_make_part, plan, parts): plan for plan in todo}
+        futures = [pool.submit(_make_part, plan, parts) for plan in todo]
         for future in tqdm(as_completed(futures), total=len(futures), desc="pairs", unit="pair"):
-            if reason := future.result():
-                plan = futures[future]
-                skipped.append(
-                    {"item": f"{plan.chosen.source} {plan.chosen.name} {plan.synthesizer}", "reason": reason}
-                )
-    return sorted(skipped, key=lambda entry: entry["item"])
+            if drop := future.result():
+                drops.append(drop)
+    return sorted(drops, key=lambda drop: (drop.item, drop.kind, drop.reason))
 
 
-def _make_part(plan: PairPlan, parts: Path) -> str | None:
+def _make_part(plan: PairPlan, parts: Path) -> Drop | None:
     """Make one pair and keep it on disk; return the reason if it had to be skipped."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -157,59 +238,34 @@ def _make_part(plan: PairPlan, parts: Path) -> str | None:
     try:
         row = make_row(plan)
         validate_row(row)
-    except (AudioError, SynthesisError, ValueError, FileNotFoundError) as error:
-        return str(error)
+    except tuple(kind for kind, _ in _KINDS) as error:
+        name = next(name for kind, name in _KINDS if isinstance(error, kind))
+        return Drop(f"{plan.chosen.source} {plan.chosen.name} {plan.synthesizer}", name, str(error))
     path = _part_path(parts, plan)
+    if plan.criterion == "modality" and (notes := [asdict(note) for note in inspect_episode(plan.chosen)]):
+        write_file(path.with_suffix(".json"), json.dumps(notes))
     temporary = path.with_suffix(".tmp")
     pq.write_table(pa.Table.from_pylist([row], schema=features().arrow_schema), temporary)
     os.replace(temporary, path)
     return None
 
 
+def _read_notes(plans: Iterable[PairPlan], parts: Path) -> list[dict[str, str]]:
+    """Return what was noted on the recordings of the pairs that were made, each recording once."""
+    notes: dict[tuple[str, str], dict[str, str]] = {}
+    for plan in plans:
+        path = _part_path(parts, plan).with_suffix(".json")
+        if path.is_file() and _part_path(parts, plan).is_file():
+            notes |= {(note["item"], note["kind"]): note for note in json.loads(path.read_text(encoding="utf-8"))}
+    return [notes[key] for key in sorted(notes)]
+
+
 def _write_shards(plans: Sequence[PairPlan], parts: Path, output: Path) -> list[dict[str, Any]]:
     """Gather the part files into shards by criterion and split; return the counts of what they hold."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    shutil.rmtree(output / "data", ignore_errors=True)
-    done = sorted((plan for plan in plans if _part_path(parts, plan).is_file()), key=lambda plan: plan.pair_id)
-    for criterion, split in sorted({(plan.criterion, plan.split) for plan in done}):
-        members = [plan for plan in done if (plan.criterion, plan.split) == (criterion, split)]
-        folder = output / "data" / criterion
-        folder.mkdir(parents=True, exist_ok=True)
-        shards = [members[i : i + _ROWS_PER_SHARD] for i in range(0, len(members), _ROWS_PER_SHARD)]
-        for index, shard in enumerate(shards):
-            table = pa.concat_tables(pq.read_table(_part_path(parts, plan)) for plan in shard)
-            table = table.replace_schema_metadata(features().arrow_schema.metadata)
-            path = folder / f"{split}-{index:05d}-of-{len(shards):05d}.parquet"
-            pq.write_table(table, path.with_suffix(".tmp"), row_group_size=_ROWS_PER_GROUP)
-            os.replace(path.with_suffix(".tmp"), path)
-    columns = ("criterion", "split", "subset", "source", "synthesizer")
-    keys = Counter((p.criterion, p.split, p.chosen.subset, p.chosen.source, p.synthesizer) for p in done)
-    return [dict(zip(columns, key, strict=True)) | {"pairs": count} for key, count in sorted(keys.items())]
-
-
-def render_card(report: dict[str, Any]) -> str:
-    """Render the data-set card of a build from its report."""
-    rows = report["pairs"]
-    criteria = sorted({row["criterion"] for row in rows})
-    configs = [("default", "*"), *((criterion, criterion) for criterion in criteria)]
-    yaml = []
-    for name, folder in configs:
-        present = [s for s in SPLITS if any(r["split"] == s and folder in ("*", r["criterion"]) for r in rows)]
-        # `datasets` caches a local folder under its last name and its card, not its files: without this line another
-        # build in a folder of the same name would be answered with this one.
-        yaml += [f"- config_name: {name}", f"  description: build {report['build_id']}", "  data_files:"]
-        for split in present:
-            yaml += [f"  - split: {split}", f"    path: data/{folder}/{split}-*.parquet"]
-    table = ["| criterion | split | subset | source | synthesizer | pairs |", "|---|---|---|---|---|--:|"]
-    table += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
-    channel = report["config"]["channel"]
-    return Template(_CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        configs="\n".join(yaml),
-        table="\n".join(table),
-        total=sum(row["pairs"] for row in rows),
-        skipped=len(report["skipped"]),
-        channel=json.dumps(channel) if channel else "off",
-        seed=report["config"]["seed"],
-    )
+    with ShardWriter(output) as writer:
+        for plan in sorted(plans, key=lambda plan: plan.pair_id):
+            if _part_path(parts, plan).is_file():
+                writer.write(plan.split, pq.read_table(_part_path(parts, plan)).to_pylist()[0])
+    return writer.counts

@@ -7,27 +7,46 @@ the identical voice and settings, so that only the style differs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError, read_audio
+from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.channel import CODINGS, ChannelSettings, encode, match_channel, trim_silence
-from sdiareward.dataset_builder.schema import MAX_TURN_S, Episode, Part, ScriptPair, Turn, stable_id
+from sdiareward.dataset_builder.inspection import require_sound
+from sdiareward.dataset_builder.media import read_media, read_span
+from sdiareward.dataset_builder.reference_clips import Clip, choose_references
+from sdiareward.dataset_builder.references import SYNTHETIC
+from sdiareward.dataset_builder.schema import MAX_TURN_S, ROLES, Episode, Part, ScriptPair, Turn, stable_id
 from sdiareward.dataset_builder.splits import choose_synthesizers, split_unit
-from sdiareward.dataset_builder.synthesis import Synthesizer, load_synthesizer
+from sdiareward.dataset_builder.synthesis import ReferenceClip, load_synthesizer
 
 
 # Between the parts of a turn, the same on both sides.
 _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
 
 
+# Where an engine is reached and how long to wait does not change what it says.
+_SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries"}
+
+
 @dataclass(frozen=True)
 class PairPlan:
-    """All that a pair is made from."""
+    """All that a pair is made from.
+
+    Args:
+        criterion (`str`): `"modality"` or `"colloquialness"`.
+        chosen, rejected (`Episode`): The same episode twice for a modality pair.
+        synthesizer (`str`): Who speaks the synthetic side or sides.
+        split (`str`): Where the pair goes.
+        channel (`ChannelSettings`, *optional*): The channel of both sides.
+        options (`Mapping`): Options of the synthesizer.
+        known_pair_id (`str`, *optional*): The id of a released pair, whose words may have been scrubbed since.
+    """
 
     criterion: str
     chosen: Episode
@@ -35,13 +54,19 @@ class PairPlan:
     synthesizer: str
     split: str
     channel: ChannelSettings | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    known_pair_id: str | None = None
 
     @property
     def pair_id(self) -> str:
         """Hash of what the pair is made from: names and words of both sides, synthesizer and channel."""
+        if self.known_pair_id:
+            return self.known_pair_id
         words = [turn.text for side in (self.chosen, self.rejected) for turn in side.turns]
         names = (self.chosen.source, self.chosen.name, self.rejected.name)
-        return stable_id(self.criterion, *names, self.synthesizer, self.channel, *words)
+        options = {key: value for key, value in self.options.items() if key not in _SILENT_OPTIONS}
+        engine = [self.synthesizer, json.dumps(options, sort_keys=True)] if options else [self.synthesizer]
+        return stable_id(self.criterion, *names, *engine, self.channel, *words)
 
 
 @dataclass(frozen=True)
@@ -75,6 +100,7 @@ def plan_pairs(
     choices: Mapping[str, SynthesizerChoice],
     channel: ChannelSettings | None,
     seed: int,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Iterator[PairPlan]:
     """Yield the pairs that the episodes and scripts give.
 
@@ -85,14 +111,20 @@ def plan_pairs(
         channel (`ChannelSettings`, *optional*): The channel both sides are given; None leaves the difference between a
             recording and a synthesizer as it is.
         seed (`int`): Chooses synthesizers where a dialogue does not get all.
+        options (`Mapping[str, Mapping]`, *optional*): Options of the synthesizers that take some, by name.
+
+    Raises:
+        ValueError: The items give pairs of a criterion that `choices` does not name.
     """
     for item in items:
         is_script = isinstance(item, ScriptPair)
         criterion = "colloquialness" if is_script else "modality"
         chosen, rejected = (item.spoken, item.written) if isinstance(item, ScriptPair) else (item, item)
+        if criterion not in choices:
+            raise ValueError(f"{chosen.source} gives {criterion} pairs, but synthesizers has no entry {criterion!r}.")
         split = assignment[split_unit(chosen)]
         for name in choices[criterion].for_dialogue(split, f"{chosen.source}/{chosen.name}", seed):
-            yield PairPlan(criterion, chosen, rejected, name, split, channel)
+            yield PairPlan(criterion, chosen, rejected, name, split, channel, (options or {}).get(name, {}))
 
 
 def make_row(plan: PairPlan) -> dict[str, Any]:
@@ -100,10 +132,9 @@ def make_row(plan: PairPlan) -> dict[str, Any]:
 
     Raises:
         AudioError: A recording is unusable, or a turn lasts more than 60 s.
+        NoReference: The synthesizer clones voices, and a role has no usable reference clip (B.1 prunes these).
         SynthesisError: The synthesizer is missing or gives nothing for a text.
     """
-    engine = load_synthesizer(plan.synthesizer)
-    sides = {side: _make_side(plan, side, engine) for side in ("chosen", "rejected")}
     chosen = plan.chosen
     return {
         "pair_id": plan.pair_id,
@@ -112,60 +143,116 @@ def make_row(plan: PairPlan) -> dict[str, Any]:
         "source": chosen.source,
         "primary": chosen.primary,
         "secondary": chosen.secondary,
-        **sides,
+        **{side: _make_side(plan, side) for side in ("chosen", "rejected")},
         "synthesizer": plan.synthesizer,
         "group_id": chosen.group_id,
         "channel": plan.channel.as_row() if plan.channel else None,
+        "native_coding": list(chosen.native_coding),
         "quality": None,
         "language": chosen.language,
         "license": chosen.license,
     }
 
 
-def _make_side(plan: PairPlan, side: str, engine: Synthesizer) -> list[dict[str, Any]]:
+def is_recorded(criterion: str, side: str) -> bool:
+    """Tell whether a side of a pair is a recording; the others are synthetic."""
+    return criterion == "modality" and side == "chosen"
+
+
+def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
     episode: Episode = getattr(plan, side)
-    is_recording = plan.criterion == "modality" and side == "chosen"
+    label = f"{episode.source} {episode.name}"
+    recorded = is_recorded(plan.criterion, side)
+    sources = _recorded(episode, label) if recorded else _spoken(plan, episode, label)
     turns = []
-    for position, turn in enumerate(episode.turns):
-        label = f"{episode.source} {episode.name}, turn {position}"
-        voice = int(stable_id(plan.chosen.group_id, turn.role), 16)
-        parts = _recorded(turn, label) if is_recording else _spoken(turn, episode, voice, engine, label)
+    for position, (turn, parts) in enumerate(zip(episode.turns, sources, strict=True)):
         array = _join(parts, plan.channel.trim_db if plan.channel else None)
         if plan.channel:
             rng = np.random.default_rng(int(stable_id(plan.pair_id, side, position), 16))
             array = match_channel(array, plan.channel, rng)
-        turns.append(_encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", label))
+        row = _encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", f"{label}, turn {position}")
+        turns.append(row | {"audio_ref": _references(turn, None if recorded else plan.synthesizer)})
     return turns
 
 
-def _recorded(turn: Turn, label: str) -> list[np.ndarray]:
-    return [_read_part(part, label) for part in turn.parts]
+def _references(turn: Turn, synthesizer: str | None) -> list[dict[str, Any]]:
+    """Say where the parts of a turn come from; None for a part whose source names no reference."""
+    if synthesizer:
+        return [
+            {"uri": f"{SYNTHETIC}:{synthesizer}", "start_s": None, "end_s": None, "text": p.text} for p in turn.parts
+        ]
+    return [{"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text} for p in turn.parts]
 
 
-def _spoken(turn: Turn, episode: Episode, voice: int, engine: Synthesizer, label: str) -> list[np.ndarray]:
-    arrays = []
-    for part in turn.parts:
-        reference = _read_part(part, label) if engine.uses_reference else None
-        array = engine.speak(part.text, voice=voice, reference=reference)
-        if not engine.uses_reference:
-            for coding in episode.native_coding:
-                array = CODINGS[coding](array)
-        arrays.append(array)
-    return arrays
+def _recorded(episode: Episode, label: str) -> list[list[np.ndarray]]:
+    return [
+        [read_part(part, f"{label}, turn {position}") for part in turn.parts]
+        for position, turn in enumerate(episode.turns)
+    ]
 
 
-def _read_part(part: Part, label: str) -> np.ndarray:
+def _spoken(plan: PairPlan, episode: Episode, label: str) -> list[list[np.ndarray]]:
+    """Return the synthetic speech of each turn, by part where the engine speaks one text at a time."""
+    engine = load_synthesizer(plan.synthesizer, plan.options)
+    if getattr(engine, "needs_references", False):
+        lines = [(turn.role, turn.text) for turn in episode.turns]
+        arrays = engine.speak_dialogue(lines, _reference_clips(plan, label))
+        sources = [[_native(array, episode)] for array in arrays]
+    else:
+        sources = [_spoken_parts(plan, episode, turn, engine, label) for turn in episode.turns]
+    return sources
+
+
+def _spoken_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Any, label: str) -> list[np.ndarray]:
+    voice = int(stable_id(plan.chosen.group_id, turn.role), 16)
+    if engine.uses_reference:
+        # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
+        return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]
+    return [_native(engine.speak(part.text, voice=voice), episode) for part in turn.parts]
+
+
+def _native(array: np.ndarray, episode: Episode) -> np.ndarray:
+    for coding in episode.native_coding:
+        array = CODINGS[coding](array)
+    return array
+
+
+def _reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceClip]:
+    """Choose the clips whose voices are cloned; scripts have none, the engine's options then name its voices."""
+    if plan.criterion != "modality":
+        return {}
+    arrays = [_join(parts, None) for parts in _recorded(plan.chosen, label)]
+    turns = plan.chosen.turns
+    clips = [Clip(t.role, t.text, len(a) / SAMPLING_RATE) for t, a in zip(turns, arrays, strict=True)]
+    chosen = choose_references(clips)
+    return {
+        role: ReferenceClip(
+            _join([arrays[i] for i in chosen[role]], None), " ".join(turns[i].text for i in chosen[role])
+        )
+        for role in ROLES
+    }
+
+
+def read_part(part: Part, label: str) -> np.ndarray:
+    """Return the recording of a part as mono 16 kHz float32.
+
+    Raises:
+        AudioError: There is none, or it cannot be decoded.
+        FileNotFoundError: Its file is not there.
+    """
     if part.audio is None:
         raise AudioError(f"{label}: there is no recording of {part.text!r}.")
-    array = _read_file(part.audio) if isinstance(part.audio, str) else read_audio(part.audio, name=label)
+    if isinstance(part.audio, str) and part.audio.endswith(".wav") and part.end_s is not None:
+        return require_sound(read_span(part.audio, part.start_s, part.end_s), label)
+    array = _read_file(part.audio) if isinstance(part.audio, str) else read_media(part.audio, name=label)
     end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
-    return array[round(part.start_s * SAMPLING_RATE) : end]
+    return require_sound(array[round(part.start_s * SAMPLING_RATE) : end], label)
 
 
 @lru_cache(maxsize=4)
 def _read_file(path: str) -> np.ndarray:
     """Read a recording that several parts are cut from once."""
-    return read_audio(path)
+    return read_media(path)
 
 
 def _join(parts: list[np.ndarray], trim_db: float | None) -> np.ndarray:

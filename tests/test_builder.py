@@ -8,8 +8,9 @@ import sys
 import pytest
 import yaml
 
-from sdiareward.dataset_builder import builder
-from sdiareward.dataset_builder.__main__ import main, read_config
+from sdiareward.dataset_builder import builder, data_card
+from sdiareward.dataset_builder.__main__ import main
+from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.pairs import load_pairs
 
 
@@ -69,7 +70,7 @@ def test_a_second_build_of_the_same_name_is_not_answered_from_the_cache_of_the_f
     shutil.copytree(built / "sdiareward", tmp_path / "sdiareward")
     card = tmp_path / "sdiareward" / "README.md"
     report = json.loads((tmp_path / "sdiareward" / "report.json").read_text())
-    card.write_text(builder.render_card({**report, "build_id": "another"}))
+    card.write_text(data_card.render_card({**report, "build_id": "another"}))
     first = load_dataset(str(built / "sdiareward"), split="train")
     (tmp_path / "sdiareward" / "data/colloquialness/train-00000-of-00001.parquet").unlink()
     second = load_dataset(str(tmp_path / "sdiareward"), split="train")
@@ -93,7 +94,12 @@ def test_the_card_counts_what_the_report_counts(built):
     card = (built / "sdiareward" / "README.md").read_text()
     assert f"{sum(row['pairs'] for row in report['pairs'])} pairs, built by" in card
     header = yaml.safe_load(card.split("---")[1])
-    assert [entry["config_name"] for entry in header["configs"]] == ["default", "colloquialness", "modality"]
+    assert [entry["config_name"] for entry in header["configs"]] == [
+        "default",
+        "colloquialness",
+        "modality",
+        "esdr_bench",
+    ]
     assert not (built / "sdiareward" / ".parts").exists()
 
 
@@ -117,9 +123,9 @@ def test_a_killed_build_goes_on_without_making_a_pair_twice(write_config, monkey
 def test_a_bad_recording_is_skipped_with_its_reason_and_fails_a_strict_build(write_config, tmp_path):
     folder = tmp_path / "sample"
     (folder / "asterisk").mkdir(parents=True)
-    rows = [json.loads(line) for line in (builder._CARD_TEMPLATE.parents[1] / "sample/manifest.jsonl").open()][:3]
+    rows = [json.loads(line) for line in (data_card.CARD_TEMPLATE.parents[1] / "sample/manifest.jsonl").open()][:3]
     for row in rows:
-        source = builder._CARD_TEMPLATE.parents[1] / "sample" / row["audio"]
+        source = data_card.CARD_TEMPLATE.parents[1] / "sample" / row["audio"]
         (folder / row["audio"]).write_bytes(source.read_bytes())
     (folder / rows[0]["audio"]).write_bytes(b"not audio")
     (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -153,6 +159,6 @@ def test_a_wrong_config_is_refused_in_one_line(problem, write_config, capsys):
 
 
 def test_channel_matching_can_be_switched_off(write_config):
-    assert read_config(write_config(channel=None), {}).channel is None
-    assert read_config(write_config(), {}).channel is not None
-    assert read_config(write_config(channel={"snr_db": 30.0}), {"num_workers": 1}).channel.snr_db == 30.0
+    assert read_build_config(write_config(channel=None), {}).channel is None
+    assert read_build_config(write_config(), {}).channel is not None
+    assert read_build_config(write_config(channel={"snr_db": 30.0}), {"num_workers": 1}).channel.snr_db == 30.0

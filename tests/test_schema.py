@@ -14,7 +14,13 @@ from sdiareward.dataset_builder.schema import (
 
 
 def make_turn(role, duration_s=2.0):
-    return {"role": role, "text": "hello", "audio": {"bytes": b"x", "path": "x"}, "duration_s": duration_s}
+    return {
+        "role": role,
+        "text": "hello",
+        "audio": {"bytes": b"x", "path": "x"},
+        "duration_s": duration_s,
+        "audio_ref": [],
+    }
 
 
 @pytest.fixture
@@ -32,6 +38,7 @@ def row():
         "synthesizer": "piper",
         "group_id": "g1",
         "channel": None,
+        "native_coding": [],
         "quality": None,
         "language": "en",
         "license": "CC0-1.0",

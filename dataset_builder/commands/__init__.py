@@ -1,0 +1,30 @@
+"""The commands of `python -m dataset_builder`, one module each: its arguments and what it runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sdiareward.dataset_builder.data_card import summarize
+
+
+def add_common_arguments(parser: argparse.ArgumentParser, *, config: str | None = None) -> None:
+    """Add the options that the commands share.
+
+    Args:
+        parser (`argparse.ArgumentParser`): Parser of the command.
+        config (`str`, *optional*): What the YAML file of `--config` holds; without it the command has no such option.
+    """
+    if config:
+        parser.add_argument("--config", type=Path, required=True, help=f"YAML file: {config}")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 when anything was left out")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
+
+
+def finish(folder: str | Path, report: Mapping[str, Any], strict: bool) -> int:
+    """Print the summary of a report and return the exit status."""
+    sys.stdout.write(f"{folder}: {summarize(report)}\n")
+    return 1 if strict and report["skipped"] else 0

@@ -1,0 +1,108 @@
+"""The card and the report of a data set folder: what it holds, what was left out and why."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from sdiareward.dataset_builder.schema import Drop
+from sdiareward.dataset_builder.splits import SPLITS
+from sdiareward.records import write_file
+
+
+CARD_TEMPLATE = Path(__file__).resolve().parent.parent / "cards" / "dataset_card.md"
+
+
+def write_report(
+    folder: Path, counts: Sequence[Mapping[str, Any]], drops: Sequence[Drop], settings: Mapping[str, Any], **more: Any
+) -> dict[str, Any]:
+    """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report.
+
+    Args:
+        folder (`Path`): Data set folder.
+        counts (`Sequence[Mapping]`): `ShardWriter.counts`.
+        drops (`Sequence[Drop]`): What was left out.
+        settings (`Mapping`): What decided the content, JSON values by name.
+        **more: Further entries of the report.
+    """
+    report = {"build_id": content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
+    report |= describe_drops(drops)
+    write_file(folder / "README.md", render_card(report))
+    # Last, for it says that the rest is complete.
+    write_file(folder / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    return report
+
+
+def describe_drops(drops: Sequence[Drop]) -> dict[str, Any]:
+    """Return the report's entries on what was left out: counts by kind, and each item with its reason."""
+    return {
+        "drops": dict(sorted(Counter(drop.kind for drop in drops).items())),
+        "skipped": [asdict(drop) for drop in drops],
+    }
+
+
+def content_id(folder: Path) -> str:
+    """Return 16 hexadecimal digits that depend on the shards of a data set folder alone."""
+    digest = hashlib.sha256()
+    for path in sorted((folder / "data").glob("*/*.parquet")):
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def summarize(report: Mapping[str, Any]) -> str:
+    """Return the final summary of a run: pairs, hours, and what was left out by reason."""
+    rows = report["pairs"]
+    lines = [f"{sum(row['pairs'] for row in rows)} pairs"]
+    if rows and "chosen_h" in rows[0]:
+        hours = [sum(row[f"{side}_h"] for row in rows) for side in ("chosen", "rejected")]
+        lines[0] += f", {hours[0]:.2f} h chosen, {hours[1]:.2f} h rejected"
+    for name in ("criterion", "split", "subset", "source", "synthesizer"):
+        counts: Counter[str] = Counter()
+        for row in rows:
+            counts[row[name]] += row["pairs"]
+        lines.append(f"  by {name}: " + ", ".join(f"{key} {count}" for key, count in sorted(counts.items())))
+    lines.append(f"{len(report['skipped'])} left out")
+    lines += [f"  {kind}: {count}" for kind, count in report["drops"].items()]
+    return "\n".join(lines)
+
+
+def render_card(report: Mapping[str, Any]) -> str:
+    """Render the data-set card of a folder from its report."""
+    rows = report["pairs"]
+    table = ["| " + " | ".join(rows[0]) + " |", "|---|---|---|---|---|--:|--:|--:|"] if rows else []
+    table += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
+    channel = report["config"].get("channel")
+    return Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
+        configs="\n".join(_configurations(report)),
+        table="\n".join(table),
+        total=sum(row["pairs"] for row in rows),
+        skipped=len(report["skipped"]),
+        channel=json.dumps(channel) if channel else "off",
+        seed=report["config"].get("seed", "none"),
+    )
+
+
+def _configurations(report: Mapping[str, Any]) -> list[str]:
+    """Return the lines of the card's `configs`: everything, each criterion, and the benchmark (the test split)."""
+    rows = report["pairs"]
+    folders = {"default": "*", **{name: name for name in sorted({row["criterion"] for row in rows})}}
+    lines = []
+    for name, folder in (*folders.items(), ("esdr_bench", "*")):
+        splits = ("test",) if name == "esdr_bench" else SPLITS
+        present = [s for s in splits if any(r["split"] == s and folder in ("*", r["criterion"]) for r in rows)]
+        if not present:
+            continue
+        # `datasets` caches a local folder under its last name and its card, not its files: without this line another
+        # build in a folder of the same name would be answered with this one.
+        lines += [f"- config_name: {name}", f"  description: build {report['build_id']}", "  data_files:"]
+        for split in present:
+            lines += [f"  - split: {split}", f"    path: data/{folder}/{split}-*.parquet"]
+    return lines
