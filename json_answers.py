@@ -1,0 +1,55 @@
+"""Read the JSON in what a language model says, where it is plain which JSON is meant."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def parse_json(text: str, *, is_cut: bool = False) -> Any:
+    """Return the JSON object or array in a model's answer, from among prose or a code fence if there is just one.
+
+    Args:
+        text (`str`): The answer.
+        is_cut (`bool`, *optional*, defaults to `False`): Whether the answer ended at the token limit; it is then taken
+            only if it is JSON as it stands, since what looks whole may be a piece.
+
+    Raises:
+        ValueError: There is no JSON object or array, more than one, or one that is not complete.
+    """
+    stripped = text.strip()
+    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+    try:
+        return decoder.decode(stripped)
+    except RecursionError:
+        raise ValueError("the JSON is nested too deeply.") from None
+    except ValueError as error:
+        if is_cut:
+            raise ValueError("the answer was cut off at the token limit; be shorter.") from None
+        problem = str(error)
+    found: list[Any] = []
+    position = 0
+    while (start := _next_bracket(stripped, position)) is not None:
+        try:
+            value, position = decoder.raw_decode(stripped, start)
+        except (ValueError, RecursionError):
+            # A bracket in the prose is closed again; one that is not begins JSON that breaks off.
+            closing = stripped.find("}" if stripped[start] == "{" else "]", start)
+            following = _next_bracket(stripped, start + 1)
+            if closing < 0 or (following is not None and following < closing):
+                raise ValueError(f"the JSON is not complete or not valid ({problem}).") from None
+            position = closing + 1
+        else:
+            found.append(value)
+    if len(found) != 1:
+        raise ValueError(f"the answer holds {len(found)} pieces of JSON; it must be exactly one.")
+    return found[0]
+
+
+def _next_bracket(text: str, position: int) -> int | None:
+    starts = [start for start in (text.find("{", position), text.find("[", position)) if start >= 0]
+    return min(starts, default=None)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON.")
