@@ -17,7 +17,7 @@ from benchmarks.dialogue_metrics import Span  # noqa: E402
 @pytest.fixture(scope="module")
 def small_world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")
-    recordings, about = world.make_world(ROOT / "sample", folder, num_pairs=1, minutes=1.5, seed=3)
+    recordings, about = world.make_world(ROOT / "sample", folder, num_pairs=1, minutes=3.0, seed=3)
     return folder, {recording.condition: recording for recording in recordings}, about
 
 
@@ -139,9 +139,9 @@ def test_the_third_speaker_has_the_share_asked_for(small_world):
 def test_the_same_seed_gives_the_same_files_and_another_seed_others(small_world, tmp_path):
     folder, recordings, _ = small_world
     name = f"{recordings['noisy'].name}.wav"
-    world.make_world(ROOT / "sample", tmp_path, num_pairs=1, minutes=1.5, seed=3)
+    world.make_world(ROOT / "sample", tmp_path, num_pairs=1, minutes=3.0, seed=3)
     assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
-    others, _ = world.make_world(ROOT / "sample", tmp_path / "other", num_pairs=1, minutes=1.5, seed=4)
+    others, _ = world.make_world(ROOT / "sample", tmp_path / "other", num_pairs=1, minutes=3.0, seed=4)
     assert others[0].turns != recordings["clean"].turns
 
 
