@@ -1,0 +1,162 @@
+"""Take personal identifiers out of transcripts before they are released (section B.5): pattern matching, no model.
+
+What is found is replaced by a placeholder that names its kind, and counted:
+
+- `[EMAIL]`: written (`a.b@c.org`) or as it is spoken ("a dot b at c dot org").
+- `[PHONE]`: what `phonenumbers` holds for a valid number, grouped as its country groups it, plus the local numbers
+  `555-1234` that belong to no area. Digits that are spelled out count from seven in a row, unless somebody counts.
+- `[ADDRESS]`: what `pyap` finds (United States, Canada, United Kingdom) and a street line without its town, which is
+  how people say it. `pyap2` is the kept fork of `pyap`, whose last release is of 2020. The others do not fit:
+  `usaddress` labels the words of a string that is known to be an address and cannot say where in a text there is one;
+  `scrubadub` asks a Stanford or spaCy model for addresses, `presidio-analyzer` a spaCy model, and neither model is on
+  a package index; `postal` needs a C library and two gigabytes of data.
+- `[URL]`, `[HANDLE]`: links, and `@name`.
+- `[NAME]`: the names that the caller gives, of uploaders for instance, as whole words in any case.
+
+A pattern finds a form, not a person: a name that nobody listed stays, and so does an address in words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+
+
+DEFAULT_REGIONS = ("US", "GB")
+_KINDS = ("EMAIL", "URL", "HANDLE", "PHONE", "ADDRESS", "NAME")
+_PLACEHOLDER = re.compile(rf"\[(?:{'|'.join(_KINDS)})\]")
+
+_EMAIL = re.compile(r"[\w.+-]+@\w[\w-]*(?:\.[\w-]+)+", re.ASCII)
+_TOP_LEVEL = r"(?:com|org|net|edu|gov|info|io|co|uk|us|ca|de|fr|es|it|cz|eu)"
+_SPOKEN_EMAIL = re.compile(
+    rf"\b[\w-]+(?:\s+(?:dot|underscore|dash)\s+[\w-]+)*\s+at\s+[\w-]+(?:\s+dot\s+[\w-]+)*\s+dot\s+{_TOP_LEVEL}\b", re.I
+)
+_URL = re.compile(rf"\b(?:https?://|www\.)[^\s\[\]]+|\b[\w-]+(?:\.[\w-]+)*\.{_TOP_LEVEL}/[^\s\[\]]*", re.I)
+_HANDLE = re.compile(r"(?<![\w@.])@\w[\w.-]*")
+_LOCAL_NUMBER = re.compile(r"(?<![\w.,-])(?:\(\d{3}\)\s?|\d{3}[-. ])?\d{3}-\d{4}(?![\w-])")
+_DIGIT_WORDS = {
+    word: value
+    for value, word in enumerate(("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"))
+} | {"oh": 0}
+_SPELLED = re.compile(rf"\b(?:{'|'.join(_DIGIT_WORDS)})(?:[\s,.-]+(?:{'|'.join(_DIGIT_WORDS)})){{6,}}\b", re.I)
+_STREET_TYPES = (
+    "Street|St|Avenue|Ave|Road|Rd|Boulevard|Blvd|Lane|Ln|Drive|Dr|Court|Ct|Terrace|Square|Crescent|Parkway|Highway|"
+    "Place|Close|Gardens|Alley|Mews|Way"
+)
+# The capital letters tell "12 Elm Drive" from "5 minutes. Drive me there" and "3 people down the road".
+_STREET_LINE = re.compile(
+    rf"\b\d{{1,5}}[A-Za-z]?(?:\s+[NSEW]\.?|\s+(?:North|South|East|West))?(?:\s+[A-Z][\w'-]*|\s+\d+(?:st|nd|rd|th))"
+    rf"{{1,3}}\s+(?:{_STREET_TYPES})\b"
+)
+
+_Span = tuple[int, int]
+
+
+def scrub(text: str, names: Sequence[str] = (), regions: Sequence[str] = DEFAULT_REGIONS) -> tuple[str, Counter[str]]:
+    """Replace personal identifiers in a transcript by placeholders.
+
+    Scrubbing a second time changes nothing.
+
+    Args:
+        text (`str`): What was said.
+        names (`Sequence[str]`): Names to take out, of uploaders for instance.
+        regions (`Sequence[str]`): ISO 3166 codes of the countries whose phone numbers may be written without `+`.
+
+    Returns:
+        `tuple[str, Counter[str]]`: The scrubbed text, and how many of each kind (`"email"`, `"phone"`, `"address"`,
+        `"url"`, `"handle"`, `"name"`) were replaced.
+
+    Example:
+        >>> scrub("Write to ann@example.org, or call 650-253-0000.")
+        ('Write to [EMAIL], or call [PHONE].', Counter({'email': 1, 'phone': 1}))
+    """
+    counts: Counter[str] = Counter()
+    while True:
+        before = text
+        for kind, find in _finders(tuple(names), tuple(regions)):
+            text, found = _replace(text, kind, find)
+            if found:
+                counts[kind.lower()] += found
+        # What is left around a placeholder may match anew.
+        if text == before:
+            return text, counts
+
+
+def contains_name(text: str, names: Sequence[str]) -> bool:
+    """Tell whether one of `names` occurs in `text` as whole words, in any case."""
+    return any(True for _ in _find_names(text, tuple(names)))
+
+
+def _finders(
+    names: tuple[str, ...], regions: tuple[str, ...]
+) -> Iterator[tuple[str, Callable[[str], Iterator[_Span]]]]:
+    """Yield each kind with what finds it; an email goes before the handle that its second half looks like."""
+    yield "EMAIL", lambda text: _find(text, _EMAIL, _SPOKEN_EMAIL)
+    yield "URL", lambda text: _find(text, _URL)
+    yield "HANDLE", lambda text: _find(text, _HANDLE)
+    yield "PHONE", lambda text: _find_phones(text, regions)
+    yield "ADDRESS", _find_addresses
+    yield "NAME", lambda text: _find_names(text, names)
+
+
+def _replace(text: str, kind: str, find: Callable[[str], Iterator[_Span]]) -> tuple[str, int]:
+    """Replace what `find` finds between the placeholders that are already there."""
+    pieces: list[str] = []
+    found = position = 0
+    for border in [*_PLACEHOLDER.finditer(text), None]:
+        segment = text[position : border.start() if border else len(text)]
+        end = 0
+        for start, stop in sorted(find(segment), key=lambda span: (span[0], -span[1])):
+            if start >= end:
+                pieces += [segment[end:start], f"[{kind}]"]
+                found, end = found + 1, stop
+        pieces += [segment[end:], border.group() if border else ""]
+        position = border.end() if border else len(text)
+    return "".join(pieces), found
+
+
+def _find(text: str, *patterns: re.Pattern[str]) -> Iterator[_Span]:
+    for pattern in patterns:
+        yield from (match.span() for match in pattern.finditer(text))
+
+
+def _find_phones(text: str, regions: tuple[str, ...]) -> Iterator[_Span]:
+    import phonenumbers
+
+    for region in regions if any(letter.isdigit() for letter in text) else ():
+        # Grouped as its country does: "1 2 3 4 5 6 7 8 9 10" makes a valid number too.
+        for match in phonenumbers.PhoneNumberMatcher(text, region, phonenumbers.Leniency.STRICT_GROUPING):
+            yield match.start, match.end
+    yield from _find(text, _LOCAL_NUMBER)
+    for spelled in _SPELLED.finditer(text):
+        digits = [_DIGIT_WORDS[word] for word in re.split(r"[\s,.-]+", spelled.group().lower())]
+        if {after - before for before, after in zip(digits, digits[1:], strict=False)} not in ({1}, {-1}):
+            yield spelled.span()
+
+
+def _find_addresses(text: str) -> Iterator[_Span]:
+    """Find what `pyap` finds, except "ten here is five in": words for numbers and a state in small letters."""
+    import pyap
+
+    for country in ("US", "CA", "GB") if any(letter.isdigit() for letter in text) else ():
+        for address in pyap.parse(text, country=country):
+            if (address.postal_code or (address.region1 or "").strip()[:1].isupper()) and (
+                match := _loosely(address.full_address).search(text)
+            ):
+                yield match.span()
+    yield from _find(text, _STREET_LINE)
+
+
+@lru_cache(maxsize=64)
+def _loosely(found: str) -> re.Pattern[str]:
+    """Match a string in whose original spaces, commas and dashes may be written otherwise: `pyap` tidies the text."""
+    words = re.findall(r"[^\s,\u2010-\u2015-]+", found)
+    return re.compile(r"[\s,\u2010-\u2015-]+".join(map(re.escape, words)))
+
+
+def _find_names(text: str, names: tuple[str, ...]) -> Iterator[_Span]:
+    for name in names:
+        if pattern := r"\s+".join(re.escape(word) for word in name.split()):
+            yield from _find(text, re.compile(rf"(?<!\w){pattern}(?!\w)", re.I))
