@@ -1,32 +1,86 @@
-"""Corpora, one file each; the docstring of the file is the corpus' card. All yield episodes (or pairs of scripts)."""
+"""Corpora, one file each; the docstring of the file is the corpus' card.
+
+What a source yields: `Episode` (recorded dialogues), `ScriptPair` (text only), `Recording` (long recordings, for the
+pipeline), and `Drop` in place of anything that it has to leave out. It raises only when the corpus as a whole is
+absent or not what it should be.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from sdiareward.dataset_builder.schema import Episode, ScriptPair
+from sdiareward.dataset_builder.schema import Drop, Episode, Recording, ScriptPair
+from sdiareward.dataset_builder.sources.reading import existing_file
 
 
-# Every module has `episodes(path) -> Iterator[Episode]`, or `script_pairs(path) -> Iterator[ScriptPair]`.
-SOURCES = ("amazon_queen", "asterisk", "colloquial_scripts", "sample")
+SOURCES = (
+    "amazon_queen",
+    "asterisk",
+    "colloquial_scripts",
+    "dailytalk",
+    "fillets",
+    "folder",
+    "meld",
+    "sample",
+    "youtube",
+)
+# A module has one of these: `function(path, **options)`.
+_READERS = ("items", "episodes", "recordings", "script_pairs")
+
+Item = Episode | ScriptPair | Recording | Drop
 
 
-def read_source(name: str, path: str | Path | None = None) -> Iterator[Episode | ScriptPair]:
+def read_source(name: str, path: str | Path | None = None, options: Mapping[str, Any] | None = None) -> Iterator[Item]:
     """Yield what source `name` holds, in the same order on every machine.
 
     Args:
         name (`str`): One of `SOURCES`.
         path (`str` or `Path`, *optional*): Where the corpus lies; each source says what it expects and its default.
+        options (`Mapping`, *optional*): Further arguments of the source, such as `language` of `folder`.
 
     Raises:
-        ValueError: There is no source of that name, or the corpus is not what it should be.
+        ValueError: There is no source or option of that name, or the corpus is not what it should be.
         FileNotFoundError: The corpus is not there; the message says how to get it.
     """
+    module = _load(name)
+    read: Callable[..., Iterator[Item]]
+    read = next(getattr(module, reader) for reader in _READERS if hasattr(module, reader))
+    known = [option for option in inspect.signature(read).parameters if option != "path"]
+    if unknown := sorted(set(options or ()) - set(known)):
+        raise ValueError(f"source {name!r} has no options {unknown}; it has {known}.")
+    return read(Path(path) if path is not None else None, **(options or {}))
+
+
+def locate(source: str, root: str | Path, path: str, member: str | None = None) -> Path | bytes:
+    """Find the recording of a reference in the user's own copy of the corpus.
+
+    Args:
+        source (`str`): One of `SOURCES`, the first part of the reference.
+        root (`str` or `Path`): What `read_source` takes as `path`.
+        path (`str`): The middle of the reference; see `references.split_reference`.
+        member (`str`, *optional*): Its end, where the file is an archive.
+
+    Returns:
+        `Path` or `bytes`: The file, or the encoded recording out of an archive.
+
+    Raises:
+        FileNotFoundError: The copy has no such file or member.
+        ValueError: There is no such source, the path climbs out of `root`, or the source has no members.
+    """
+    module = _load(source)
+    if hasattr(module, "locate"):
+        return module.locate(Path(root), path, member)
+    if member:
+        raise ValueError(f"reference {source}:{path}#{member}: source {source!r} is files, not an archive.")
+    return existing_file(Path(root), path)
+
+
+def _load(name: str) -> ModuleType:
     if name not in SOURCES:
         raise ValueError(f"there is no source {name!r}; choose from {list(SOURCES)}.")
-    module = import_module(f"{__name__}.{name}")
-    read: Callable[[Path | None], Iterator[Episode | ScriptPair]]
-    read = getattr(module, "episodes", None) or module.script_pairs
-    return read(Path(path) if path is not None else None)
+    return import_module(f"{__name__}.{name}")

@@ -19,13 +19,16 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sdiareward.dataset_builder.schema import UNKNOWN, Episode, Part, Turn
+from sdiareward.dataset_builder.references import make_reference
+from sdiareward.dataset_builder.schema import UNKNOWN, Drop, Episode, Part, Turn
 
 
-DEFAULT_PATH = Path("/usr/share/scummvm/flight-of-the-amazon-queen/queen.1c")
+_ARCHIVE = "queen.1c"
+DEFAULT_PATH = Path("/usr/share/scummvm/flight-of-the-amazon-queen") / _ARCHIVE
 _COMMAND = re.compile(r"\*(?:XY\d\d\([^)]*\)|[0-9A-Z]{2})")
 _DOG_WRAPPER_BYTES = 20
 _DOG_HEADER_BYTES = 32
@@ -41,7 +44,7 @@ class Conversation(NamedTuple):
     person: dict[int, str]
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode]:
+def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
     """Yield episodes of up to three consecutive exchanges of one conversation.
 
     Args:
@@ -51,12 +54,31 @@ def episodes(path: Path | None = None) -> Iterator[Episode]:
         FileNotFoundError: There is no such file.
         ValueError: The file is not the MP3 talkie version.
     """
-    archive = _read_archive(path or DEFAULT_PATH)
+    archive = _open_archive(path or DEFAULT_PATH)
     for name in sorted(name for name in archive if name.endswith(".DOG")):
-        conversation = parse_conversation(archive[name])
-        exchanges = list(_exchanges(conversation, archive))
+        try:
+            conversation = parse_conversation(archive[name])
+        except (struct.error, StopIteration, IndexError) as error:
+            yield Drop(f"amazon_queen {name}", "bad_entry", f"not the strings of a conversation: {error!r}.")
+            continue
+        exchanges = []
+        for exchange in _exchanges(conversation, archive):
+            if isinstance(exchange, Drop):
+                yield exchange
+            else:
+                exchanges.append(exchange)
         for start in range(0, len(exchanges), _EXCHANGES_PER_EPISODE):
             yield _episode(name, start, exchanges[start : start + _EXCHANGES_PER_EPISODE])
+
+
+def locate(root: Path, path: str, member: str | None = None) -> bytes:
+    """Return a clip out of the archive, which is read once; see `sources.locate`."""
+    if path != _ARCHIVE or not member:
+        raise ValueError(f"reference amazon_queen:{path}#{member}: must read 'amazon_queen:{_ARCHIVE}#CLIP'.")
+    archive = _open_archive(root)
+    if not archive.get(member):
+        raise FileNotFoundError(f"{root}: has no clip {member}; take the archive that the card names.")
+    return archive[member]
 
 
 def _episode(dog: str, start: int, exchanges: list[tuple[Turn, Turn]]) -> Episode:
@@ -74,11 +96,16 @@ def _episode(dog: str, start: int, exchanges: list[tuple[Turn, Turn]]) -> Episod
     )
 
 
-def _read_archive(path: Path) -> dict[str, bytes]:
-    """Return the dialogue files and voice clips by name."""
-    path = path / "queen.1c" if path.is_dir() else path
+def _open_archive(path: Path) -> dict[str, bytes]:
+    """Return the dialogue files and voice clips by name, from memory if the file is the one that was read last."""
+    path = path / _ARCHIVE if path.is_dir() else path
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found; apt-get install flight-of-the-amazon-queen, or give a path.")
+    return _read_archive(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _read_archive(path: Path, _changed_ns: int) -> dict[str, bytes]:
     blob = path.read_bytes()
     if blob[:4] != b"QTBL" or blob[0x0C] != 1:
         raise ValueError(f"{path}: begins with {blob[:4]!r}; the talkie version's MP3 archive (QTBL) is needed.")
@@ -114,20 +141,26 @@ def _parse_strings(body: bytes, position: int, count: int) -> dict[int, str]:
     return strings
 
 
-def _exchanges(conversation: Conversation, archive: Mapping[str, bytes]) -> Iterator[tuple[Turn, Turn]]:
-    """Yield each line of the player with its answer, where all parts of both have a clip."""
+def _exchanges(conversation: Conversation, archive: Mapping[str, bytes]) -> Iterator[tuple[Turn, Turn] | Drop]:
+    """Yield each line of the player with its answer, or which clip of them is missing."""
     for string_id, line in conversation.player.items():
         prefix = f"{conversation.key:02d}{string_id & 0xFFFF:04X}"
-        player = _parts(line, f"{prefix}J", archive)
-        person = _parts(conversation.person.get(string_id, ""), f"{prefix}P", archive)
-        if player and person:
+        sides = [_clips(line, f"{prefix}J"), _clips(conversation.person.get(string_id, ""), f"{prefix}P")]
+        clips = [clip for side in sides for clip in side]
+        if missing := [name for name, _ in clips if not archive.get(name)]:
+            reason = f"the archive has no {', '.join(missing)}; a turn needs all of its clips."
+            yield Drop(f"amazon_queen {prefix}", "missing_audio", reason)
+        elif all(sides):
+            player, person = (tuple(_part(name, text, archive) for name, text in side) for side in sides)
             yield Turn("user", player), Turn("assistant", person)
+        elif clips:
+            yield Drop(f"amazon_queen {prefix}", "no_answer", f"only one side speaks: {clips[0][1]!r}.")
 
 
-def _parts(string: str, prefix: str, archive: Mapping[str, bytes]) -> tuple[Part, ...]:
-    """Split a string at its commands; empty when a part has no clip. A part without words keeps its number."""
-    spoken = [(k, text.strip()) for k, text in enumerate(_COMMAND.split(string), 1) if text.strip()]
-    clips = [archive.get(f"{prefix}{k}.SB") for k, _ in spoken]
-    if any(clip is None for clip in clips):
-        return ()
-    return tuple(Part(text, clip) for (_, text), clip in zip(spoken, clips, strict=True))
+def _clips(string: str, prefix: str) -> list[tuple[str, str]]:
+    """Split a string at its commands into `(clip, words)`. A part without words has no clip but keeps its number."""
+    return [(f"{prefix}{k}.SB", text.strip()) for k, text in enumerate(_COMMAND.split(string), 1) if text.strip()]
+
+
+def _part(name: str, text: str, archive: Mapping[str, bytes]) -> Part:
+    return Part(text, archive[name], ref=make_reference("amazon_queen", _ARCHIVE, name))

@@ -16,11 +16,13 @@ conference, ...) and gives them to the two roles in turn. They serve as read spe
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
-from sdiareward.dataset_builder.schema import UNKNOWN, Episode, Part, Turn, stable_id
+from sdiareward.dataset_builder.references import make_reference
+from sdiareward.dataset_builder.schema import ROLES, UNKNOWN, Drop, Episode, Part, Turn, stable_id
+from sdiareward.dataset_builder.sources.reading import find_clip
 
 
 DEFAULT_PATH = Path("/usr/share")
@@ -30,7 +32,7 @@ _TURNS_PER_EPISODE = 4
 _MIN_WORDS = 3
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode]:
+def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
     """Yield episodes of four prompts of one application.
 
     Args:
@@ -40,12 +42,21 @@ def episodes(path: Path | None = None) -> Iterator[Episode]:
         FileNotFoundError: The recordings or the transcript are not there.
     """
     root = path or DEFAULT_PATH
-    prompts = [(name, text) for name, text in read_transcript(root / _TRANSCRIPT) if _is_speech(root, name, text)]
-    for application, members in groupby(sorted(prompts), key=lambda prompt: prompt[0].split("-")[0]):
-        group = list(members)
-        for start in range(0, len(group) - len(group) % 2, _TURNS_PER_EPISODE):
-            chosen = group[start : start + _TURNS_PER_EPISODE]
-            yield _episode(root, application, start, chosen[: len(chosen) - len(chosen) % 2])
+    prompts: dict[str, Part] = {}
+    for name, text in read_transcript(root / _TRANSCRIPT):
+        prompt = _prompt(root, name, text, prompts)
+        if isinstance(prompt, Drop):
+            yield prompt
+        else:
+            prompts[name] = prompt
+    for application, members in groupby(sorted(prompts), key=lambda name: name.split("-")[0]):
+        names = list(members)
+        for start in range(0, len(names), _TURNS_PER_EPISODE):
+            chosen = names[start : start + _TURNS_PER_EPISODE]
+            if len(chosen) % 2:
+                yield Drop(f"asterisk {chosen[-1]}", "no_answer", f"{application} has no prompt left to pair it with.")
+            if even := chosen[: len(chosen) - len(chosen) % 2]:
+                yield _episode(application, start, {name: prompts[name] for name in even})
 
 
 def read_transcript(path: Path) -> Iterator[tuple[str, str]]:
@@ -64,22 +75,25 @@ def read_transcript(path: Path) -> Iterator[tuple[str, str]]:
             yield name.strip(), text.strip()
 
 
-def _is_speech(root: Path, name: str, text: str) -> bool:
-    """Tones are described in brackets; single words make no turn."""
-    return "[" not in text and len(text.split()) >= _MIN_WORDS and (root / _SOUNDS / f"{name}.wav").is_file()
+def _prompt(root: Path, name: str, text: str, known: Mapping[str, Part]) -> Part | Drop:
+    item, relative = f"asterisk {name}", f"{_SOUNDS.as_posix()}/{name}.wav"
+    if name in known:
+        return Drop(item, "duplicate", "the transcript has it twice; the first line is kept.")
+    if "[" in text:
+        return Drop(item, "no_speech", f"described as {text!r}; brackets stand for tones and music.")
+    if len(text.split()) < _MIN_WORDS:
+        return Drop(item, "too_short", f"says {text!r}; a turn needs at least {_MIN_WORDS} words.")
+    clip = find_clip(root, relative, item)
+    return clip if isinstance(clip, Drop) else Part(text, str(clip), ref=make_reference("asterisk", relative))
 
 
-def _episode(root: Path, application: str, start: int, prompts: list[tuple[str, str]]) -> Episode:
-    turns = tuple(
-        Turn(("user", "assistant")[position % 2], (Part(text, str(root / _SOUNDS / f"{name}.wav")),))
-        for position, (name, text) in enumerate(prompts)
-    )
+def _episode(application: str, start: int, prompts: Mapping[str, Part]) -> Episode:
     return Episode(
-        name=f"{application}/{start}/{stable_id(*(name for name, _ in prompts))[:6]}",
+        name=f"{application}/{start}/{stable_id(*prompts)[:6]}",
         source="asterisk",
         subset="scripted",
         group=application,
-        turns=turns,
+        turns=tuple(Turn(ROLES[position % 2], (part,)) for position, part in enumerate(prompts.values())),
         primary="Inform",
         secondary=UNKNOWN,
         language="en-US",

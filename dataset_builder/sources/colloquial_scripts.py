@@ -9,18 +9,18 @@ A domain is held out whole, so that no topic is met in training and in test.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.schema import Episode, Part, ScriptPair, Turn
+from sdiareward.dataset_builder.schema import Drop, Episode, Part, ScriptPair, Turn
+from sdiareward.dataset_builder.sources.reading import read_json_lines
 
 
 DEFAULT_PATH = Path(__file__).resolve().parent.parent / "colloquial_scripts.jsonl"
 
 
-def script_pairs(path: Path | None = None) -> Iterator[ScriptPair]:
+def script_pairs(path: Path | None = None) -> Iterator[ScriptPair | Drop]:
     """Yield the written and the spoken script of each scenario.
 
     Args:
@@ -30,10 +30,21 @@ def script_pairs(path: Path | None = None) -> Iterator[ScriptPair]:
     Raises:
         FileNotFoundError: There is no such file.
     """
-    with (path or DEFAULT_PATH).open(encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            yield ScriptPair(written=_episode(row, "written"), spoken=_episode(row, "spoken"))
+    seen: set[str] = set()
+    for item, row in read_json_lines(path or DEFAULT_PATH, "colloquial_scripts"):
+        if isinstance(row, Drop):
+            yield row
+            continue
+        try:
+            pair = ScriptPair(written=_episode(row, "written"), spoken=_episode(row, "spoken"))
+        except (KeyError, TypeError) as error:
+            yield Drop(item, "bad_row", f"a field is missing or of another kind: {error!r}.")
+            continue
+        if pair.written.group in seen:
+            yield Drop(item, "duplicate", f"scenario {pair.written.group!r} was used before; the first is kept.")
+            continue
+        seen.add(pair.written.group)
+        yield pair
 
 
 def _episode(row: Mapping[str, Any], style: str) -> Episode:

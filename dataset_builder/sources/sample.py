@@ -21,7 +21,9 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.dataset_builder.channel import encode_opus
-from sdiareward.dataset_builder.schema import Episode, Part, Turn, stable_id
+from sdiareward.dataset_builder.references import make_reference
+from sdiareward.dataset_builder.schema import Drop, Episode, Part, Turn, stable_id
+from sdiareward.dataset_builder.sources.reading import find_clip, read_json_lines
 from sdiareward.records import write_file
 
 
@@ -29,7 +31,7 @@ DEFAULT_PATH = Path(__file__).resolve().parent.parent.parent / "sample"
 _COLUMNS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode]:
+def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
     """Yield the episodes of a sample folder.
 
     Args:
@@ -44,19 +46,29 @@ def episodes(path: Path | None = None) -> Iterator[Episode]:
         raise FileNotFoundError(
             f"{manifest}: not found; the sample is in the repository, give the path to its folder."
         )
-    with manifest.open(encoding="utf-8") as lines:
-        for line in lines:
-            row = json.loads(line)
-            yield _from_row(row, root)
+    seen: set[tuple[str, str]] = set()
+    for item, row in read_json_lines(manifest, "sample"):
+        episode = row if isinstance(row, Drop) else _from_row(row, root, item)
+        if isinstance(episode, Episode):
+            if (key := (episode.source, episode.name)) in seen:
+                episode = Drop(item, "duplicate", f"{' '.join(key)} was an earlier line; the first is kept.")
+            seen.add(key)
+        yield episode
 
 
-def _from_row(row: Mapping[str, Any], root: Path) -> Episode:
-    audio = str(root / row["audio"])
-    turns = tuple(
-        Turn(turn["role"], tuple(Part(p["text"], audio, p["start_s"], p["end_s"]) for p in turn["parts"]))
-        for turn in row["turns"]
-    )
-    return Episode(turns=turns, native_coding=tuple(row["native_coding"]), **{key: row[key] for key in _COLUMNS})
+def _from_row(row: Mapping[str, Any], root: Path, item: str) -> Episode | Drop:
+    try:
+        clip = find_clip(root, row["audio"], item)
+        if isinstance(clip, Drop):
+            return clip
+        audio, ref = str(clip), make_reference("sample", row["audio"])
+        turns = tuple(
+            Turn(turn["role"], tuple(Part(p["text"], audio, p["start_s"], p["end_s"], ref) for p in turn["parts"]))
+            for turn in row["turns"]
+        )
+        return Episode(turns=turns, native_coding=tuple(row["native_coding"]), **{key: row[key] for key in _COLUMNS})
+    except (KeyError, TypeError) as error:
+        return Drop(item, "bad_row", f"a field is missing or of another kind: {error!r}.")
 
 
 def write_sample(source: Iterable[Episode], root: Path, max_bytes: int) -> int:

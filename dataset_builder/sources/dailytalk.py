@@ -1,0 +1,111 @@
+"""DailyTalk: everyday dialogues, read by two speakers in a studio, with dialogue act and emotion (scripted).
+
+Origin: Lee et al., 2023: 2,541 dialogues of DailyDialog, adapted and recorded by one woman and one man. Size: 23,773
+utterances, about 20 hours (21.93 in the paper), 44.1 kHz. Language: en. Licence: CC-BY-SA-4.0, for academic use.
+
+How to obtain: download `dailytalk.zip` from the link at https://github.com/keonlee9420/DailyTalk and unpack it.
+Expected tree:
+
+    dailytalk/metadata.json          {dialogue: {utterance: {"text", "speaker", "emotion", "act", ...}}}
+    dailytalk/data/<dialogue>/<utterance>_<speaker>_d<dialogue>.wav, and the same name in .txt
+
+How it is read: words and labels are trusted, there is no VAD or ASR (section B.1). The speakers alternate; `assembly`
+cuts a dialogue of more than 16 turns into consecutive episodes, which share its group. Primary label is the dialogue
+act, secondary the emotion, of the last utterance (Table 5); an act that is missing is `Unknown`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sdiareward.dataset_builder.references import make_reference
+from sdiareward.dataset_builder.schema import TAXONOMY, UNKNOWN, Drop, Episode, Part
+from sdiareward.dataset_builder.sources.assembly import Stretch, Utterance, cut_dialogue
+from sdiareward.dataset_builder.sources.reading import find_clip
+
+
+_ACTS, _EMOTIONS = TAXONOMY["dailytalk"]
+
+
+def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
+    """Yield the dialogues, cut after 16 turns.
+
+    Args:
+        path (`Path`): The folder `dailytalk` that holds `metadata.json`.
+
+    Raises:
+        FileNotFoundError: There is no `metadata.json`.
+        ValueError: It is not the JSON object that it should be.
+    """
+    if path is None or not (path / "metadata.json").is_file():
+        raise FileNotFoundError(
+            f"{path}: metadata.json of DailyTalk not found; download dailytalk.zip and give its folder."
+        )
+    for dialogue, entries in _by_number(_read_metadata(path / "metadata.json"), "dailytalk dialogue"):
+        if isinstance(entries, Drop):
+            yield entries
+            continue
+        utterances = []
+        for index, entry in _by_number(entries, f"dailytalk dialogue {dialogue} utterance"):
+            utterance = entry if isinstance(entry, Drop) else _utterance(path, dialogue, index, entry)
+            if isinstance(utterance, Drop):
+                yield utterance
+            else:
+                utterances.append(utterance)
+        for stretch in cut_dialogue(utterances, f"dailytalk dialogue {dialogue}"):
+            yield stretch if isinstance(stretch, Drop) else _episode(dialogue, stretch)
+
+
+def _read_metadata(path: Path) -> dict[str, Any]:
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON ({error}); get the file again.") from error
+    if not isinstance(metadata, dict):
+        raise ValueError(f"{path}: holds {type(metadata).__name__}; dialogues by number are needed.")
+    return metadata
+
+
+def _by_number(entries: dict[str, Any], label: str) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
+    """Yield the entries in the order of their numbers, first a `Drop` for each that has none or is no object."""
+    for key, entry in entries.items():
+        if not (key.isdecimal() and isinstance(entry, dict)):
+            yield -1, Drop(f"{label} {key}", "bad_entry", "a number as key and an object as value are needed.")
+    numbered = {int(key): entry for key, entry in entries.items() if key.isdecimal() and isinstance(entry, dict)}
+    for number in sorted(numbered):
+        yield number, numbered[number]
+
+
+def _utterance(root: Path, dialogue: int, index: int, entry: dict[str, Any]) -> Utterance | Drop:
+    item = f"dailytalk dialogue {dialogue} utterance {index}"
+    text, speaker = entry.get("text"), entry.get("speaker")
+    if not (isinstance(text, str) and text.strip()):
+        return Drop(item, "missing_text", f"text is {text!r}; an utterance needs its words.")
+    primary = str(entry.get("act") or UNKNOWN).strip().capitalize()
+    secondary = str(entry.get("emotion")).strip().title()
+    if primary not in _ACTS or secondary not in _EMOTIONS:
+        found = f"act is {entry.get('act')!r} and emotion {entry.get('emotion')!r}"
+        return Drop(item, "unknown_label", f"{found}; Table 5 has {sorted(_ACTS)} and {sorted(_EMOTIONS)}.")
+    relative = f"data/{dialogue}/{index}_{speaker}_d{dialogue}.wav"
+    clip = find_clip(root, relative, item)
+    if isinstance(clip, Drop):
+        return clip
+    part = Part(text.strip(), str(clip), ref=make_reference("dailytalk", relative))
+    return Utterance(index, str(speaker), part, primary, secondary)
+
+
+def _episode(dialogue: int, stretch: Stretch) -> Episode:
+    return Episode(
+        name=f"{dialogue}/{stretch.first}",
+        source="dailytalk",
+        subset="scripted",
+        group=str(dialogue),
+        turns=stretch.turns,
+        primary=stretch.primary,
+        secondary=stretch.secondary,
+        language="en",
+        license="CC-BY-SA-4.0",
+    )

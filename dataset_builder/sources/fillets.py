@@ -1,0 +1,159 @@
+"""Fish Fillets: acted Czech dialogue of a puzzle game's two fish, with other characters here and there (semi-wild).
+
+Origin: the game by ALTAR interactive, 1997, now Fish Fillets NG; every line is spoken by an actor for its character.
+Size: 1,782 clips, 1.7 hours, OGG/Vorbis, of which the two fish, one small (`m`, female, malá) and one big (`v`, male,
+velká), speak about 1,400. The package does not name the actors. Language: cs. Licence: GPL-2.0-only, text and sound.
+
+How to obtain: `apt-get install fillets-ng-data fillets-ng-data-cs` (Debian main), the scripts and the sound. Expected
+tree below `/usr/share/games/fillets-ng`:
+
+    sound/<level>/cs/<id>.ogg
+    script/<level>/dialogs_cs.lua     dialogId("<id>", "<font>", "<English>")  dialogStr("<Czech>")
+    script/<level>/code.lua           addm(<delay>, "<id>") and addv(<delay>, "<id>"), demo*.lua likewise
+
+What is a conversation here: the order of `dialogs_cs.lua` is none, it is a table. The order comes from the level's
+code, which queues lines of the small (`addm`) and the big fish (`addv`): lines queued one after another, with nothing
+but delays, assignments and an `if` without `else` between them, are spoken in that order, and are an exchange. Such an
+`if` is read as taken. Any other statement (an alternative, a loop, a line whose id is computed, another character)
+ends the exchange. What the player does between two exchanges is unknown, so none are joined. Lines that the fish say
+alone, and those of other characters, are in no exchange and counted for each level. Groups are the levels.
+
+The two regular expressions suffice because the tables hold nothing but calls with literal strings; a Lua parser gives
+the calls of the code too, but no more of their order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from sdiareward.dataset_builder.references import make_reference
+from sdiareward.dataset_builder.schema import UNKNOWN, Drop, Episode, Part, stable_id
+from sdiareward.dataset_builder.sources.assembly import Stretch, Utterance, cut_dialogue
+from sdiareward.dataset_builder.sources.reading import find_clip
+
+
+DEFAULT_PATH = Path("/usr/share/games/fillets-ng")
+_STRING = r'"((?:[^"\\]|\\.)*)"'
+_DIALOG = re.compile(
+    rf"dialogId\(\s*{_STRING}\s*,\s*{_STRING}(?:\s*,\s*{_STRING})?\s*\)\s*dialogStr\(\s*{_STRING}\s*\)"
+)
+_LINE = re.compile(r'\s*add([mv])\(.*,\s*"([^"]*)"\s*\);?\s*')
+_OPENING = re.compile(r"\s*if\b.*\bthen\s*")
+_CLOSING = re.compile(r"\s*end\s*")
+# Comments, delays and assignments of values let an exchange go on.
+_PASSING = re.compile(r"\s*(--.*|adddel\(.*\)|[\w.\[\]]+\s*=(?!.*\bfunction\b)[^{]*)?")
+
+
+class Line(NamedTuple):
+    """A line that the code queues: which fish (`m` or `v`) and the id of what it says."""
+
+    fish: str
+    dialog: str
+
+
+def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
+    """Yield the exchanges of the two fish, level by level.
+
+    Args:
+        path (`Path`, *optional*): The folder above `sound/` and `script/`; Debian's place by default.
+
+    Raises:
+        FileNotFoundError: There are no Czech clips or no scripts.
+    """
+    root = path or DEFAULT_PATH
+    levels = sorted(folder.parent.name for folder in root.glob("sound/*/cs") if folder.is_dir())
+    if not levels or not (root / "script").is_dir():
+        raise FileNotFoundError(
+            f"{root}: sound/<level>/cs or script not found; apt-get install fillets-ng-data fillets-ng-data-cs, "
+            "or give a path."
+        )
+    for level in levels:
+        yield from _read_level(root, level)
+
+
+def _read_level(root: Path, level: str) -> Iterator[Episode | Drop]:
+    item = f"fillets {level}"
+    folder = root / "script" / level
+    if not (folder / "dialogs_cs.lua").is_file():
+        yield Drop(
+            item, "missing_text", f"script/{level}/dialogs_cs.lua: not found; the words of the clips are there."
+        )
+        return
+    words = read_dialogs((folder / "dialogs_cs.lua").read_text(encoding="utf-8", errors="replace"))
+    exchanges: dict[str, list[Line]] = {}
+    for script in sorted([*folder.glob("code.lua"), *folder.glob("demo*.lua")]):
+        for exchange in read_exchanges(script.read_text(encoding="utf-8", errors="replace").splitlines()):
+            exchanges.setdefault(stable_id(*exchange)[:8], exchange)
+    used: set[str] = set()
+    for name, exchange in exchanges.items():
+        for built in _cut(root, level, exchange, words):
+            if isinstance(built, Drop):
+                yield built
+            else:
+                used.update(part.ref or "" for turn in built.turns for part in turn.parts)
+                yield _episode(level, name, built)
+    clips = {make_reference("fillets", _relative(level, path.stem)) for path in (root / f"sound/{level}/cs").iterdir()}
+    if alone := clips - used:
+        yield Drop(item, "no_answer", f"{len(alone)} of {len(clips)} clips are in no exchange of the two fish.")
+
+
+def read_dialogs(script: str) -> dict[str, str]:
+    """Return the Czech words by id, from the text of a `dialogs_cs.lua`."""
+    return {call[1]: re.sub(r"\\(.)", r"\1", call[4]).strip() for call in _DIALOG.finditer(script)}
+
+
+def read_exchanges(code: Iterable[str]) -> Iterator[list[Line]]:
+    """Yield the lines that are queued one after another, where both fish speak.
+
+    Args:
+        code (`Iterable[str]`): Lines of Lua code.
+    """
+    exchange: list[Line] = []
+    depth = 0
+    for line in [*code, "return"]:
+        if queued := _LINE.fullmatch(line):
+            exchange.append(Line(*queued.groups()))
+        elif _OPENING.fullmatch(line):
+            depth += 1 if exchange else 0
+        elif _CLOSING.fullmatch(line) and depth:
+            depth -= 1
+        elif not _PASSING.fullmatch(line):
+            if len({queued.fish for queued in exchange}) == 2:
+                yield exchange
+            exchange, depth = [], 0
+
+
+def _cut(root: Path, level: str, exchange: list[Line], words: Mapping[str, str]) -> Iterator[Stretch | Drop]:
+    utterances = []
+    for index, (fish, dialog) in enumerate(exchange):
+        item, relative = f"fillets {level}/{dialog}", _relative(level, dialog)
+        clip = find_clip(root, relative, item)
+        if isinstance(clip, Drop):
+            yield clip
+        elif not words.get(dialog):
+            yield Drop(item, "missing_text", "dialogs_cs.lua has no words for it; a turn needs its words.")
+        else:
+            part = Part(words[dialog], str(clip), ref=make_reference("fillets", relative))
+            utterances.append(Utterance(index, fish, part))
+    yield from cut_dialogue(utterances, f"fillets {level}/{exchange[0].dialog}")
+
+
+def _relative(level: str, dialog: str) -> str:
+    return f"sound/{level}/cs/{dialog}.ogg"
+
+
+def _episode(level: str, exchange: str, stretch: Stretch) -> Episode:
+    return Episode(
+        name=f"{level}/{exchange}/{stretch.first}",
+        source="fillets",
+        subset="semi_wild",
+        group=level,
+        turns=stretch.turns,
+        primary=UNKNOWN,
+        secondary=UNKNOWN,
+        language="cs",
+        license="GPL-2.0-only",
+    )

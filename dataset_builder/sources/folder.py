@@ -1,0 +1,184 @@
+"""Your own recordings: dialogues that are cut and transcribed already, or long recordings for the pipeline.
+
+Origin, size, language and licence: yours; every item says its language and licence. Expected tree, where audio may lie
+anywhere below the folder and in any format that the package decodes:
+
+    manifest.jsonl      one object a line, see below
+    **/*.wav, ...       the recordings that it names
+
+A line with `turns` is a dialogue (an even number, at most 16, of alternating turns that begin with `user`):
+
+    {"id": "call-17", "language": "en", "license": "CC-BY-4.0", "subset": "wild", "turns": [
+      {"role": "user", "text": "so, um, hello", "audio": "calls/17.wav", "start_s": 0.0, "end_s": 2.5}, ...]}
+
+`group` (what must not meet two splits; the id by default), `primary`, `secondary`, `start_s` and `end_s` (the whole
+file by default) may be left out. A line with `audio` in place of `turns` is a long recording. `language`, `license`
+and `subset` (`wild` by default) may be given once for all as options. Other keys are refused: they may be misspelt.
+
+Without a manifest every audio or video file below the folder is a long recording, and the options are needed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sdiareward.dataset_builder.references import make_reference
+from sdiareward.dataset_builder.schema import (
+    MODALITY_SUBSETS,
+    UNKNOWN,
+    Drop,
+    Episode,
+    Part,
+    Recording,
+    Turn,
+    stable_id,
+    validate_episode,
+)
+from sdiareward.dataset_builder.sources.reading import find_clip, read_json_lines
+
+
+MANIFEST = "manifest.jsonl"
+_REQUIRED = ("language", "license", "subset")
+_COMMON_KEYS = {"id", *_REQUIRED}
+_DIALOGUE_KEYS = _COMMON_KEYS | {"group", "primary", "secondary", "turns"}
+_RECORDING_KEYS = _COMMON_KEYS | {"audio"}
+_TURN_KEYS = {"role", "text", "audio", "start_s", "end_s"}
+# Ids of recordings name the files of the pipeline's stages.
+_RECORDING_ID = re.compile(r"\w[\w.-]{0,99}")
+_AUDIO_SUFFIXES = {".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".oga", ".ogg", ".opus", ".wav", ".weba", ".wma"}
+_SUFFIXES = _AUDIO_SUFFIXES | {".mka", ".mkv", ".mov", ".mp4", ".webm"}
+
+
+def items(
+    path: Path | None = None, *, language: str | None = None, license: str | None = None, subset: str = "wild"
+) -> Iterator[Episode | Recording | Drop]:
+    """Yield the dialogues and long recordings of a folder, in the manifest's order or that of the file names.
+
+    Args:
+        path (`Path`): The folder.
+        language (`str`, *optional*): BCP-47 tag of what does not say its own.
+        license (`str`, *optional*): SPDX id or name of the licence, likewise.
+        subset (`str`, *optional*, defaults to `"wild"`): `wild`, `semi_wild` or `scripted`, likewise.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or neither manifest nor recording in it.
+        ValueError: `subset` is unknown, or there is no manifest and language or licence are not given.
+    """
+    if path is None or not path.is_dir():
+        raise FileNotFoundError(f"{path}: no such folder; give the folder of your recordings.")
+    if subset not in MODALITY_SUBSETS:
+        raise ValueError(f"subset is {subset!r}; it must be one of {list(MODALITY_SUBSETS)}.")
+    defaults = {"language": language, "license": license, "subset": subset}
+    if (path / MANIFEST).is_file():
+        yield from _read_manifest(path, defaults)
+    elif language and license:
+        yield from _list_recordings(path, {"language": language, "license": license, "subset": subset})
+    else:
+        raise ValueError(f"{path}: has no {MANIFEST}; write one, or give language and license as options.")
+
+
+def _read_manifest(root: Path, defaults: Mapping[str, str | None]) -> Iterator[Episode | Recording | Drop]:
+    seen: set[str] = set()
+    for item, line in read_json_lines(root / MANIFEST, "folder"):
+        row = line if isinstance(line, Drop) else _check_row(line, defaults, seen, item)
+        if isinstance(row, Drop):
+            yield row
+        else:
+            seen.add(row["id"])
+            yield _episode(root, row, item) if "turns" in row else _recording(root, row, item)
+
+
+def _check_row(
+    line: Mapping[str, Any], defaults: Mapping[str, str | None], seen: set[str], item: str
+) -> dict[str, Any] | Drop:
+    row = {**{key: value for key, value in defaults.items() if value}, **line}
+    known = _DIALOGUE_KEYS if "turns" in row else _RECORDING_KEYS
+    if unknown := sorted(set(row) - known):
+        return Drop(item, "unknown_key", f"has the keys {unknown}; it may have {sorted(known)}.")
+    texts = [*_COMMON_KEYS, *({"group", "primary", "secondary"} & set(row))]
+    if bad := sorted(key for key in texts if not (isinstance(row.get(key), str) and row[key].strip())):
+        return Drop(item, "missing_field", f"{bad} are absent or no text; write them in the line or as options.")
+    if row["subset"] not in MODALITY_SUBSETS:
+        return Drop(item, "bad_subset", f"subset is {row['subset']!r}; use one of {list(MODALITY_SUBSETS)}.")
+    if row["id"] in seen:
+        return Drop(item, "duplicate", f"id {row['id']!r} was used by an earlier line; the first is kept.")
+    return row
+
+
+def _recording(root: Path, row: Mapping[str, Any], item: str) -> Recording | Drop:
+    if not _RECORDING_ID.fullmatch(row["id"]):
+        return Drop(item, "bad_id", f"id is {row['id']!r}; letters, digits, '_', '.', '-' only, as it names files.")
+    clip = _clip(root, row, item)
+    if isinstance(clip, Drop):
+        return clip
+    ref = make_reference("folder", row["audio"])
+    return Recording(row["id"], str(clip), ref, "folder", row["subset"], row["language"], row["license"])
+
+
+def _clip(root: Path, row: Mapping[str, Any], item: str) -> Path | Drop:
+    if not (isinstance(row.get("audio"), str) and row["audio"]):
+        return Drop(item, "missing_audio", f"audio is {row.get('audio')!r}; a path below the folder is needed.")
+    return find_clip(root, row["audio"], item)
+
+
+def _episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Drop:
+    turns = []
+    for position, turn in enumerate(row["turns"] if isinstance(row["turns"], list) else ()):
+        built = _turn(root, turn, f"{item} turn {position}")
+        if isinstance(built, Drop):
+            return built
+        turns.append(built)
+    episode = Episode(
+        name=row["id"],
+        source="folder",
+        subset=row["subset"],
+        group=row.get("group", row["id"]),
+        turns=tuple(turns),
+        primary=row.get("primary", UNKNOWN),
+        secondary=row.get("secondary", UNKNOWN),
+        language=row["language"],
+        license=row["license"],
+    )
+    try:
+        validate_episode(episode)
+    except ValueError as error:
+        return Drop(item, "bad_turns", str(error))
+    return episode
+
+
+def _turn(root: Path, turn: Any, item: str) -> Turn | Drop:
+    if not isinstance(turn, dict) or set(turn) - _TURN_KEYS:
+        return Drop(item, "bad_turns", f"is {str(turn)[:80]}; an object with {sorted(_TURN_KEYS)} is needed.")
+    text, start_s, end_s = turn.get("text"), turn.get("start_s", 0.0), turn.get("end_s")
+    if not (isinstance(text, str) and text.strip()):
+        return Drop(item, "missing_text", f"text is {text!r}; a turn needs its words.")
+    if not (_is_time(start_s) and (end_s is None or (_is_time(end_s) and start_s < end_s))):
+        return Drop(item, "bad_times", f"start_s {start_s!r}, end_s {end_s!r}: 0 <= start_s < end_s is needed.")
+    clip = _clip(root, turn, item)
+    if isinstance(clip, Drop):
+        return clip
+    ref = make_reference("folder", turn["audio"])
+    return Turn(turn.get("role", ""), (Part(text.strip(), str(clip), start_s, end_s, ref),))
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+
+
+def _list_recordings(root: Path, common: Mapping[str, str]) -> Iterator[Recording | Drop]:
+    relatives = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    relatives = [name for name in relatives if Path(name).suffix.lower() in _SUFFIXES and "/." not in f"/{name}"]
+    if not relatives:
+        raise FileNotFoundError(f"{root}: holds neither {MANIFEST} nor recordings ({', '.join(sorted(_SUFFIXES))}).")
+    for relative in relatives:
+        clip = find_clip(root, relative, f"folder {relative}")
+        if isinstance(clip, Drop):
+            yield clip
+            continue
+        name = re.sub(r"[^\w.-]+", "-", relative).strip(".-")[:60]
+        recording_id = f"{name}-{stable_id(relative)[:8]}"
+        yield Recording(recording_id, str(clip), make_reference("folder", relative), "folder", **common)

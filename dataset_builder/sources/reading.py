@@ -1,0 +1,94 @@
+"""Read what somebody else wrote (tables, manifests, clips) so that one bad line or file costs only itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sdiareward.dataset_builder.references import inside
+from sdiareward.dataset_builder.schema import Drop
+
+
+# Windows-1252 puts quotes and dashes where Unicode has control characters that no transcript means.
+_WINDOWS_CHARACTERS = {
+    code: bytes([code]).decode("cp1252") for code in range(0x80, 0xA0) if code not in (0x81, 0x8D, 0x8F, 0x90, 0x9D)
+}
+
+
+def find_clip(root: Path, relative: str, item: str) -> Path | Drop:
+    """Return the file `root / relative`, or why it cannot be used.
+
+    Args:
+        root (`Path`): Folder of the corpus.
+        relative (`str`): Path as a table or manifest gives it.
+        item (`str`): What to call it in the report.
+
+    Returns:
+        `Path` or `Drop`: Of kind `outside_root`, `missing_audio` or `empty_audio`.
+    """
+    try:
+        path = inside(root, relative)
+        size = path.stat().st_size if path.is_file() else None
+    except ValueError as error:
+        return Drop(item, "outside_root", str(error))
+    except OSError as error:
+        return Drop(item, "missing_audio", f"{relative}: {error.strerror}; a readable file is needed.")
+    if size is None:
+        return Drop(item, "missing_audio", f"{relative}: no such file under {root}.")
+    if size == 0:
+        return Drop(item, "empty_audio", f"{relative}: has 0 bytes; get the file again.")
+    return path
+
+
+def existing_file(root: Path, relative: str) -> Path:
+    """Return `root / relative`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The path climbs out of `root`.
+    """
+    path = inside(root, relative)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: not found; get the corpus as the card of its source says.")
+    return path
+
+
+def read_json_lines(path: Path, label: str) -> Iterator[tuple[str, dict[str, Any] | Drop]]:
+    """Yield `(item, object)` for each line of a JSONL file; a `Drop` stands in for what is no object.
+
+    Args:
+        path (`Path`): The file.
+        label (`str`): What to call it; an item is `label`, file name and line number.
+    """
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                item = f"{label} {path.name} line {number}"
+                yield item, _parse_line(line, item)
+
+
+def _parse_line(line: bytes, item: str) -> dict[str, Any] | Drop:
+    try:
+        value = json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        return Drop(item, "not_utf8", f"byte {line[error.start]:#04x} at {error.start}: save the file as UTF-8.")
+    except (ValueError, RecursionError) as error:
+        return Drop(item, "not_json", f"{error}; one JSON object a line is needed.")
+    if not isinstance(value, dict):
+        return Drop(item, "not_json", f"found {type(value).__name__}; one JSON object a line is needed.")
+    return value
+
+
+def decode_table_line(line: bytes) -> str:
+    """Decode a line of a table that may be UTF-8, Windows-1252, or one saved as the other.
+
+    Args:
+        line (`bytes`): A line; each is decoded by itself, so that one stray byte does not change the others.
+    """
+    try:
+        text = line.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = line.decode("latin-1")
+    return text.translate(_WINDOWS_CHARACTERS)
