@@ -349,13 +349,9 @@ class ChatClient:
         if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
             return EndpointError(f"the endpoint does not accept the key in {self.settings.api_key_env} ({what}).")
         if isinstance(error, openai.NotFoundError):
-            return EndpointError(
-                f"the endpoint does not know {self.settings.model!r} ({what}); check model, base_url."
-            )
+            return EndpointError(f"the endpoint does not know {self.settings.model!r} ({what}); check base_url.")
         if isinstance(error, openai.RateLimitError):
-            return EndpointError(
-                f"the endpoint's limit is used up {tries} ({what}); lower concurrency or go on later."
-            )
+            return EndpointError(f"the endpoint's limit is used up {tries} ({what}); go on later.")
         if isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError):
             return EndpointError(f"the endpoint cannot be reached {tries} ({what}); check base_url.")
         return ChatError(f"the endpoint gave no answer {tries} ({what}).")
