@@ -106,8 +106,7 @@ def test_the_card_counts_what_the_report_counts(built):
 def test_a_killed_build_goes_on_without_making_a_pair_twice(write_config, monkeypatch, tmp_path):
     path = write_config(sources=[{"name": "sample", "limit": 4}], num_workers=1)
     monkeypatch.setattr(builder, "_write_shards", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        main(["build", "--config", str(path)])
+    assert main(["build", "--config", str(path)]) == 130
     parts = sorted((tmp_path / "sdiareward" / ".parts").glob("*.parquet"))
     assert len(parts) >= 4
     parts[0].unlink()
@@ -133,8 +132,36 @@ def test_a_bad_recording_is_skipped_with_its_reason_and_fails_a_strict_build(wri
     assert main(["build", "--config", str(path), "--strict"]) == 1
     report = json.loads((tmp_path / "sdiareward" / "report.json").read_text())
     assert [rows[0]["name"] in entry["item"] for entry in report["skipped"]] == [True]
-    assert "cannot be decoded" in report["skipped"][0]["reason"]
+    assert "is not audio, or is damaged" in report["skipped"][0]["reason"]
     assert sum(row["pairs"] for row in report["pairs"]) == 2
+
+
+def test_a_second_build_does_nothing(write_config, tmp_path, capsys, monkeypatch):
+    path = write_config(sources=[{"name": "sample", "limit": 2}], num_workers=1)
+    assert main(["build", "--config", str(path)]) == 0
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "sdiareward").rglob("*")}
+    first = capsys.readouterr().out
+    monkeypatch.setattr(builder, "_make_pairs", None)
+    assert main(["build", "--config", str(path)]) == 0
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "sdiareward").rglob("*")} == files
+    assert capsys.readouterr().out == first
+
+
+def test_a_dry_run_counts_the_pairs_and_writes_nothing(write_config, tmp_path, capsys):
+    assert main(["build", "--config", str(write_config()), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    # Eight recordings and four scripts; two of the recordings are in test and get the left-out synthesizer too.
+    assert "14 pairs" in out
+    assert "by criterion: colloquialness 4, modality 10" in out
+    assert not (tmp_path / "sdiareward").exists()
+
+
+def test_a_turn_says_where_its_recording_is_and_a_synthetic_one_who_spoke_it(built):
+    row = load_pairs(built / "sdiareward", "train", name="modality")[0]
+    for chosen, rejected in zip(row["chosen"], row["rejected"], strict=True):
+        assert all(part["uri"].startswith("sample:") for part in chosen["audio_ref"])
+        assert [part["uri"] for part in rejected["audio_ref"]] == ["synthetic:espeak-ng"] * len(chosen["audio_ref"])
+        assert " ".join(part["text"] for part in chosen["audio_ref"]) == chosen["text"]
 
 
 BAD_CONFIGS = {
