@@ -80,7 +80,7 @@ def choose_references(turns: Sequence[Clip], settings: ReferenceSettings | None 
         settings (`ReferenceSettings`, *optional*): Limits; defaults to the paper's.
 
     Returns:
-        `dict[str, tuple[int, ...]]`: By role, in the order in which they first speak: the positions in `turns` of those
+        `dict[str, tuple[int, ...]]`: By role, in the order in which they first speak: the positions of the turns
         whose recordings, one after another, are the reference.
 
     Raises:

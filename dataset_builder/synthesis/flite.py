@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from pathlib import Path
@@ -21,7 +22,13 @@ class FliteSynthesizer:
     """Four English voices, statistical and diphone."""
 
     uses_reference = False
-    version = "flite"
+    is_deterministic = True
+
+    def __init__(self) -> None:
+        printed = subprocess.run(["flite", "--version"], capture_output=True, text=True, timeout=_TIMEOUT_S)
+        # "  version: flite-2.2-current Sep 2018 (...)"
+        found = re.search(r"flite-(\S+)", printed.stdout + printed.stderr)
+        self.version = f"flite {found[1]}" if found else "flite"
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Speak `text`; see `Synthesizer.speak`."""

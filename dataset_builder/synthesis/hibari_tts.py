@@ -15,6 +15,7 @@ class HibariSynthesizer:
     """One American voice at three speaking rates."""
 
     uses_reference = False
+    is_deterministic = True
 
     def __init__(self) -> None:
         from hibari import Hibari

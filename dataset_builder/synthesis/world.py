@@ -24,6 +24,7 @@ class WorldSynthesizer:
     """The recorded speaker with flattened pitch."""
 
     uses_reference = True
+    is_deterministic = True
 
     def __init__(self) -> None:
         with warnings.catch_warnings():
