@@ -205,9 +205,12 @@ def _finished(output: Path, plan_id: str) -> dict[str, Any] | None:
 
 
 def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
-    missing = sorted({plan.synthesizer for plan in plans if not is_available(plan.synthesizer)})
-    if missing:
-        raise ValueError(f"synthesizers {missing} are not installed; install them or take them out of the config.")
+    options = {plan.synthesizer: plan.options for plan in plans}
+    if missing := sorted(name for name in options if not is_available(name, options[name])):
+        raise ValueError(
+            f"synthesizers {missing} cannot be used: they are not installed, or work by synthesizer_options that are "
+            "not given; install them or take them out of the config."
+        )
 
 
 def _part_path(parts: Path, plan: PairPlan) -> Path:

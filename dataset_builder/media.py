@@ -44,22 +44,23 @@ class _Track:
     tolerance_s: float
 
 
-def read_media(source: str | Path | bytes, *, name: str | None = None) -> np.ndarray:
+def read_media(source: str | Path | bytes, *, name: str | None = None, max_s: float | None = None) -> np.ndarray:
     """Read a short clip of any format as a mono array at 16 kHz; equal to `read_audio` where that can decode it.
 
     Args:
         source (`str`, `Path` or `bytes`): A file, or an encoded file in memory.
         name (`str`, *optional*): What to call the clip in an error, for instance `"meld dia3_utt2"`.
+        max_s (`float`, *optional*): Refuse what lasts longer, before memory is spent on it.
 
     Returns:
         `np.ndarray` of shape `(num_samples,)`, float32, finite, at least `MIN_SAMPLES` long.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        AudioError: The clip is empty, undecodable, cut off, too short, or holds NaN or infinity.
+        AudioError: The clip is empty, undecodable, cut off, too short, too long, or holds NaN or infinity.
     """
     label = name or _label(source)
-    blocks = list(_decode_blocks(source, label))
+    blocks = list(_decode_blocks(source, label, max_s))
     return read_audio(np.concatenate(blocks) if blocks else np.zeros(0, np.float32), name=label)
 
 
@@ -147,8 +148,8 @@ def _decode_blocks(source: str | Path | bytes, label: str, max_s: float | None =
     track = _open_track(source, label)
     if max_s is not None and (track.promised_s or 0) > max_s:
         raise AudioError(
-            f"{label}: lasts {(track.promised_s or 0) / 3600:.1f} h; at most {max_s / 3600:.1f} h fit in one WAV "
-            "file; split the recording."
+            f"{label}: lasts {(track.promised_s or 0) / 3600:.2f} h; at most {max_s / 3600:.2f} h can be taken at "
+            "once; cut it, or let the pipeline cut it as a long recording."
         )
     stream = soxr.ResampleStream(track.rate, SAMPLING_RATE, 1, dtype="float32", quality="HQ")
     num_frames = 0
@@ -157,7 +158,7 @@ def _decode_blocks(source: str | Path | bytes, label: str, max_s: float | None =
         if not np.isfinite(block).all():
             raise AudioError(f"{label}: holds NaN or infinite samples before {num_frames / track.rate:.1f} s.")
         if max_s is not None and num_frames > max_s * track.rate:
-            raise AudioError(f"{label}: is longer than the {max_s / 3600:.1f} h of a WAV file; split the recording.")
+            raise AudioError(f"{label}: lasts longer than the {max_s / 3600:.2f} h that can be taken at once; cut it.")
         yield block if track.rate == SAMPLING_RATE else stream.resample_chunk(block)
     decoded_s = num_frames / track.rate
     if track.promised_s is not None and decoded_s < track.promised_s - track.tolerance_s:

@@ -21,7 +21,7 @@ from sdiareward.dataset_builder.inspection import require_sound
 from sdiareward.dataset_builder.media import read_media, read_span
 from sdiareward.dataset_builder.reference_clips import Clip, choose_references
 from sdiareward.dataset_builder.references import SYNTHETIC
-from sdiareward.dataset_builder.schema import MAX_TURN_S, ROLES, Episode, Part, ScriptPair, Turn, stable_id
+from sdiareward.dataset_builder.schema import MAX_TURN_S, MAX_TURNS, ROLES, Episode, Part, ScriptPair, Turn, stable_id
 from sdiareward.dataset_builder.splits import choose_synthesizers, split_unit
 from sdiareward.dataset_builder.synthesis import ReferenceClip, load_synthesizer
 
@@ -30,6 +30,8 @@ from sdiareward.dataset_builder.synthesis import ReferenceClip, load_synthesizer
 _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
 
 
+# A file that turns are cut from holds an episode at most; longer ones are the pipeline's.
+_MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
 # Where an engine is reached and how long to wait does not change what it says.
 _SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries"}
 
@@ -244,7 +246,11 @@ def read_part(part: Part, label: str) -> np.ndarray:
         raise AudioError(f"{label}: there is no recording of {part.text!r}.")
     if isinstance(part.audio, str) and part.audio.endswith(".wav") and part.end_s is not None:
         return require_sound(read_span(part.audio, part.start_s, part.end_s), label)
-    array = _read_file(part.audio) if isinstance(part.audio, str) else read_media(part.audio, name=label)
+    array = (
+        _read_file(part.audio)
+        if isinstance(part.audio, str)
+        else read_media(part.audio, name=label, max_s=_MAX_FILE_S)
+    )
     end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
     return require_sound(array[round(part.start_s * SAMPLING_RATE) : end], label)
 
@@ -252,7 +258,7 @@ def read_part(part: Part, label: str) -> np.ndarray:
 @lru_cache(maxsize=4)
 def _read_file(path: str) -> np.ndarray:
     """Read a recording that several parts are cut from once."""
-    return read_media(path)
+    return read_media(path, max_s=_MAX_FILE_S)
 
 
 def _join(parts: list[np.ndarray], trim_db: float | None) -> np.ndarray:
