@@ -11,6 +11,7 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -29,6 +30,8 @@ _CHARS_UTF8 = 1
 _RATE_PARAMETER = 1
 # Seed of the breath noise; any number will do.
 _SEED = 1
+# The library has one state per process; two threads in it at a time crash.
+_LOCK = threading.Lock()
 _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p)
 
 
@@ -56,7 +59,7 @@ class EspeakSynthesizer:
 
         # The library keeps the pointer: the callback object must live as long as it does.
         callback = _CALLBACK(receive)
-        with self._fresh_library() as (library, sampling_rate):
+        with _LOCK, self._fresh_library() as (library, sampling_rate):
             library.espeak_SetSynthCallback(callback)
             status = library.espeak_SetVoiceByName(_VOICES[voice % len(_VOICES)])
             if status != 0:
