@@ -17,7 +17,7 @@ from sdiareward.dataset_builder.schema import MAX_TURNS, ROLES, UNKNOWN, Drop, P
 class Utterance(NamedTuple):
     """A line of a dialogue: its number in it, who says it, the recording, and its two labels (Table 5)."""
 
-    index: int
+    number: int
     speaker: str
     part: Part
     primary: str = UNKNOWN
@@ -40,7 +40,7 @@ def cut_dialogue(utterances: Sequence[Utterance], item: str) -> Iterator[Stretch
     """Yield the episodes of a dialogue, and a `Drop` for every turn that belongs to none.
 
     Args:
-        utterances (`Sequence[Utterance]`): Sorted by `index`; a jump in it marks an utterance that is missing.
+        utterances (`Sequence[Utterance]`): Sorted by `number`; a jump in it marks an utterance that is missing.
         item (`str`): What to call the dialogue in the report.
     """
     for run in _unbroken(utterances):
@@ -53,14 +53,14 @@ def cut_dialogue(utterances: Sequence[Utterance], item: str) -> Iterator[Stretch
             else:
                 first = turns[start][0]
                 reason = f"{first.part.text!r} has no neighbour left to make an exchange with."
-                yield Drop(f"{item} utterance {first.index}", "no_answer", reason)
+                yield Drop(f"{item} utterance {first.number}", "no_answer", reason)
             start += max(length, 1)
 
 
 def _unbroken(utterances: Sequence[Utterance]) -> Iterator[list[Utterance]]:
     """Split where the numbering jumps."""
     # Along an unbroken run, number and position grow together.
-    for _, run in groupby(enumerate(utterances), key=lambda pair: pair[1].index - pair[0]):
+    for _, run in groupby(enumerate(utterances), key=lambda pair: pair[1].number - pair[0]):
         yield [utterance for _, utterance in run]
 
 
@@ -74,7 +74,7 @@ def _num_alternating(turns: Sequence[Sequence[Utterance]]) -> int:
 def _stretch(turns: Sequence[Sequence[Utterance]]) -> Stretch:
     last = turns[-1][-1]
     return Stretch(
-        first=turns[0][0].index,
+        first=turns[0][0].number,
         turns=tuple(
             Turn(ROLES[position % 2], tuple(utterance.part for utterance in turn))
             for position, turn in enumerate(turns)
