@@ -21,7 +21,7 @@ from sdiareward.dataset_builder.synthesis import (
     Synthesizer,
     load_synthesizer,
 )
-from sdiareward.dataset_builder.synthesis.soulx_podcast import to_turns
+from sdiareward.dataset_builder.synthesis.soulx_podcast import build, to_turns
 from sdiareward.dataset_builder.synthesis.soulx_script import make_script
 
 
@@ -336,13 +336,13 @@ def test_every_failure_of_a_soulx_server_is_an_error_with_its_reason(soulx_serve
         soulx(soulx_server, timeout_s=0.3).speak_dialogue([("user", "Good.")], references)
 
 
-def test_a_model_needs_the_package_and_the_error_says_how_to_get_it():
+def test_a_model_needs_its_folder_and_the_package_and_the_error_says_how_to_get_it(tmp_path):
     with pytest.raises(SynthesisError, match="'soulx-podcast' is not installed; put a clone.*PYTHONPATH.*'base_url'"):
-        load_synthesizer("soulx-podcast", {"model_path": "SoulX-Podcast-1.7B"})
+        load_synthesizer("soulx-podcast", {"model_path": str(tmp_path)})
     with pytest.raises(SynthesisError, match="soulxpodcast cannot be imported .*No module named"):
-        from sdiareward.dataset_builder.synthesis.soulx_podcast import build
-
-        build(model_path="SoulX-Podcast-1.7B")
+        build(model_path=str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="nowhere: no such folder"):
+        build(model_path=str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(

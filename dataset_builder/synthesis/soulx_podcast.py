@@ -41,6 +41,7 @@ class SoulXPodcast:
         fp16_flow (`bool`): Run the flow model in half precision.
 
     Raises:
+        FileNotFoundError: There is no such folder.
         SynthesisError: `soulxpodcast` cannot be imported.
     """
 
@@ -56,6 +57,8 @@ class SoulXPodcast:
         llm_engine: str = "hf",
         fp16_flow: bool = False,
     ) -> None:
+        if not Path(model_path).is_dir():
+            raise FileNotFoundError(f"{model_path}: no such folder; 'model_path' is that of SoulX-Podcast's model.")
         try:
             from soulxpodcast.utils import commons, infer_utils, parser
         except ImportError as error:
@@ -98,10 +101,12 @@ class SoulXPodcast:
                 path.write_bytes(recording)
             inputs = self._parse(script.as_json([str(path) for path in paths]))
             keys = ("text", "prompt_wav", "prompt_text", "use_dialect_prompt", "dialect_prompt_text")
-            with chdir(folder):
-                data: dict[str, Any] = self._prepare(self._dataset, *(inputs[key] for key in keys))
-        if cache := sys.modules.get("soulxpodcast.utils.prompt_cache"):
-            cache.PROMPT_FEATURE_CACHE.clear()
+            try:
+                with chdir(folder):
+                    data: dict[str, Any] = self._prepare(self._dataset, *(inputs[key] for key in keys))
+            finally:
+                if cache := sys.modules.get("soulxpodcast.utils.prompt_cache"):
+                    cache.PROMPT_FEATURE_CACHE.clear()
         return data
 
 
@@ -132,6 +137,7 @@ def build(
 
     Raises:
         ValueError: Both or neither of `model_path` and `base_url` are given, or an option does not exist.
+        FileNotFoundError: There is no folder `model_path`, or no recording of a voice.
         SynthesisError: `soulxpodcast` cannot be imported.
     """
     if unknown := sorted(set(sampling) - set(Sampling.__dataclass_fields__)):
