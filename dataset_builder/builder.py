@@ -180,9 +180,9 @@ def _read_sources(config: BuildConfig, drops: list[Drop], dry_run: bool) -> Iter
 
 
 def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, drops: list[Drop]) -> Iterator[Episode]:
-    from sdiareward.dataset_builder.pipeline import PipelineSettings, run_pipeline
+    from sdiareward.dataset_builder.pipeline import make_settings, run_pipeline
 
-    settings = PipelineSettings.from_mapping(config.pipeline or {})
+    settings = make_settings(config.pipeline or {})
     work = Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
     result = run_pipeline(recordings, settings, work, engine=config.engine, num_workers=config.num_workers)
     drops += result.drops

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from sdiareward.dataset_builder.reference_clips import Clip, choose_references
 from sdiareward.dataset_builder.references import SYNTHETIC
 from sdiareward.dataset_builder.schema import MAX_TURN_S, MAX_TURNS, ROLES, Episode, Part, ScriptPair, Turn, stable_id
 from sdiareward.dataset_builder.splits import choose_synthesizers, split_unit
-from sdiareward.dataset_builder.synthesis import ReferenceClip, load_synthesizer
+from sdiareward.dataset_builder.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 
 
 # Between the parts of a turn, the same on both sides.
@@ -32,8 +33,9 @@ _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
 
 # A file that turns are cut from holds an episode at most; longer ones are the pipeline's.
 _MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
-# Where an engine is reached and how long to wait does not change what it says.
-_SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries"}
+# Where an engine is reached and how long to wait does not change what it says; neither does the folder of a file.
+_SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries", "poll_s"}
+_FILE_OPTIONS = {"model_path", "audio"}
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,20 @@ class PairPlan:
             return self.known_pair_id
         words = [turn.text for side in (self.chosen, self.rejected) for turn in side.turns]
         names = (self.chosen.source, self.chosen.name, self.rejected.name)
-        options = {key: value for key, value in self.options.items() if key not in _SILENT_OPTIONS}
+        options = _audible(self.options)
         engine = [self.synthesizer, json.dumps(options, sort_keys=True)] if options else [self.synthesizer]
         return stable_id(self.criterion, *names, *engine, self.channel, *words)
+
+
+def _audible(options: Any) -> Any:
+    """Return the options of an engine that change what it says, the same on any machine."""
+    if not isinstance(options, Mapping):
+        return options
+    return {
+        key: Path(value).name if key in _FILE_OPTIONS else _audible(value)
+        for key, value in options.items()
+        if key not in _SILENT_OPTIONS
+    }
 
 
 @dataclass(frozen=True)
@@ -196,16 +209,14 @@ def _recorded(episode: Episode, label: str) -> list[list[np.ndarray]]:
 def _spoken(plan: PairPlan, episode: Episode, label: str) -> list[list[np.ndarray]]:
     """Return the synthetic speech of each turn, by part where the engine speaks one text at a time."""
     engine = load_synthesizer(plan.synthesizer, plan.options)
-    if getattr(engine, "needs_references", False):
+    if isinstance(engine, DialogueSynthesizer):
         lines = [(turn.role, turn.text) for turn in episode.turns]
         arrays = engine.speak_dialogue(lines, _reference_clips(plan, label))
-        sources = [[_native(array, episode)] for array in arrays]
-    else:
-        sources = [_spoken_parts(plan, episode, turn, engine, label) for turn in episode.turns]
-    return sources
+        return [[_native(array, episode)] for array in arrays]
+    return [_spoken_parts(plan, episode, turn, engine, label) for turn in episode.turns]
 
 
-def _spoken_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Any, label: str) -> list[np.ndarray]:
+def _spoken_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesizer, label: str) -> list[np.ndarray]:
     voice = int(stable_id(plan.chosen.group_id, turn.role), 16)
     if engine.uses_reference:
         # Copy-synthesis keeps the recording's channel, so it has been through its codings already.

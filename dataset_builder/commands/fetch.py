@@ -1,0 +1,87 @@
+"""`fetch`: obtain what the sources read: recordings from the web, or scripts from a language model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sdiareward.dataset_builder.commands import add_common_arguments
+from sdiareward.dataset_builder.schema import Drop
+from sdiareward.dataset_builder.settings import make_settings, read_mapping
+
+
+@dataclass(frozen=True)
+class FetchConfig:
+    """What `fetch` obtains: exactly one of the two.
+
+    Args:
+        youtube (`dict`, *optional*): Fields of `fetching.FetchSettings`; the files become the source `youtube`.
+        scripts (`dict`, *optional*): `output` (a JSONL file, which becomes the source `colloquial_scripts`),
+            `endpoint` (fields of `ChatSettings`), `scenarios` (a file instead of the project's own 250), and fields of
+            `scripts_by_llm.ScriptSettings`.
+    """
+
+    youtube: dict[str, Any] | None = None
+    scripts: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.youtube is None) == (self.scripts is None):
+            raise ValueError("exactly one of youtube and scripts must be given.")
+        if self.scripts is not None and not {"output", "endpoint"} <= set(self.scripts):
+            raise ValueError("scripts needs output, a JSONL file, and endpoint, with at least a model.")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_common_arguments(parser, config="youtube or scripts, see FetchConfig")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Fetch what the config names."""
+    config = make_settings(FetchConfig, read_mapping(args.config), str(args.config))
+    if config.youtube is not None:
+        drops = _fetch_recordings(config.youtube, f"{args.config}: youtube", args.dry_run)
+    else:
+        drops = _write_scripts(dict(config.scripts or {}), f"{args.config}: scripts", args.dry_run)
+    for drop in drops:
+        sys.stdout.write(f"  {drop.kind}: {drop.item}: {drop.reason}\n")
+    return 1 if args.strict and drops else 0
+
+
+def _fetch_recordings(values: dict[str, Any], label: str, is_dry: bool) -> list[Drop]:
+    from sdiareward.dataset_builder.fetching import FetchSettings, fetch
+
+    settings = make_settings(FetchSettings, values, label)
+    if is_dry:
+        wanted = [*(channel.url for channel in settings.channels), *settings.videos, *settings.searches]
+        sys.stdout.write(f"{settings.output_dir}: would fetch {settings.format} of {', '.join(wanted)}\n")
+        return []
+    report = fetch(settings)
+    sys.stdout.write(
+        f"{settings.output_dir}: {len(report.fetched)} fetched, {report.num_present} there before, "
+        f"{report.num_other_titles} with other titles, {len(report.drops)} left out\n"
+    )
+    return report.drops
+
+
+def _write_scripts(values: dict[str, Any], label: str, is_dry: bool) -> list[Drop]:
+    from sdiareward.chat_client import ChatClient, ChatSettings
+    from sdiareward.dataset_builder.scripts_by_llm import ScriptSettings, plan_scripts, read_scenarios, write_scripts
+
+    output = Path(values.pop("output"))
+    endpoint = make_settings(ChatSettings, values.pop("endpoint"), f"{label}.endpoint")
+    scenarios = read_scenarios(values.pop("scenarios", None))
+    settings = make_settings(ScriptSettings, values, label)
+    if is_dry:
+        count = len(plan_scripts(scenarios, settings.variations))
+        sys.stdout.write(f"{output}: would write {count} pairs of scripts on {len(scenarios)} scenarios\n")
+        return []
+    client = ChatClient(endpoint, output.with_name(f"{output.name}-answers"))
+    drops = write_scripts(output, client, scenarios, settings)
+    with output.open(encoding="utf-8") as lines:
+        count = sum(1 for _ in lines)
+    sys.stdout.write(f"{output}: {count} pairs of scripts, {len(drops)} left out; {client.usage}\n")
+    return drops
