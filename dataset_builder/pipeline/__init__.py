@@ -1,0 +1,162 @@
+"""From long recordings to dialogues: the audio processing pipeline of section B.1.
+
+Stages, in this order: decode, enhancement, voice activity detection, diarization, turns, speech recognition. The paper
+names diarization before voice activity detection; the turns are formed from the intersection of both, which does not
+depend on the order, and this one spares a diarizer the silence. `turns` says how the rules of the paper are read,
+`stages` what lies in the work directory.
+
+    settings = read_settings("configs/pipeline_offline.yaml")
+    result = run_pipeline(recordings, settings, Path("work"))
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sdiareward.dataset_builder.pipeline.components import ComponentError, require_packages
+from sdiareward.dataset_builder.pipeline.engines import Engine, run_stages
+from sdiareward.dataset_builder.pipeline.settings import PipelineSettings, make_settings, read_settings
+from sdiareward.dataset_builder.pipeline.stages import Job, describe
+from sdiareward.dataset_builder.schema import ROLES, UNKNOWN, Drop, Episode, Part, Recording, Turn
+
+
+__all__ = [
+    "ComponentError",
+    "PipelineResult",
+    "PipelineSettings",
+    "make_settings",
+    "read_settings",
+    "run_pipeline",
+]
+
+
+@dataclass(frozen=True)
+class PipelineResult:
+    """What the pipeline made of the recordings.
+
+    Args:
+        episodes (`list[Episode]`): Sorted by recording and time; `primary` and `secondary` are not annotated yet.
+        drops (`list[Drop]`): Recordings, segments and turns that were left out.
+        stats (`dict`): By stage `recordings`, `audio_s`, `wall_s` and `speed` (seconds of audio per second), from the
+            artifacts, whenever they were made.
+    """
+
+    episodes: list[Episode]
+    drops: list[Drop]
+    stats: dict[str, dict[str, float]]
+
+
+def run_pipeline(
+    recordings: Iterable[Recording],
+    settings: PipelineSettings,
+    work_dir: str | Path,
+    *,
+    engine: Engine = "datasets",
+    num_workers: int = 2,
+) -> PipelineResult:
+    """Cut recordings into episodes, or read what an earlier run already found.
+
+    A recording that cannot be used is a drop and does not stop the others. With the engine `datasets` and more than
+    one worker, or with `ray`, call it under `if __name__ == "__main__":`.
+
+    Args:
+        recordings (`Iterable[Recording]`): What to process.
+        settings (`PipelineSettings`): From `read_settings` or `make_settings`.
+        work_dir (`str` or `Path`): Where results are kept; an interrupted run goes on from there. The episodes refer
+            to audio in it.
+        engine (`str`, *optional*, defaults to `"datasets"`): `"datasets"` or `"ray"`; the output is the same.
+        num_workers (`int`, *optional*, defaults to 2): Processes of `datasets`, or CPUs of a Ray started here.
+
+    Raises:
+        ComponentError: A package or model of the settings is missing.
+        ValueError: The engine is unknown or there is no worker.
+    """
+    if engine not in ("datasets", "ray"):
+        raise ValueError(f"engine is {engine!r}; it must be 'datasets' or 'ray'.")
+    if num_workers < 1:
+        raise ValueError(f"num_workers is {num_workers}; it must be at least 1.")
+    require_packages(settings)
+    jobs, drops = _start_jobs(recordings, Path(work_dir).resolve())
+    rows = [job.to_row() for job in jobs]
+    jobs = [Job.from_row(row) for row in run_stages(rows, settings, engine, num_workers)] if rows else []
+    jobs.sort(key=lambda job: (job.recording.recording_id, job.recording.source))
+    stats: dict[str, dict[str, float]] = {}
+    episodes = []
+    for job in jobs:
+        drops += _collect_drops(job)
+        _count(job, stats)
+        if "asr" in job.artifacts and not job.is_finished:
+            episodes += _make_episodes(job, settings.enhancement.name)
+    return PipelineResult(episodes, drops, stats)
+
+
+def _start_jobs(recordings: Iterable[Recording], work_dir: Path) -> tuple[list[Job], list[Drop]]:
+    jobs, drops = [], []
+    seen: Counter[tuple[str, str]] = Counter()
+    for recording in recordings:
+        name = (recording.source, recording.recording_id)
+        seen[name] += 1
+        if seen[name] > 1:
+            reason = f"number {seen[name]} of this recording_id ({recording.path}); only the first is processed."
+            drops.append(Drop(describe(recording), "duplicate_id", reason))
+        else:
+            jobs.append(Job.start(recording, work_dir))
+    return jobs, drops
+
+
+def _collect_drops(job: Job) -> list[Drop]:
+    drops = []
+    for stage in job.artifacts:
+        artifact = job.artifact(stage)
+        drops += [Drop(**drop) for drop in artifact["drops"]]
+        if artifact["recording_drop"]:
+            drops.append(Drop(describe(job.recording), **artifact["recording_drop"]))
+    if job.failure:
+        drops.append(Drop(describe(job.recording), **job.failure))
+    return drops
+
+
+def _count(job: Job, stats: dict[str, dict[str, float]]) -> None:
+    for stage in job.artifacts:
+        artifact = job.artifact(stage)
+        entry = stats.setdefault(stage, {"recordings": 0, "audio_s": 0.0, "wall_s": 0.0, "speed": 0.0})
+        entry["recordings"] += 1
+        entry["audio_s"] += artifact["audio_s"]
+        entry["wall_s"] += artifact["wall_s"]
+        entry["speed"] = round(entry["audio_s"] / max(entry["wall_s"], 1e-3), 2)
+
+
+def _make_episodes(job: Job, enhancement: str) -> list[Episode]:
+    recording = job.recording
+    ref = _reference(recording.ref, enhancement)
+    audio = str(job.wav)
+    return [
+        Episode(
+            name=f"{recording.recording_id}/{round(turns[0]['start_s'] * 1000)}",
+            source=recording.source,
+            subset=recording.subset,
+            group=recording.recording_id,
+            turns=tuple(_make_turn(index, turn, audio, ref) for index, turn in enumerate(turns)),
+            primary=UNKNOWN,
+            secondary=UNKNOWN,
+            language=recording.language,
+            license=recording.license,
+        )
+        for turns in job.result("asr")["episodes"]
+    ]
+
+
+def _make_turn(index: int, turn: dict[str, Any], audio: str, ref: str) -> Turn:
+    return Turn(ROLES[index % 2], (Part(turn["text"], audio, turn["start_s"], turn["end_s"], ref),))
+
+
+def _reference(ref: str, enhancement: str) -> str:
+    """Return a recording's reference, which says so where the audio was enhanced."""
+    if enhancement == "none":
+        return ref
+    path, separator, member = ref.partition("#")
+    return f"{path}?enhancement={enhancement}{separator}{member}"

@@ -1,0 +1,35 @@
+"""What the components of the stages share: how a missing package or model is told."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from sdiareward.dataset_builder.pipeline.settings import COMPONENTS, PipelineSettings
+
+
+class ComponentError(RuntimeError):
+    """Raised when a component cannot be loaded, so that no recording could be processed; ends the run."""
+
+
+def require_packages(settings: PipelineSettings) -> None:
+    """Check that the packages of all chosen components are installed, without importing them.
+
+    Raises:
+        ComponentError: Some are not; names all of them and what to install.
+    """
+    missing = []
+    for stage in COMPONENTS:
+        chosen = settings.stage(stage)
+        if chosen.package and not _is_installed(chosen.package[0]):
+            others = [component.name for component in COMPONENTS[stage] if component.name != chosen.name]
+            choice = f" or choose {' or '.join(map(repr, others))}" if others else ""
+            missing.append(f"{stage} {chosen.name!r} needs `pip install {chosen.package[1]}`{choice}")
+    if missing:
+        raise ComponentError(f"not installed: {'; '.join(missing)}.")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # A parent package is missing.
+        return False

@@ -1,0 +1,267 @@
+"""Tell who speaks when (section B.1): pyannote's pipeline as in the paper, or Resemblyzer's embeddings in clusters.
+
+The second needs no network and no gated model. It gives every moment of speech to one speaker, so that it finds no
+overlaps, and is only as good as embeddings of 1.6 s: a choice for trying things out and for machines without access.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.dataset_builder.pipeline.components import ComponentError
+from sdiareward.dataset_builder.pipeline.settings import PyannoteSettings, ResemblyzerSettings
+from sdiareward.dataset_builder.pipeline.turns import Segment
+
+
+if TYPE_CHECKING:
+    import soundfile
+
+# What Resemblyzer was trained on.
+_WINDOW_S = 1.6
+_WINDOW_FRAMES = 160
+_FRAME_SAMPLES = 160
+_LEVEL = 10 ** (-30 / 20)
+_BATCH_SIZE = 64
+# Windows on either side that are averaged before clustering: one window of 1.6 s alone says too little.
+_CONTEXT_WINDOWS = 2
+# A stretch of speech is embedded in pieces of at most this many windows.
+_PIECE_WINDOWS = 256
+
+
+class PyannoteDiarizer:
+    """Runs a pipeline of pyannote.audio 4; it reads a whole recording, 0.7 GB for three hours.
+
+    Args:
+        settings (`PyannoteSettings`): Its options.
+
+    Raises:
+        ComponentError: The pipeline cannot be loaded: no access to the gated model, or no network.
+    """
+
+    def __init__(self, settings: PyannoteSettings):
+        import torch
+        from pyannote.audio import Pipeline
+
+        self._settings = settings
+        try:
+            pipeline = Pipeline.from_pretrained(settings.model, token=os.environ.get("HF_TOKEN"))
+        except Exception as error:  # The package and the Hub raise many kinds; each means the same here.
+            raise ComponentError(_no_access(settings.model, str(error))) from error
+        if pipeline is None:
+            raise ComponentError(_no_access(settings.model, "it was not found"))
+        self._pipeline: Any = pipeline.to(torch.device(settings.device))
+
+    def find_speakers(self, wav: Path, speech: Sequence[tuple[float, float]]) -> list[Segment]:
+        """Return who speaks when, overlaps included; `speech` is not used.
+
+        Args:
+            wav (`Path`): A 16 kHz mono WAV.
+            speech (`Sequence[tuple[float, float]]`): Where anyone speaks, in seconds.
+        """
+        import soundfile
+        import torch
+
+        waveform = torch.from_numpy(soundfile.read(wav, dtype="float32", always_2d=True)[0].T)
+        options = {} if self._settings.num_speakers is None else {"num_speakers": self._settings.num_speakers}
+        output = self._pipeline({"waveform": waveform, "sample_rate": SAMPLING_RATE}, **options)
+        # Version 4 wraps the annotation that earlier pipelines return.
+        annotation = getattr(output, "speaker_diarization", output)
+        tracks = annotation.itertracks(yield_label=True)
+        return [Segment(float(span.start), float(span.end), str(label)) for span, _, label in tracks]
+
+
+def _no_access(model: str, error: str) -> str:
+    return (
+        f"diarization: {model} cannot be loaded ({error}); accept its terms on the Hub, set HF_TOKEN to a token that "
+        "may read it, or give a folder that holds the pipeline."
+    )
+
+
+class ResemblyzerDiarizer:
+    """Embeds windows of the speech, clusters them, and smooths the sequence of clusters.
+
+    Args:
+        settings (`ResemblyzerSettings`): Its options.
+    """
+
+    def __init__(self, settings: ResemblyzerSettings):
+        from resemblyzer import VoiceEncoder
+
+        self._settings = settings
+        self._encoder = VoiceEncoder(settings.device, verbose=False)
+
+    def find_speakers(self, wav: Path, speech: Sequence[tuple[float, float]]) -> list[Segment]:
+        """Return who speaks when, at every moment of `speech` one speaker.
+
+        Args:
+            wav (`Path`): A 16 kHz mono WAV.
+            speech (`Sequence[tuple[float, float]]`): Where anyone speaks, in seconds.
+        """
+        if not speech:
+            return []
+        starts_s = [window_starts(start_s, end_s, self._settings.hop_s) for start_s, end_s in speech]
+        embeddings = self._embed(wav, speech, starts_s)
+        stretches = np.split(embeddings, np.cumsum([len(starts) for starts in starts_s])[:-1])
+        centroids = cluster(np.concatenate([_average_neighbours(stretch) for stretch in stretches]), self._settings)
+        segments: list[Segment] = []
+        for (start_s, end_s), starts, stretch in zip(speech, starts_s, stretches, strict=True):
+            labels = smooth(stretch @ centroids.T, self._settings.switch_penalty)
+            segments += _label_stretch(start_s, end_s, starts, labels)
+        return _name_by_appearance(segments)
+
+    def _embed(self, wav: Path, speech: Sequence[tuple[float, float]], starts_s: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the embeddings of all windows, `(num_windows, 256)`, of length 1."""
+        import soundfile
+        import torch
+
+        embeddings = []
+        batch: list[np.ndarray] = []
+        with soundfile.SoundFile(wav) as file, torch.no_grad():
+            for (start_s, end_s), starts in zip(speech, starts_s, strict=True):
+                for mel in _window_mels(file, start_s, end_s, starts):
+                    batch.append(mel)
+                    if len(batch) == _BATCH_SIZE:
+                        embeddings.append(self._encode(batch))
+                        batch = []
+            if batch:
+                embeddings.append(self._encode(batch))
+        return np.concatenate(embeddings)
+
+    def _encode(self, batch: list[np.ndarray]) -> np.ndarray:
+        import torch
+
+        return self._encoder(torch.from_numpy(np.stack(batch)).to(self._encoder.device)).cpu().numpy()
+
+
+def window_starts(start_s: float, end_s: float, hop_s: float) -> np.ndarray:
+    """Return where the windows of 1.6 s of a stretch of speech begin, in seconds; the last ends with the stretch.
+
+    A stretch shorter than a window has one, which begins with it.
+    """
+    last_s = end_s - _WINDOW_S
+    if last_s <= start_s:
+        return np.array([start_s])
+    starts = np.arange(start_s, last_s, hop_s)
+    return np.append(starts, last_s)
+
+
+def _window_mels(
+    file: soundfile.SoundFile, start_s: float, end_s: float, starts_s: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Yield the mel spectrogram `(160, 40)` of each window, at the level that the encoder was trained on."""
+    from resemblyzer import wav_to_mel_spectrogram
+
+    for index in range(0, len(starts_s), _PIECE_WINDOWS):
+        piece = starts_s[index : index + _PIECE_WINDOWS]
+        array = _read(file, piece[0], min(end_s, piece[-1] + _WINDOW_S))
+        if array.size < _WINDOW_S * SAMPLING_RATE - _FRAME_SAMPLES:
+            # Repeated rather than padded: the encoder never saw silence.
+            array = np.resize(array, round(_WINDOW_S * SAMPLING_RATE))
+        mels = wav_to_mel_spectrogram(np.pad(array, (0, _FRAME_SAMPLES)))
+        for window_s in piece:
+            offset = round((window_s - piece[0]) * SAMPLING_RATE)
+            level = float(np.sqrt(np.mean(array[offset : offset + _WINDOW_FRAMES * _FRAME_SAMPLES] ** 2)))
+            frame = offset // _FRAME_SAMPLES
+            # The spectrogram is one of power.
+            yield mels[frame : frame + _WINDOW_FRAMES] * np.float32((_LEVEL / max(level, 1e-6)) ** 2)
+
+
+def _read(file: soundfile.SoundFile, start_s: float, end_s: float) -> np.ndarray:
+    file.seek(round(start_s * SAMPLING_RATE))
+    return file.read(round(end_s * SAMPLING_RATE) - file.tell(), dtype="float32")
+
+
+def _average_neighbours(stretch: np.ndarray) -> np.ndarray:
+    """Return each window's embedding averaged with its neighbours' in the same stretch of speech, of length 1."""
+    sums = np.cumsum(np.pad(stretch, ((1, 0), (0, 0))), axis=0, dtype=np.float64)
+    index = np.arange(len(stretch))
+    first = np.maximum(index - _CONTEXT_WINDOWS, 0)
+    last = np.minimum(index + _CONTEXT_WINDOWS + 1, len(stretch))
+    means = sums[last] - sums[first]
+    return means / np.linalg.norm(means, axis=1, keepdims=True)
+
+
+def cluster(embeddings: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray:
+    """Return the centroids of the speakers by agglomerative clustering.
+
+    A known number of speakers is found with Ward's linkage, which does not spend one of them on a few odd windows; an
+    unknown one with average linkage, whose distances mean the same in every recording.
+
+    Args:
+        embeddings (`np.ndarray` of shape `(num_windows, size)`): Of length 1. An even sample of at most
+            `max_clustered` is clustered.
+        settings (`ResemblyzerSettings`): The number of speakers, or the threshold.
+
+    Returns:
+        `np.ndarray` of shape `(num_speakers, size)`: Of length 1, the speaker with the most windows first.
+    """
+    num_sampled = min(len(embeddings), settings.max_clustered)
+    sample = embeddings[np.linspace(0, len(embeddings) - 1, num_sampled).round().astype(int)]
+    labels = _agglomerate(sample, settings)
+    sizes = np.bincount(labels)
+    smallest = settings.min_cluster_share * num_sampled if settings.num_speakers is None else 0
+    kept = [label for label in np.argsort(-sizes, kind="stable") if sizes[label] >= smallest]
+    centroids = np.stack([sample[labels == label].mean(axis=0) for label in kept or [int(sizes.argmax())]])
+    return centroids / np.linalg.norm(centroids, axis=1, keepdims=True)
+
+
+def _agglomerate(sample: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray:
+    from sklearn.cluster import AgglomerativeClustering
+
+    if len(sample) < max(2, settings.num_speakers or 0):
+        return np.zeros(len(sample), dtype=int)
+    if settings.num_speakers is not None:
+        model = AgglomerativeClustering(settings.num_speakers, linkage="ward")
+    else:
+        model = AgglomerativeClustering(
+            None, distance_threshold=settings.threshold, metric="cosine", linkage="average"
+        )
+    return model.fit_predict(sample)
+
+
+def smooth(similarity: np.ndarray, switch_penalty: float) -> np.ndarray:
+    """Return the sequence of labels with the highest total similarity, less a penalty for each change.
+
+    Args:
+        similarity (`np.ndarray` of shape `(num_windows, num_speakers)`): Of each window to each centroid.
+        switch_penalty (`float`): What a change costs.
+
+    Returns:
+        `np.ndarray` of shape `(num_windows,)`: Labels. With a penalty of 0, the nearest centroid of each window.
+    """
+    num_windows, num_speakers = similarity.shape
+    total = similarity[0].astype(np.float64)
+    came_from = np.zeros((num_windows, num_speakers), dtype=int)
+    for index in range(1, num_windows):
+        best = int(total.argmax())
+        switched = total[best] - switch_penalty
+        is_switch = switched > total
+        came_from[index] = np.where(is_switch, best, np.arange(num_speakers))
+        total = np.where(is_switch, switched, total) + similarity[index]
+    labels = np.empty(num_windows, dtype=int)
+    labels[-1] = int(total.argmax())
+    for index in range(num_windows - 1, 0, -1):
+        labels[index - 1] = came_from[index, labels[index]]
+    return labels
+
+
+def _label_stretch(start_s: float, end_s: float, starts_s: np.ndarray, labels: np.ndarray) -> Iterator[Segment]:
+    """Yield the runs of one label; the speaker changes half way between the centres of two windows."""
+    change = np.flatnonzero(np.diff(labels)) + 1
+    borders_s = (starts_s[change - 1] + starts_s[change] + _WINDOW_S) / 2
+    edges = [start_s, *borders_s.tolist(), end_s]
+    for index, label in enumerate(labels[np.concatenate([[0], change])]):
+        yield Segment(edges[index], edges[index + 1], str(label))
+
+
+def _name_by_appearance(segments: list[Segment]) -> list[Segment]:
+    names: dict[str, str] = {}
+    for segment in segments:
+        names.setdefault(segment.speaker, f"speaker_{len(names)}")
+    return [Segment(segment.start_s, segment.end_s, names[segment.speaker]) for segment in segments]

@@ -1,0 +1,115 @@
+"""Run the stages over many recordings: `datasets` with processes on one machine, or Ray Data on one or many.
+
+Both carry the same rows through the same stages, so that their output is identical; the work directory must be one
+that all machines see.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from sdiareward.dataset_builder.pipeline.components import ComponentError
+from sdiareward.dataset_builder.pipeline.settings import PipelineSettings
+from sdiareward.dataset_builder.pipeline.stages import STAGES
+
+
+Engine = Literal["datasets", "ray"]
+Rows = list[dict[str, str]]
+
+
+def run_stages(rows: Rows, settings: PipelineSettings, engine: Engine, num_workers: int) -> Rows:
+    """Take every row through every stage.
+
+    Args:
+        rows (`list[dict]`): Of jobs.
+        settings (`PipelineSettings`): Of all stages; `num_gpus` and `concurrency` count with `"ray"` only.
+        engine (`str`): `"datasets"` or `"ray"`.
+        num_workers (`int`): Processes of `datasets`; CPUs of a Ray that is started here.
+
+    Raises:
+        ComponentError: A component cannot be loaded.
+    """
+    if engine == "datasets":
+        return _run_with_datasets(rows, settings, num_workers)
+    return _run_with_ray(rows, settings, num_workers)
+
+
+def _run_with_datasets(rows: Rows, settings: PipelineSettings, num_workers: int) -> Rows:
+    import datasets
+
+    table = datasets.Dataset.from_list(rows)
+    num_proc = min(num_workers, len(rows))
+    with _clean_processes():
+        for stage in STAGES:
+            # The stages keep their own results; a cache of rows would hide from them that a file is gone.
+            table = table.map(
+                stage(settings),
+                num_proc=num_proc if num_proc > 1 else None,
+                load_from_cache_file=False,
+                keep_in_memory=num_proc == 1,
+                writer_batch_size=1,
+                desc=stage.name,
+            )
+    return table.to_list()
+
+
+@contextmanager
+def _clean_processes() -> Iterator[None]:
+    """Start the workers of `datasets` from a fresh process: a fork of one that ran torch or CUDA hangs."""
+    import multiprocess
+
+    before = multiprocess.get_start_method(allow_none=True)
+    multiprocess.set_start_method("forkserver" if os.name == "posix" else "spawn", force=True)
+    try:
+        yield
+    finally:
+        multiprocess.set_start_method(before, force=True)
+
+
+def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int) -> Rows:
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise ComponentError("engine 'ray' needs `pip install 'ray[data]'`; or use the engine 'datasets'.") from error
+
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        # The cluster that RAY_ADDRESS names has its own number of CPUs.
+        num_cpus = None if os.environ.get("RAY_ADDRESS") else num_workers
+        ray.init(num_cpus=num_cpus, include_dashboard=False, log_to_driver=False)
+    try:
+        data: ray.data.Dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
+        share = _cpus_of_an_actor(settings)
+        for stage in STAGES:
+            options = settings.stage(stage.name)
+            # The annotation of `map` knows functions only; of a class Ray makes actors.
+            actor: Any = stage
+            data = data.map(
+                actor,
+                fn_constructor_args=(settings,),
+                concurrency=options.concurrency,
+                num_cpus=share,
+                num_gpus=options.num_gpus,
+            )
+        return [{"job": row["job"]} for row in data.take_all()]
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ComponentError):
+            raise error.cause from error
+        raise
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+def _cpus_of_an_actor(settings: PipelineSettings) -> float:
+    """Return the CPUs that one actor asks for, so that the actors of all stages live at once on what there is."""
+    import ray
+
+    copies = sum(settings.stage(stage.name).concurrency for stage in STAGES)
+    # A tenth is left for Ray's own tasks; Ray counts in ten-thousandths.
+    share = min(1.0, 0.9 * ray.cluster_resources().get("CPU", 1.0) / copies)
+    return int(share * 100) / 100

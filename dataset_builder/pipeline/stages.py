@@ -1,0 +1,399 @@
+"""The stages of the pipeline: each turns one recording's row into the next, and keeps its result on disk.
+
+A row is small and holds text only, so that any engine can carry it; what it speaks of lies in the recording's folder
+under the work directory. A stage writes `STAGE-KEY.json` there, and audio beside it, where KEY is a hash of the
+recording's content and of the settings of this stage and all before it: a finished stage is never run again, a changed
+option runs it and what follows anew. A file has its name only when it is complete.
+
+An artifact is one JSON object:
+
+    stage, component, settings   what ran
+    source, recording_id         on what
+    audio_s, wall_s              seconds of audio it processed and seconds it took, models' loading not counted
+    result                       see each stage
+    drops                        what it left out: [{"item", "kind", "reason"}]
+    recording_drop               {"kind", "reason"} where the whole recording ends here, else null
+
+Times in results are seconds from the beginning of the recording.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import logging
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from sdiareward.audio_sdiareward import AudioError
+from sdiareward.dataset_builder.media import decode_recording, read_span
+from sdiareward.dataset_builder.pipeline.components import ComponentError
+from sdiareward.dataset_builder.pipeline.settings import (
+    AudioSeparatorSettings,
+    PipelineSettings,
+    ResemblyzerSettings,
+)
+from sdiareward.dataset_builder.pipeline.turns import (
+    Cut,
+    RecordingDropped,
+    Segment,
+    SpokenTurn,
+    find_two_speakers,
+    group_episodes,
+    intersect,
+    merge_turns,
+    split_at_silent_turns,
+)
+from sdiareward.dataset_builder.schema import Recording, stable_id
+from sdiareward.records import JsonLines, write_file
+
+
+logger = logging.getLogger(__name__)
+_FINGERPRINT_BYTES = 2**16
+
+
+@dataclass
+class Job:
+    """One recording on its way through the stages.
+
+    Args:
+        recording (`Recording`): What is processed.
+        folder (`str`): Where its artifacts lie.
+        key (`str`): Hash of its content and of the stages so far.
+        artifacts (`dict[str, str]`): File name of the artifact of each stage so far.
+        failure (`dict`, *optional*): `kind` and `reason` where a stage failed without a lasting result.
+        is_finished (`bool`): No further stage is to run.
+    """
+
+    recording: Recording
+    folder: str
+    key: str
+    artifacts: dict[str, str] = field(default_factory=dict)
+    failure: dict[str, str] | None = None
+    is_finished: bool = False
+
+    @classmethod
+    def start(cls, recording: Recording, work_dir: Path) -> Job:
+        """Return the job of a recording that no stage has seen."""
+        safe = re.sub(r"[^A-Za-z0-9_-]+", "_", recording.recording_id)[:80]
+        folder = work_dir / f"{safe}-{stable_id(recording.source, recording.recording_id)[:8]}"
+        job = cls(recording, str(folder), "")
+        try:
+            job.key = _fingerprint(Path(recording.path))
+        except OSError as error:
+            job.fail("missing_audio", f"{recording.path}: cannot be read ({error.strerror}).")
+        return job
+
+    @classmethod
+    def from_row(cls, row: dict[str, str]) -> Job:
+        """Return the job that a row holds."""
+        values = json.loads(row["job"])
+        return cls(**values | {"recording": Recording(**values["recording"])})
+
+    def to_row(self) -> dict[str, str]:
+        """Return the job as a row for an engine."""
+        return {"job": json.dumps(asdict(self))}
+
+    def fail(self, kind: str, reason: str) -> None:
+        """End the job without a lasting result: the next run tries again."""
+        self.failure = {"kind": kind, "reason": reason}
+        self.is_finished = True
+
+    def artifact(self, stage: str) -> dict[str, Any]:
+        """Return the artifact of a stage that has run."""
+        return json.loads((Path(self.folder) / self.artifacts[stage]).read_text(encoding="utf-8"))
+
+    def result(self, stage: str) -> Any:
+        """Return the result in a stage's artifact."""
+        return self.artifact(stage)["result"]
+
+    @property
+    def wav(self) -> Path:
+        """The recording as later stages hear it: enhanced, or as decoded."""
+        return Path(self.folder) / self.result("enhancement" if "enhancement" in self.artifacts else "decode")["wav"]
+
+
+def _fingerprint(path: Path) -> str:
+    """Return a hash of a file's size, beginning and end: a file fetched again counts as new where it differs."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(_FINGERPRINT_BYTES))
+        size = path.stat().st_size
+        file.seek(max(0, size - _FINGERPRINT_BYTES))
+        digest.update(file.read())
+    return stable_id(size, digest.hexdigest())
+
+
+def describe(recording: Recording, start_s: float | None = None, end_s: float | None = None) -> str:
+    """Return how a drop names a recording or a stretch of it."""
+    stretch = "" if start_s is None else f" {start_s:.2f}-{end_s:.2f} s"
+    return f"{recording.source} {recording.recording_id}{stretch}"
+
+
+@dataclass
+class Outcome:
+    """What a stage found: the fields of its artifact that it decides."""
+
+    result: Any
+    audio_s: float
+    wall_s: float | None = None
+    cuts: Sequence[Cut] = ()
+    recording_drop: dict[str, str] | None = None
+
+
+class Stage:
+    """A callable that takes a row and returns it one stage further; models are loaded when first needed.
+
+    Args:
+        settings (`PipelineSettings`): Of the whole pipeline.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, settings: PipelineSettings):
+        self.settings = settings
+        self.options = settings.stage(self.name)
+        self._component: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the model behind: every process loads its own."""
+        return self.__dict__ | {"_component": None}
+
+    def __call__(self, row: dict[str, str]) -> dict[str, str]:
+        """Run the stage unless its artifact exists or an earlier stage ended the job."""
+        job = Job.from_row(row)
+        if not job.is_finished:
+            self._advance(job)
+        return job.to_row()
+
+    def run(self, job: Job) -> Outcome:
+        """Process one recording."""
+        raise NotImplementedError
+
+    def load(self) -> Any:
+        """Return the component that does the work, None where there is none to load."""
+        return None
+
+    @property
+    def component(self) -> Any:
+        """The loaded component."""
+        if self._component is None:
+            self._component = self.load()
+        return self._component
+
+    def file(self, job: Job, extension: str) -> Path:
+        """Return the path of a file of this stage."""
+        return Path(job.folder) / f"{self.name}-{job.key}.{extension}"
+
+    def _advance(self, job: Job) -> None:
+        job.key = stable_id(job.key, self.name, json.dumps(self.options.identity(), sort_keys=True))
+        path = self.file(job, "json")
+        if not path.is_file():
+            outcome = self._try(job)
+            if outcome is None:
+                return
+            write_file(path, json.dumps(self._describe(job, outcome), ensure_ascii=False, indent=1) + "\n")
+        job.artifacts[self.name] = path.name
+        job.is_finished = job.artifact(self.name)["recording_drop"] is not None
+
+    def _try(self, job: Job) -> Outcome | None:
+        """Return the outcome, or None where the stage failed in a way that may pass."""
+        Path(job.folder).mkdir(parents=True, exist_ok=True)
+        # The time of loading is the machine's, not the recording's.
+        _ = self.component
+        start = time.perf_counter()
+        try:
+            outcome = self.run(job)
+        except RecordingDropped as dropped:
+            outcome = Outcome(None, 0.0, recording_drop={"kind": dropped.kind, "reason": str(dropped)})
+        except AudioError as error:
+            outcome = Outcome(None, 0.0, recording_drop={"kind": "unusable_audio", "reason": str(error)})
+        except ComponentError:
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+                raise
+            logger.exception("%s failed on %s", self.name, describe(job.recording))
+            job.fail("stage_failed", f"{self.name} failed: {type(error).__name__}: {error}")
+            return None
+        if outcome.wall_s is None:
+            outcome.wall_s = time.perf_counter() - start
+        return outcome
+
+    def _describe(self, job: Job, outcome: Outcome) -> dict[str, Any]:
+        cuts = [(describe(job.recording, cut.start_s, cut.end_s), cut.kind, cut.reason) for cut in outcome.cuts]
+        return {
+            "stage": self.name,
+            "component": self.options.name,
+            "settings": self.options.identity(),
+            "source": job.recording.source,
+            "recording_id": job.recording.recording_id,
+            "audio_s": outcome.audio_s,
+            "wall_s": round(outcome.wall_s or 0.0, 3),
+            "result": outcome.result,
+            "drops": [dict(zip(("item", "kind", "reason"), cut, strict=True)) for cut in cuts],
+            "recording_drop": outcome.recording_drop,
+        }
+
+
+class DecodeStage(Stage):
+    """Decode the recording; `result` is `{"wav": file name, "duration_s"}`."""
+
+    name = "decode"
+
+    def run(self, job: Job) -> Outcome:
+        """Write the WAV."""
+        wav = self.file(job, "wav")
+        duration_s = decode_recording(job.recording.path, wav)
+        return Outcome({"wav": wav.name, "duration_s": duration_s}, duration_s)
+
+
+class EnhancementStage(Stage):
+    """Remove music and noise; `result` is `{"wav": file name}`, without enhancement the decoded file's."""
+
+    name = "enhancement"
+
+    def load(self) -> Any:
+        """Load the separator, if one is chosen."""
+        if not isinstance(self.options, AudioSeparatorSettings):
+            return None
+        from sdiareward.dataset_builder.pipeline.enhancement import AudioSeparatorEnhancer
+
+        return AudioSeparatorEnhancer(self.options)
+
+    def run(self, job: Job) -> Outcome:
+        """Write the enhanced WAV, or name the decoded one."""
+        decoded = job.result("decode")
+        if self.component is None:
+            return Outcome({"wav": decoded["wav"]}, decoded["duration_s"])
+        wav = self.file(job, "wav")
+        self.component.enhance(job.wav, wav)
+        return Outcome({"wav": wav.name}, decoded["duration_s"])
+
+
+class VadStage(Stage):
+    """Find speech; `result` is `{"speech": [[start_s, end_s], ...]}`."""
+
+    name = "vad"
+
+    def load(self) -> Any:
+        """Load silero-vad."""
+        from sdiareward.dataset_builder.pipeline.vad import SileroVad
+
+        return SileroVad(self.settings.vad)
+
+    def run(self, job: Job) -> Outcome:
+        """Find speech in the whole recording."""
+        speech, cuts = self.component.find_speech(job.wav)
+        duration_s = job.result("decode")["duration_s"]
+        outcome = Outcome({"speech": speech}, duration_s, cuts=cuts)
+        if not speech:
+            reason = f"no speech was found in {duration_s:.1f} s; a dialogue needs some."
+            outcome.recording_drop = {"kind": "no_speech", "reason": reason}
+        return outcome
+
+
+class DiarizationStage(Stage):
+    """Tell speakers apart; `result` is `{"segments": [[start_s, end_s, speaker], ...]}`, not yet cut to the speech."""
+
+    name = "diarization"
+
+    def load(self) -> Any:
+        """Load the diarizer that is chosen."""
+        from sdiareward.dataset_builder.pipeline.diarization import PyannoteDiarizer, ResemblyzerDiarizer
+
+        if isinstance(self.settings.diarization, ResemblyzerSettings):
+            return ResemblyzerDiarizer(self.settings.diarization)
+        return PyannoteDiarizer(self.settings.diarization)
+
+    def run(self, job: Job) -> Outcome:
+        """Find the speakers of the recording."""
+        speech = [(start_s, end_s) for start_s, end_s in job.result("vad")["speech"]]
+        segments = self.component.find_speakers(job.wav, speech)
+        return Outcome({"segments": [astuple(segment) for segment in segments]}, job.result("decode")["duration_s"])
+
+
+class TurnStage(Stage):
+    """Form turns and episodes; `result` is `{"speakers", "episodes": [[[start_s, end_s, speaker], ...], ...]}`."""
+
+    name = "turns"
+
+    def run(self, job: Job) -> Outcome:
+        """Apply the rules of section B.1 to the diarized speech."""
+        rules = self.settings.turns
+        segments = [Segment(*segment) for segment in job.result("diarization")["segments"]]
+        spoken = intersect(segments, job.result("vad")["speech"])
+        speakers = find_two_speakers(spoken, rules)
+        turns, dropped_segments = merge_turns(spoken, speakers, rules)
+        episodes, dropped_turns = group_episodes(turns, rules)
+        listed = [[[turn.start_s, turn.end_s, turn.speaker] for turn in episode] for episode in episodes]
+        result = {"speakers": speakers, "episodes": listed}
+        return Outcome(result, job.result("decode")["duration_s"], cuts=[*dropped_segments, *dropped_turns])
+
+
+class AsrStage(Stage):
+    """Transcribe the turns of the episodes; `result` is `{"episodes": [[{"start_s", "end_s", "speaker", "text"}]]}`.
+
+    The words of each turn are kept as they come, in `asr-KEY.jsonl` (`start_s`, `end_s`, `text`, `wall_s`), so that a
+    run that was killed goes on with the next turn. `audio_s` and `wall_s` count the turns that were transcribed.
+    """
+
+    name = "asr"
+
+    def load(self) -> Any:
+        """Load faster-whisper."""
+        from sdiareward.dataset_builder.pipeline.asr import FasterWhisperTranscriber
+
+        return FasterWhisperTranscriber(self.settings.asr)
+
+    def run(self, job: Job) -> Outcome:
+        """Transcribe all turns that are not transcribed yet."""
+        found = job.result("turns")["episodes"]
+        episodes = [[SpokenTurn(*turn) for turn in episode] for episode in found]
+        lines = JsonLines(self.file(job, "jsonl"))
+        texts = self._transcribe([turn for episode in episodes for turn in episode], job, lines)
+        spoken, cuts = [], []
+        for turns in episodes:
+            pieces, dropped = split_at_silent_turns(turns, [texts[turn.start_s, turn.end_s] for turn in turns])
+            spoken += [[_spoken_turn(turn, text) for turn, text in piece] for piece in pieces]
+            cuts += dropped
+        records = lines.read()
+        return Outcome(
+            {"episodes": spoken},
+            audio_s=sum(record["end_s"] - record["start_s"] for record in records),
+            wall_s=sum(record["wall_s"] for record in records),
+            cuts=cuts,
+        )
+
+    def _transcribe(self, turns: Iterable[SpokenTurn], job: Job, lines: JsonLines) -> dict[tuple[float, float], str]:
+        from tqdm import tqdm
+
+        texts = {(record["start_s"], record["end_s"]): record["text"] for record in lines.read()}
+        todo = [turn for turn in turns if (turn.start_s, turn.end_s) not in texts]
+        wav = job.wav
+        for turn in tqdm(todo, desc=f"asr {job.recording.recording_id}", unit="turn", leave=False, disable=None):
+            start = time.perf_counter()
+            array = read_span(wav, turn.start_s, turn.end_s)
+            text = self.component.transcribe(array, job.recording.language)
+            wall_s = round(time.perf_counter() - start, 3)
+            lines.append([{"start_s": turn.start_s, "end_s": turn.end_s, "text": text, "wall_s": wall_s}])
+            texts[turn.start_s, turn.end_s] = text
+        return texts
+
+
+def _spoken_turn(turn: SpokenTurn, text: str) -> dict[str, Any]:
+    return {"start_s": turn.start_s, "end_s": turn.end_s, "speaker": turn.speaker, "text": text}
+
+
+STAGES: tuple[type[Stage], ...] = (
+    DecodeStage,
+    EnhancementStage,
+    VadStage,
+    DiarizationStage,
+    TurnStage,
+    AsrStage,
+)

@@ -1,0 +1,247 @@
+"""From who spoke when to dialogues: speakers, turns and episodes. Pure arithmetic on times.
+
+How section B.1 is read. "We strictly retain only the two dominant speakers, discarding segments where secondary
+speakers exceed 10% of the duration": the two speakers with the most speech are kept; a recording in which all others
+together have more than 10% of the speech is dropped; in any other, their segments are dropped and no episode runs
+across one. "A minimum interval of 0 seconds, an overlap ratio >= 0.1, and a strict duration cap of 90 seconds": the
+interval between two turns is the silence between them, and a negative one is an overlap. An overlap of at least 0.1
+of the shorter turn starts a new episode, a smaller one is kept as natural speech, and from the first start to the
+last end an episode lasts at most 90 s. Phase 1 of the filter is applied here too, before any turn is transcribed: an
+even number of turns, at most 16, each at most 60 s; the roles alternate, the first speaker of an episode is the user.
+
+Two things follow that the paper does not spell out. A segment that lies wholly inside a turn of the other speaker
+overlaps by a ratio of 1 and can neither precede nor follow that turn: it is dropped, and the next turn starts a new
+episode. And where an episode ends because the next turn would break a cap, its odd last turn is not lost but begins
+the next episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from sdiareward.dataset_builder.pipeline.settings import TurnSettings
+
+
+class RecordingDropped(Exception):  # noqa: N818 - an outcome that is counted, not an error
+    """Raised where a whole recording is unsuitable; has the `kind` and the `reason` of its `Drop`."""
+
+    def __init__(self, kind: str, reason: str):
+        super().__init__(reason)
+        self.kind = kind
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch in which one speaker speaks, in seconds from the beginning of the recording."""
+
+    start_s: float
+    end_s: float
+    speaker: str
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from start to end."""
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True)
+class SpokenTurn(Segment):
+    """Consecutive segments of one speaker.
+
+    Args:
+        is_after_break (`bool`): Something was dropped between the turn before and this one, so that the two do not
+            belong to one episode.
+    """
+
+    is_after_break: bool = False
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A stretch that was dropped, with the `kind` and `reason` of its `Drop`; times in seconds."""
+
+    start_s: float
+    end_s: float
+    kind: str
+    reason: str
+
+
+def intersect(segments: Iterable[Segment], speech: Sequence[tuple[float, float]]) -> list[Segment]:
+    """Return the parts of diarized segments that lie in speech, sorted by time.
+
+    The paper lists diarization before the fine-grained voice activity detection; the intersection does not depend on
+    which of the two ran first.
+
+    Args:
+        segments (`Iterable[Segment]`): Who speaks when; may overlap.
+        speech (`Sequence[tuple[float, float]]`): Start and end of the stretches of speech, disjoint, sorted.
+    """
+    parts = []
+    first = 0
+    for segment in sorted(segments, key=_by_time):
+        while first < len(speech) and speech[first][1] <= segment.start_s:
+            first += 1
+        for start_s, end_s in speech[first:]:
+            if start_s >= segment.end_s:
+                break
+            parts.append(Segment(max(start_s, segment.start_s), min(end_s, segment.end_s), segment.speaker))
+    return sorted(parts, key=_by_time)
+
+
+def find_two_speakers(segments: Sequence[Segment], settings: TurnSettings) -> tuple[str, str]:
+    """Return the two speakers with the most speech, the one with more first.
+
+    Raises:
+        RecordingDropped: There are fewer than two, or the others have too much of the speech.
+    """
+    speech_s: dict[str, float] = {}
+    for segment in segments:
+        speech_s[segment.speaker] = speech_s.get(segment.speaker, 0.0) + segment.duration_s
+    if len(speech_s) < 2:
+        raise RecordingDropped("one_speaker", f"has speech of {len(speech_s)} speaker; a dialogue needs two.")
+    ranked = sorted(speech_s, key=lambda speaker: (-speech_s[speaker], speaker))
+    share = sum(speech_s[speaker] for speaker in ranked[2:]) / sum(speech_s.values())
+    if share > settings.max_others_share:
+        raise RecordingDropped(
+            "other_speakers",
+            f"{len(ranked) - 2} speakers beside the two dominant ones have {share:.1%} of the speech; at most "
+            f"{settings.max_others_share:.0%} is allowed.",
+        )
+    return ranked[0], ranked[1]
+
+
+def merge_turns(
+    segments: Iterable[Segment], speakers: tuple[str, str], settings: TurnSettings
+) -> tuple[list[SpokenTurn], list[Cut]]:
+    """Merge consecutive segments of one speaker into turns; return the turns, and what was dropped.
+
+    Args:
+        segments (`Iterable[Segment]`): Of all speakers.
+        speakers (`tuple[str, str]`): The two that are kept.
+        settings (`TurnSettings`): `min_segment_s` and `max_pause_s` count here.
+    """
+    turns: list[SpokenTurn] = []
+    cuts = []
+    is_after_break = False
+    for segment in sorted(segments, key=_by_time):
+        last = turns[-1] if turns else None
+        if cut := _reason_to_cut(segment, speakers, last, settings):
+            cuts.append(cut)
+            is_after_break |= cut.kind != "short_segment"
+            continue
+        is_after_break |= last is not None and _is_long_pause(last, segment, settings)
+        if last is not None and last.speaker == segment.speaker and not is_after_break:
+            turns[-1] = replace(last, end_s=max(last.end_s, segment.end_s))
+        else:
+            turns.append(SpokenTurn(segment.start_s, segment.end_s, segment.speaker, is_after_break))
+        is_after_break = False
+    return turns, cuts
+
+
+def _reason_to_cut(
+    segment: Segment, speakers: tuple[str, str], last: SpokenTurn | None, settings: TurnSettings
+) -> Cut | None:
+    if segment.duration_s < settings.min_segment_s:
+        return _cut(segment, "short_segment", f"lasts less than {settings.min_segment_s} s.")
+    if segment.speaker not in speakers:
+        return _cut(segment, "other_speaker", f"{segment.speaker} is neither of the two dominant speakers.")
+    if last is not None and last.speaker != segment.speaker and segment.end_s <= last.end_s:
+        return _cut(segment, "overlap", f"lies inside a turn of {last.speaker}.")
+    return None
+
+
+def _is_long_pause(last: Segment, segment: Segment, settings: TurnSettings) -> bool:
+    return settings.max_pause_s is not None and segment.start_s - last.end_s > settings.max_pause_s
+
+
+def group_episodes(
+    turns: Iterable[SpokenTurn], settings: TurnSettings
+) -> tuple[list[tuple[SpokenTurn, ...]], list[Cut]]:
+    """Group turns into episodes by the rules above; return the episodes, each with its turns, and what was dropped.
+
+    Args:
+        turns (`Iterable[SpokenTurn]`): Sorted by time, as `merge_turns` gives them.
+        settings (`TurnSettings`): The limits.
+    """
+    episodes: list[tuple[SpokenTurn, ...]] = []
+    cuts: list[Cut] = []
+    current: list[SpokenTurn] = []
+    for turn in turns:
+        if turn.duration_s > settings.max_turn_s:
+            cuts.append(_cut(turn, "long_turn", f"lasts {turn.duration_s:.1f} s; at most {settings.max_turn_s} s."))
+            current = _close(current, episodes, cuts, is_last_kept=False)
+            continue
+        if current and _is_boundary(current[-1], turn, settings):
+            current = _close(current, episodes, cuts, is_last_kept=False)
+        if current and _is_full(current, turn, settings):
+            current = _close(current, episodes, cuts, is_last_kept=True)
+        if current and _is_full(current, turn, settings):
+            current = _close(current, episodes, cuts, is_last_kept=False)
+        current.append(turn)
+    _close(current, episodes, cuts, is_last_kept=False)
+    return episodes, sorted(cuts, key=lambda cut: (cut.start_s, cut.end_s))
+
+
+def _close(
+    current: list[SpokenTurn], episodes: list[tuple[SpokenTurn, ...]], cuts: list[Cut], is_last_kept: bool
+) -> list[SpokenTurn]:
+    """End an episode; return the turns that begin the next one."""
+    even = len(current) // 2 * 2
+    if even:
+        episodes.append(tuple(current[:even]))
+    odd = current[even:]
+    if odd and not (is_last_kept and even):
+        cuts.append(_cut(odd[0], "odd_turn", "has no answer in its episode; the number of turns must be even."))
+        return []
+    return odd
+
+
+def _is_boundary(last: SpokenTurn, turn: SpokenTurn, settings: TurnSettings) -> bool:
+    if turn.is_after_break or turn.speaker == last.speaker:
+        return True
+    interval_s = turn.start_s - last.end_s
+    if interval_s >= 0:
+        return interval_s < settings.min_interval_s
+    shared_s = min(turn.end_s, last.end_s) - max(turn.start_s, last.start_s)
+    return shared_s >= settings.split_overlap * min(turn.duration_s, last.duration_s)
+
+
+def _is_full(current: list[SpokenTurn], turn: SpokenTurn, settings: TurnSettings) -> bool:
+    is_long = turn.end_s - current[0].start_s > settings.max_episode_s
+    return is_long or len(current) == settings.max_turns
+
+
+def split_at_silent_turns(
+    turns: Sequence[SpokenTurn], texts: Sequence[str]
+) -> tuple[list[tuple[tuple[SpokenTurn, str], ...]], list[Cut]]:
+    """Split an episode at the turns in which no words were found; return what is left of it, and what was dropped.
+
+    Args:
+        turns (`Sequence[SpokenTurn]`): Of one episode.
+        texts (`Sequence[str]`): What was recognised in each.
+
+    Returns:
+        `tuple`: Episodes of an even number of `(turn, text)`, and the turns dropped.
+    """
+    pieces: list[list[tuple[SpokenTurn, str]]] = [[]]
+    cuts = []
+    for turn, text in zip(turns, texts, strict=True):
+        if text.strip():
+            pieces[-1].append((turn, text))
+        else:
+            cuts.append(_cut(turn, "empty_text", "no words were recognised in it."))
+            pieces.append([])
+    for piece in pieces:
+        if len(piece) % 2:
+            cuts.append(_cut(piece.pop()[0], "odd_turn", "has no answer left after turns without words were dropped."))
+    return [tuple(piece) for piece in pieces if piece], sorted(cuts, key=lambda cut: cut.start_s)
+
+
+def _by_time(segment: Segment) -> tuple[float, float, str]:
+    return segment.start_s, segment.end_s, segment.speaker
+
+
+def _cut(segment: Segment, kind: str, reason: str) -> Cut:
+    return Cut(segment.start_s, segment.end_s, kind, reason)

@@ -1,0 +1,191 @@
+import pytest
+
+from sdiareward.dataset_builder.pipeline.settings import TurnSettings
+from sdiareward.dataset_builder.pipeline.turns import (
+    RecordingDropped,
+    Segment,
+    SpokenTurn,
+    find_two_speakers,
+    group_episodes,
+    intersect,
+    merge_turns,
+    split_at_silent_turns,
+)
+
+
+RULES = TurnSettings()
+
+
+def segments(*items):
+    return [Segment(start, end, speaker) for start, end, speaker in items]
+
+
+def turns_of(*items):
+    return merge_turns(segments(*items), ("a", "b"), RULES)
+
+
+def spans(turns):
+    return [(turn.start_s, turn.end_s, turn.speaker) for turn in turns]
+
+
+def kinds(cuts):
+    return [(cut.start_s, cut.end_s, cut.kind) for cut in cuts]
+
+
+def alternating(count, duration_s, pause_s=0.0, start_s=0.0):
+    step_s = duration_s + pause_s
+    starts = [start_s + index * step_s for index in range(count)]
+    return [SpokenTurn(start, start + duration_s, "ab"[index % 2]) for index, start in enumerate(starts)]
+
+
+def test_segments_are_cut_to_the_speech_and_keep_their_overlaps():
+    found = intersect(segments((0, 5, "a"), (4, 9, "b"), (9.5, 9.9, "a")), [(1, 2), (3, 4.5), (8, 9.2)])
+    assert spans(found) == [(1, 2, "a"), (3, 4.5, "a"), (4, 4.5, "b"), (8, 9, "b")]
+
+
+def test_intersection_finds_the_speech_of_a_short_segment_after_a_long_one():
+    found = intersect(segments((0, 100, "a"), (1, 2, "b"), (50, 51, "b")), [(0, 10), (40, 60)])
+    assert spans(found) == [(0, 10, "a"), (1, 2, "b"), (40, 60, "a"), (50, 51, "b")]
+
+
+def test_the_two_speakers_with_the_most_speech_are_kept():
+    assert find_two_speakers(segments((0, 4, "x"), (4, 14, "y"), (14, 15, "z"), (15, 22, "x")), RULES) == ("x", "y")
+
+
+def test_exactly_a_tenth_for_the_others_is_allowed_and_more_drops_the_recording():
+    assert find_two_speakers(segments((0, 5, "a"), (5, 9, "b"), (9, 10, "c")), RULES) == ("a", "b")
+    with pytest.raises(RecordingDropped, match=r"10\.8% of the speech; at most 10%") as dropped:
+        find_two_speakers(segments((0, 5, "a"), (5, 9, "b"), (9, 9.5, "c"), (9.5, 10.09, "d")), RULES)
+    assert dropped.value.kind == "other_speakers"
+
+
+def test_a_monologue_is_no_dialogue():
+    with pytest.raises(RecordingDropped, match="1 speaker; a dialogue needs two") as dropped:
+        find_two_speakers(segments((0, 5, "a"), (6, 9, "a")), RULES)
+    assert dropped.value.kind == "one_speaker"
+
+
+def test_consecutive_segments_of_one_speaker_are_one_turn():
+    turns, cuts = turns_of((0, 1, "a"), (1.5, 3, "a"), (3.2, 4, "b"), (4.1, 4.2, "b"), (4.3, 5, "a"))
+    assert spans(turns) == [(0, 3, "a"), (3.2, 4, "b"), (4.3, 5, "a")]
+    assert kinds(cuts) == [(4.1, 4.2, "short_segment")]
+
+
+def test_a_sliver_of_the_other_speaker_does_not_split_a_turn():
+    turns, cuts = turns_of((0, 1, "a"), (1, 1.1, "b"), (1.1, 3, "a"))
+    assert spans(turns) == [(0, 3, "a")]
+    assert kinds(cuts) == [(1, 1.1, "short_segment")]
+
+
+def test_no_turn_and_no_episode_runs_across_a_third_speaker():
+    turns, cuts = turns_of((0, 1, "a"), (1, 2, "b"), (2, 3, "c"), (3, 4, "b"), (4, 5, "a"))
+    assert spans(turns) == [(0, 1, "a"), (1, 2, "b"), (3, 4, "b"), (4, 5, "a")]
+    assert kinds(cuts) == [(2, 3, "other_speaker")]
+    episodes, cuts = group_episodes(turns, RULES)
+    assert [spans(episode) for episode in episodes] == [[(0, 1, "a"), (1, 2, "b")], [(3, 4, "b"), (4, 5, "a")]]
+    assert not cuts
+
+
+def test_a_third_speaker_splits_also_where_the_speakers_would_alternate():
+    turns, _ = turns_of((0, 1, "a"), (1, 2, "c"), (2, 3, "b"))
+    episodes, cuts = group_episodes(turns, RULES)
+    assert episodes == []
+    assert kinds(cuts) == [(0, 1, "odd_turn"), (2, 3, "odd_turn")]
+
+
+def test_a_segment_inside_a_turn_of_the_other_is_dropped_and_splits():
+    turns, cuts = turns_of((0, 8, "a"), (5, 6, "b"), (8.2, 10, "a"), (10, 12, "b"))
+    assert kinds(cuts) == [(5, 6, "overlap")]
+    episodes, cuts = group_episodes(turns, RULES)
+    assert [spans(episode) for episode in episodes] == [[(8.2, 10, "a"), (10, 12, "b")]]
+    assert kinds(cuts) == [(0, 8, "odd_turn")]
+
+
+@pytest.mark.parametrize(("start_s", "is_split"), [(4.75, False), (4.5, True), (5.0, False), (7.0, False)])
+def test_an_overlap_of_a_tenth_of_the_shorter_turn_starts_a_new_episode(start_s, is_split):
+    turns = [SpokenTurn(0, 5, "a"), SpokenTurn(start_s, start_s + 5, "b"), SpokenTurn(20, 22, "a")]
+    episodes, cuts = group_episodes(turns, RULES)
+    first_two, last_two = tuple(turns[:2]), tuple(turns[1:])
+    assert episodes == [last_two if is_split else first_two]
+    assert kinds(cuts) == [(0, 5, "odd_turn") if is_split else (20, 22, "odd_turn")]
+
+
+def test_an_episode_lasts_at_most_90_seconds_from_first_start_to_last_end():
+    exact = alternating(6, 15.0, start_s=7.0)
+    assert [len(episode) for episode in group_episodes(exact, RULES)[0]] == [6]
+    longer = alternating(6, 15.0, pause_s=0.1, start_s=7.0)
+    episodes, cuts = group_episodes(longer, RULES)
+    assert [spans(episode) for episode in episodes] == [spans(longer[:4]), spans(longer[4:])]
+    assert not cuts
+
+
+def test_a_turn_that_a_cap_makes_odd_begins_the_next_episode():
+    turns = alternating(8, 30.0)
+    episodes, cuts = group_episodes(turns, RULES)
+    assert episodes == [tuple(turns[index : index + 2]) for index in (0, 2, 4, 6)]
+    assert not cuts
+
+
+def test_two_turns_longer_together_than_an_episode_give_none():
+    episodes, cuts = group_episodes(alternating(3, 46.0), RULES)
+    assert episodes == []
+    assert kinds(cuts) == [(0, 46, "odd_turn"), (46, 92, "odd_turn"), (92, 138, "odd_turn")]
+
+
+def test_an_episode_has_at_most_16_turns_and_an_odd_last_one_is_dropped():
+    turns = alternating(19, 1.0)
+    episodes, cuts = group_episodes(turns, RULES)
+    assert [len(episode) for episode in episodes] == [16, 2]
+    assert kinds(cuts) == [(18, 19, "odd_turn")]
+
+
+def test_a_turn_of_more_than_60_seconds_is_dropped_and_splits():
+    turns = [
+        SpokenTurn(0, 1, "a"),
+        SpokenTurn(1, 2, "b"),
+        SpokenTurn(2, 62.5, "a"),
+        SpokenTurn(63, 64, "b"),
+        SpokenTurn(64, 124, "a"),
+    ]
+    episodes, cuts = group_episodes(turns, RULES)
+    assert episodes == [tuple(turns[:2]), tuple(turns[3:])]
+    assert kinds(cuts) == [(2, 62.5, "long_turn")]
+
+
+def test_an_optional_longest_pause_splits_turns_and_episodes():
+    rules = TurnSettings(max_pause_s=2.0)
+    turns, _ = merge_turns(segments((0, 1, "a"), (3.5, 4, "a"), (4, 5, "b"), (7.5, 8, "a")), ("a", "b"), rules)
+    assert spans(turns) == [(0, 1, "a"), (3.5, 4, "a"), (4, 5, "b"), (7.5, 8, "a")]
+    episodes, cuts = group_episodes(turns, rules)
+    assert episodes == [(turns[1], turns[2])]
+    assert kinds(cuts) == [(0, 1, "odd_turn"), (7.5, 8, "odd_turn")]
+
+
+def test_a_minimum_interval_splits_turns_that_follow_too_soon():
+    turns = alternating(4, 1.0, pause_s=0.25)
+    assert len(group_episodes(turns, TurnSettings(min_interval_s=0.25))[0]) == 1
+    assert group_episodes(turns, TurnSettings(min_interval_s=0.3))[0] == []
+
+
+def test_an_episode_is_split_at_turns_without_words():
+    turns = alternating(7, 1.0)
+    episodes, cuts = split_at_silent_turns(turns, ["t0", "t1", "t2", " ", "t4", "t5", "t6"])
+    assert episodes == [((turns[0], "t0"), (turns[1], "t1")), ((turns[4], "t4"), (turns[5], "t5"))]
+    assert kinds(cuts) == [(2, 3, "odd_turn"), (3, 4, "empty_text"), (6, 7, "odd_turn")]
+
+
+def test_every_second_is_in_an_episode_or_in_a_drop():
+    items = [
+        (0, 4, "a"),
+        (4, 6, "b"),
+        (5, 5.5, "a"),
+        (7, 9, "c"),
+        (9, 12, "a"),
+        (11, 14, "b"),
+        (15, 80, "a"),
+        (81, 83, "b"),
+    ]
+    turns, dropped = turns_of(*items)
+    episodes, cuts = group_episodes(turns, RULES)
+    kept_s = sum(turn.duration_s for episode in episodes for turn in episode)
+    assert kept_s + sum(cut.end_s - cut.start_s for cut in dropped + cuts) == sum(e - s for s, e, _ in items)
