@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from yt_dlp import YoutubeDL
 
 logger = logging.getLogger(__name__)
+# What else an extractor raises when a site has changed; one recording is no reason to stop.
+_EXTRACTOR_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _VIDEO_ID = re.compile(r"[\w-]{11}")
 # The page of a channel lists its tabs, not its videos.
 _CHANNEL_PAGE = re.compile(r"https?://(?:www\.)?youtube\.com/(?:@[^/]+|(?:channel|c|user)/[^/]+)/?")
@@ -157,8 +159,7 @@ def fetch(settings: FetchSettings) -> FetchReport:
     output.mkdir(parents=True, exist_ok=True)
     manifest, urls = _read_manifest(output)
     report = FetchReport()
-    with YoutubeDL({**_options(settings), "extract_flat": "in_playlist", "skip_download": True}) as lister:
-        candidates = list(_list_candidates(lister, settings, report))
+    candidates = [*_single_candidates(settings), *_listed_candidates(settings, report)]
     with YoutubeDL({**_options(settings), "download_archive": set(urls), "playlist_items": "0"}) as downloader:
         for candidate in tqdm(candidates, desc="fetch", unit="recording"):
             row = _download(downloader, candidate, settings, urls)
@@ -204,39 +205,48 @@ def _options(settings: FetchSettings) -> dict[str, Any]:
     }
 
 
-def _list_candidates(lister: YoutubeDL, settings: FetchSettings, report: FetchReport) -> Iterator[_Candidate]:
+def _single_candidates(settings: FetchSettings) -> Iterator[_Candidate]:
     for video in settings.videos:
         is_id = _VIDEO_ID.fullmatch(video) is not None
         yield _Candidate(f"https://www.youtube.com/watch?v={video}" if is_id else video, f"youtube {video}")
-    for words in settings.searches:
-        for entry in _entries(lister, f"ytsearch{settings.results_per_search}:{words}", None, report):
-            yield _Candidate(entry["url"], f"youtube search {words!r}, {entry.get('id') or entry['url']}")
-    for channel in settings.channels:
-        keywords = [keyword.lower() for keyword in channel.title_keywords]
-        for entry in _entries(lister, channel.url, channel.limit, report):
-            title = (entry.get("title") or "").lower()
-            if keywords and not any(keyword in title for keyword in keywords):
-                report.num_other_titles += 1
-            else:
-                yield _Candidate(entry["url"], f"youtube {channel.url}, {entry.get('id') or entry['url']}")
 
 
-def _entries(lister: YoutubeDL, url: str, limit: int | None, report: FetchReport) -> list[dict[str, Any]]:
-    """List a channel or search without opening its recordings; a failure is put on the report."""
+def _listed_candidates(settings: FetchSettings, report: FetchReport) -> Iterator[_Candidate]:
+    """List searches and channels without opening their recordings, and keep the titles with a keyword."""
+    from yt_dlp import YoutubeDL
+    from yt_dlp.utils import unsmuggle_url
+
+    searches = [(f"ytsearch{settings.results_per_search}:{words}", (), None) for words in settings.searches]
+    channels = [(channel.url, channel.title_keywords, channel.limit) for channel in settings.channels]
+    if not (searches or channels):
+        return
+    with YoutubeDL({**_options(settings), "extract_flat": "in_playlist", "skip_download": True}) as lister:
+        for url, keywords, limit in [*searches, *channels]:
+            for entry in _entries(lister, url, report)[:limit]:
+                title = (entry.get("title") or "").lower()
+                if keywords and not any(keyword.lower() in title for keyword in keywords):
+                    report.num_other_titles += 1
+                else:
+                    name = entry.get("id") or unsmuggle_url(entry["url"])[0]
+                    yield _Candidate(entry["url"], f"youtube {url}, {name}")
+
+
+def _entries(lister: YoutubeDL, url: str, report: FetchReport) -> list[dict[str, Any]]:
+    """List a channel or search; a failure is put on the report."""
     from yt_dlp.utils import YoutubeDLError
 
     if _CHANNEL_PAGE.fullmatch(url):
         url = url.rstrip("/") + "/videos"
     try:
         listing = lister.extract_info(url, download=False)
-    except YoutubeDLError as error:
+    except (YoutubeDLError, *_EXTRACTOR_BUGS) as error:
         report.drops.append(Drop(f"youtube {url}", "listing_failed", _first_line(error)))
         return []
     entries = [entry for entry in (listing or {}).get("entries") or () if entry and entry.get("url")]
     if not entries:
         reason = "lists no recordings; name a single recording under 'videos'."
         report.drops.append(Drop(f"youtube {url}", "empty_listing", reason))
-    return entries[:limit]
+    return entries
 
 
 def _download(
@@ -247,7 +257,7 @@ def _download(
 
     try:
         info = downloader.extract_info(candidate.url)
-    except YoutubeDLError as error:
+    except (YoutubeDLError, *_EXTRACTOR_BUGS) as error:
         return Drop(candidate.item, "fetch_failed", _first_line(error))
     if info is None:
         return None

@@ -22,6 +22,7 @@ def write_folder(tmp_path, make_tone):
         for name in ("calls/a.wav", "calls/b.flac", "long talk.ogg"):
             soundfile.write(root / name, make_tone(0.3), 16_000)
         (root / "empty.wav").touch()
+        (root / "loop.wav").symlink_to("loop.wav")
         (tmp_path / "secret.wav").write_bytes((root / "calls/a.wav").read_bytes())
         if lines:
             raw = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
@@ -100,6 +101,9 @@ def test_options_fill_in_what_a_line_does_not_say(write_folder):
         (dialogue(turn(), {"role": "assistant", "audio": "calls/a.wav"}), "missing_text", "None"),
         (dialogue(turn(start_s=2, end_s=1), turn("assistant")), "bad_times", "start_s 2"),
         (dialogue(turn(start_s="0"), turn("assistant")), "bad_times", "start_s '0'"),
+        (dialogue(turn(start_s=10**400), turn("assistant")), "bad_times", "start_s 1000"),
+        (dialogue(turn(end_s=float("nan")), turn("assistant")), "bad_times", "end_s nan"),
+        (dialogue(turn(audio="loop.wav"), turn("assistant")), "outside_root", "loop"),
         (dialogue(turn(audio="../secret.wav"), turn("assistant")), "outside_root", "lies outside"),
         (dialogue(turn(audio="/etc/passwd"), turn("assistant")), "outside_root", "lies outside"),
         (dialogue(turn(audio="calls/c.wav"), turn("assistant")), "missing_audio", "no such file"),
@@ -140,6 +144,16 @@ def test_a_folder_without_a_manifest_is_long_recordings(write_folder):
     for item in items:
         if isinstance(item, Recording):
             assert locate("folder", root, split_reference(item.ref)[1]) == Path(item.path)
+
+
+def test_a_number_sign_in_a_file_name_survives_its_reference(write_folder):
+    root = write_folder()
+    (root / "calls/a.wav").rename(root / "take #2.wav")
+    items = [item for item in read_source("folder", root, OPTIONS) if isinstance(item, Recording)]
+    assert [
+        locate(source, root, path, member) for source, path, member in (split_reference(i.ref) for i in items)
+    ] == [Path(item.path) for item in items]
+    assert "folder:take #2.wav" in [item.ref for item in items]
 
 
 def test_a_link_that_leads_out_of_the_folder_is_dropped(write_folder):

@@ -161,7 +161,9 @@ def test_a_channel_gives_the_recordings_with_a_keyword_in_the_title_and_no_names
     report = fetch(chosen)
     assert report.fetched == ["first.ogg"]
     assert report.num_other_titles == 1
-    assert [drop.kind for drop in report.drops] == ["fetch_failed"]
+    assert [(drop.item, drop.kind) for drop in report.drops] == [
+        (f"youtube {server.url}/feed.xml, {server.url}/gone.ogg", "fetch_failed")
+    ]
     folder = Path(chosen.output_dir)
     assert (folder / "first.ogg").read_bytes() == (media / "one.ogg").read_bytes()
     assert sorted(path.name for path in folder.iterdir()) == ["first.ogg", "manifest.jsonl"]

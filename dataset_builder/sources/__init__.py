@@ -70,14 +70,13 @@ def locate(source: str, root: str | Path, path: str, member: str | None = None) 
 
     Raises:
         FileNotFoundError: The copy has no such file or member.
-        ValueError: There is no such source, the path climbs out of `root`, or the source has no members.
+        ValueError: There is no such source, or the path climbs out of `root`.
     """
     module = _load(source)
     if hasattr(module, "locate"):
         return module.locate(Path(root), path, member)
-    if member:
-        raise ValueError(f"reference {source}:{path}#{member}: source {source!r} is files, not an archive.")
-    return existing_file(Path(root), path)
+    # A source of plain files has no members: the sign belongs to the file's name.
+    return existing_file(Path(root), f"{path}#{member}" if member else path)
 
 
 def _load(name: str) -> ModuleType:

@@ -3,7 +3,7 @@
 Origin: Lee et al., 2023: 2,541 dialogues of DailyDialog, adapted and recorded by one woman and one man. Size: 23,773
 utterances, about 20 hours (21.93 in the paper), 44.1 kHz. Language: en. Licence: CC-BY-SA-4.0, for academic use.
 
-How to obtain: download `dailytalk.zip` from the link at https://github.com/keonlee9420/DailyTalk and unpack it.
+How to obtain: download the archive that https://github.com/keonlee9420/DailyTalk links to, and unpack it.
 Expected tree:
 
     dailytalk/metadata.json          {dialogue: {utterance: {"text", "speaker", "emotion", "act", ...}}}
@@ -42,7 +42,7 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
     """
     if path is None or not (path / "metadata.json").is_file():
         raise FileNotFoundError(
-            f"{path}: metadata.json of DailyTalk not found; download dailytalk.zip and give its folder."
+            f"{path}: metadata.json of DailyTalk not found; download and unpack it, and give its folder."
         )
     for dialogue, entries in _by_number(_read_metadata(path / "metadata.json"), "dailytalk dialogue"):
         if isinstance(entries, Drop):

@@ -1,6 +1,6 @@
 """Fish Fillets: acted Czech dialogue of a puzzle game's two fish, with other characters here and there (semi-wild).
 
-Origin: the game by ALTAR interactive, 1997, now Fish Fillets NG; every line is spoken by an actor for its character.
+Origin: the game by ALTAR interactive, now Fish Fillets NG; every line is spoken by an actor for its character.
 Size: 1,782 clips, 1.7 hours, OGG/Vorbis, of which the two fish, one small (`m`, female, malá) and one big (`v`, male,
 velká), speak about 1,400. The package does not name the actors. Language: cs. Licence: GPL-2.0-only, text and sound.
 

@@ -20,7 +20,6 @@ Without a manifest every audio or video file below the folder is a long recordin
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -47,6 +46,8 @@ _COMMON_KEYS = {"id", *_REQUIRED}
 _DIALOGUE_KEYS = _COMMON_KEYS | {"group", "primary", "secondary", "turns"}
 _RECORDING_KEYS = _COMMON_KEYS | {"audio"}
 _TURN_KEYS = {"role", "text", "audio", "start_s", "end_s"}
+# Eleven days: what is beyond is no time in a recording.
+_MAX_S = 1e6
 # Ids of recordings name the files of the pipeline's stages.
 _RECORDING_ID = re.compile(r"\w[\w.-]{0,99}")
 _AUDIO_SUFFIXES = {".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".oga", ".ogg", ".opus", ".wav", ".weba", ".wma"}
@@ -166,7 +167,7 @@ def _turn(root: Path, turn: Any, item: str) -> Turn | Drop:
 
 
 def _is_time(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MAX_S
 
 
 def _list_recordings(root: Path, common: Mapping[str, str]) -> Iterator[Recording | Drop]:

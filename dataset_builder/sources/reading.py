@@ -31,7 +31,8 @@ def find_clip(root: Path, relative: str, item: str) -> Path | Drop:
     try:
         path = inside(root, relative)
         size = path.stat().st_size if path.is_file() else None
-    except ValueError as error:
+    # RuntimeError: a link that leads back to itself.
+    except (ValueError, RuntimeError) as error:
         return Drop(item, "outside_root", str(error))
     except OSError as error:
         return Drop(item, "missing_audio", f"{relative}: {error.strerror}; a readable file is needed.")
