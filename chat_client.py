@@ -286,11 +286,12 @@ class ChatClient:
 
     def _send(self, messages: Sequence[Mapping[str, Any]]) -> _Reply:
         """Send one request and return the answer; raise `ChatError` for a refusal."""
+        endpoint = self._connect()
         import openai
 
         self._count(calls=1)
         try:
-            raw = self._connect().chat.completions.with_raw_response.create(**self.settings.request(messages))
+            raw = endpoint.chat.completions.with_raw_response.create(**self.settings.request(messages))
             completion = raw.parse()
             self._count(retries=raw.retries_taken)
             choice = completion.choices[0]
@@ -311,8 +312,10 @@ class ChatClient:
 
     def _connect(self) -> Any:
         """Return the `openai` client, made on first use: a run that finds every answer on disk needs no key."""
-        import openai
-
+        try:
+            import openai
+        except ModuleNotFoundError:
+            raise EndpointError("the package 'openai' is not installed; pip install openai.") from None
         key = self._key()
         if not key:
             raise EndpointError(

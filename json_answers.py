@@ -6,6 +6,13 @@ import json
 from typing import Any
 
 
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON.")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
 def parse_json(text: str, *, is_cut: bool = False) -> Any:
     """Return the JSON object or array in a model's answer, from among prose or a code fence if there is just one.
 
@@ -18,38 +25,46 @@ def parse_json(text: str, *, is_cut: bool = False) -> Any:
         ValueError: There is no JSON object or array, more than one, or one that is not complete.
     """
     stripped = text.strip()
-    decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+    problem = "it is a bare value"
     try:
-        return decoder.decode(stripped)
+        value = _DECODER.decode(stripped)
+        if isinstance(value, dict | list):
+            return value
     except RecursionError:
         raise ValueError("the JSON is nested too deeply.") from None
     except ValueError as error:
         if is_cut:
             raise ValueError("the answer was cut off at the token limit; be shorter.") from None
         problem = str(error)
+    found = _find_json(stripped)
+    if found is None:
+        raise ValueError(f"the JSON is not complete or not valid ({problem}).")
+    if not found:
+        raise ValueError(f"the answer holds no valid JSON object or array ({problem}).")
+    if len(found) > 1:
+        raise ValueError(f"the answer holds {len(found)} pieces of JSON; it must be exactly one.")
+    return found[0]
+
+
+def _find_json(text: str) -> list[Any] | None:
+    """Return the objects and arrays in prose, outermost ones only; None if one of them breaks off."""
     found: list[Any] = []
     position = 0
-    while (start := _next_bracket(stripped, position)) is not None:
+    while (start := _next_bracket(text, position)) is not None:
         try:
-            value, position = decoder.raw_decode(stripped, start)
+            value, position = _DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):
-            # A bracket in the prose is closed again; one that is not begins JSON that breaks off.
-            closing = stripped.find("}" if stripped[start] == "{" else "]", start)
-            following = _next_bracket(stripped, start + 1)
+            # A bracket in the prose is closed again before another opens; one that is not begins JSON that breaks off.
+            closing = text.find("}" if text[start] == "{" else "]", start)
+            following = _next_bracket(text, start + 1)
             if closing < 0 or (following is not None and following < closing):
-                raise ValueError(f"the JSON is not complete or not valid ({problem}).") from None
+                return None
             position = closing + 1
         else:
             found.append(value)
-    if len(found) != 1:
-        raise ValueError(f"the answer holds {len(found)} pieces of JSON; it must be exactly one.")
-    return found[0]
+    return found
 
 
 def _next_bracket(text: str, position: int) -> int | None:
     starts = [start for start in (text.find("{", position), text.find("[", position)) if start >= 0]
     return min(starts, default=None)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON.")

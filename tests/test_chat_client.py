@@ -103,7 +103,7 @@ def test_an_unusable_answer_is_asked_for_again_with_the_reason(ask, tmp_path):
     second, third = (request["messages"] for request in server.requests[1:])
     assert [message["role"] for message in second] == ["user", "assistant", "user"]
     assert second[1]["content"] == "I would say 42."
-    assert "0 pieces of JSON" in second[2]["content"]
+    assert "holds no valid JSON" in second[2]["content"]
     assert "'number' must be an integer." in third[2]["content"]
     assert (client.usage["calls"], client.usage["reasks"]) == (3, 2)
     assert (client.usage["prompt_tokens"], client.usage["completion_tokens"]) == (300, 60)
@@ -187,6 +187,12 @@ def test_nobody_listening_and_a_missing_key_say_what_to_do(ask, monkeypatch):
     monkeypatch.delenv("TEST_CHAT_KEY")
     with pytest.raises(EndpointError, match="TEST_CHAT_KEY is not set"):
         ask(server).ask_json(QUESTION, number)
+
+
+def test_without_the_openai_package_the_error_says_what_to_install(ask, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(EndpointError, match="'openai' is not installed; pip install openai"):
+        ask(ChatServer()).ask_json(QUESTION, number)
 
 
 @pytest.mark.parametrize("body", ["<html>busy</html>", '{"choices": []}', '{"error": "quota"}', "[1]"])
@@ -333,14 +339,15 @@ def test_json_is_found_among_prose_and_fences(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "0 pieces"),
-        ("Yes.", "0 pieces"),
+        ("", "no valid JSON"),
+        ("Yes.", "no valid JSON"),
         ('{"a": 1} or {"a": 2}', "2 pieces"),
         ('{"a": {"b": 1}', "not complete"),
         ('[{"a": 1}, {"a": 2', "not complete"),
         ('Well: [{"a": 1}, {"a": 2', "not complete"),
-        ("{'a': 1}", "0 pieces"),
-        ('{"a": NaN}', "0 pieces|not complete"),
+        ("42", "no valid JSON.*bare value"),
+        ("{'a': 1}", "no valid JSON"),
+        ('{"a": NaN}', "no valid JSON.*NaN is not JSON"),
         ("[" * 100_000, "too deeply|not complete"),
     ],
 )
