@@ -174,22 +174,27 @@ def fetch(settings: FetchSettings) -> FetchReport:
 
 
 def _read_manifest(output: Path) -> tuple[JsonLines, dict[str, str]]:
-    """Return the manifest, rid of lines whose file is gone, and the address of each recording by yt-dlp's name."""
+    """Return the manifest, rid of lines without a file, and the address of each recording by yt-dlp's name."""
     from yt_dlp.utils import make_archive_id
 
     manifest = JsonLines(output / MANIFEST)
     rows = manifest.read()
-    kept = [row for row in rows if (output / row["file"]).is_file()]
+    needed = {"id", "extractor", "url", "file"}
+    kept = [row for row in rows if needed <= set(row) and (output / row["file"]).is_file()]
     if len(kept) < len(rows):
         write_file(manifest.path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
     return manifest, {make_archive_id(row["extractor"], row["id"]): row["url"] for row in kept}
 
 
 def _options(settings: FetchSettings) -> dict[str, Any]:
+    from yt_dlp.utils import match_filter_func
+
     return {
         "format": settings.format,
         "outtmpl": str(Path(settings.output_dir).absolute()).replace("%", "%%") + "/%(id)s.%(ext)s",
         "overwrites": False,
+        # A live stream has no end.
+        "match_filter": match_filter_func("!is_live"),
         "ratelimit": settings.rate_limit_bytes_per_s,
         "sleep_interval": settings.sleep_s,
         "retries": settings.retries,
@@ -212,33 +217,31 @@ def _single_candidates(settings: FetchSettings) -> Iterator[_Candidate]:
 
 
 def _listed_candidates(settings: FetchSettings, report: FetchReport) -> Iterator[_Candidate]:
-    """List searches and channels without opening their recordings, and keep the titles with a keyword."""
-    from yt_dlp import YoutubeDL
+    """Yield the results of the searches, and the recordings of the channels that have a keyword in their title."""
     from yt_dlp.utils import unsmuggle_url
 
     searches = [(f"ytsearch{settings.results_per_search}:{words}", (), None) for words in settings.searches]
     channels = [(channel.url, channel.title_keywords, channel.limit) for channel in settings.channels]
-    if not (searches or channels):
-        return
-    with YoutubeDL({**_options(settings), "extract_flat": "in_playlist", "skip_download": True}) as lister:
-        for url, keywords, limit in [*searches, *channels]:
-            for entry in _entries(lister, url, report)[:limit]:
-                title = (entry.get("title") or "").lower()
-                if keywords and not any(keyword.lower() in title for keyword in keywords):
-                    report.num_other_titles += 1
-                else:
-                    name = entry.get("id") or unsmuggle_url(entry["url"])[0]
-                    yield _Candidate(entry["url"], f"youtube {url}, {name}")
+    for url, keywords, limit in [*searches, *channels]:
+        for entry in _entries(settings, url, limit, report):
+            title = (entry.get("title") or "").lower()
+            if keywords and not any(keyword.lower() in title for keyword in keywords):
+                report.num_other_titles += 1
+            else:
+                name = entry.get("id") or unsmuggle_url(entry["url"])[0]
+                yield _Candidate(entry["url"], f"youtube {url}, {name}")
 
 
-def _entries(lister: YoutubeDL, url: str, report: FetchReport) -> list[dict[str, Any]]:
-    """List a channel or search; a failure is put on the report."""
+def _entries(settings: FetchSettings, url: str, limit: int | None, report: FetchReport) -> list[dict[str, Any]]:
+    """List a channel or search without opening its recordings; a failure is put on the report."""
+    from yt_dlp import YoutubeDL
     from yt_dlp.utils import YoutubeDLError
 
     if _CHANNEL_PAGE.fullmatch(url):
         url = url.rstrip("/") + "/videos"
     try:
-        listing = lister.extract_info(url, download=False)
+        with YoutubeDL({**_options(settings), "extract_flat": "in_playlist", "playlistend": limit}) as lister:
+            listing = lister.extract_info(url, download=False)
     except (YoutubeDLError, *_EXTRACTOR_BUGS) as error:
         report.drops.append(Drop(f"youtube {url}", "listing_failed", _first_line(error)))
         return []
@@ -270,7 +273,7 @@ def _download(
         return None if urls[name] == url else Drop(candidate.item, "duplicate", reason)
     path = Path(next(iter(info.get("requested_downloads") or [{}])).get("filepath", ""))
     if not path.is_file() or path.stat().st_size == 0:
-        return Drop(candidate.item, "fetch_failed", f"{info['id']}: nothing was written; fetch again.")
+        return Drop(candidate.item, "fetch_failed", f"{info['id']}: nothing was written; is it a live stream?")
     urls[name] = url
     return {
         "id": info["id"],
