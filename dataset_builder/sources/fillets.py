@@ -2,7 +2,8 @@
 
 Origin: the game by ALTAR interactive, now Fish Fillets NG; every line is spoken by an actor for its character.
 Size: 1,782 clips, 1.7 hours, OGG/Vorbis, of which the two fish, one small (`m`, female, malá) and one big (`v`, male,
-velká), speak about 1,400. The package does not name the actors. Language: cs. Licence: GPL-2.0-only, text and sound.
+velká), speak about 1,400; 256 exchanges of theirs, 39 minutes, become episodes. The package does not name the actors.
+Language: cs. Licence: GPL-2.0-only, text and sound.
 
 How to obtain: `apt-get install fillets-ng-data fillets-ng-data-cs` (Debian main), the scripts and the sound. Expected
 tree below `/usr/share/games/fillets-ng`:
@@ -18,8 +19,8 @@ but delays, assignments and an `if` without `else` between them, are spoken in t
 ends the exchange. What the player does between two exchanges is unknown, so none are joined. Lines that the fish say
 alone, and those of other characters, are in no exchange and counted for each level. Groups are the levels.
 
-The two regular expressions suffice because the tables hold nothing but calls with literal strings; a Lua parser gives
-the calls of the code too, but no more of their order.
+Regular expressions suffice: the tables hold nothing but calls with literal strings, and of the code only the order of
+its lines is wanted, which a Lua parser knows no better.
 """
 
 from __future__ import annotations
