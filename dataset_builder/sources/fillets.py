@@ -157,4 +157,5 @@ def _episode(level: str, exchange: str, stretch: Stretch) -> Episode:
         secondary=UNKNOWN,
         language="cs",
         license="GPL-2.0-only",
+        native_coding=("vorbis_22k",),
     )

@@ -165,4 +165,5 @@ def _episode(group: str, stretch: Stretch) -> Episode:
         secondary=stretch.secondary,
         language="en",
         license="LicenseRef-MELD",
+        native_coding=("aac",),
     )
