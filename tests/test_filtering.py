@@ -96,7 +96,7 @@ def unset_duration(row):
 
 
 def unlabel(row):
-    row["source"] = "youtube"
+    row.update(source="youtube", primary="Joyful")
 
 
 def drop_column_and_turn(row):

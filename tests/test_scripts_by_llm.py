@@ -149,16 +149,20 @@ def test_a_script_that_never_comes_is_a_drop_with_its_reason(ask, answers, kind)
     assert drop.item == "colloquial_scripts travel-s01-v01"
 
 
-def test_the_second_of_two_equal_dialogues_is_dropped(ask):
+def test_the_second_of_two_equal_dialogues_is_dropped_also_by_a_later_run(ask, tmp_path):
     def same(body):
         request = body["messages"][1]["content"]
         return json.dumps(WRITTEN if not request.startswith("{") else json.loads(writer(body)))
 
     settings = ScriptSettings(variations=2, min_rounds=1, max_rounds=1)
+    path = tmp_path / "scripts.jsonl"
     with ChatServer(same) as server:
         first, second = script_pairs(ask(server), [SCENARIO], settings)
+        drops = [write_scripts(path, ask(server), [SCENARIO], settings) for _ in range(2)]
     assert isinstance(first, ScriptPair)
     assert second.kind == "duplicate_script"
+    assert drops == [[second], [second]]
+    assert len(path.read_text().splitlines()) == 1
 
 
 SETTINGS = ScriptSettings(variations=3, min_rounds=1, max_rounds=1)
