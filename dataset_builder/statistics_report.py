@@ -77,7 +77,7 @@ class _Tally:
         self.values: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in _MEASURES} for kind in _KINDS}
 
     def add(self, row: Mapping[str, Any]) -> None:
-        seconds = Counter[str]()
+        seconds = dict.fromkeys(_KINDS, 0.0)
         for side in SIDES:
             kind = _KINDS[not is_recorded(row["criterion"], side)]
             seconds[kind] += self._add_side(row[side], self.values[kind])
