@@ -69,7 +69,7 @@ class _Tally:
     """What is counted while the rows go by."""
 
     def __init__(self) -> None:
-        self.by: dict[str, dict[str, Counter[str]]] = {name: {} for name in _BY}
+        self.by: dict[str, dict[str, dict[str, float]]] = {name: {} for name in _BY}
         self.table1 = {subset: Counter[str]() for subset in SUBSETS}
         self.categories: Counter[tuple[str, str, str]] = Counter()
         self.groups: set[str] = set()
@@ -85,8 +85,9 @@ class _Tally:
                 heard = stable_id(row["group_id"], *(f"{t['text']} {t['duration_s']}" for t in row[side]))
                 self.recordings[heard] = seconds["real"]
         for name in _BY:
-            counts = self.by[name].setdefault(str(row[name]), Counter())
-            counts.update(pairs=1, real_s=seconds["real"], synthetic_s=seconds["synthetic"])
+            counts = self.by[name].setdefault(str(row[name]), dict.fromkeys(("pairs", *_KINDS), 0.0))
+            for key, amount in {"pairs": 1, **seconds}.items():
+                counts[key] += amount
         self.table1[row["subset"]].update([row["split"], "total"])
         self.categories[(row["source"], row["primary"], row["secondary"])] += 1
         self.groups.add(row["group_id"])
@@ -126,7 +127,8 @@ class _Tally:
 
 
 def _hours(counts: Mapping[str, float]) -> dict[str, Any]:
-    hours = {f"{kind}_h": round(counts[f"{kind}_s"] / 3600, 4) for kind in _KINDS}
+    """Turn the seconds of both kinds into hours."""
+    hours = {f"{kind}_h": round(counts[kind] / 3600, 4) for kind in _KINDS}
     return {"pairs": int(counts["pairs"]), **hours}
 
 
