@@ -46,6 +46,11 @@ from .speech_mixing import (
 
 
 HERO = "hero"
+# Section B.1.
+MAX_THIRD_SHARE = 0.1
+SPLIT_OVERLAP = 0.1
+MAX_EPISODE_S = 90.0
+MAX_TURNS = 16
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,7 @@ class TrueRecording:
         duration_s (`float`): Length of the audio.
         turns (`tuple[TrueTurn, ...]`): In the order of their beginnings.
         drawn_overlaps (`tuple[float, ...]`): The overlap ratio drawn for each change of speaker, 0 for a pause.
+        third_speaker (`str`, *optional*): Name of the third speaker; None where there is none.
         third_share (`float`): Share of the third speaker in the speech.
     """
 
@@ -105,7 +111,18 @@ class TrueRecording:
     duration_s: float
     turns: tuple[TrueTurn, ...]
     drawn_overlaps: tuple[float, ...]
+    third_speaker: str | None
     third_share: float
+
+    @property
+    def is_to_be_dropped(self) -> bool:
+        """Whether a third speaker has more of the speech than section B.1 allows."""
+        return self.third_share > MAX_THIRD_SHARE
+
+    @property
+    def dialogue(self) -> tuple[TrueTurn, ...]:
+        """The turns of the two speakers."""
+        return tuple(turn for turn in self.turns if turn.speaker != self.third_speaker)
 
 
 def read_conversations(path: Path | None = None) -> tuple[dict[str, list[Turn]], str]:
@@ -243,15 +260,58 @@ def make_recording(
         offset = start - utterance.speech[0][0]
         speech_s = tuple(((offset + first) / 100, (offset + last) / 100) for first, last in utterance.speech)
         turns.append(TrueTurn(utterance.speaker, speech_s[0][0], speech_s[-1][1], utterance.text, speech_s))
-    third = {other.speaker for other in others}
-    by_third = sum(u.num_speech_frames for u in utterances if u.speaker in third)
-    share = by_third / sum(u.num_speech_frames for u in utterances)
+    third = others[0].speaker if condition.third_share else None
+    share = sum(u.num_speech_frames for u in utterances if u.speaker == third)
+    share /= sum(u.num_speech_frames for u in utterances)
     title, duration_s = f"{name}-{condition.name}", len(audio) / SAMPLING_RATE
-    return TrueRecording(title, condition.name, duration_s, tuple(turns), tuple(ratios), share), audio
+    return TrueRecording(title, condition.name, duration_s, tuple(turns), tuple(ratios), third, share), audio
+
+
+def true_episodes(recording: TrueRecording) -> list[tuple[TrueTurn, ...]]:
+    """Return the episodes that the rules of section B.1, as `pipeline.turns` reads them, give for the true turns.
+
+    Written from that module's description and not with its code, so that one checks the other. Between two turns of an
+    episode nobody else speaks and they overlap by less than 0.1 of the shorter one; it has an even number of turns, at
+    most 16, and lasts at most 90 s; where a limit ends it, an odd last turn begins the next one.
+    """
+    if recording.is_to_be_dropped:
+        return []
+    episodes = []
+    for stretch in _stretches(recording):
+        while len(stretch) >= 2:
+            num_fitting = max(n for n in range(len(stretch) + 1) if _fits(stretch[:n]))
+            num_even = num_fitting // 2 * 2
+            if num_even:
+                episodes.append(tuple(stretch[:num_even]))
+            # Where not even two turns fit, the first of them can be in no episode.
+            stretch = stretch[num_even or 1 :] if num_fitting < len(stretch) else []
+    return episodes
+
+
+def _fits(turns: Sequence[TrueTurn]) -> bool:
+    return not turns or (len(turns) <= MAX_TURNS and turns[-1].end_s - turns[0].start_s <= MAX_EPISODE_S)
+
+
+def _stretches(recording: TrueRecording) -> list[list[TrueTurn]]:
+    """Return the turns of the two speakers, parted at the third speaker and at large overlaps."""
+    stretches: list[list[TrueTurn]] = [[]]
+    for turn in recording.turns:
+        last = stretches[-1][-1] if stretches[-1] else None
+        if turn.speaker == recording.third_speaker:
+            stretches.append([])
+        elif last is not None and (last.end_s - turn.start_s) >= SPLIT_OVERLAP * min(
+            last.end_s - last.start_s, turn.end_s - turn.start_s
+        ):
+            stretches.append([turn])
+        else:
+            stretches[-1].append(turn)
+    return stretches
 
 
 def write_recording(recording: TrueRecording, audio: np.ndarray, folder: Path) -> Path:
     """Write `NAME.wav` (16 kHz, mono, 16-bit), `NAME.rttm` (speech by speaker) and `NAME.json` (the whole truth).
+
+    An episode is written as the beginnings of its turns.
 
     Args:
         recording (`TrueRecording`): The truth.
@@ -270,7 +330,8 @@ def write_recording(recording: TrueRecording, audio: np.ndarray, folder: Path) -
         for start, end in turn.speech_s
     ]
     write_file(folder / f"{recording.name}.rttm", "".join(lines))
-    write_file(folder / f"{recording.name}.json", json.dumps(asdict(recording), indent=1) + "\n")
+    truth = asdict(recording) | {"episodes": [[turn.start_s for turn in e] for e in true_episodes(recording)]}
+    write_file(folder / f"{recording.name}.json", json.dumps(truth, indent=1) + "\n")
     path = folder / f"{recording.name}.wav"
     soundfile.write(path.with_suffix(".tmp"), audio, SAMPLING_RATE, format="WAV", subtype="PCM_16")
     path.with_suffix(".tmp").replace(path)

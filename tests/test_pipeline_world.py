@@ -1,3 +1,4 @@
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import dialogue_metrics as metrics  # noqa: E402
+from benchmarks import pipeline_world  # noqa: E402
 from benchmarks import speech_mixing as mixing  # noqa: E402
 from benchmarks import speech_world as world  # noqa: E402
 from benchmarks.dialogue_metrics import Span  # noqa: E402
@@ -280,3 +282,111 @@ def test_rates_are_computed_from_sums_and_missing_where_nothing_was_found():
     assert rates["boundary_recall"] == 0 and rates["boundary_precision"] is None
     assert rates["word_error_rate/turn"] == 0.5 and rates["word_error_rate/recording"] is None
     assert rates["role_purity"] is None
+
+
+def _recording(*turns, third=None, share=0.0, condition="clean"):
+    """Return a recording of `(speaker, start_s, end_s)`, each turn one stretch of speech that says its number."""
+    true = tuple(
+        world.TrueTurn(who, start_s, end_s, f"turn {index}", ((start_s, end_s),))
+        for index, (who, start_s, end_s) in enumerate(turns)
+    )
+    return world.TrueRecording(f"r-{condition}", condition, turns[-1][2] + 1, true, (), third, share)
+
+
+def _starts(recording):
+    return [[turn.start_s for turn in episode] for episode in world.true_episodes(recording)]
+
+
+def _alternate(*edges_s):
+    return [("ab"[index % 2], start_s, end_s) for index, (start_s, end_s) in enumerate(edges_s)]
+
+
+def test_an_odd_turn_at_the_end_is_in_no_episode():
+    assert _starts(_recording(*_alternate((0, 2), (3, 5), (6, 8)))) == [[0, 3]]
+
+
+def test_a_large_overlap_parts_two_episodes_and_a_small_one_does_not():
+    assert _starts(_recording(*_alternate((0, 10), (9.5, 20), (21, 30), (31, 40)))) == [[0, 9.5, 21, 31]]
+    # A tenth of the shorter turn is enough; the first turn is alone and lost.
+    assert _starts(_recording(*_alternate((0, 10), (9, 20), (21, 30), (31, 40)))) == [[9, 21]]
+
+
+def test_an_episode_ends_at_90_s_and_its_odd_turn_begins_the_next():
+    turns = _alternate((0, 30), (31, 60), (61, 89), (91, 110), (111, 112))
+    assert _starts(_recording(*turns)) == [[0, 31], [61, 91]]
+
+
+def test_an_episode_has_at_most_16_turns():
+    turns = _alternate(*((2 * index, 2 * index + 1) for index in range(20)))
+    assert [len(starts) for starts in _starts(_recording(*turns))] == [16, 4]
+
+
+def test_a_third_speaker_parts_episodes_and_too_much_of_one_leaves_none():
+    turns = [("a", 0, 10), ("b", 11, 20), ("c", 21, 22), ("a", 23, 30), ("b", 31, 40)]
+    assert _starts(_recording(*turns, third="c", share=0.02)) == [[0, 11], [23, 31]]
+    assert _starts(_recording(*turns, third="c", share=0.11)) == []
+
+
+def test_the_pipeline_groups_the_true_turns_into_the_true_episodes(small_world):
+    from sdiareward.dataset_builder.pipeline.settings import TurnSettings
+    from sdiareward.dataset_builder.pipeline.turns import Segment, group_episodes, merge_turns
+
+    _, recordings, _ = small_world
+    rng = np.random.default_rng(0)
+    drawn = []
+    for _ in range(30):
+        lengths, gaps = rng.uniform(1, 20, 40), rng.uniform(-1, 3, 40)
+        ends = np.cumsum(lengths + np.maximum(gaps, -0.4 * lengths))
+        drawn.append(_recording(*_alternate(*zip((ends - lengths).round(2), ends.round(2), strict=True))))
+    for recording in [*recordings.values(), *drawn]:
+        if recording.is_to_be_dropped:
+            continue
+        segments = [Segment(turn.start_s, turn.end_s, turn.speaker) for turn in recording.turns]
+        pair = tuple(sorted({turn.speaker for turn in recording.dialogue}))
+        turns, _ = merge_turns(segments, pair, TurnSettings())
+        episodes, _ = group_episodes(turns, TurnSettings())
+        assert [[turn.start_s for turn in episode] for episode in episodes] == _starts(recording)
+
+
+def _found(recording, shift_s=0.0):
+    spans = [Span(f"x{turn.speaker}", turn.start_s + shift_s, turn.end_s + shift_s) for turn in recording.turns]
+    roles = ("user", "assistant")
+    episodes = [
+        [Span(roles[i % 2], turn.start_s + shift_s, turn.end_s + shift_s, turn.text) for i, turn in enumerate(episode)]
+        for episode in world.true_episodes(recording)
+    ]
+    return pipeline_world.Found(spans, spans, episodes)
+
+
+def test_a_perfect_result_scores_perfectly_and_a_shifted_one_does_not():
+    recording = _recording(*_alternate((0, 4), (5, 9), (10, 14), (15, 19)))
+    rates = pipeline_world.summarise([recording], {recording.name: _found(recording)})["overall"]["rates"]
+    assert all(rates[name] == 0 for name in rates if "error_rate" in name)
+    assert all(rates[name] == 1 for name in rates if "error_rate" not in name)
+    shifted = pipeline_world.summarise([recording], {recording.name: _found(recording, 0.6)})["overall"]["rates"]
+    assert shifted["boundary_f1"] == 0 and shifted["episodes_recovered"] == 0
+    # Of each turn of 4 s, 0.6 s are missed and 0.6 s false.
+    assert shifted["diarization_error_rate/collar_0"] == pytest.approx(0.3)
+    assert shifted["word_error_rate/turn"] == 0 and shifted["word_error_rate/aligned_turn"] is None
+
+
+def test_recordings_dropped_and_kept_wrongly_are_counted_apart():
+    turns = [("a", 0, 10), ("b", 11, 20), ("c", 21, 25)]
+    kept, dropped = (
+        _recording(*turns, third="c", share=share, condition=name) for share, name in ((0.05, "below"), (0.2, "above"))
+    )
+    found = {kept.name: pipeline_world.Found(is_dropped=True), dropped.name: pipeline_world.Found(is_dropped=True)}
+    summary = pipeline_world.summarise([kept, dropped], found)
+    assert summary["by_condition"]["below"]["counts"]["wrongly_dropped"] == 1
+    assert summary["by_condition"]["above"]["counts"]["wrongly_dropped"] == 0
+    assert summary["overall"]["counts"]["dropped"] == 2 and summary["overall"]["rates"]["episodes_recovered"] == 0
+    found[dropped.name] = _found(kept)
+    assert pipeline_world.summarise([kept, dropped], found)["overall"]["counts"]["wrongly_kept"] == 1
+
+
+def test_help_is_instant_and_imports_no_model():
+    code = (
+        "import sys, benchmarks.pipeline_world; print(sorted({'torch', 'ray', 'jiwer', 'scipy'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
