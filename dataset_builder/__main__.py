@@ -13,6 +13,9 @@ import logging
 import sys
 from importlib import import_module
 
+from sdiareward.chat_client import EndpointError
+from sdiareward.dataset_builder.pipeline.components import ComponentError
+
 
 # Name -> (module of this package with `add_arguments(parser)` and `run(args) -> int`, what it does).
 _COMMANDS = {
@@ -51,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     try:
         return args.run(args)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, FileNotFoundError, ImportError, ComponentError, EndpointError) as error:
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -25,7 +25,8 @@ def script_pairs(path: Path | None = None) -> Iterator[ScriptPair | Drop]:
 
     Args:
         path (`Path`, *optional*): A JSONL file with `scenario_id`, `domain`, `hard`, and `written` and `spoken` as
-            lists of `{"role", "content"}`; the project's own by default.
+            lists of `{"role", "content"}`, optionally `group` (what several variations of a scenario share) and
+            `license`; the project's own by default.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -52,11 +53,11 @@ def _episode(row: Mapping[str, Any], style: str) -> Episode:
         name=f"{row['scenario_id']}/{style}",
         source="colloquial_scripts",
         subset="colloquialness",
-        group=row["scenario_id"],
+        group=row.get("group", row["scenario_id"]),
         split_group=row["domain"],
         turns=tuple(Turn(turn["role"], (Part(turn["content"]),)) for turn in row[style]),
         primary=row["domain"],
         secondary="hard" if row["hard"] else "plain",
         language="en",
-        license="Apache-2.0",
+        license=row.get("license", "Apache-2.0"),
     )
