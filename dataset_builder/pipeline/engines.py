@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from sdiareward.dataset_builder.pipeline.components import ComponentError
 from sdiareward.dataset_builder.pipeline.settings import PipelineSettings
-from sdiareward.dataset_builder.pipeline.stages import STAGES
+from sdiareward.dataset_builder.pipeline.stages import STAGES, Stage
 
 
 Engine = Literal["datasets", "ray"]
@@ -63,6 +63,8 @@ def _clean_processes() -> Iterator[None]:
 
     before = multiprocess.get_start_method(allow_none=True)
     multiprocess.set_start_method("forkserver" if os.name == "posix" else "spawn", force=True)
+    # Imported once by the process that the workers of all stages are forked from.
+    multiprocess.set_forkserver_preload(["datasets", "torch", Stage.__module__])
     try:
         yield
     finally:
