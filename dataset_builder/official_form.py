@@ -277,6 +277,7 @@ def write_official(
         FileNotFoundError: `folder` holds no pairs.
     """
     import datasets
+    import pyarrow as pa
     from tqdm import tqdm
 
     if (output / "dataset_dict.json").exists():
@@ -286,8 +287,10 @@ def write_official(
     for split, row in tqdm(read_rows(folder), desc="export", unit="pair"):
         if split in splits:
             examples.setdefault(splits[split], []).append(_example(row, output, path_prefix))
-    columns = _official_features()
-    named = {name: datasets.Dataset.from_list(rows, features=columns) for name, rows in examples.items()}
+    # Rows of a folder that an earlier version built lack columns; the table has them empty.
+    schema = _official_features().arrow_schema
+    tables = {name: pa.Table.from_pylist(rows, schema=schema) for name, rows in examples.items()}
+    named = {name: datasets.Dataset(table) for name, table in tables.items()}
     unfinished = output / ".unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     datasets.DatasetDict(named).save_to_disk(unfinished)

@@ -7,7 +7,7 @@ import pytest
 import soundfile
 
 from sdiareward.dataset_builder.official_form import import_official, read_official, write_official
-from sdiareward.dataset_builder.schema import Drop, validate_row
+from sdiareward.dataset_builder.schema import Drop, features, validate_row
 from sdiareward.dataset_builder.shards import ShardWriter, read_rows
 from sdiareward.pairs import load_pairs
 from sdiareward.records import describe_pairs
@@ -261,6 +261,17 @@ def test_our_rows_go_to_the_released_form_and_back(folder, tmp_path):
     assert write_official(folder, tmp_path / "released") == {"test": 1, "train": 1, "validation": 1}
     back = list(read_official(tmp_path / "released", tmp_path / "released"))
     assert without_names(back) == without_names(list(read_rows(folder)))
+
+
+def test_a_folder_without_our_newest_columns_is_written_too(folder, tmp_path):
+    columns = features()
+    del columns["native_coding"]
+    with ShardWriter(tmp_path / "older", columns) as writer:
+        for split, row in read_rows(folder):
+            writer.write(split, row)
+    assert sum(write_official(tmp_path / "older", tmp_path / "released").values()) == 3
+    rows = [row for _, row in read_official(tmp_path / "released", tmp_path / "released")]
+    assert [row["native_coding"] for row in rows] == [[], [], []]
 
 
 def test_what_is_written_is_the_released_form(folder, tmp_path):
