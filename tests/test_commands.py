@@ -111,6 +111,23 @@ def test_fetch_of_scripts_plans_the_papers_2500_pairs(tmp_path, write_settings, 
     assert "would write 2500 pairs of scripts on 250 scenarios" in capsys.readouterr().out
 
 
+def test_bench_caps_the_buckets_and_stats_describes_what_came_out(built, tmp_path, capsys):
+    bench = tmp_path / "bench" / "sdiareward"
+    arguments = ["bench", str(built), "--output-dir", str(bench), "--cap", "1", "--candidates", "all"]
+    assert main([*arguments, "--dry-run"]) == 0
+    assert "by split: test 1, train" in capsys.readouterr().out
+    assert not bench.exists()
+    assert main(arguments) == 0
+    splits = [split for split, _ in read_rows(bench, ["pair_id"])]
+    assert splits.count("test") == 1
+    assert (bench / "bench.png").stat().st_size > 1000
+    capsys.readouterr()
+    assert main(["stats", str(bench)]) == 0
+    assert "| scripted |" in capsys.readouterr().out
+    assert main(["stats", str(bench), "--output-dir", str(tmp_path / "stats"), "--split", "test"]) == 0
+    assert json.loads((tmp_path / "stats" / "stats.json").read_text())["pairs"] == 1
+
+
 WRONG = {
     "nothing to fetch": ("fetch", {}, "exactly one of youtube and scripts"),
     "scripts without an endpoint": ("fetch", {"scripts": {"output": "x"}}, "scripts needs output"),

@@ -41,10 +41,10 @@ def script_pairs(path: Path | None = None) -> Iterator[ScriptPair | Drop]:
         except (KeyError, TypeError) as error:
             yield Drop(item, "bad_row", f"a field is missing or of another kind: {error!r}.")
             continue
-        if pair.written.group in seen:
-            yield Drop(item, "duplicate", f"scenario {pair.written.group!r} was used before; the first is kept.")
+        if pair.written.name in seen:
+            yield Drop(item, "duplicate", f"scenario_id {row['scenario_id']!r} was used before; the first is kept.")
             continue
-        seen.add(pair.written.group)
+        seen.add(pair.written.name)
         yield pair
 
 

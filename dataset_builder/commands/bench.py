@@ -1,0 +1,42 @@
+"""`bench`: draw ESDR-Bench from a data set and isolate it from training (appendix B.1)."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+from sdiareward.dataset_builder.commands import add_common_arguments, finish
+from sdiareward.dataset_builder.data_card import describe_drops
+from sdiareward.dataset_builder.settings import make_settings, read_mapping
+from sdiareward.dataset_builder.statistics_report import read_labels
+from sdiareward.dataset_builder.stratify import CANDIDATES, BenchSettings, isolate, make_bench, sample_bench
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("folder", type=Path, help="data set folder, as build or filter writes it")
+    parser.add_argument("--output-dir", type=Path, required=True, help="folder to write")
+    parser.add_argument("--config", type=Path, help="YAML file: the fields of BenchSettings")
+    parser.add_argument("--cap", type=int, help="most pairs of a bucket")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("--candidates", choices=CANDIDATES, help="draw from the test split, or from all")
+    add_common_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw the benchmark."""
+    given = {"cap": args.cap, "seed": args.seed, "candidates": args.candidates}
+    values = read_mapping(args.config) if args.config else {}
+    values |= {key: value for key, value in given.items() if value is not None}
+    settings = make_settings(BenchSettings, values, str(args.config or "bench"))
+    options = {name: getattr(settings, name) for name in BenchSettings.__dataclass_fields__}
+    if not args.dry_run:
+        return finish(args.output_dir, make_bench(args.folder, args.output_dir, **options), args.strict)
+    labels = list(read_labels(args.folder))
+    assignment, drops = isolate(labels, sample_bench(labels, **options))
+    columns = ("criterion", "split", "subset", "source", "synthesizer")
+    taken = ({**label, "split": assignment[label["pair_id"]]} for label in labels if label["pair_id"] in assignment)
+    keys = Counter(tuple(label[column] for column in columns) for label in taken)
+    pairs = [dict(zip(columns, key, strict=True)) | {"pairs": count} for key, count in sorted(keys.items())]
+    return finish(args.output_dir, {"pairs": pairs, **describe_drops(drops)}, args.strict)
