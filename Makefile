@@ -25,7 +25,13 @@ $(RUN)/sdiareward/report.json: configs/demo_data.yaml sample/manifest.jsonl
 	$(MAKE) install
 	$(BIN)/python -m sdiareward.dataset_builder build --config configs/demo_data.yaml
 
-test: install
+# The last `datasets` that runs loading scripts: dataset_builder/sdiareward.py must work there too.
+.venv-datasets3/.installed: tests/datasets3/requirements.txt
+	test -x .venv-datasets3/bin/python || $(PYTHON) -m venv .venv-datasets3
+	.venv-datasets3/bin/python -m pip install --quiet --requirement $<
+	touch $@
+
+test: install .venv-datasets3/.installed
 	$(BIN)/python -m pytest
 
 lint: install
@@ -34,4 +40,4 @@ lint: install
 	MYPYPATH=$$(echo build/__editable__*) $(BIN)/mypy --package sdiareward
 
 clean:
-	rm -rf $(VENV) build runs
+	rm -rf $(VENV) .venv-datasets3 build runs

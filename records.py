@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # Read without the audio; what a data set lacks is derived or None.
 _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
-_SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "scripted"}
+SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "scripted"}
 # Larger files count by size and time of change, so that a checkpoint of many gigabytes is not read twice.
 _MAX_HASHED_BYTES = 64 * 2**20
 
@@ -101,7 +101,7 @@ def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     label["pair_id"] = label["pair_id"] or _hash({side: row[side] for side in SIDES})[:16]
     label["criterion"] = label["criterion"] or "joint"
     candidates = [str(row.get(name) or "").lower().replace("-", "_") for name in ("subset", "category", "source")]
-    candidates.append(_SUBSET_OF_SOURCE.get(candidates[-1], ""))
+    candidates.append(SUBSET_OF_SOURCE.get(candidates[-1], ""))
     label["subset"] = next((name for name in candidates if name in SUBSETS), None)
     if label["subset"] is None:
         raise ValueError(

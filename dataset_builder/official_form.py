@@ -30,12 +30,12 @@ from sdiareward.dataset_builder.schema import SUBSETS, TAXONOMY, UNKNOWN, Drop, 
 from sdiareward.dataset_builder.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.splits import SPLITS
 from sdiareward.pairs import SIDES, leave_audio_encoded, turns_to_messages
+from sdiareward.records import SUBSET_OF_SOURCE
 
 
 if TYPE_CHECKING:
     import datasets
 
-_SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "scripted"}
 # What a row says where the released form has no such column.
 _UNSTATED: dict[str, Any] = {
     "synthesizer": "unknown",
@@ -172,7 +172,7 @@ def _row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folder
 def _subset(example: Mapping[str, Any], source: str) -> str:
     """Return the column of Table 2 that a row counts in, from whichever of its columns names one."""
     stated = [str(example.get(name) or "").lower().replace("-", "_") for name in ("subset", "category")]
-    for name in (*stated, source, _SUBSET_OF_SOURCE.get(source, "")):
+    for name in (*stated, source, SUBSET_OF_SOURCE.get(source, "")):
         if name in SUBSETS:
             return name
     raise _LeftOutError(
@@ -247,10 +247,8 @@ def _content(turns: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _validate(row: Mapping[str, Any]) -> None:
-    # Table 5 binds only what somebody annotated.
-    annotated = UNKNOWN not in (row["primary"], row["secondary"])
     try:
-        validate_row(row if annotated else {**row, "source": "not annotated"})
+        validate_row(row)
     except ValueError as error:
         raise _LeftOutError("invalid_pair", str(error)) from error
 
