@@ -15,7 +15,7 @@ import soundfile
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.media import read_span
-from sdiareward.dataset_builder.pipeline import make_settings, run_pipeline
+from sdiareward.dataset_builder.pipeline import ComponentError, make_settings, run_pipeline
 from sdiareward.dataset_builder.schema import UNKNOWN, Recording, validate_episode
 
 
@@ -223,6 +223,15 @@ def test_a_run_killed_while_transcribing_goes_on_with_the_next_turn(dialogue, re
     resumed = run_pipeline([dialogue[0]], SETTINGS, tmp_path / "work", num_workers=1)
     assert lines[0].read_bytes().startswith(kept)
     assert portable(resumed, tmp_path / "work") == portable(result, work_dir)
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_run_and_keeps_what_was_done(dialogue, work_dir, tmp_path):
+    shutil.copytree(work_dir, tmp_path / "work", ignore=shutil.ignore_patterns("asr-*"))
+    settings = make_settings(OPTIONS | {"asr": {"model": str(tmp_path / "none"), "device": "cpu"}})
+    before = set(tmp_path.glob("work/*/*"))
+    with pytest.raises(ComponentError, match="asr: model .* cannot be loaded"):
+        run_pipeline([dialogue[0]], settings, tmp_path / "work", num_workers=1)
+    assert set(tmp_path.glob("work/*/*")) == before
 
 
 @pytest.mark.parametrize("engine", ["datasets", "ray"])

@@ -20,7 +20,7 @@ from typing import Any
 from sdiareward.dataset_builder.pipeline.components import ComponentError, require_packages
 from sdiareward.dataset_builder.pipeline.engines import Engine, run_stages
 from sdiareward.dataset_builder.pipeline.settings import PipelineSettings, make_settings, read_settings
-from sdiareward.dataset_builder.pipeline.stages import Job, describe
+from sdiareward.dataset_builder.pipeline.stages import COMPONENT_FAILURE, Job, describe
 from sdiareward.dataset_builder.schema import ROLES, UNKNOWN, Drop, Episode, Part, Recording, Turn
 
 
@@ -83,6 +83,9 @@ def run_pipeline(
     jobs, drops = _start_jobs(recordings, Path(work_dir).resolve())
     rows = [job.to_row() for job in jobs]
     jobs = [Job.from_row(row) for row in run_stages(rows, settings, engine, num_workers)] if rows else []
+    for job in jobs:
+        if job.failure and job.failure["kind"] == COMPONENT_FAILURE:
+            raise ComponentError(job.failure["reason"])
     jobs.sort(key=lambda job: (job.recording.recording_id, job.recording.source))
     stats: dict[str, dict[str, float]] = {}
     episodes = []

@@ -30,7 +30,7 @@ def run_stages(rows: Rows, settings: PipelineSettings, engine: Engine, num_worke
         num_workers (`int`): Processes of `datasets`; CPUs of a Ray that is started here.
 
     Raises:
-        ComponentError: A component cannot be loaded.
+        ComponentError: The engine is not installed.
     """
     if engine == "datasets":
         return _run_with_datasets(rows, settings, num_workers)
@@ -85,30 +85,28 @@ def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int) -> R
         ray.init(num_cpus=num_cpus, include_dashboard=False, log_to_driver=False)
     try:
         data: ray.data.Dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
-        share = _cpus_of_an_actor(settings)
+        share = _cpus_of_a_copy(settings)
         for stage in STAGES:
             options = settings.stage(stage.name)
-            # The annotation of `map` knows functions only; of a class Ray makes actors.
-            actor: Any = stage
+            step = stage(settings)
+            # Of a class Ray makes actors, which keep their model; a method runs as a task. `map` is annotated for
+            # functions only.
+            function: Any = stage if step.has_model else step.__call__
             data = data.map(
-                actor,
-                fn_constructor_args=(settings,),
+                function,
+                fn_constructor_args=(settings,) if step.has_model else None,
                 concurrency=options.concurrency,
                 num_cpus=share,
                 num_gpus=options.num_gpus,
             )
         return [{"job": row["job"]} for row in data.take_all()]
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ComponentError):
-            raise error.cause from error
-        raise
     finally:
         if is_ours:
             ray.shutdown()
 
 
-def _cpus_of_an_actor(settings: PipelineSettings) -> float:
-    """Return the CPUs that one actor asks for, so that the actors of all stages live at once on what there is."""
+def _cpus_of_a_copy(settings: PipelineSettings) -> float:
+    """Return the CPUs that one copy asks for, so that the actors of all stages live at once on what there is."""
     import ray
 
     copies = sum(settings.stage(stage.name).concurrency for stage in STAGES)

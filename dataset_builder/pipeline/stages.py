@@ -54,6 +54,8 @@ from sdiareward.records import JsonLines, write_file
 
 
 logger = logging.getLogger(__name__)
+# Carried in the row, as Ray Data does not let an exception through whole; `run_pipeline` raises it.
+COMPONENT_FAILURE = "component"
 _FINGERPRINT_BYTES = 2**16
 
 
@@ -158,6 +160,7 @@ class Stage:
         self.settings = settings
         self.options = settings.stage(self.name)
         self._component: Any = None
+        self._component_error: ComponentError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the model behind: every process loads its own."""
@@ -179,10 +182,21 @@ class Stage:
         return None
 
     @property
+    def has_model(self) -> bool:
+        """Whether there is a model to load and to keep from one recording to the next."""
+        return type(self).load is not Stage.load
+
+    @property
     def component(self) -> Any:
-        """The loaded component."""
+        """The loaded component; an attempt that failed is not repeated for every recording."""
+        if self._component_error is not None:
+            raise self._component_error
         if self._component is None:
-            self._component = self.load()
+            try:
+                self._component = self.load()
+            except ComponentError as error:
+                self._component_error = error
+                raise
         return self._component
 
     def file(self, job: Job, extension: str) -> Path:
@@ -203,8 +217,12 @@ class Stage:
     def _try(self, job: Job) -> Outcome | None:
         """Return the outcome, or None where the stage failed in a way that may pass."""
         Path(job.folder).mkdir(parents=True, exist_ok=True)
-        # The time of loading is the machine's, not the recording's.
-        _ = self.component
+        try:
+            # Before the clock starts: the time of loading is the machine's, not the recording's.
+            _ = self.component
+        except ComponentError as error:
+            job.fail(COMPONENT_FAILURE, str(error))
+            return None
         start = time.perf_counter()
         try:
             outcome = self.run(job)
@@ -212,8 +230,6 @@ class Stage:
             outcome = Outcome(None, 0.0, recording_drop={"kind": dropped.kind, "reason": str(dropped)})
         except AudioError as error:
             outcome = Outcome(None, 0.0, recording_drop={"kind": "unusable_audio", "reason": str(error)})
-        except ComponentError:
-            raise
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise
@@ -257,18 +273,23 @@ class EnhancementStage(Stage):
 
     name = "enhancement"
 
+    @property
+    def has_model(self) -> bool:
+        """Whether a separator is chosen."""
+        return isinstance(self.settings.enhancement, AudioSeparatorSettings)
+
     def load(self) -> Any:
         """Load the separator, if one is chosen."""
-        if not isinstance(self.options, AudioSeparatorSettings):
+        if not isinstance(self.settings.enhancement, AudioSeparatorSettings):
             return None
         from sdiareward.dataset_builder.pipeline.enhancement import AudioSeparatorEnhancer
 
-        return AudioSeparatorEnhancer(self.options)
+        return AudioSeparatorEnhancer(self.settings.enhancement)
 
     def run(self, job: Job) -> Outcome:
         """Write the enhanced WAV, or name the decoded one."""
         decoded = job.result("decode")
-        if self.component is None:
+        if not self.has_model:
             return Outcome({"wav": decoded["wav"]}, decoded["duration_s"])
         wav = self.file(job, "wav")
         self.component.enhance(job.wav, wav)
