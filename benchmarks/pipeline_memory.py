@@ -25,8 +25,9 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import read_audio, resample
 from sdiareward.dataset_builder.pipeline import make_settings
+from sdiareward.dataset_builder.pipeline.jobs import Job
 from sdiareward.dataset_builder.pipeline.settings import PipelineSettings
-from sdiareward.dataset_builder.pipeline.stages import STAGES, AsrStage, Job
+from sdiareward.dataset_builder.pipeline.stages import STAGES, AsrStage
 from sdiareward.dataset_builder.pipeline.turns import SpokenTurn
 from sdiareward.dataset_builder.schema import Drop, Recording
 from sdiareward.dataset_builder.sources import sample

@@ -19,8 +19,8 @@ from typing import Any
 
 from sdiareward.dataset_builder.pipeline.components import ComponentError, require_packages
 from sdiareward.dataset_builder.pipeline.engines import Engine, run_stages
+from sdiareward.dataset_builder.pipeline.jobs import COMPONENT_FAILURE, Job, describe
 from sdiareward.dataset_builder.pipeline.settings import PipelineSettings, make_settings, read_settings
-from sdiareward.dataset_builder.pipeline.stages import COMPONENT_FAILURE, Job, describe
 from sdiareward.dataset_builder.schema import ROLES, UNKNOWN, Drop, Episode, Part, Recording, Turn
 
 

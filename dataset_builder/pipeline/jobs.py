@@ -1,0 +1,94 @@
+"""A recording on its way through the stages, and the row in which an engine carries it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sdiareward.dataset_builder.schema import Recording, stable_id
+
+
+# Carried in the row, as Ray Data does not let an exception through whole; `run_pipeline` raises it.
+COMPONENT_FAILURE = "component"
+_FINGERPRINT_BYTES = 2**16
+
+
+@dataclass
+class Job:
+    """One recording on its way through the stages.
+
+    Args:
+        recording (`Recording`): What is processed.
+        folder (`str`): Where its artifacts lie.
+        key (`str`): Hash of its content and of the stages so far.
+        artifacts (`dict[str, str]`): File name of the artifact of each stage so far.
+        failure (`dict`, *optional*): `kind` and `reason` where a stage failed without a lasting result.
+        is_finished (`bool`): No further stage is to run.
+    """
+
+    recording: Recording
+    folder: str
+    key: str
+    artifacts: dict[str, str] = field(default_factory=dict)
+    failure: dict[str, str] | None = None
+    is_finished: bool = False
+
+    @classmethod
+    def start(cls, recording: Recording, work_dir: Path) -> Job:
+        """Return the job of a recording that no stage has seen."""
+        safe = re.sub(r"[^A-Za-z0-9_-]+", "_", recording.recording_id)[:80]
+        folder = work_dir / f"{safe}-{stable_id(recording.source, recording.recording_id)[:8]}"
+        job = cls(recording, str(folder), "")
+        try:
+            job.key = _fingerprint(Path(recording.path))
+        except OSError as error:
+            job.fail("missing_audio", f"{recording.path}: cannot be read ({error.strerror}).")
+        return job
+
+    @classmethod
+    def from_row(cls, row: dict[str, str]) -> Job:
+        """Return the job that a row holds."""
+        values = json.loads(row["job"])
+        return cls(**values | {"recording": Recording(**values["recording"])})
+
+    def to_row(self) -> dict[str, str]:
+        """Return the job as a row for an engine."""
+        return {"job": json.dumps(asdict(self))}
+
+    def fail(self, kind: str, reason: str) -> None:
+        """End the job without a lasting result: the next run tries again."""
+        self.failure = {"kind": kind, "reason": reason}
+        self.is_finished = True
+
+    def artifact(self, stage: str) -> dict[str, Any]:
+        """Return the artifact of a stage that has run."""
+        return json.loads((Path(self.folder) / self.artifacts[stage]).read_text(encoding="utf-8"))
+
+    def result(self, stage: str) -> Any:
+        """Return the result in a stage's artifact."""
+        return self.artifact(stage)["result"]
+
+    @property
+    def wav(self) -> Path:
+        """The recording as later stages hear it: enhanced, or as decoded."""
+        return Path(self.folder) / self.result("enhancement" if "enhancement" in self.artifacts else "decode")["wav"]
+
+
+def _fingerprint(path: Path) -> str:
+    """Return a hash of a file's size, beginning and end: a file fetched again counts as new where it differs."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256(file.read(_FINGERPRINT_BYTES))
+        size = path.stat().st_size
+        file.seek(max(0, size - _FINGERPRINT_BYTES))
+        digest.update(file.read())
+    return stable_id(size, digest.hexdigest())
+
+
+def describe(recording: Recording, start_s: float | None = None, end_s: float | None = None) -> str:
+    """Return how a drop names a recording or a stretch of it."""
+    stretch = "" if start_s is None else f" {start_s:.2f}-{end_s:.2f} s"
+    return f"{recording.source} {recording.recording_id}{stretch}"
