@@ -149,7 +149,7 @@ def _decode_blocks(source: str | Path | bytes, label: str, max_s: float | None =
     if max_s is not None and (track.promised_s or 0) > max_s:
         raise AudioError(
             f"{label}: lasts {(track.promised_s or 0) / 3600:.2f} h; at most {max_s / 3600:.2f} h can be taken at "
-            "once; cut it, or let the pipeline cut it as a long recording."
+            "once; cut it into shorter ones (the pipeline does, for up to 37 h)."
         )
     stream = soxr.ResampleStream(track.rate, SAMPLING_RATE, 1, dtype="float32", quality="HQ")
     num_frames = 0
