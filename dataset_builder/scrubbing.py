@@ -84,6 +84,11 @@ def scrub(text: str, names: Sequence[str] = (), regions: Sequence[str] = DEFAULT
             return text, counts
 
 
+def is_scrubbed(text: str) -> bool:
+    """Tell whether `text` holds a placeholder."""
+    return _PLACEHOLDER.search(text) is not None
+
+
 def contains_name(text: str, names: Sequence[str]) -> bool:
     """Tell whether one of `names` occurs in `text` as whole words, in any case."""
     return any(True for _ in _find_names(text, tuple(names)))
