@@ -1,0 +1,46 @@
+"""`reconstruct`: rebuild a released data set from the user's own audio."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from sdiareward.dataset_builder.commands import add_common_arguments, finish
+from sdiareward.dataset_builder.reconstruct import reconstruct
+from sdiareward.dataset_builder.recorded_parts import AudioRoots
+from sdiareward.dataset_builder.settings import read_mapping
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_common_arguments(parser)
+    parser.add_argument("--release", type=Path, required=True, help="folder of the metadata release")
+    parser.add_argument("--output-dir", type=Path, required=True, help="data set folder to write")
+    parser.add_argument(
+        "--audio-root",
+        action="append",
+        default=[],
+        metavar="[SOURCE=]DIR",
+        help="where the recordings lie: DIR/SOURCE/..., or one source's own place; may be given several times",
+    )
+    parser.add_argument(
+        "--allow-reencoded", action="store_true", help="take recordings that went through another codec"
+    )
+    parser.add_argument(
+        "--synthesizer-options", type=Path, help="YAML file: options by synthesizer, such as an endpoint's address"
+    )
+    parser.add_argument("--num-workers", type=int, default=2, help="processes")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Rebuild the release."""
+    report = reconstruct(
+        args.release,
+        AudioRoots.parse(args.audio_root),
+        args.output_dir,
+        allow_reencoded=args.allow_reencoded,
+        synthesizer_options=read_mapping(args.synthesizer_options) if args.synthesizer_options else None,
+        num_workers=args.num_workers,
+        dry_run=args.dry_run,
+    )
+    return finish(args.output_dir, report, args.strict)

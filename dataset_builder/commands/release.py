@@ -1,0 +1,50 @@
+"""`release`: write the audio-free metadata release of a data set."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from sdiareward.dataset_builder.commands import add_common_arguments, finish
+from sdiareward.dataset_builder.data_card import describe_drops
+from sdiareward.dataset_builder.reconstruct import count_pairs
+from sdiareward.dataset_builder.recorded_parts import AudioRoots
+from sdiareward.dataset_builder.release import release
+from sdiareward.dataset_builder.scrubbing import DEFAULT_REGIONS
+from sdiareward.dataset_builder.shards import read_rows
+
+
+_COLUMNS = ("criterion", "subset", "source", "synthesizer")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    add_common_arguments(parser)
+    parser.add_argument("--data", type=Path, required=True, help="data set folder, as build writes it")
+    parser.add_argument("--output-dir", type=Path, required=True, help="folder to write")
+    parser.add_argument(
+        "--audio-root",
+        action="append",
+        default=[],
+        metavar="[SOURCE=]DIR",
+        help="where the recordings lie: DIR/SOURCE/..., or one source's own place; may be given several times",
+    )
+    parser.add_argument("--names", type=Path, help="text file of names to take out, one a line (uploaders)")
+    parser.add_argument(
+        "--phone-region", action="append", help=f"country of phone numbers without +; {' '.join(DEFAULT_REGIONS)}"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the release."""
+    if args.dry_run:
+        report = {"pairs": count_pairs(read_rows(args.data, _COLUMNS)), **describe_drops([])}
+    else:
+        report = release(
+            args.data,
+            args.output_dir,
+            audio_roots=AudioRoots.parse(args.audio_root),
+            names=args.names.read_text(encoding="utf-8").splitlines() if args.names else (),
+            regions=tuple(args.phone_region or DEFAULT_REGIONS),
+        )
+    return finish(args.output_dir, report, args.strict)
