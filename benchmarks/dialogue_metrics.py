@@ -54,7 +54,7 @@ def diarization_errors(reference: Iterable[Span], hypothesis: Iterable[Span], du
 
     annotations = _annotation(reference), _annotation(hypothesis)
     everything = Timeline([Segment(0.0, duration_s)])
-    counts = {}
+    counts: Counts = {}
     for name, (collar_s, skip_overlap) in DIARIZATION_SCORINGS.items():
         metric = DiarizationErrorRate(collar=collar_s, skip_overlap=skip_overlap)
         found = metric(*annotations, uem=everything, detailed=True)
@@ -274,10 +274,10 @@ def purity_counts(true_speech: Sequence[Span], found: Sequence[Episode]) -> Coun
     in_turns_s = of_role_s = 0.0
     for episode in found:
         for role in {turn.speaker for turn in episode}:
-            by_speaker: Counter[str] = Counter()
+            by_speaker: dict[str, float] = {}
             for turn in episode:
                 for speech in true_speech if turn.speaker == role else ():
-                    by_speaker[speech.speaker] += _shared_s(speech, turn)  # type: ignore[assignment]
+                    by_speaker[speech.speaker] = by_speaker.get(speech.speaker, 0.0) + _shared_s(speech, turn)
             in_turns_s += sum(by_speaker.values())
             of_role_s += max(by_speaker.values(), default=0)
     return {"in_turns_s": in_turns_s, "of_role_s": of_role_s}
@@ -291,8 +291,9 @@ def rates(sums: Mapping[str, float]) -> dict[str, float | None]:
             `recording/`, `turn/` and `aligned_turn/`.
 
     Returns:
-        `dict`: `diarization_error_rate/SCORING` and `word_error_rate/KIND` (lower is better); precision, recall and F1
-        of boundaries, recall and precision of episodes, turns and exchanges, and `role_purity` (higher is better).
+        `dict`: `diarization_error_rate/SCORING` and `word_error_rate/KIND` (lower is better; of `turn` also the part
+        that is insertions); precision, recall and F1 of boundaries, recall and precision of episodes, turns and
+        exchanges, and `role_purity` (higher is better).
     """
     result: dict[str, float | None] = {}
     for name in DIARIZATION_SCORINGS:
@@ -302,6 +303,8 @@ def rates(sums: Mapping[str, float]) -> dict[str, float | None]:
     for kind in ("recording", "turn", "aligned_turn"):
         errors = sum(sums.get(f"{kind}/{error}", 0) for error in ("substitutions", "deletions", "insertions"))
         result[f"word_error_rate/{kind}"] = _ratio(errors, sums.get(f"{kind}/words", 0))
+    # A recogniser that falls into a loop inserts; one that was given another turn's time also loses words.
+    result["word_error_rate/turn_insertions"] = _ratio(sums.get("turn/insertions", 0), sums.get("turn/words", 0))
     matched = sums["boundaries_matched"]
     result["boundary_precision"] = _ratio(matched, sums["boundaries_found"])
     result["boundary_recall"] = _ratio(matched, sums["boundaries_true"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import time
 from collections import Counter
@@ -73,17 +74,18 @@ def score(recording: TrueRecording, found: Found) -> Counts:
 
     speech = [Span(turn.speaker, *span) for turn in recording.turns for span in turn.speech_s]
     truth = [_with_roles(episode) for episode in true_episodes(recording)]
-    counts: Counter[str] = Counter(metrics.diarization_errors(speech, found.segments, recording.duration_s))  # type: ignore[arg-type]
-    counts.update(metrics.episode_counts(truth, found.episodes))  # type: ignore[arg-type]
-    counts.update(metrics.purity_counts(speech, found.episodes))  # type: ignore[arg-type]
+    counts: Counter[str] = Counter()
+    counts.update(metrics.diarization_errors(speech, found.segments, recording.duration_s))
+    counts.update(metrics.episode_counts(truth, found.episodes))
+    counts.update(metrics.purity_counts(speech, found.episodes))
     expected = recording.is_to_be_dropped
     counts.update(recordings=1, to_drop=expected, dropped=found.is_dropped)
     counts.update(wrongly_dropped=found.is_dropped and not expected, wrongly_kept=expected and not found.is_dropped)
     counts.update(dict.fromkeys(("boundaries_true", "boundaries_found", "boundaries_matched"), 0))
     if not expected:
         turns = [Span(turn.speaker, turn.start_s, turn.end_s) for turn in recording.dialogue]
-        counts.update(metrics.boundary_counts(turns, found.turns))  # type: ignore[arg-type]
-        counts.update(_word_errors(truth, found.episodes))  # type: ignore[arg-type]
+        counts.update(metrics.boundary_counts(turns, found.turns))
+        counts.update(_word_errors(truth, found.episodes))
     return dict(counts)
 
 
@@ -120,7 +122,7 @@ def summarise(recordings: Sequence[TrueRecording], found: Mapping[str, Found]) -
 def _pool(members: Iterable[Counts]) -> dict[str, Any]:
     sums: Counter[str] = Counter()
     for member in members:
-        sums.update(member)  # type: ignore[arg-type]
+        sums.update(member)
     return {"rates": metrics.rates(sums), "counts": {key: round(value, 3) for key, value in sums.items()}}
 
 
@@ -187,8 +189,8 @@ def read_found(
     turns: list[Any] = []
     if not drops:
         turns, _ = merge_turns(spoken, tuple(_artifact(work_dir, name, "turns")["speakers"]), settings.turns)
-    as_spans = [[Span(s.speaker, s.start_s, s.end_s) for s in segments] for segments in (spoken, turns)]
-    return Found(*as_spans, episodes=spans, is_dropped=bool(drops))
+    found, before = ([Span(s.speaker, s.start_s, s.end_s) for s in segments] for segments in (spoken, turns))
+    return Found(segments=found, turns=before, episodes=spans, is_dropped=bool(drops))
 
 
 def _artifact_path(work_dir: Path, name: str, stage: str) -> Path:
@@ -232,7 +234,7 @@ def _union(segments: Iterable[tuple[float, float, str]]) -> list[tuple[float, fl
 
 
 def describe_speed(
-    stats: Mapping[str, Mapping[str, float]], audio_s: float, wall_s: float, how: str
+    stats: Mapping[str, Mapping[str, float]], audio_s: float, wall_s: float, workers: int, load: float
 ) -> dict[str, Any]:
     """Return audio hours per hour of each stage on one process and of the whole run.
 
@@ -240,13 +242,15 @@ def describe_speed(
         stats (`Mapping`): By stage `audio_s` and `wall_s`, summed over recordings.
         audio_s (`float`): Length of all recordings.
         wall_s (`float`): Time of the whole run, models' loading included.
-        how (`str`): On what it ran.
+        workers (`int`): Processes.
+        load (`float`): Load average before the run: what else the machine had to do.
     """
     stages = {
         stage: {**row, "audio_h_per_h": row["audio_s"] / row["wall_s"] if row["wall_s"] else None}
         for stage, row in stats.items()
     }
-    return {"stages": stages, "audio_s": audio_s, "wall_s": wall_s, "audio_h_per_h": audio_s / wall_s, "how": how}
+    whole = {"audio_s": audio_s, "wall_s": wall_s, "audio_h_per_h": audio_s / wall_s}
+    return {"stages": stages, **whole, "num_workers": workers, "num_cores": os.cpu_count(), "load_before": load}
 
 
 def main() -> None:
@@ -259,7 +263,7 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, default=Path("runs/pipeline_world"), help="the world and artifacts")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON and the Markdown")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=30.0, help="of all recordings together, about")
+    parser.add_argument("--minutes", type=float, default=25.0, help="of all recordings together, about")
     parser.add_argument("--conversations", type=int, default=3)
     parser.add_argument("--half", choices=("report", "development"), default="report", help="tune on development only")
     parser.add_argument("--workers", type=int, default=2)
@@ -279,9 +283,9 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     # Times are measured: nothing may be taken from an earlier run.
     shutil.rmtree(work_dir, ignore_errors=True)
     settings = read_settings(args.settings)
-    start = time.perf_counter()
+    load, start = os.getloadavg()[0], time.perf_counter()
     found, stats = run_variant(recordings, folder, settings, work_dir, args.workers)
-    speed = describe_speed(stats, about["audio_s"], time.perf_counter() - start, f"with {args.workers} processes")
+    speed = describe_speed(stats, about["audio_s"], time.perf_counter() - start, args.workers, load)
     truth_dir = args.output_dir / "work_true_speech"
     put_truth(recordings, work_dir, truth_dir)
     with_truth, _ = run_variant(recordings, folder, settings, truth_dir, args.workers)

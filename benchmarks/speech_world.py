@@ -261,8 +261,8 @@ def make_recording(
         speech_s = tuple(((offset + first) / 100, (offset + last) / 100) for first, last in utterance.speech)
         turns.append(TrueTurn(utterance.speaker, speech_s[0][0], speech_s[-1][1], utterance.text, speech_s))
     third = others[0].speaker if condition.third_share else None
-    share = sum(u.num_speech_frames for u in utterances if u.speaker == third)
-    share /= sum(u.num_speech_frames for u in utterances)
+    by_third = sum(u.num_speech_frames for u in utterances if u.speaker == third)
+    share = by_third / sum(u.num_speech_frames for u in utterances)
     title, duration_s = f"{name}-{condition.name}", len(audio) / SAMPLING_RATE
     return TrueRecording(title, condition.name, duration_s, tuple(turns), tuple(ratios), third, share), audio
 

@@ -17,6 +17,7 @@ _COLUMNS = (
     ("boundary F1", "boundary_f1"),
     ("WER recording", "word_error_rate/recording"),
     ("WER turn", "word_error_rate/turn"),
+    ("of it inserted", "word_error_rate/turn_insertions"),
     ("WER aligned turn", "word_error_rate/aligned_turn"),
     ("episodes", "episodes_recovered"),
     ("episodes, soft", "episodes_recovered_softly"),
@@ -82,8 +83,14 @@ def _speed_table(speed: Mapping[str, Any]) -> list[str]:
     lines = ["| stage | audio, s | computing, s | audio hours per hour |", "|---|--:|--:|--:|"]
     for stage, row in speed["stages"].items():
         lines.append(f"| {stage} | {row['audio_s']:.1f} | {row['wall_s']:.1f} | {_number(row['audio_h_per_h'])} |")
-    whole = f"{speed['audio_s'] / 3600:.2f} h of audio in {speed['wall_s']:.0f} s of wall time"
-    return [*lines, "", f"The whole: {whole}, {speed['audio_h_per_h']:.1f} audio hours per hour, {speed['how']}."]
+    return [
+        *lines,
+        "",
+        f"A stage is timed in the process that runs it, without loading its model. The whole, with models loaded and "
+        f"{speed['num_workers']} processes on {speed['num_cores']} cores (load average before the run: "
+        f"{speed['load_before']:.1f}): {speed['audio_s'] / 3600:.2f} h of audio in {speed['wall_s']:.0f} s, "
+        f"{speed['audio_h_per_h']:.1f} audio hours per hour.",
+    ]
 
 
 def _notes(world: Mapping[str, Any]) -> list[str]:
@@ -99,7 +106,9 @@ def _notes(world: Mapping[str, Any]) -> list[str]:
         "- boundary: beginnings and ends of turns before they are grouped, matched one to one within 0.5 s.",
         "- WER: word error rate by `jiwer` on lower-case text without punctuation, nothing else changed; lower is "
         "better. Recording: the words of all episodes in a row. Turn: by turn, so that words given to another turn "
-        "count. Aligned turn: only turns found within 0.5 s on both sides, so that only recognition counts.",
+        "count. Of it inserted: the part of the turns' WER that is words nobody said, mostly from a recogniser "
+        "that fell into a loop. Aligned turn: only turns found within 0.5 s on both sides, so that only recognition "
+        "counts.",
         "- episodes: true episodes of which every turn was found within 0.5 s on both sides, with its role and "
         "nothing added. Soft: an episode found agrees with it on who speaks for 80% of the time that either covers. "
         "Exchanges, turns: two consecutive turns, or one turn, of the true episodes found within 0.5 s.",
