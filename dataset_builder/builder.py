@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.dataset_builder.channel import ChannelSettings
@@ -94,8 +94,16 @@ class BuildConfig:
     seed: int = 0
     pipeline: Mapping[str, Any] | None = None
     work_dir: str | None = None
-    engine: str = "datasets"
+    engine: Literal["datasets", "ray"] = "datasets"
     num_workers: int = 2
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("datasets", "ray"):
+            raise ValueError(f"engine is {self.engine!r}; it must be 'datasets' or 'ray'.")
+        if self.num_workers < 1:
+            raise ValueError(f"num_workers is {self.num_workers}; it must be at least 1.")
+        if Path(self.output_dir) == Path():
+            raise ValueError("output_dir is empty; name a folder to write.")
 
 
 def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
