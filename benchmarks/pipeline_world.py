@@ -250,7 +250,8 @@ def describe_speed(
         for stage, row in stats.items()
     }
     whole = {"audio_s": audio_s, "wall_s": wall_s, "audio_h_per_h": audio_s / wall_s}
-    return {"stages": stages, **whole, "num_workers": workers, "num_cores": os.cpu_count(), "load_before": load}
+    machine = {"num_workers": workers, "num_threads": os.environ.get("OMP_NUM_THREADS"), "num_cores": os.cpu_count()}
+    return {"stages": stages, **whole, **machine, "load_before": load}
 
 
 def main() -> None:
@@ -276,6 +277,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
     from .speech_world import make_world
 
+    # Every process gets a core: the models' threads would only get into each other's way.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     folder, work_dir = args.output_dir / "world", args.output_dir / "work"
     recordings, about = make_world(
         args.amazon_queen, folder, num_pairs=args.conversations, minutes=args.minutes, seed=args.seed, half=args.half

@@ -87,8 +87,8 @@ def _speed_table(speed: Mapping[str, Any]) -> list[str]:
         *lines,
         "",
         f"A stage is timed in the process that runs it, without loading its model. The whole, with models loaded and "
-        f"{speed['num_workers']} processes on {speed['num_cores']} cores (load average before the run: "
-        f"{speed['load_before']:.1f}): {speed['audio_s'] / 3600:.2f} h of audio in {speed['wall_s']:.0f} s, "
+        f"{speed['num_workers']} processes (OMP_NUM_THREADS {speed['num_threads']}) on {speed['num_cores']} cores, load "
+        f"average before the run {speed['load_before']:.1f}: {speed['audio_s'] / 3600:.2f} h of audio in {speed['wall_s']:.0f} s, "
         f"{speed['audio_h_per_h']:.1f} audio hours per hour.",
     ]
 
