@@ -83,12 +83,13 @@ def _speed_table(speed: Mapping[str, Any]) -> list[str]:
     lines = ["| stage | audio, s | computing, s | audio hours per hour |", "|---|--:|--:|--:|"]
     for stage, row in speed["stages"].items():
         lines.append(f"| {stage} | {row['audio_s']:.1f} | {row['wall_s']:.1f} | {_number(row['audio_h_per_h'])} |")
+    machine = f"{speed['num_workers']} processes (OMP_NUM_THREADS {speed['num_threads']}), {speed['num_cores']} cores"
+    whole = f"{speed['audio_s'] / 3600:.2f} h of audio in {speed['wall_s']:.0f} s"
     return [
         *lines,
         "",
-        f"A stage is timed in the process that runs it, without loading its model. The whole, with models loaded and "
-        f"{speed['num_workers']} processes (OMP_NUM_THREADS {speed['num_threads']}) on {speed['num_cores']} cores, load "
-        f"average before the run {speed['load_before']:.1f}: {speed['audio_s'] / 3600:.2f} h of audio in {speed['wall_s']:.0f} s, "
+        "A stage is timed in the process that runs it, without loading its model. The whole, loading included, with "
+        f"{machine}, load average before the run {speed['load_before']:.1f}: {whole}, "
         f"{speed['audio_h_per_h']:.1f} audio hours per hour.",
     ]
 
