@@ -303,7 +303,7 @@ def rates(sums: Mapping[str, float]) -> dict[str, float | None]:
     for kind in ("recording", "turn", "aligned_turn"):
         errors = sum(sums.get(f"{kind}/{error}", 0) for error in ("substitutions", "deletions", "insertions"))
         result[f"word_error_rate/{kind}"] = _ratio(errors, sums.get(f"{kind}/words", 0))
-    # A recogniser that falls into a loop inserts; one that was given another turn's time also loses words.
+    # Words too many: a turn outside of the true episodes, or a recogniser that repeats itself.
     result["word_error_rate/turn_insertions"] = _ratio(sums.get("turn/insertions", 0), sums.get("turn/words", 0))
     matched = sums["boundaries_matched"]
     result["boundary_precision"] = _ratio(matched, sums["boundaries_found"])
