@@ -107,9 +107,9 @@ def _notes(world: Mapping[str, Any]) -> list[str]:
         "- boundary: beginnings and ends of turns before they are grouped, matched one to one within 0.5 s.",
         "- WER: word error rate by `jiwer` on lower-case text without punctuation, nothing else changed; lower is "
         "better. Recording: the words of all episodes in a row. Turn: by turn, so that words given to another turn "
-        "count. Of it inserted: the part of the turns' WER that is words too many: a turn outside of the true episodes, "
-        "or a recogniser that repeats itself. Aligned turn: only turns found within 0.5 s on both sides, so that only recognition "
-        "counts.",
+        "count. Of it inserted: the part of the turns' WER that is words too many: a turn outside of the true "
+        "episodes, or a recogniser that repeats itself. Aligned turn: only turns found within 0.5 s on both sides, so "
+        "that only recognition counts.",
         "- episodes: true episodes of which every turn was found within 0.5 s on both sides, with its role and "
         "nothing added. Soft: an episode found agrees with it on who speaks for 80% of the time that either covers. "
         "Exchanges, turns: two consecutive turns, or one turn, of the true episodes found within 0.5 s.",
