@@ -16,7 +16,7 @@ from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import read_audio
+from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.dataset_builder.data_card import content_id, describe_drops, render_card
 from sdiareward.dataset_builder.fingerprints import fingerprint
 from sdiareward.dataset_builder.pairing import is_recorded
@@ -80,6 +80,8 @@ def release(
                 writer.write(split, _release_row(row, scrubber, taker))
             except PartError as error:
                 drops.append(Drop(f"pair {row['pair_id']}", error.kind, str(error)))
+            except AudioError as error:
+                drops.append(Drop(f"pair {row['pair_id']}", "undecodable_audio", str(error)))
     settings = {**_public_settings(folder), "phone_regions": list(regions), "num_names": len(scrubber.names)}
     return _write_report(output, writer.counts, drops, settings, scrubber.counts)
 

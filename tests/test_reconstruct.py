@@ -249,7 +249,7 @@ def test_audio_roots_are_one_folder_for_all_and_places_of_single_sources(tmp_pat
 
 def test_the_command_exits_with_an_error_when_strict_and_anything_is_lost(built, tmp_path, capsys):
     copy_of_audio(short_episodes(1), tmp_path / "audio")
-    command = ["reconstruct", "--release", str(built / "release"), "--output-dir", str(tmp_path / "again")]
+    command = ["reconstruct", str(built / "release"), "--output-dir", str(tmp_path / "again")]
     command += ["--audio-root", str(tmp_path / "audio")]
     assert main([*command, "--num-workers", "2"]) == 0
     assert f"missing_audio: {NUM_EPISODES - 1}" in capsys.readouterr().out

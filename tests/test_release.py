@@ -172,7 +172,7 @@ def test_the_release_loads_by_name_with_its_columns(make_data, roots, tmp_path):
 def test_the_command_reads_names_from_a_file_and_is_strict_when_asked(make_data, tmp_path, capsys):
     names = tmp_path / "names.txt"
     names.write_text("Hello\n\n")
-    command = ["release", "--data", str(make_data()), "--output-dir", str(tmp_path / "release")]
+    command = ["release", str(make_data()), "--output-dir", str(tmp_path / "release")]
     assert main([*command, "--strict"]) == 1
     assert "missing_audio: 1" in capsys.readouterr().out
     roots = ["--audio-root", f"folder={tmp_path / 'home_of_ann' / 'folder'}"]

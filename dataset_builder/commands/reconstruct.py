@@ -14,7 +14,7 @@ from sdiareward.dataset_builder.settings import read_mapping
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_common_arguments(parser)
-    parser.add_argument("--release", type=Path, required=True, help="folder of the metadata release")
+    parser.add_argument("folder", type=Path, help="folder of the metadata release")
     parser.add_argument("--output-dir", type=Path, required=True, help="data set folder to write")
     parser.add_argument(
         "--audio-root",
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Rebuild the release."""
     report = reconstruct(
-        args.release,
+        args.folder,
         AudioRoots.parse(args.audio_root),
         args.output_dir,
         allow_reencoded=args.allow_reencoded,

@@ -20,7 +20,7 @@ _COLUMNS = ("criterion", "subset", "source", "synthesizer")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     add_common_arguments(parser)
-    parser.add_argument("--data", type=Path, required=True, help="data set folder, as build writes it")
+    parser.add_argument("folder", type=Path, help="data set folder, as build writes it")
     parser.add_argument("--output-dir", type=Path, required=True, help="folder to write")
     parser.add_argument(
         "--audio-root",
@@ -38,10 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the release."""
     if args.dry_run:
-        report = {"pairs": count_pairs(read_rows(args.data, _COLUMNS)), **describe_drops([])}
+        report = {"pairs": count_pairs(read_rows(args.folder, _COLUMNS)), **describe_drops([])}
     else:
         report = release(
-            args.data,
+            args.folder,
             args.output_dir,
             audio_roots=AudioRoots.parse(args.audio_root),
             names=args.names.read_text(encoding="utf-8").splitlines() if args.names else (),
