@@ -146,15 +146,19 @@ def _finished(output: Path, plan_id: str) -> dict[str, Any] | None:
 
 def _decode_long_recordings(tasks: Sequence[_Task], settings: RebuildSettings, num_workers: int) -> None:
     """Decode each long recording once, before several pairs ask for it at the same time."""
-    references: dict[str, dict[str, Any]] = {}
+    references: dict[str, Mapping[str, Any]] = {}
     for task in tasks:
-        for turn in task.row.get("chosen") or ():
-            for reference in turn.get("audio_ref") or ():
-                if is_long(reference):
-                    references.setdefault(reference["uri"], reference)
+        try:
+            references |= {reference["uri"]: reference for reference in _long_references(task.row)}
+        except (AttributeError, LookupError, TypeError):
+            continue  # Not the shape of a row: it is reported when its turn comes.
     jobs = [(reference, settings.roots, settings.cache_dir) for reference in references.values()]
     for _ in _run(_decode_one, jobs, num_workers, "recordings"):
         pass
+
+
+def _long_references(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [reference for turn in row["chosen"] for reference in turn["audio_ref"] if is_long(reference)]
 
 
 def _decode_one(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) -> None:

@@ -6,6 +6,8 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 
@@ -190,6 +192,16 @@ def test_a_damaged_shard_and_a_pair_that_comes_twice_cost_no_other(built, tmp_pa
     assert {entry["split"] for entry in report["pairs"]} == {"train"}
     assert sum(entry["pairs"] for entry in report["pairs"]) == NUM_EPISODES
     assert not (tmp_path / "again").exists()
+
+
+def test_a_table_of_another_shape_costs_only_its_own_rows(built, tmp_path):
+    shutil.copytree(built / "release/data/colloquialness", tmp_path / "release/data/colloquialness")
+    other = pa.table({"pair_id": ["a", "b"], "chosen": [["some words"], None], "criterion": [1, 2]})
+    (tmp_path / "release/data/modality").mkdir()
+    pq.write_table(other, tmp_path / "release/data/modality/train-00000-of-00001.parquet")
+    report = reconstruct(tmp_path / "release", AudioRoots(), tmp_path / "again", num_workers=1)
+    assert report["drops"] == {"invalid_row": 2}
+    assert [entry["criterion"] for entry in report["pairs"]] == ["colloquialness"]
 
 
 def test_a_text_that_was_scrubbed_is_spoken_scrubbed_and_counted(built, tmp_path):
