@@ -19,12 +19,13 @@ def render_guide(guide: str, results: Path = RESULTS) -> str:
     """Return the guide with its numbers taken from the result files.
 
     Args:
-        guide (`str`): Text with the blocks `pipeline`, `builds` and `fingerprints`.
+        guide (`str`): Text with the blocks `pipeline`, `builds`, `bad_input` and `fingerprints`.
         results (`Path`): Folder of the result files.
     """
     blocks = {
         "pipeline": "\n\n".join((_pipeline(results), _memory(_read(results / "pipeline_memory.json")))),
         "builds": "\n\n".join((_builds(results), _kills(_read(results / "kill_and_resume.json")["result"]))),
+        "bad_input": _bad_input(_read(results / "bad_input.json")["result"]),
         "fingerprints": _fingerprints(_read(results / "fingerprints.json")),
     }
     return render_readme(guide, blocks)
@@ -73,6 +74,13 @@ def _kills(found: dict[str, Any]) -> str:
         f"{moments} s and run again: in {same} of {len(trials)} trials all {found['files']} files were byte for byte those of the "
         "undisturbed build."
     )
+
+
+def _bad_input(found: dict[str, Any]) -> str:
+    rows = [("left out", row) for row in found["skipped"]] + [("used, noted", row) for row in found["noted"]]
+    lines = ["| | kind | what the report says |", "|---|---|---|"]
+    lines += [f"| {outcome} | `{row['kind']}` | {row['item']}: {row['reason']} |" for outcome, row in rows]
+    return "\n".join([*lines, "", f"Everything else of that folder became pairs: {found['pairs']} of them."])
 
 
 def _read(path: Path) -> dict[str, Any]:
