@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import email
 import io
 import json
@@ -14,6 +15,10 @@ import soundfile
 import torch
 
 from sdiareward.audio_sdiareward import resample
+from sdiareward.dataset_builder.builder import _make_part
+from sdiareward.dataset_builder.pairing import PairPlan, make_row
+from sdiareward.dataset_builder.reference_clips import NoReference
+from sdiareward.dataset_builder.schema import Episode, Part, Turn
 from sdiareward.dataset_builder.synthesis import (
     DialogueSynthesizer,
     ReferenceClip,
@@ -401,3 +406,43 @@ def test_the_models_tensors_become_16_kilohertz_turns(make_tone):
 def test_missing_short_and_broken_waveforms_are_refused(waves, message):
     with pytest.raises(SynthesisError, match=message):
         to_turns(waves, 2)
+
+
+# Pairs through an endpoint
+
+
+def make_episode(make_tone, seconds):
+    turns = []
+    for position, duration_s in enumerate(seconds):
+        wav = as_wav(make_tone(duration_s, 200.0 + 50 * position), 16_000)
+        turns.append(Turn(("user", "assistant")[position % 2], (Part(f"Line {position}.", wav),)))
+    return Episode("e1", "asterisk", "scripted", "g1", tuple(turns), "Inform", "Unknown", "en", "CC0-1.0")
+
+
+def make_soulx_plan(server, episode, **changes):
+    options = {"base_url": server.url, "max_retries": 0, "poll_s": 0.01}
+    plan = PairPlan("modality", episode, episode, "soulx-podcast", "train", None, options)
+    return dataclasses.replace(plan, **changes)
+
+
+def test_a_pair_clones_the_longest_fitting_turn_of_each_speaker(soulx_server, make_tone):
+    row = make_row(make_soulx_plan(soulx_server, make_episode(make_tone, [5.0, 6.0, 8.0, 31.0])))
+    assert [turn["text"] for turn in row["rejected"]] == [turn["text"] for turn in row["chosen"]]
+    assert len(soulx_server.answer.prompts) == 4
+    for prompts, texts, _ in soulx_server.answer.prompts:
+        # The user's 8 s before the 5 s; the assistant's 31 s are too long.
+        assert texts == ["Line 2.", "Line 1."]
+        assert [len(array) / rate for array, rate in prompts] == [8.0, 6.0]
+
+
+def test_a_dialogue_without_a_usable_clip_is_pruned_and_the_endpoint_is_not_asked(soulx_server, make_tone):
+    plan = make_soulx_plan(soulx_server, make_episode(make_tone, [6.0, 1.0]))
+    with pytest.raises(NoReference, match="assistant"):
+        make_row(plan)
+    assert soulx_server.answer.prompts == []
+
+
+def test_a_build_counts_the_dialogues_it_pruned(soulx_server, make_tone, tmp_path):
+    episodes = [make_episode(make_tone, [6.0, seconds]) for seconds in (5.5, 1.0)]
+    drops = [_make_part(make_soulx_plan(soulx_server, episode), tmp_path) for episode in episodes]
+    assert [drop.kind if drop else None for drop in drops] == [None, "no_reference_clip"]
