@@ -130,9 +130,9 @@ def test_every_training_config_is_understood(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["demo_data", "data_full"])
 def test_every_data_config_leaves_a_synthesizer_out_of_training(name):
-    from sdiareward.dataset_builder.__main__ import read_config
+    from sdiareward.dataset_builder.settings import read_build_config
 
-    config = read_config(ROOT / "configs" / f"{name}.yaml", {})
+    config = read_build_config(ROOT / "configs" / f"{name}.yaml", {})
     assert config.channel is not None
     assert config.synthesizers["modality"].left_out
 

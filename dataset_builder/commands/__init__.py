@@ -24,6 +24,17 @@ def add_common_arguments(parser: argparse.ArgumentParser, *, config: str | None 
     parser.add_argument("--dry-run", action="store_true", help="only say what would be done")
 
 
+def add_audio_root_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--audio-root`, whose values `recorded_parts.AudioRoots.parse` reads."""
+    parser.add_argument(
+        "--audio-root",
+        action="append",
+        default=[],
+        metavar="[SOURCE=]DIR",
+        help="where the recordings lie: DIR/SOURCE/..., or one source's own place; may be given several times",
+    )
+
+
 def finish(folder: str | Path, report: Mapping[str, Any], strict: bool) -> int:
     """Print the summary of a report and return the exit status."""
     sys.stdout.write(f"{folder}: {summarize(report)}\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sdiareward.dataset_builder.commands import add_common_arguments, finish
+from sdiareward.dataset_builder.commands import add_audio_root_argument, add_common_arguments, finish
 from sdiareward.dataset_builder.reconstruct import reconstruct
 from sdiareward.dataset_builder.recorded_parts import AudioRoots
 from sdiareward.dataset_builder.settings import read_mapping
@@ -16,13 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common_arguments(parser)
     parser.add_argument("folder", type=Path, help="folder of the metadata release")
     parser.add_argument("--output-dir", type=Path, required=True, help="data set folder to write")
-    parser.add_argument(
-        "--audio-root",
-        action="append",
-        default=[],
-        metavar="[SOURCE=]DIR",
-        help="where the recordings lie: DIR/SOURCE/..., or one source's own place; may be given several times",
-    )
+    add_audio_root_argument(parser)
     parser.add_argument(
         "--allow-reencoded", action="store_true", help="take recordings that went through another codec"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sdiareward.dataset_builder.commands import add_common_arguments, finish
+from sdiareward.dataset_builder.commands import add_audio_root_argument, add_common_arguments, finish
 from sdiareward.dataset_builder.data_card import describe_drops
 from sdiareward.dataset_builder.reconstruct import count_pairs
 from sdiareward.dataset_builder.recorded_parts import AudioRoots
@@ -22,13 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_common_arguments(parser)
     parser.add_argument("folder", type=Path, help="data set folder, as build writes it")
     parser.add_argument("--output-dir", type=Path, required=True, help="folder to write")
-    parser.add_argument(
-        "--audio-root",
-        action="append",
-        default=[],
-        metavar="[SOURCE=]DIR",
-        help="where the recordings lie: DIR/SOURCE/..., or one source's own place; may be given several times",
-    )
+    add_audio_root_argument(parser)
     parser.add_argument("--names", type=Path, help="text file of names to take out, one a line (uploaders)")
     parser.add_argument(
         "--phone-region", action="append", help=f"country of phone numbers without +; {' '.join(DEFAULT_REGIONS)}"
