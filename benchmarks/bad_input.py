@@ -40,7 +40,7 @@ def write(path: Any, array: np.ndarray, rate: int = 16_000, **options: Any) -> N
 def write_hours(path: Path, hours: float) -> None:
     """Write a WAV file of silence whose samples take no room on the disk."""
     with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, 16_000, 0, "NONE", None))
+        file.setparams((1, 2, 16_000, 0, "NONE", "not compressed"))
         file.writeframes(b"\0\0")
     num_bytes = int(hours * 3600 * 32_000)
     with path.open("r+b") as file:
@@ -78,7 +78,7 @@ def make_line(name: str, audio: str, text: str = "Please hold the line.") -> dic
 DROPPED = {
     "zero": (make_line("zero", "zero.wav"), "empty_audio"),
     "text": (make_line("text", "text.wav"), "unusable_audio"),
-    "truncated": (make_line("truncated", "truncated.mp3"), "unusable_audio"),
+    "truncated": (make_line("truncated", "truncated.mp3"), "truncated_audio"),
     "silence": (make_line("silence", "silence.wav"), "silent_audio"),
     "ten hours": (make_line("ten-hours", "ten_hours.wav"), "unusable_audio"),
     "no transcript": (make_line("no-transcript", "good.wav", text=""), "missing_text"),

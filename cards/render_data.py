@@ -56,12 +56,11 @@ def _builds(results: Path) -> str:
     first, second = found["first_run"], found["second_run"]
     drops = ", ".join(f"{count} {kind}" for kind, count in found["drops"].items())
     unchanged = "unchanged" if second["shards_unchanged"] else "CHANGED"
-    lines += [
-        "",
-        f"Built from the Debian packages in {first['wall_s'] / 60:.1f} minutes with at most "
-        f"{first['peak_memory_gb']} GB in all processes together; {found['left_out']} items were left out ({drops}). The same command once more took "
-        f"{second['wall_s']:.1f} s and left the shards {unchanged}.",
-    ]
+    memory = f"at most {first['peak_memory_gb']} GB in all processes together"
+    built = f"Built from the Debian packages in {first['wall_s'] / 60:.1f} minutes with {memory};"
+    left_out = f"{found['left_out']} items were left out ({drops})."
+    again = f"The same command once more took {second['wall_s']:.1f} s and left the shards {unchanged}."
+    lines += ["", f"{built} {left_out} {again}"]
     return "\n".join(lines)
 
 
@@ -69,11 +68,23 @@ def _kills(found: dict[str, Any]) -> str:
     trials = found["trials"]
     moments = ", ".join(f"{trial['killed_after_s']:.0f}" for trial in trials)
     same = sum(trial["identical"] for trial in trials)
+    build = f"A build of {found['pairs']} pairs that takes {found['undisturbed_s']:.0f} s"
+    killed = f"was killed (SIGKILL) after {moments} s and run again:"
     return (
-        f"A build of {found['pairs']} pairs that takes {found['undisturbed_s']:.0f} s was killed (SIGKILL) after "
-        f"{moments} s and run again: in {same} of {len(trials)} trials all {found['files']} files were byte for byte those of the "
-        "undisturbed build."
+        f"{build} {killed} in {same} of {len(trials)} trials all {found['files']} files were byte for byte the same."
     )
+
+
+def _fingerprints(found: dict[str, Any]) -> str:
+    verdicts = sorted({verdict for row in found["confusion"].values() for verdict in row})
+    lines = [f"| what it was | {' | '.join(verdicts)} |", f"|---|{'--:|' * len(verdicts)}"]
+    for truth, row in found["confusion"].items():
+        lines.append(f"| {truth} | {' | '.join(str(row.get(verdict, 0)) for verdict in verdicts)} |")
+    note = (
+        f"Verdicts on {found['num_clips']} clips ({found['hours']} h), decoded, resampled, coded, cut or exchanged in "
+        f"{len(found['variants'])} ways; 10 s take {found['characters_per_10_s']:.0f} characters."
+    )
+    return "\n".join([*lines, "", note])
 
 
 def _bad_input(found: dict[str, Any]) -> str:

@@ -173,7 +173,7 @@ def _aac(array: np.ndarray) -> np.ndarray:
         container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     buffer.seek(0)
-    with av.open(buffer) as coded:
+    with av.open(buffer, "r") as coded:
         decoded = np.concatenate([frame.to_ndarray()[0] for frame in coded.decode(audio=0)])
     # The bare stream does not say that the encoder begins with a block of its own.
     start = min(_AAC_DELAY_SAMPLES, len(decoded))

@@ -34,6 +34,10 @@ _END_TOLERANCE_S = 0.05
 _CONTAINERS = "mov,matroska,webm,aac,mp3,ogg,flac,wav,w64,aiff,caf,asf,avi,flv,mpegts,mpeg,amr,ac3,eac3,au,ape,wv,tta"
 
 
+class TruncatedAudioError(AudioError):
+    """Raised for a recording that ends before its header, or before a span that is to be cut from it."""
+
+
 @dataclass(frozen=True)
 class _Track:
     """A recording being decoded: mono blocks at `rate`, and the seconds that its header promises."""
@@ -134,7 +138,7 @@ def _span_samples(start_s: float, end_s: float | None, num_samples: int, label: 
     start = round(start_s * SAMPLING_RATE)
     end = num_samples if end_s is None else round(end_s * SAMPLING_RATE)
     if not 0 <= start < end or end > num_samples + _END_TOLERANCE_S * SAMPLING_RATE or start >= num_samples:
-        raise AudioError(
+        raise TruncatedAudioError(
             f"{label}: the span from {start_s} s to {end_s} s is not in the recording, which lasts "
             f"{num_samples / SAMPLING_RATE:.2f} s; check that this is the recording the times were taken from."
         )
@@ -274,8 +278,8 @@ def _av_blocks(container: Any, rate: int, label: str) -> Iterator[np.ndarray]:
             raise _cut_off(label, f"FFmpeg cannot go on ({error})", num_frames / rate) from error
 
 
-def _cut_off(label: str, found: str, decoded_s: float) -> AudioError:
-    return AudioError(f"{label}: {found}; {decoded_s:.1f} s could be decoded; fetch or export it again.")
+def _cut_off(label: str, found: str, decoded_s: float) -> TruncatedAudioError:
+    return TruncatedAudioError(f"{label}: {found}; {decoded_s:.1f} s could be decoded; fetch or export it again.")
 
 
 def _handle(source: str | Path | bytes) -> Any:

@@ -8,6 +8,7 @@ the identical voice and settings, so that only the style differs.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -266,9 +267,13 @@ def read_part(part: Part, label: str) -> np.ndarray:
     return require_sound(array[round(part.start_s * SAMPLING_RATE) : end], label)
 
 
-@lru_cache(maxsize=4)
 def _read_file(path: str) -> np.ndarray:
     """Read a recording that several parts are cut from once."""
+    return _read_version(path, os.stat(path).st_mtime_ns if os.path.isfile(path) else 0)
+
+
+@lru_cache(maxsize=4)
+def _read_version(path: str, changed_ns: int) -> np.ndarray:
     return read_media(path, max_s=_MAX_FILE_S)
 
 

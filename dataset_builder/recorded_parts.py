@@ -20,7 +20,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.inspection import SilentAudioError, require_sound
-from sdiareward.dataset_builder.media import decode_recording, read_media
+from sdiareward.dataset_builder.media import TruncatedAudioError, decode_recording, read_media
 from sdiareward.dataset_builder.pairing import read_part
 from sdiareward.dataset_builder.references import inside, split_reference
 from sdiareward.dataset_builder.schema import MAX_TURN_S, MAX_TURNS, Part, stable_id
@@ -32,8 +32,6 @@ _LONG_SOURCES = ("folder", "youtube")
 _ENHANCEMENT = "?enhancement="
 # As in `pairing`: a file that turns are cut from holds an episode at most.
 _MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
-# How `media` words a file, and a span, that ends too early.
-_CUT_OFF = ("could be decoded", "is not in the recording")
 
 
 class PartError(Exception):
@@ -231,6 +229,6 @@ def _part_error(uri: str, error: Exception, path: str) -> PartError:
     reason = str(error).replace(path, uri)
     if isinstance(error, FileNotFoundError):
         return PartError("missing_audio", reason)
-    if any(words in reason for words in _CUT_OFF):
+    if isinstance(error, TruncatedAudioError):
         return PartError("truncated_audio", reason)
     return PartError("wrong_audio" if isinstance(error, SilentAudioError) else "undecodable_audio", reason)
