@@ -44,9 +44,10 @@ def _run_with_datasets(rows: Rows, settings: PipelineSettings, num_workers: int)
     num_proc = min(num_workers, len(rows))
     with _clean_processes():
         for stage in STAGES:
+            step = stage(settings)
             # The stages keep their own results; a cache of rows would hide from them that a file is gone.
             table = table.map(
-                stage(settings),
+                _OneThread(step) if num_proc > 1 and step.has_model else step,
                 num_proc=num_proc if num_proc > 1 else None,
                 load_from_cache_file=False,
                 keep_in_memory=num_proc == 1,
@@ -54,6 +55,23 @@ def _run_with_datasets(rows: Rows, settings: PipelineSettings, num_workers: int)
                 desc=stage.name,
             )
     return table.to_list()
+
+
+class _OneThread:
+    """A stage in a worker process: torch gets one thread, as the other workers need the other cores.
+
+    With as many threads as cores in every worker, two workers on two cores diarized at a twentieth of the speed. Ray
+    limits the threads of its actors itself.
+    """
+
+    def __init__(self, stage: Stage):
+        self._stage = stage
+
+    def __call__(self, row: dict[str, str]) -> dict[str, str]:
+        import torch
+
+        torch.set_num_threads(1)
+        return self._stage(row)
 
 
 @contextmanager
