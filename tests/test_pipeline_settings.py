@@ -68,6 +68,13 @@ def test_placement_is_not_part_of_what_a_result_depends_on():
         ({"turns": {"max_turn_s": 61}}, r"paper.max_turn_s is 61; it must be more than 0 and at most 60"),
         ({"turns": {"split_overlap": 0}}, r"paper.split_overlap is 0; it must be more than 0 and at most 1"),
         ({"asr": {"beam_size": True}}, r"faster-whisper.beam_size is True; it must be of type int"),
+        ({"asr": {"max_compression_ratio": 1.0}}, r"max_compression_ratio is 1.0; it must be more than 1"),
+        ({"asr": {"max_repeats": 0}}, r"faster-whisper.max_repeats is 0; it must be at least 1"),
+        (
+            {"diarization": {"name": "resemblyzer", "others_threshold": 1}},
+            r"threshold is 1; .* between 0 and 1",
+        ),
+        ({"diarization": {"name": "resemblyzer", "max_speakers": 1}}, r"max_speakers is 1; it must be at least 2"),
         ({"decode": {"concurrency": 0}}, r"media.concurrency is 0; it must be at least 1"),
     ],
 )

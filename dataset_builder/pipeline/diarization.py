@@ -30,6 +30,10 @@ _LEVEL = 10 ** (-30 / 20)
 _BATCH_SIZE = 64
 # Windows on either side that are averaged before clustering: one window of 1.6 s alone says too little.
 _CONTEXT_WINDOWS = 2
+_ROUNDS = 10
+# Windows of one voice, parted in two, are the further apart the fewer they are: with so many, twice as far as many.
+# Tuned on single speakers of the development half of `benchmarks/speech_world.py`, cut to 5-80 s of speech.
+_FEW_WINDOWS = 24
 # A stretch of speech is embedded in pieces of at most this many windows.
 _PIECE_WINDOWS = 256
 
@@ -188,41 +192,61 @@ def _average_neighbours(stretch: np.ndarray) -> np.ndarray:
 
 
 def cluster(embeddings: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray:
-    """Return the centroids of the speakers by agglomerative clustering.
+    """Return the centroids of the speakers: Ward's clusters, refined by k-means.
 
-    A known number of speakers is found with Ward's linkage, which does not spend one of them on a few odd windows; an
-    unknown one with average linkage, whose distances mean the same in every recording.
+    Ward's linkage starts from compact clusters, so that windows in which two people speak at once do not make a bridge
+    between them; k-means then lets every window change its cluster. Of the numbers of speakers whose centroids are
+    far enough apart, the one with the best silhouette is taken, and one speaker where there is no such number.
 
     Args:
         embeddings (`np.ndarray` of shape `(num_windows, size)`): Of length 1. An even sample of at most
             `max_clustered` is clustered.
-        settings (`ResemblyzerSettings`): The number of speakers, or the threshold.
+        settings (`ResemblyzerSettings`): The number of speakers, or what decides on it.
 
     Returns:
         `np.ndarray` of shape `(num_speakers, size)`: Of length 1, the speaker with the most windows first.
     """
+    from scipy.cluster.hierarchy import linkage
+    from sklearn.metrics import silhouette_score
+
     num_sampled = min(len(embeddings), settings.max_clustered)
-    sample = embeddings[np.linspace(0, len(embeddings) - 1, num_sampled).round().astype(int)]
-    labels = _agglomerate(sample, settings)
-    sizes = np.bincount(labels)
-    smallest = settings.min_cluster_share * num_sampled if settings.num_speakers is None else 0
-    kept = [label for label in np.argsort(-sizes, kind="stable") if sizes[label] >= smallest]
-    centroids = np.stack([sample[labels == label].mean(axis=0) for label in kept or [int(sizes.argmax())]])
-    return centroids / np.linalg.norm(centroids, axis=1, keepdims=True)
-
-
-def _agglomerate(sample: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray:
-    from sklearn.cluster import AgglomerativeClustering
-
-    if len(sample) < max(2, settings.num_speakers or 0):
-        return np.zeros(len(sample), dtype=int)
+    sample = embeddings[np.linspace(0, len(embeddings) - 1, num_sampled).round().astype(int)].astype(np.float64)
+    if num_sampled == 1:
+        return sample
+    tree = linkage(sample, "ward")
     if settings.num_speakers is not None:
-        model = AgglomerativeClustering(settings.num_speakers, linkage="ward")
-    else:
-        model = AgglomerativeClustering(
-            None, distance_threshold=settings.threshold, metric="cosine", linkage="average"
-        )
-    return model.fit_predict(sample)
+        return _part(sample, tree, settings.num_speakers, 0.0)[0]
+    best, highest = _part(sample, tree, 1, 0.0)[0], -1.0
+    # A silhouette needs two windows in one of the clusters.
+    for number in range(2, min(settings.max_speakers, num_sampled - 1) + 1):
+        centroids, labels = _part(sample, tree, number, settings.min_cluster_share)
+        if _are_speakers(centroids, labels, settings):
+            silhouette = silhouette_score(sample, labels, metric="cosine")
+            if silhouette > highest:
+                best, highest = centroids, silhouette
+    return best
+
+
+def _part(sample: np.ndarray, tree: np.ndarray, number: int, smallest_share: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return at most `number` centroids, largest cluster first, and the label of each window."""
+    from scipy.cluster.hierarchy import fcluster
+    from scipy.cluster.vq import kmeans2
+
+    first = fcluster(tree, number, "maxclust") - 1
+    kept = np.flatnonzero(np.bincount(first) >= smallest_share * len(sample))
+    means = np.stack([sample[first == label].mean(axis=0) for label in kept])
+    means, labels = kmeans2(sample, means, iter=_ROUNDS, minit="matrix")
+    order = np.argsort(-np.bincount(labels, minlength=len(means)), kind="stable")
+    return means[order] / np.linalg.norm(means[order], axis=1, keepdims=True), np.argsort(order)[labels]
+
+
+def _are_speakers(centroids: np.ndarray, labels: np.ndarray, settings: ResemblyzerSettings) -> bool:
+    """Return whether these are two or more, all as far apart as different people, and none too small."""
+    if len(centroids) < 2 or np.bincount(labels).min() < settings.min_cluster_share * len(labels):
+        return False
+    threshold = settings.threshold if len(centroids) == 2 else settings.others_threshold
+    distances = 1 - (centroids @ centroids.T)[np.triu_indices(len(centroids), 1)]
+    return bool(distances.min() >= threshold * (1 + _FEW_WINDOWS / len(labels)))
 
 
 def smooth(similarity: np.ndarray, switch_penalty: float) -> np.ndarray:

