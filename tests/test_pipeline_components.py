@@ -142,6 +142,14 @@ def test_one_voice_is_not_parted_and_two_are():
     assert len(cluster(two, ResemblyzerSettings(threshold=0.6))) == 1
 
 
+def test_windows_that_are_all_alike_and_clusters_that_are_all_small_are_one_speaker():
+    assert len(cluster(np.tile(np.eye(8)[0], (30, 1)), ResemblyzerSettings())) == 1
+    quarters = vectors((0, 30), (1, 30), (2, 30), (3, 30))
+    assert len(cluster(quarters, ResemblyzerSettings())) == 4
+    # Two pairs are large enough, the four are not.
+    assert len(cluster(quarters, ResemblyzerSettings(min_cluster_share=0.4))) == 2
+
+
 def rotation(angle):
     """Return a matrix that turns the first axis towards the second."""
     matrix = np.eye(8)

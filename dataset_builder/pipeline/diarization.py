@@ -233,7 +233,8 @@ def _part(sample: np.ndarray, tree: np.ndarray, number: int, smallest_share: flo
     from scipy.cluster.vq import kmeans2
 
     first = fcluster(tree, number, "maxclust") - 1
-    kept = np.flatnonzero(np.bincount(first) >= smallest_share * len(sample))
+    sizes = np.bincount(first)
+    kept = np.flatnonzero(sizes >= min(smallest_share * len(sample), sizes.max()))
     means = np.stack([sample[first == label].mean(axis=0) for label in kept])
     means, labels = kmeans2(sample, means, iter=_ROUNDS, minit="matrix")
     order = np.argsort(-np.bincount(labels, minlength=len(means)), kind="stable")
@@ -242,7 +243,8 @@ def _part(sample: np.ndarray, tree: np.ndarray, number: int, smallest_share: flo
 
 def _are_speakers(centroids: np.ndarray, labels: np.ndarray, settings: ResemblyzerSettings) -> bool:
     """Return whether these are two or more, all as far apart as different people, and none too small."""
-    if len(centroids) < 2 or np.bincount(labels).min() < settings.min_cluster_share * len(labels):
+    smallest = np.bincount(labels, minlength=len(centroids)).min()
+    if len(centroids) < 2 or smallest < max(1, settings.min_cluster_share * len(labels)):
         return False
     threshold = settings.threshold if len(centroids) == 2 else settings.others_threshold
     distances = 1 - (centroids @ centroids.T)[np.triu_indices(len(centroids), 1)]

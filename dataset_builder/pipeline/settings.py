@@ -156,11 +156,12 @@ class ResemblyzerSettings(StageSettings):
     Args:
         num_speakers (`int`, *optional*): Number of speakers where it is known; else found out.
         threshold (`float`): Least cosine distance between the centroids of two speakers, between 0 and 1; the fewer
-            windows, the more is asked for. Tuned, as is the next, on the development half of
-            `benchmarks/speech_world.py`: parted in two, recordings of one person had 0.04-0.12 (half of them at most
-            0.07), of two 0.07-0.28 (half of them at least 0.14), voices that speak at once among them.
-        others_threshold (`float`): The same between any two of three speakers or more; in recordings of three people,
-            the third with a fifth of the speech, it was 0.12-0.25.
+            windows, the more is asked for. Tuned, as is the next, on recordings of 1.5-2.5 minutes of the development
+            half of `benchmarks/speech_world.py` and on the bundled sample. Parted in two, 26 recordings of one person
+            had 0.04-0.12, half of them at most 0.07, but for an actor of two voices (0.21); 30 of two people had
+            0.07-0.30, half of them at least 0.18, where voices overlap 0.07-0.24.
+        others_threshold (`float`): The same between any two of three speakers or more; in 10 recordings of three
+            people, the third with a fifth of the speech, it was 0.12-0.25.
         max_speakers (`int`): Speakers that are looked for where the number is not known.
         hop_s (`float`): Seconds between two windows of 1.6 s.
         max_clustered (`int`): Windows that are clustered, an even sample of all; the others go to the nearest
