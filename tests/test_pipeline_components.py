@@ -140,6 +140,8 @@ def test_one_voice_is_not_parted_and_two_are():
     two = np.concatenate([one, one @ rotation(np.pi / 3)])
     assert len(cluster(two, ResemblyzerSettings(threshold=0.4))) == 2
     assert len(cluster(two, ResemblyzerSettings(threshold=0.6))) == 1
+    # Where two are known to be there, the threshold does not count.
+    assert len(cluster(two, ResemblyzerSettings(threshold=0.6, min_speakers=2))) == 2
 
 
 def test_windows_that_are_all_alike_and_clusters_that_are_all_small_are_one_speaker():

@@ -196,7 +196,7 @@ def cluster(embeddings: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray
 
     Ward's linkage starts from compact clusters, so that windows in which two people speak at once do not make a bridge
     between them; k-means then lets every window change its cluster. Of the numbers of speakers whose centroids are
-    far enough apart, the one with the best silhouette is taken, and one speaker where there is no such number.
+    far enough apart, the one with the best silhouette is taken, and `min_speakers` where there is no such number.
 
     Args:
         embeddings (`np.ndarray` of shape `(num_windows, size)`): Of length 1. An even sample of at most
@@ -216,11 +216,11 @@ def cluster(embeddings: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray
     tree = linkage(sample, "ward")
     if settings.num_speakers is not None:
         return _part(sample, tree, settings.num_speakers, 0.0)[0]
-    best, highest = _part(sample, tree, 1, 0.0)[0], -1.0
+    best, highest = _part(sample, tree, settings.min_speakers, 0.0)[0], -1.0
     # A silhouette needs two windows in one of the clusters.
     for number in range(2, min(settings.max_speakers, num_sampled - 1) + 1):
         centroids, labels = _part(sample, tree, number, settings.min_cluster_share)
-        if _are_speakers(centroids, labels, settings):
+        if len(centroids) >= settings.min_speakers and _are_speakers(centroids, labels, settings):
             silhouette = silhouette_score(sample, labels, metric="cosine")
             if silhouette > highest:
                 best, highest = centroids, silhouette

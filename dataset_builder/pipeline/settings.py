@@ -162,7 +162,10 @@ class ResemblyzerSettings(StageSettings):
             0.07-0.30, half of them at least 0.18, where voices overlap 0.07-0.24.
         others_threshold (`float`): The same between any two of three speakers or more; in 10 recordings of three
             people, the third with a fifth of the speech, it was 0.12-0.25.
-        max_speakers (`int`): Speakers that are looked for where the number is not known.
+        min_speakers (`int`): 2 where every recording is known to be a dialogue: voices too close for `threshold` are
+            then told apart, and a monologue would be parted in two. On the development half, 47 of 50 dialogues were
+            rightly kept or dropped with 2, and 46 with 1. Counts where the number is not known, as does the next.
+        max_speakers (`int`): Speakers that are looked for at most.
         hop_s (`float`): Seconds between two windows of 1.6 s.
         max_clustered (`int`): Windows that are clustered, an even sample of all; the others go to the nearest
             centroid. Bounds the memory: clustering takes the square of it.
@@ -178,6 +181,7 @@ class ResemblyzerSettings(StageSettings):
     num_speakers: int | None = None
     threshold: float = 0.08
     others_threshold: float = 0.1
+    min_speakers: int = 1
     max_speakers: int = 6
     hop_s: float = 0.4
     max_clustered: int = 2000
@@ -190,7 +194,8 @@ class ResemblyzerSettings(StageSettings):
         self._require(self.num_speakers is None or self.num_speakers >= 1, "num_speakers", "at least 1")
         for option in ("threshold", "others_threshold"):
             self._require(0 < getattr(self, option) < 1, option, "between 0 and 1")
-        self._require(self.max_speakers >= 2, "max_speakers", "at least 2")
+        self._require(self.min_speakers >= 1, "min_speakers", "at least 1")
+        self._require(self.max_speakers >= max(2, self.min_speakers), "max_speakers", "at least 2 and min_speakers")
         self._require(0.1 <= self.hop_s <= 1.6, "hop_s", "between 0.1 and 1.6 seconds")
         self._require(self.max_clustered >= 2, "max_clustered", "at least 2")
         self._require(0 <= self.min_cluster_share < 0.5, "min_cluster_share", "at least 0 and less than 0.5")
