@@ -25,7 +25,7 @@ from sdiareward.dataset_builder.channel import ChannelSettings
 from sdiareward.dataset_builder.data_card import describe_drops, write_report
 from sdiareward.dataset_builder.inspection import SilentAudioError, inspect_episode
 from sdiareward.dataset_builder.media import TruncatedAudioError
-from sdiareward.dataset_builder.pairing import PairPlan, SynthesizerChoice, make_row, plan_pairs
+from sdiareward.dataset_builder.pairing import PairPlan, SynthesizerChoice, TurnDurationError, make_row, plan_pairs
 from sdiareward.dataset_builder.reference_clips import NoReference
 from sdiareward.dataset_builder.schema import (
     Drop,
@@ -51,6 +51,7 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
     (NoReference, "no_reference_clip"),
     (SilentAudioError, "silent_audio"),
     (TruncatedAudioError, "truncated_audio"),
+    (TurnDurationError, "turn_duration"),
     (AudioError, "unusable_audio"),
     (FileNotFoundError, "missing_audio"),
     (SynthesisError, "synthesis_failed"),

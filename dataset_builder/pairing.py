@@ -28,6 +28,10 @@ from sdiareward.dataset_builder.splits import choose_synthesizers, split_unit
 from sdiareward.dataset_builder.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 
 
+class TurnDurationError(AudioError):
+    """Raised for a turn that lasts no time or more than 60 s (B.1, first phase of the filter)."""
+
+
 # Between the parts of a turn, the same on both sides.
 _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
 
@@ -288,7 +292,9 @@ def _join(parts: list[np.ndarray], trim_db: float | None) -> np.ndarray:
 def _encode_turn(turn: Turn, array: np.ndarray, path: str, label: str) -> dict[str, Any]:
     duration_s = len(array) / SAMPLING_RATE
     if len(array) < MIN_SAMPLES or duration_s > MAX_TURN_S:
-        raise AudioError(f"{label}: lasts {duration_s:.2f} s; a turn must last more than 0.02 and at most 60 s.")
+        raise TurnDurationError(
+            f"{label}: lasts {duration_s:.2f} s; a turn must last more than 0.02 and at most 60 s."
+        )
     data = encode(array, SAMPLING_RATE, "FLAC", "PCM_16", None)
     return {
         "role": turn.role,
