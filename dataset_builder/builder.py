@@ -13,7 +13,6 @@ import logging
 import multiprocessing
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
@@ -22,7 +21,7 @@ from typing import Any, Literal
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.dataset_builder.channel import ChannelSettings
-from sdiareward.dataset_builder.data_card import describe_drops, write_report
+from sdiareward.dataset_builder.data_card import describe_drops, read_finished, write_report
 from sdiareward.dataset_builder.inspection import SilentAudioError, inspect_episode
 from sdiareward.dataset_builder.media import TruncatedAudioError
 from sdiareward.dataset_builder.pairing import PairPlan, SynthesizerChoice, TurnDurationError, make_row, plan_pairs
@@ -37,7 +36,7 @@ from sdiareward.dataset_builder.schema import (
     validate_episode,
     validate_row,
 )
-from sdiareward.dataset_builder.shards import ShardWriter
+from sdiareward.dataset_builder.shards import ShardWriter, count_pairs
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.splits import assign_splits
 from sdiareward.dataset_builder.synthesis import SynthesisError, is_available
@@ -121,11 +120,12 @@ def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
     """
     plans, drops = _plan(config, dry_run)
     if dry_run:
-        return {"pairs": _count_plans(plans), **describe_drops(drops)}
+        return {"pairs": count_pairs((plan.split, plan.label) for plan in plans), **describe_drops(drops)}
     output = Path(config.output_dir)
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
     plan_id = stable_id(json.dumps(settings, sort_keys=True), *sorted(plan.pair_id for plan in plans))
-    if finished := _finished(output, plan_id):
+    finished = None if (output / ".parts").exists() else read_finished(output, plan_id)
+    if finished:
         logger.warning("%s is up to date; delete its report.json to build it again.", output)
         return finished
     _require_synthesizers(plans)
@@ -198,21 +198,6 @@ def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, drops: l
     result = run_pipeline(recordings, settings, work, engine=config.engine, num_workers=config.num_workers)
     drops += result.drops
     yield from result.episodes
-
-
-def _count_plans(plans: Iterable[PairPlan]) -> list[dict[str, Any]]:
-    columns = ("criterion", "split", "subset", "source", "synthesizer")
-    keys = Counter((p.criterion, p.split, p.chosen.subset, p.chosen.source, p.synthesizer) for p in plans)
-    return [dict(zip(columns, key, strict=True)) | {"pairs": count} for key, count in sorted(keys.items())]
-
-
-def _finished(output: Path, plan_id: str) -> dict[str, Any] | None:
-    """Return the report of a build of the same plan that is already there."""
-    path = output / "report.json"
-    if not path.is_file() or (output / ".parts").exists():
-        return None
-    report = json.loads(path.read_text(encoding="utf-8"))
-    return report if report.get("plan_id") == plan_id and (output / "data").is_dir() else None
 
 
 def _require_synthesizers(plans: Iterable[PairPlan]) -> None:

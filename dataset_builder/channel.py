@@ -152,7 +152,7 @@ def _mp3_11k(array: np.ndarray) -> np.ndarray:
 
 
 def _vorbis_22k(array: np.ndarray) -> np.ndarray:
-    """OGG/Vorbis at 22,050 Hz and some 50 kbit/s, the coding of Fish Fillets."""
+    """OGG/Vorbis at 22,050 Hz, the coding of Fish Fillets."""
     import soundfile
 
     data = encode(resample(array, SAMPLING_RATE, 22_050), 22_050, "OGG", "VORBIS", 0.3)

@@ -39,6 +39,20 @@ def write_report(
     return report
 
 
+def read_finished(folder: Path, plan_id: str) -> dict[str, Any] | None:
+    """Return the report of a folder that is complete and was made by the same plan, else None.
+
+    Args:
+        folder (`Path`): Data set folder.
+        plan_id (`str`): Hash of all that decides its content.
+    """
+    path = folder / "report.json"
+    if not path.is_file() or not (folder / "data").is_dir():
+        return None
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report if report.get("plan_id") == plan_id else None
+
+
 def describe_drops(drops: Sequence[Drop]) -> dict[str, Any]:
     """Return the report's entries on what was left out: counts by kind, and each item with its reason."""
     return {

@@ -12,7 +12,7 @@ from sdiareward.audio_sdiareward import AudioError
 from sdiareward.dataset_builder.schema import Drop, Episode, Part
 
 
-# Digital silence and the dither of a 16-bit file; the quietest speech of the open sources is some 30 dB louder.
+# Digital silence and the dither of a 16-bit file lie below this.
 _SILENCE_PEAK = 10 ** (-70 / 20)
 _CLIPPING_LEVEL = 0.999
 _CLIPPING_RUN_SAMPLES = 4

@@ -37,7 +37,7 @@ _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
 
 
 # A file that turns are cut from holds an episode at most; longer ones are the pipeline's.
-_MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
+MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
 # Where an engine is reached and how long to wait does not change what it says; neither does the folder of a file.
 _SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries", "poll_s"}
 _FILE_OPTIONS = {"model_path", "audio"}
@@ -76,6 +76,12 @@ class PairPlan:
         options = _audible(self.options)
         engine = [self.synthesizer, json.dumps(options, sort_keys=True)] if options else [self.synthesizer]
         return stable_id(self.criterion, *names, *engine, self.channel, *words)
+
+    @property
+    def label(self) -> dict[str, str]:
+        """What a report counts the pair by, apart from its split."""
+        chosen = {"subset": self.chosen.subset, "source": self.chosen.source}
+        return {"criterion": self.criterion, **chosen, "synthesizer": self.synthesizer}
 
 
 def _audible(options: Any) -> Any:
@@ -263,9 +269,7 @@ def read_part(part: Part, label: str) -> np.ndarray:
     if isinstance(part.audio, str) and part.audio.endswith(".wav") and part.end_s is not None:
         return require_sound(read_span(part.audio, part.start_s, part.end_s), label)
     array = (
-        _read_file(part.audio)
-        if isinstance(part.audio, str)
-        else read_media(part.audio, name=label, max_s=_MAX_FILE_S)
+        _read_file(part.audio) if isinstance(part.audio, str) else read_media(part.audio, name=label, max_s=MAX_FILE_S)
     )
     end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
     return require_sound(array[round(part.start_s * SAMPLING_RATE) : end], label)
@@ -278,7 +282,7 @@ def _read_file(path: str) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _read_version(path: str, changed_ns: int) -> np.ndarray:
-    return read_media(path, max_s=_MAX_FILE_S)
+    return read_media(path, max_s=MAX_FILE_S)
 
 
 def _join(parts: list[np.ndarray], trim_db: float | None) -> np.ndarray:

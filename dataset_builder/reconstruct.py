@@ -25,11 +25,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sdiareward.dataset_builder.data_card import describe_drops, write_report
+from sdiareward.dataset_builder.data_card import describe_drops, read_finished, write_report
 from sdiareward.dataset_builder.rebuilding import RebuildSettings, Rebuilt, rebuild_row
 from sdiareward.dataset_builder.recorded_parts import AudioRoots, PartError, find_part, is_long
 from sdiareward.dataset_builder.schema import Drop, features, stable_id
-from sdiareward.dataset_builder.shards import ShardWriter
+from sdiareward.dataset_builder.shards import ShardWriter, count_pairs
 from sdiareward.records import write_file
 
 
@@ -80,7 +80,8 @@ def reconstruct(
     if dry_run:
         return {"pairs": count_pairs((task.split, task.row) for task in tasks), **describe_drops(drops)}
     plan_id = stable_id(*sorted(task.key for task in tasks), len(drops))
-    if finished := _finished(output, plan_id):
+    finished = read_finished(output, plan_id)
+    if finished and not finished["skipped"]:
         logger.warning("%s is complete; delete its report.json to rebuild it.", output)
         return finished
     work = Path(f"{output}-work")
@@ -91,17 +92,6 @@ def reconstruct(
     counts, turns = _write_shards(tasks, work / "pairs", output)
     config = {**_public_config(release_folder), "allow_reencoded": allow_reencoded}
     return write_report(output, counts, drops, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
-
-
-def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Count pairs by criterion, split, subset, source and synthesizer.
-
-    Args:
-        rows (`Iterable`): `(split, row)`, as `shards.read_rows` gives them.
-    """
-    columns = ("criterion", "split", "subset", "source", "synthesizer")
-    keys = Counter(tuple(str({**row, "split": split}.get(name)) for name in columns) for split, row in rows)
-    return [dict(zip(columns, key, strict=True)) | {"pairs": count} for key, count in sorted(keys.items())]
 
 
 def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Drop]]:
@@ -133,15 +123,6 @@ def _read_shards(folder: Path, drops: list[Drop]) -> Iterator[tuple[str, dict[st
         except (pa.ArrowException, OSError) as error:
             reason = f"cannot be read to its end ({error}); get the release again."
             drops.append(Drop(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
-
-
-def _finished(output: Path, plan_id: str) -> dict[str, Any] | None:
-    """Return the report of a reconstruction of the same release that lacks nothing."""
-    path = output / "report.json"
-    if not path.is_file() or not (output / "data").is_dir():
-        return None
-    report = json.loads(path.read_text(encoding="utf-8"))
-    return report if report.get("plan_id") == plan_id and not report["skipped"] else None
 
 
 def _decode_long_recordings(tasks: Sequence[_Task], settings: RebuildSettings, num_workers: int) -> None:

@@ -21,17 +21,15 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.inspection import SilentAudioError, require_sound
 from sdiareward.dataset_builder.media import TruncatedAudioError, decode_recording, read_media
-from sdiareward.dataset_builder.pairing import read_part
+from sdiareward.dataset_builder.pairing import MAX_FILE_S, read_part
 from sdiareward.dataset_builder.references import inside, split_reference
-from sdiareward.dataset_builder.schema import MAX_TURN_S, MAX_TURNS, Part, stable_id
+from sdiareward.dataset_builder.schema import Part, stable_id
 from sdiareward.dataset_builder.sources import SOURCES, locate
 from sdiareward.records import write_file
 
 
 _LONG_SOURCES = ("folder", "youtube")
 _ENHANCEMENT = "?enhancement="
-# As in `pairing`: a file that turns are cut from holds an episode at most.
-_MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
 
 
 class PartError(Exception):
@@ -161,7 +159,7 @@ def _read_file(path: str, _size: int, _changed_ns: int) -> np.ndarray:
 
 
 def _read_whole(source: str | bytes | None, label: str) -> np.ndarray:
-    return require_sound(read_media(source or b"", name=label, max_s=_MAX_FILE_S), label)
+    return require_sound(read_media(source or b"", name=label, max_s=MAX_FILE_S), label)
 
 
 def _split(uri: str) -> tuple[str, str, str | None]:

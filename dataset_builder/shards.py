@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 _ROWS_PER_SHARD = 200
 _ROWS_PER_GROUP = 20
-_COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
+COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
 
 
 def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -45,6 +46,16 @@ def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tu
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP, columns=columns):
                 yield from ((split, row) for row in batch.to_pylist())
+
+
+def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Count pairs by criterion, split, subset, source and synthesizer, the columns of every report.
+
+    Args:
+        rows (`Iterable`): `(split, row)`, as `read_rows` gives them.
+    """
+    keys = Counter(tuple(str({**row, "split": split}.get(name)) for name in COUNTED) for split, row in rows)
+    return [dict(zip(COUNTED, key, strict=True)) | {"pairs": count} for key, count in sorted(keys.items())]
 
 
 class ShardWriter:
@@ -85,7 +96,7 @@ class ShardWriter:
             self._flush(key)
 
     def _count(self, split: str, row: Mapping[str, Any]) -> None:
-        key = tuple(str({"split": split, **row}[name]) for name in _COUNTED)
+        key = tuple(str({"split": split, **row}[name]) for name in COUNTED)
         tally = self._tally.setdefault(key, {"pairs": 0, "chosen_h": 0.0, "rejected_h": 0.0})
         tally["pairs"] += 1
         for side in ("chosen", "rejected"):
@@ -125,7 +136,7 @@ class ShardWriter:
             shutil.rmtree(self.folder / "data", ignore_errors=True)
             os.replace(self._unfinished, self.folder / "data")
             self.counts = [
-                dict(zip(_COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in tally.items()}
+                dict(zip(COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in tally.items()}
                 for key, tally in sorted(self._tally.items())
             ]
         shutil.rmtree(self._unfinished, ignore_errors=True)

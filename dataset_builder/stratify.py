@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.data_card import content_id, write_report
+from sdiareward.dataset_builder.data_card import content_id, read_finished, write_report
 from sdiareward.dataset_builder.schema import Drop, stable_id
 from sdiareward.dataset_builder.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.statistics_report import (
@@ -181,7 +181,7 @@ def make_bench(folder: Path, output: Path, **options: Any) -> dict[str, Any]:
     if output.resolve() == folder.resolve():
         raise ValueError(f"{output}: is the data set itself, and pairs are left out; write to another folder.")
     plan_id = stable_id(content_id(folder), json.dumps(asdict(settings)))
-    if finished := _finished(output, plan_id):
+    if finished := read_finished(output, plan_id):
         return finished
     labels = list(read_labels(folder))
     assignment, drops = isolate(labels, sample_bench(labels, **options))
@@ -192,15 +192,6 @@ def make_bench(folder: Path, output: Path, **options: Any) -> dict[str, Any]:
     write_file(output / "bench.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     config = {**_config_of(folder), "bench": asdict(settings)}
     return write_report(output, counts, drops, config, plan_id=plan_id, bench=found)
-
-
-def _finished(output: Path, plan_id: str) -> dict[str, Any] | None:
-    """Return the report of the same benchmark that is already there."""
-    path = output / "report.json"
-    if not path.is_file() or not (output / "data").is_dir():
-        return None
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return report if report.get("plan_id") == plan_id else None
 
 
 def _config_of(folder: Path) -> dict[str, Any]:

@@ -36,6 +36,7 @@ for auto_class in (AutoConfig, AutoModel, AutoModelForSequenceClassification, Au
         assert "trust_remote_code" in str(error), error
     else:
         raise AssertionError(auto_class)
+    print(auto_class.__name__, "refused")
 """
 
 
@@ -84,7 +85,9 @@ def test_a_checkpoint_loads_and_scores_where_the_package_is_not(
 
 
 def test_a_checkpoint_refuses_to_run_its_code_unasked(run_elsewhere, tiny_checkpoint):
-    run_elsewhere(REFUSED, tiny_checkpoint)
+    refused = run_elsewhere(REFUSED, tiny_checkpoint).splitlines()
+    names = ("AutoConfig", "AutoModel", "AutoModelForSequenceClassification", "AutoProcessor")
+    assert [line for line in refused if line.endswith(" refused")] == [f"{name} refused" for name in names]
 
 
 def auto_map(folder):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from pathlib import Path
 
 from sdiareward.dataset_builder.commands import add_common_arguments, finish
 from sdiareward.dataset_builder.data_card import describe_drops
 from sdiareward.dataset_builder.settings import make_settings, read_mapping
+from sdiareward.dataset_builder.shards import count_pairs
 from sdiareward.dataset_builder.statistics_report import read_labels
 from sdiareward.dataset_builder.stratify import CANDIDATES, BenchSettings, isolate, make_bench, sample_bench
 
@@ -35,8 +35,5 @@ def run(args: argparse.Namespace) -> int:
         return finish(args.output_dir, make_bench(args.folder, args.output_dir, **options), args.strict)
     labels = list(read_labels(args.folder))
     assignment, drops = isolate(labels, sample_bench(labels, **options))
-    columns = ("criterion", "split", "subset", "source", "synthesizer")
-    taken = ({**label, "split": assignment[label["pair_id"]]} for label in labels if label["pair_id"] in assignment)
-    keys = Counter(tuple(label[column] for column in columns) for label in taken)
-    pairs = [dict(zip(columns, key, strict=True)) | {"pairs": count} for key, count in sorted(keys.items())]
-    return finish(args.output_dir, {"pairs": pairs, **describe_drops(drops)}, args.strict)
+    taken = ((assignment[label["pair_id"]], label) for label in labels if label["pair_id"] in assignment)
+    return finish(args.output_dir, {"pairs": count_pairs(taken), **describe_drops(drops)}, args.strict)

@@ -16,7 +16,7 @@ from sdiareward.dataset_builder.data_card import describe_drops, write_report
 from sdiareward.dataset_builder.filtering import FilterSettings, filter_rows
 from sdiareward.dataset_builder.schema import Drop
 from sdiareward.dataset_builder.settings import make_settings, read_mapping
-from sdiareward.dataset_builder.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.shards import ShardWriter, count_pairs, read_rows
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,5 @@ def _keep(rows: Iterable[dict[str, Any] | Drop], drops: list[Drop]) -> Iterator[
 def _count(config: FilterConfig, rules: FilterSettings) -> dict[str, Any]:
     """Return what the rules leave; nobody is asked and nothing is written."""
     drops: list[Drop] = []
-    counts: dict[tuple[str, ...], int] = {}
-    columns = ("criterion", "split", "subset", "source", "synthesizer")
-    for row in _keep(filter_rows(_read(config), None, rules), drops):
-        key = tuple(row[column] for column in columns)
-        counts[key] = counts.get(key, 0) + 1
-    pairs = [dict(zip(columns, key, strict=True)) | {"pairs": n} for key, n in sorted(counts.items())]
-    return {"pairs": pairs, **describe_drops(drops)}
+    kept = _keep(filter_rows(_read(config), None, rules), drops)
+    return {"pairs": count_pairs((row["split"], row) for row in kept), **describe_drops(drops)}

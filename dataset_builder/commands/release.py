@@ -7,11 +7,10 @@ from pathlib import Path
 
 from sdiareward.dataset_builder.commands import add_audio_root_argument, add_common_arguments, finish
 from sdiareward.dataset_builder.data_card import describe_drops
-from sdiareward.dataset_builder.reconstruct import count_pairs
 from sdiareward.dataset_builder.recorded_parts import AudioRoots
 from sdiareward.dataset_builder.release import release
 from sdiareward.dataset_builder.scrubbing import DEFAULT_REGIONS
-from sdiareward.dataset_builder.shards import read_rows
+from sdiareward.dataset_builder.shards import count_pairs, read_rows
 
 
 _COLUMNS = ("criterion", "subset", "source", "synthesizer")

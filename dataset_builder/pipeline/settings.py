@@ -157,14 +157,11 @@ class ResemblyzerSettings(StageSettings):
         num_speakers (`int`, *optional*): Number of speakers where it is known; else found out.
         threshold (`float`): Least cosine distance between the centroids of two speakers, between 0 and 1; the fewer
             windows, the more is asked for. Tuned, as is the next, on recordings of 1.5-2.5 minutes of the development
-            half of `benchmarks/speech_world.py` and on the bundled sample. Parted in two, 26 recordings of one person
-            had 0.04-0.12, half of them at most 0.07, but for an actor of two voices (0.21); 30 of two people had
-            0.07-0.30, half of them at least 0.18, where voices overlap 0.07-0.24.
-        others_threshold (`float`): The same between any two of three speakers or more; in 10 recordings of three
-            people, the third with a fifth of the speech, it was 0.12-0.25.
+            half of `benchmarks/speech_world.py` and on the bundled sample.
+        others_threshold (`float`): The same between any two of three speakers or more.
         min_speakers (`int`): 2 where every recording is known to be a dialogue: voices too close for `threshold` are
-            then told apart, and a monologue would be parted in two. On the development half, 47 of 50 dialogues were
-            rightly kept or dropped with 2, and 46 with 1. Counts where the number is not known, as does the next.
+            then told apart, and a monologue would be parted in two. Counts where the number is not known, as does the
+            next.
         max_speakers (`int`): Speakers that are looked for at most.
         hop_s (`float`): Seconds between two windows of 1.6 s.
         max_clustered (`int`): Windows that are clustered, an even sample of all; the others go to the nearest

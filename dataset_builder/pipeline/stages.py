@@ -23,6 +23,7 @@ import errno
 import json
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -66,7 +67,7 @@ class Outcome:
     recording_drop: dict[str, str] | None = None
 
 
-class Stage:
+class Stage(ABC):
     """A callable that takes a row and returns it one stage further; models are loaded when first needed.
 
     Args:
@@ -92,9 +93,9 @@ class Stage:
             self._advance(job)
         return job.to_row()
 
+    @abstractmethod
     def run(self, job: Job) -> Outcome:
         """Process one recording."""
-        raise NotImplementedError
 
     def load(self) -> Any:
         """Return the component that does the work, None where there is none to load."""

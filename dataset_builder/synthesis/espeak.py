@@ -1,8 +1,8 @@
 """eSpeak NG (GPL-3.0): formant synthesis, through the library in the PyPI package `espeakng-loader`.
 
 The library keeps state from one text to the next that neither another voice nor terminating it resets, and draws
-breath noise from a generator seeded by the clock. So every text is spoken by a library loaded anew and seeded by us
-(7 ms instead of 5), and the same call gives the same samples. That holds unless something else in the process keeps
+breath noise from a generator seeded by the clock. So every text is spoken by a library loaded anew and seeded by us,
+and the same call gives the same samples. That holds unless something else in the process keeps
 the same library file loaded.
 """
 
