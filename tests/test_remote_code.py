@@ -85,9 +85,9 @@ def test_a_checkpoint_loads_and_scores_where_the_package_is_not(
 
 
 def test_a_checkpoint_refuses_to_run_its_code_unasked(run_elsewhere, tiny_checkpoint):
-    refused = run_elsewhere(REFUSED, tiny_checkpoint).splitlines()
-    names = ("AutoConfig", "AutoModel", "AutoModelForSequenceClassification", "AutoProcessor")
-    assert [line for line in refused if line.endswith(" refused")] == [f"{name} refused" for name in names]
+    printed = run_elsewhere(REFUSED, tiny_checkpoint)
+    for name in ("AutoConfig", "AutoModel", "AutoModelForSequenceClassification", "AutoProcessor"):
+        assert printed.count(f"{name} refused") == 1
 
 
 def auto_map(folder):
