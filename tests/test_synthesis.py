@@ -55,13 +55,22 @@ def test_a_synthesizer_speaks_mono_16_kilohertz_speech(name):
     assert not engine.uses_reference
 
 
-@pytest.mark.parametrize("name", SPEAKING)
-def test_another_voice_sounds_different_and_more_words_last_longer(name):
+@pytest.mark.parametrize("name", [name for name in SPEAKING if name != "piper"])
+def test_another_voice_sounds_different(name):
     engine = load_synthesizer(name)
-    first = engine.speak(TEXT, voice=0)
-    second = engine.speak(TEXT, voice=1)
-    assert len(first) != len(second)
-    assert len(engine.speak(TEXT * 3, voice=0)) > 2 * len(first)
+    assert engine.speak(TEXT, voice=0).tobytes() != engine.speak(TEXT, voice=1).tobytes()
+
+
+def test_the_voices_of_piper_differ_in_rate():
+    # Its durations are drawn; over many sentences that averages out.
+    engine = load_synthesizer("piper")
+    assert len(engine.speak(TEXT * 24, voice=2)) > len(engine.speak(TEXT * 24, voice=1))
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+def test_more_words_last_longer(name):
+    engine = load_synthesizer(name)
+    assert len(engine.speak(TEXT * 3, voice=0)) > 2 * len(engine.speak(TEXT, voice=0))
 
 
 def test_every_voice_of_espeak_exists_and_sounds_like_no_other():
