@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,19 @@ AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<
 _ROLES = ("user", "assistant")
 # Zeros after a clip that keep the reflection at its end, and the frame behind its last one, out of the frames kept.
 _MARGIN_FRAMES = 3
+
+
+@dataclass(frozen=True)
+class PreparedDialogue:
+    """Hold one dialogue as tokens and sound.
+
+    Args:
+        input_ids (`np.ndarray` of shape `(num_tokens,)`): int64, one placeholder for each vector of the audio tower.
+        clips (`list[np.ndarray]`): Its recordings, each of shape `(num_samples,)`, float32.
+    """
+
+    input_ids: np.ndarray
+    clips: list[np.ndarray]
 
 
 class SDiaRewardProcessor(ProcessorMixin):
@@ -116,24 +130,44 @@ class SDiaRewardProcessor(ProcessorMixin):
             AudioError: A recording cannot be used.
         """
         dialogues = _as_batch(dialogues)
-        texts, clips = [], []
-        for dialogue, name in zip(dialogues, self._criteria(criterion, len(dialogues)), strict=True):
-            text, dialogue_clips = self._render(self.with_prompt(dialogue, name))
-            texts.append(text)
-            clips += dialogue_clips
-        batch = dict(
-            self.tokenizer(
-                texts,
-                padding=True,
-                padding_side=padding_side,
-                add_special_tokens=False,
-                return_tensors="pt",
-                return_token_type_ids=False,
-            )
-        )
+        criteria = self._criteria(criterion, len(dialogues))
+        prepared = [self.prepare(dialogue, name) for dialogue, name in zip(dialogues, criteria, strict=True)]
+        batch = self.pad([dialogue.input_ids for dialogue in prepared], padding_side=padding_side)
+        clips = [clip for dialogue in prepared for clip in dialogue.clips]
         if clips:
             batch["input_features"], batch["feature_attention_mask"] = self.log_mel(clips)
         return BatchFeature(batch, tensor_type="pt")
+
+    def prepare(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> PreparedDialogue:
+        """Return the token ids of one dialogue, audio placeholders included, and its clips.
+
+        Args:
+            dialogue (`list[dict]`): Its messages; the list is not changed.
+            criterion (`str`, *optional*, defaults to `"joint"`): Whose system prompt is added, unless the dialogue
+                begins with a system turn.
+
+        Raises:
+            ValueError: The criterion is unknown, there are no messages, or an item is neither text nor audio.
+            AudioError: A recording cannot be used.
+        """
+        text, clips = self._render(self.with_prompt(dialogue, criterion))
+        ids = np.asarray(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
+        repeats = np.ones(len(ids), dtype=np.int64)
+        repeats[ids == self.audio_token_id] = [self.num_audio_tokens(clip.size) for clip in clips]
+        return PreparedDialogue(np.repeat(ids, repeats), clips)
+
+    def pad(self, input_ids: Sequence[np.ndarray], padding_side: str | None = None) -> dict[str, Any]:
+        """Pad token ids to one length.
+
+        Args:
+            input_ids (`list[np.ndarray]`): Token ids of each dialogue.
+            padding_side (`str`, *optional*): `"left"` or `"right"`; by default the tokenizer's.
+
+        Returns:
+            `dict`: `input_ids` and `attention_mask`, tensors of shape `(batch_size, sequence_length)`.
+        """
+        rows = {"input_ids": [ids.tolist() for ids in input_ids]}
+        return dict(self.tokenizer.pad(rows, padding_side=padding_side, return_tensors="pt"))
 
     def with_prompt(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> list[Mapping[str, Any]]:
         """Return the messages with the criterion's system prompt before them, unless they begin with a system turn.
@@ -167,6 +201,11 @@ class SDiaRewardProcessor(ProcessorMixin):
                 "%s lasts %.1f s; only its first %g s are judged.", name or "a turn", duration_s, self.max_turn_s
             )
         return read_audio(audio, sampling_rate=self.sampling_rate, max_duration_s=self.max_turn_s, name=name)
+
+    @property
+    def audio_token_id(self) -> int:
+        """Token id of the audio placeholder."""
+        return self.tokenizer.convert_tokens_to_ids(AUDIO_TOKEN)
 
     def log_mel(self, clips: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Compute Whisper's log-mel features at the true length of the clips.
@@ -204,7 +243,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         return criteria
 
     def _render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[np.ndarray]]:
-        """Return the ChatML text of a dialogue, audio placeholders expanded, and its clips."""
+        """Return the ChatML text of a dialogue, one audio placeholder for each clip, and its clips."""
         clips: list[np.ndarray] = []
         turns = []
         for index, message in enumerate(messages):
@@ -218,7 +257,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         """Return the text of one content item; append its clip to `clips`."""
         if item.get("audio") is not None:
             clips.append(self.load_clip(item["audio"], name=_clip_name(item["audio"], place)))
-            return AUDIO_BOS_TOKEN + AUDIO_TOKEN * self.num_audio_tokens(clips[-1].size) + AUDIO_EOS_TOKEN
+            return AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN
         if item.get("type") not in (None, "text", "audio"):
             raise ValueError(f"{place}: holds an item of type {item['type']!r}; only text and audio can be judged.")
         text = item.get("text") or ""
@@ -290,4 +329,4 @@ def _clip_name(audio: Any, place: str) -> str:
 
 SDiaRewardProcessor.register_for_auto_class()
 
-__all__ = ["MAX_TURNS", "SDiaRewardProcessor", "validate_messages"]
+__all__ = ["MAX_TURNS", "PreparedDialogue", "SDiaRewardProcessor", "validate_messages"]
