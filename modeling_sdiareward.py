@@ -172,12 +172,15 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         ).last_hidden_state
         return self._reward(hidden_states, attention_mask)
 
-    def encode_audio(self, input_features: torch.Tensor, feature_attention_mask: torch.Tensor) -> torch.Tensor:
+    def encode_audio(
+        self, input_features: torch.Tensor, feature_attention_mask: torch.Tensor, **kwargs: Any
+    ) -> torch.Tensor:
         """Run the audio tower up to, not including, its final projection; a frozen tower's output can be cached.
 
         Args:
             input_features (`torch.Tensor` of shape `(num_clips, num_mel_bins, num_frames)`): Log-mel features.
             feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`): 1 on real frames.
+            kwargs: Passed to the audio tower.
 
         Returns:
             `torch.Tensor` of shape `(num_audio_tokens, d_model)`: All clips, one after the other.
@@ -187,7 +190,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             lambda module, inputs: before_projection.append(inputs[0])
         )
         try:
-            self.model.get_audio_features(input_features, feature_attention_mask)
+            self.model.get_audio_features(input_features, feature_attention_mask, **kwargs)
         finally:
             handle.remove()
         return before_projection[0]
@@ -216,8 +219,19 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
     def _reward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> SDiaRewardOutput:
         with torch.autocast(hidden_states.device.type, enabled=False):
             pooled = self.pooler(hidden_states, attention_mask)
-            logits = self.score(pooled.to(self.score.weight.dtype)).float() * self.config.reward_scale
-        return SDiaRewardOutput(logits=logits, pooled=pooled)
+        return SDiaRewardOutput(logits=self.reward(pooled), pooled=pooled)
+
+    def reward(self, pooled: torch.Tensor) -> torch.Tensor:
+        """Compute the rewards of pooled vectors in float32: the head alone.
+
+        Args:
+            pooled (`torch.Tensor` of shape `(batch_size, hidden_size)`): What the pooler gave.
+
+        Returns:
+            `torch.Tensor` of shape `(batch_size, 1)`, float32.
+        """
+        with torch.autocast(pooled.device.type, enabled=False):
+            return self.score(pooled.to(self.score.weight.dtype)).float() * self.config.reward_scale
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
