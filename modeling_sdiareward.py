@@ -148,13 +148,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         """
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
-        inputs_embeds = self.model.get_input_embeddings()(input_ids)
-        if audio_features is not None:
-            audio_embeds = self.model.audio_tower.proj(audio_features.to(self.model.audio_tower.proj.weight.dtype))
-            inputs_embeds = self._insert_audio(inputs_embeds, input_ids, audio_embeds)
-        elif input_features is not None:
-            audio_embeds = self.model.get_audio_features(input_features, feature_attention_mask).last_hidden_state
-            inputs_embeds = self._insert_audio(inputs_embeds, input_ids, audio_embeds)
+        inputs_embeds = self.embed(input_ids, input_features, feature_attention_mask, audio_features)
         positions = (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)
         backbone_mask: torch.Tensor | None = attention_mask
         if bool(attention_mask[:, 0].all()):
@@ -171,6 +165,34 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             **{**given, "use_cache": False, "return_dict": True},
         ).last_hidden_state
         return self._reward(hidden_states, attention_mask)
+
+    def embed(
+        self,
+        input_ids: torch.LongTensor,
+        input_features: torch.Tensor | None = None,
+        feature_attention_mask: torch.Tensor | None = None,
+        audio_features: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the input of the text model: token embeddings, and audio vectors in the place of placeholders.
+
+        Args:
+            input_ids, input_features, feature_attention_mask, audio_features: As in `forward`.
+
+        Returns:
+            `torch.Tensor` of shape `(batch_size, sequence_length, hidden_size)`.
+
+        Raises:
+            ValueError: The number of audio vectors differs from the number of audio placeholders.
+        """
+        inputs_embeds = self.model.get_input_embeddings()(input_ids)
+        if audio_features is not None:
+            projection = self.model.audio_tower.proj
+            audio_embeds = projection(audio_features.to(projection.weight.dtype))
+        elif input_features is not None:
+            audio_embeds = self.model.get_audio_features(input_features, feature_attention_mask).last_hidden_state
+        else:
+            return inputs_embeds
+        return self._insert_audio(inputs_embeds, input_ids, audio_embeds)
 
     def encode_audio(
         self, input_features: torch.Tensor, feature_attention_mask: torch.Tensor, **kwargs: Any
