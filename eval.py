@@ -35,7 +35,8 @@ class EvalArguments:
     split: str = field(default="test", metadata={"help": "Split to evaluate."})
     train_split: str = field(default="train", metadata={"help": "Split the baselines are fitted on."})
     baselines: bool = field(default=True, metadata={"help": "Also measure the acoustic and the text baseline."})
-    batch_size: int = field(default=8, metadata={"help": "Dialogues in one forward pass."})
+    batch_tokens: int | None = field(default=None, metadata={"help": "Tokens in one forward pass."})
+    prompt_file: str | None = field(default=None, metadata={"help": "System prompts instead of the checkpoint's."})
     dtype: str | None = field(default=None, metadata={"help": "Of the backbone, such as bfloat16."})
     device: str | None = field(default=None, metadata={"help": "Such as cuda:0; by default an accelerator if any."})
     limit: int | None = field(default=None, metadata={"help": "Evaluate the first so many pairs only."})
@@ -94,16 +95,24 @@ def _load_pairs(args: EvalArguments, split: str, limit: int | None = None) -> tu
 
 def _identity(args: EvalArguments, labels: Labels) -> dict[str, Any]:
     """Return what a model's scores depend on."""
+    from sdiareward.prompt_files import read_prompts
     from sdiareward.records import fingerprint_model, fingerprint_pairs
 
     model = f"{args.model} ({fingerprint_model(args.model)})"
-    return {"model": model, "dtype": args.dtype, "split": args.split, "pairs": fingerprint_pairs(labels)}
+    identity = {"model": model, "dtype": args.dtype, "split": args.split, "pairs": fingerprint_pairs(labels)}
+    if args.prompt_file is not None:
+        identity["prompts"] = read_prompts(args.prompt_file)
+    return identity
 
 
 def _load_scorer(args: EvalArguments) -> Scorer:
+    from sdiareward.prompt_files import read_prompts
     from sdiareward.scoring import Scorer
 
-    return Scorer.from_pretrained(args.model, dtype=args.dtype, device=args.device, batch_size=args.batch_size)
+    prompts = None if args.prompt_file is None else read_prompts(args.prompt_file)
+    return Scorer.from_pretrained(
+        args.model, dtype=args.dtype, device=args.device, prompts=prompts, batch_tokens=args.batch_tokens
+    )
 
 
 def _load_training_pairs(args: EvalArguments, labels: Labels) -> tuple[datasets.Dataset, Labels]:

@@ -20,16 +20,23 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModel, AutoModelForSequenceClassification, Qwen2_5OmniThinkerConfig
+from transformers import (
+    AutoModel,
+    AutoModelForSequenceClassification,
+    PreTrainedConfig,
+    Qwen2_5OmniThinkerConfig,
+)
 from transformers import initialization as init
 from transformers.conversion_mapping import (
+    WeightRenaming,
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
 )
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniPreTrainedModel, Qwen2_5OmniThinkerModel
 from transformers.utils import ModelOutput
 
-from .configuration_sdiareward import SDiaRewardConfig
+from .configuration_sdiareward import FOREIGN_MODEL_TYPES, SDiaRewardConfig
+from .layouts_sdiareward import list_tensors, listed, own_name, read_foreign_config, require_complete
 
 
 _NEW_HEAD_PREFIXES = ("score.", "pooler.")
@@ -176,7 +183,10 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         """Return the input of the text model: token embeddings, and audio vectors in the place of placeholders.
 
         Args:
-            input_ids, input_features, feature_attention_mask, audio_features: As in `forward`.
+            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): As in `forward`.
+            input_features (`torch.Tensor`, *optional*): As in `forward`.
+            feature_attention_mask (`torch.Tensor`, *optional*): As in `forward`.
+            audio_features (`torch.Tensor`, *optional*): As in `forward`.
 
         Returns:
             `torch.Tensor` of shape `(batch_size, sequence_length, hidden_size)`.
@@ -257,12 +267,34 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint of this model, complete or not at all; arguments as in `transformers`.
+        """Load a checkpoint of this model or a released one of the authors, complete or not at all.
+
+        Arguments are those of `transformers`; fields of [`SDiaRewardConfig`] override the checkpoint's. The authors'
+        checkpoints do not say how they pool and which system prompt they were trained with: give `prompts`, and
+        `pooling_mode="last_token"` where it applies.
 
         Raises:
-            ValueError: The checkpoint lacks a tensor of the model or holds one that the model has no place for.
+            FileNotFoundError: The authors' checkpoint holds no safetensors.
+            ValueError: The checkpoint lacks a tensor of the model, holds one that the model has no place for, has no
+                reward head, or contradicts the `pooling_mode` given.
         """
+        if pretrained_model_name_or_path is not None and not isinstance(kwargs.get("config"), PreTrainedConfig):
+            kwargs = cls._with_foreign_config(pretrained_model_name_or_path, kwargs)
         return cls._load_complete(pretrained_model_name_or_path, *args, may_lack=(), **kwargs)
+
+    @classmethod
+    def _with_foreign_config(cls, name_or_path: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments with the configuration of a foreign checkpoint; for one of ours as they are."""
+        hub_kwargs = {name: kwargs[name] for name in _HUB_KWARGS if name in kwargs}
+        config_dict, _ = SDiaRewardConfig.get_config_dict(name_or_path, **hub_kwargs)
+        if config_dict.get("model_type") not in FOREIGN_MODEL_TYPES:
+            return kwargs
+        given = {name: kwargs[name] for name in SDiaRewardConfig.__annotations__ if name in kwargs}
+        names = list_tensors(name_or_path, **hub_kwargs)
+        config = read_foreign_config(config_dict, names, name_or_path, **given)
+        with torch.device("meta"):
+            require_complete(names, cls(config).state_dict(), name_or_path)
+        return {**{name: value for name, value in kwargs.items() if name not in given}, "config": config}
 
     @classmethod
     def from_backbone(
@@ -281,8 +313,15 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             ValueError: The checkpoint is no thinker, or already holds a reward head.
         """
         own_fields = {name: kwargs.pop(name) for name in SDiaRewardConfig.__annotations__ if name in kwargs}
-        thinker_config = _thinker_config(pretrained_model_name_or_path, kwargs)
+        hub_kwargs = {name: kwargs[name] for name in _HUB_KWARGS if name in kwargs}
+        thinker_config = _thinker_config(pretrained_model_name_or_path, hub_kwargs)
         config = SDiaRewardConfig.from_thinker(thinker_config, pooling_mode=pooling_mode, **own_fields)
+        names = list_tensors(pretrained_model_name_or_path, **hub_kwargs)
+        if heads := sorted(name for name in names if (own_name(name) or "").startswith(_NEW_HEAD_PREFIXES)):
+            raise ValueError(
+                f"{pretrained_model_name_or_path}: holds a reward head already ({listed(heads)}); load it with "
+                "from_pretrained."
+            )
         return cls._load_complete(pretrained_model_name_or_path, config=config, may_lack=_NEW_HEAD_PREFIXES, **kwargs)
 
     @classmethod
@@ -294,13 +333,13 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         unexpected = sorted(info["unexpected_keys"])
         if missing:
             raise ValueError(
-                f"{name_or_path}: lacks {len(missing)} tensors of the model ({', '.join(missing[:3])}, ...); give a "
-                "complete checkpoint, or start a new head from a pretrained thinker with from_backbone."
+                f"{name_or_path}: lacks {len(missing)} tensors of the model ({listed(missing)}); give a complete "
+                "checkpoint, or start a new head from a pretrained thinker with from_backbone."
             )
         if unexpected:
             raise ValueError(
                 f"{name_or_path}: holds {len(unexpected)} tensors that the model has no place for "
-                f"({', '.join(unexpected[:3])}, ...); give a checkpoint of this model or of Qwen2.5-Omni."
+                f"({listed(unexpected)}); give a checkpoint of this model or of Qwen2.5-Omni."
             )
         return (model, info) if wants_info else model
 
@@ -318,9 +357,8 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         super().save_pretrained(save_directory, *args, **{"save_original_format": False, **kwargs})
 
 
-def _thinker_config(name_or_path: Any, kwargs: dict[str, Any]) -> Qwen2_5OmniThinkerConfig:
+def _thinker_config(name_or_path: Any, hub_kwargs: dict[str, Any]) -> Qwen2_5OmniThinkerConfig:
     """Return the thinker's configuration from a full or a thinker-only checkpoint."""
-    hub_kwargs = {name: kwargs[name] for name in _HUB_KWARGS if name in kwargs}
     config_dict, _ = Qwen2_5OmniThinkerConfig.get_config_dict(name_or_path, **hub_kwargs)
     thinker = config_dict.get("thinker_config", config_dict)
     if thinker.get("model_type") != Qwen2_5OmniThinkerConfig.model_type:
@@ -338,7 +376,10 @@ AutoModelForSequenceClassification.register(SDiaRewardConfig, SDiaRewardModel, e
 # would leave the text model random.
 register_checkpoint_conversion_mapping(
     SDiaRewardModel.__name__,
-    get_checkpoint_conversion_mapping("Qwen2_5OmniThinkerForConditionalGeneration"),
+    [
+        *get_checkpoint_conversion_mapping("Qwen2_5OmniThinkerForConditionalGeneration"),
+        WeightRenaming(r"^(language_model\.score|score_head)\.", "score."),
+    ],
     overwrite=True,
 )
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from .baselines import Kind, score_baseline
 from .pairs import SIDES, turns_to_messages
 from .records import JsonLines, fingerprint_pairs, write_file
@@ -56,7 +54,7 @@ def score_with_model(
     A pair whose audio cannot be read is skipped; `skipped.jsonl` says why.
 
     Args:
-        load_scorer (`Callable`): Returns the scorer; called only if something is left to score.
+        load_scorer (`Callable`): Returns a new scorer; called only if something is left to score.
         pairs (`datasets.Dataset`): Pairs to score.
         labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each.
         folder (`Path`): The run's folder.
@@ -68,61 +66,39 @@ def score_with_model(
     log = JsonLines(folder / "scores.jsonl")
     scores = {record["pair_id"]: record for record in log.read()}
     pending = [row for row, label in enumerate(labels) if label["pair_id"] not in scores]
-    durations_s, reasons = _check_audio(pairs, pending)
-    skipped = [{**labels[row], "reason": reason} for row, reason in reasons.items()]
-    write_file(folder / "skipped.jsonl", "".join(json.dumps(record) + "\n" for record in skipped))
-    if durations_s:
+    reasons: dict[int, str] = {}
+    if pending:
         scorer, start = load_scorer(), time.perf_counter()
-        for row, chosen, rejected in _score_rows(scorer, pairs, labels, list(durations_s)):
+        for row, chosen, rejected in _score_rows(scorer, Sides(pairs, pending), labels, reasons):
             record = {**labels[row], "chosen": chosen, "rejected": rejected, "margin": chosen - rejected}
             log.append([record])
             scores[record["pair_id"]] = record
         seconds = time.perf_counter() - start
-        timing = {"num_pairs": len(durations_s), "audio_s": sum(durations_s.values()), "scoring_s": seconds}
+        timing = {"num_pairs": len(pending) - len(reasons), "audio_s": scorer.audio_s, "scoring_s": seconds}
         JsonLines(folder / "sessions.jsonl").append([timing])
+    skipped = [{**labels[row], "reason": reason} for row, reason in sorted(reasons.items())]
+    write_file(folder / "skipped.jsonl", "".join(json.dumps(record) + "\n" for record in skipped))
     return scores, skipped
 
 
-def _check_audio(pairs: datasets.Dataset, rows: Sequence[int]) -> tuple[dict[int, float], dict[int, str]]:
-    """Decode all audio of the rows; return the seconds of each good row and the reason of each bad one.
-
-    One bad recording would otherwise end the scoring of its whole batch.
-    """
-    from tqdm import tqdm
-
-    with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        found = pool.map(lambda row: _audio_s(pairs[row]), rows)
-        results = dict(zip(rows, tqdm(found, "checking audio", len(rows), unit="pair"), strict=True))
-    durations_s = {row: result for row, result in results.items() if not isinstance(result, str)}
-    return durations_s, {row: result for row, result in results.items() if isinstance(result, str)}
-
-
-def _audio_s(row: Mapping[str, Any]) -> float | str:
-    num_samples = 0
-    for side in SIDES:
-        for number, message in enumerate(turns_to_messages(row[side])):
-            for item in message["content"]:
-                if isinstance(item, Mapping) and item["type"] == "audio":
-                    try:
-                        num_samples += len(read_audio(item["audio"], name=f"{side}, turn {number}"))
-                    except (AudioError, FileNotFoundError, TypeError) as error:
-                        return str(error)
-    return num_samples / SAMPLING_RATE
-
-
 def _score_rows(
-    scorer: Scorer, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]
+    scorer: Scorer, sides: Sides, labels: Labels, reasons: dict[int, str]
 ) -> Iterator[tuple[int, float, float]]:
-    """Yield `(row, chosen, rejected)` when the second side of a pair is done."""
-    criteria = [labels[row]["criterion"] for row in rows for _ in SIDES]
+    """Yield `(row, chosen, rejected)` of each pair; put why others cannot be scored in `reasons`."""
+    criteria = [labels[row]["criterion"] for row in sides.rows for _ in SIDES]
+    # Both sides of a pair in one batch: they often share clips, and a pair is done as soon as its batch is.
+    positions = [index // len(SIDES) for index in range(len(sides))]
     waiting: dict[int, dict[int, float]] = {}
-    for index, reward in scorer.iter_scores(Sides(pairs, rows), criteria, progress=True):
+    bad: dict[int, str] = {}
+    for index, reward in scorer.iter_scores(sides, criteria, groups=positions, skipped=bad, progress=True):
         position, side = divmod(index, len(SIDES))
         rewards = waiting.setdefault(position, {})
         rewards[side] = reward
         if len(rewards) == len(SIDES):
             del waiting[position]
-            yield rows[position], rewards[0], rewards[1]
+            yield sides.rows[position], rewards[0], rewards[1]
+    for index, reason in sorted(bad.items(), reverse=True):
+        reasons[sides.rows[index // len(SIDES)]] = f"{SIDES[index % len(SIDES)]}, {reason}"
 
 
 def score_with_baseline(

@@ -14,6 +14,7 @@ Notable choices:
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
@@ -150,11 +151,25 @@ class SDiaRewardProcessor(ProcessorMixin):
             ValueError: The criterion is unknown, there are no messages, or an item is neither text nor audio.
             AudioError: A recording cannot be used.
         """
-        text, clips = self._render(self.with_prompt(dialogue, criterion))
+        text, recordings = self._render(self.with_prompt(dialogue, criterion))
+        clips = [self.load_clip(audio, name=name) for audio, name in recordings]
         ids = np.asarray(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
         repeats = np.ones(len(ids), dtype=np.int64)
         repeats[ids == self.audio_token_id] = [self.num_audio_tokens(clip.size) for clip in clips]
         return PreparedDialogue(np.repeat(ids, repeats), clips)
+
+    def num_tokens(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> int:
+        """Return the length of what `prepare` would give, from the headers of the recordings.
+
+        The header of a compressed file may be off by a few samples, and so the length by a token.
+
+        Raises:
+            ValueError, AudioError: As `prepare`, as far as headers tell.
+        """
+        text, recordings = self._render(self.with_prompt(dialogue, criterion))
+        durations_s = [min(audio_duration_s(audio), self.max_turn_s) for audio, _ in recordings]
+        num_vectors = [self.num_audio_tokens(math.ceil(duration * self.sampling_rate)) for duration in durations_s]
+        return len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) + sum(num_vectors) - len(num_vectors)
 
     def pad(self, input_ids: Sequence[np.ndarray], padding_side: str | None = None) -> dict[str, Any]:
         """Pad token ids to one length.
@@ -242,21 +257,21 @@ class SDiaRewardProcessor(ProcessorMixin):
             )
         return criteria
 
-    def _render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[np.ndarray]]:
-        """Return the ChatML text of a dialogue, one audio placeholder for each clip, and its clips."""
-        clips: list[np.ndarray] = []
+    def _render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[Any, str]]]:
+        """Return the ChatML text of a dialogue, one audio placeholder for each recording, and these with names."""
+        recordings: list[tuple[Any, str]] = []
         turns = []
         for index, message in enumerate(messages):
             content = message["content"]
             items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            rendered = "".join(self._render_item(item, f"message {index}", clips) for item in items)
+            rendered = "".join(self._render_item(item, f"turn {index}", recordings) for item in items)
             turns.append(f"<|im_start|>{message['role']}\n{rendered}<|im_end|>\n")
-        return "".join(turns), clips
+        return "".join(turns), recordings
 
-    def _render_item(self, item: Mapping[str, Any], place: str, clips: list[np.ndarray]) -> str:
-        """Return the text of one content item; append its clip to `clips`."""
+    def _render_item(self, item: Mapping[str, Any], place: str, recordings: list[tuple[Any, str]]) -> str:
+        """Return the text of one content item; append its recording to `recordings`."""
         if item.get("audio") is not None:
-            clips.append(self.load_clip(item["audio"], name=_clip_name(item["audio"], place)))
+            recordings.append((item["audio"], _clip_name(item["audio"], place)))
             return AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN
         if item.get("type") not in (None, "text", "audio"):
             raise ValueError(f"{place}: holds an item of type {item['type']!r}; only text and audio can be judged.")

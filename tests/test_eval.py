@@ -102,16 +102,25 @@ class StubScorer:
     dies_after = None
     num_scored = 0
 
-    def iter_scores(self, dialogues, criterion, progress=False):
-        assert len(dialogues) == len(criterion)
+    def __init__(self):
+        self.audio_s = 0.0
+
+    def iter_scores(self, dialogues, criterion, *, groups, skipped, progress):
+        assert len(dialogues) == len(criterion) == len(groups)
         # Not in order, and both sides of a pair apart.
         for count, index in enumerate(sorted(range(len(dialogues)), key=lambda index: (index % 2, -index))):
             if count == StubScorer.dies_after:
                 raise KeyboardInterrupt
             StubScorer.num_scored += 1
-            first_turn = dialogues[index][0]["content"]
-            sound, _ = soundfile.read(io.BytesIO(first_turn[1]["audio"]["bytes"]))
-            yield index, -float(np.abs(np.diff(sound)).mean())
+            try:
+                sounds = [
+                    soundfile.read(io.BytesIO(turn["content"][1]["audio"]["bytes"])) for turn in dialogues[index]
+                ]
+            except soundfile.LibsndfileError as error:
+                skipped[index] = f"turn 1: cannot be decoded ({error})"
+                continue
+            self.audio_s += sum(len(sound) / rate for sound, rate in sounds)
+            yield index, -float(np.abs(np.diff(sounds[0][0])).mean())
 
 
 @pytest.fixture(autouse=True)
@@ -255,7 +264,7 @@ def test_flags_override_the_yaml_and_unknown_keys_fail(run, dataset, checkpoint,
 
 
 def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wrong(run, monkeypatch):
-    def broken(self, dialogues, criterion, progress=False):
+    def broken(self, dialogues, criterion, **options):
         yield from ((index, float("nan") if index == 0 else -index) for index in range(len(dialogues)))
 
     monkeypatch.setattr(StubScorer, "iter_scores", broken)
@@ -267,11 +276,11 @@ def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wr
     assert results["accuracies"]["model"]["overall_micro"] == 7 / 8
 
 
-def test_a_real_model_is_evaluated_from_start_to_end_whatever_the_batch_size(dataset, tiny_checkpoint, tmp_path):
+def test_a_real_model_is_evaluated_from_start_to_end_whatever_the_size_of_a_batch(dataset, tiny_checkpoint, tmp_path):
     rewards = []
-    for batch_size in (1, 8):
-        out = tmp_path / f"out-{batch_size}"
-        flags = ["--model", tiny_checkpoint, "--dataset", dataset, "--output_dir", out, "--batch_size", batch_size]
+    for batch_tokens in (1, 100_000):
+        out = tmp_path / f"out-{batch_tokens}"
+        flags = ["--model", tiny_checkpoint, "--dataset", dataset, "--output_dir", out, "--batch_tokens", batch_tokens]
         assert evaluation.main([str(flag) for flag in [*flags, "--device", "cpu", "--strict"]]) == 0
         by_pair = {line["pair_id"]: (line["chosen"], line["rejected"]) for line in lines(out / "scores.jsonl")}
         rewards.append([by_pair[f"test-{number}"] for number in range(8)])

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.scoring import Scorer, estimated_tokens
+from sdiareward.scoring import Scorer
 
 
 @pytest.fixture(scope="module")
 def scorer(make_tiny_model, tiny_processor):
-    return Scorer(make_tiny_model(), tiny_processor, batch_size=2)
+    return Scorer(make_tiny_model(), tiny_processor, batch_tokens=1500)
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +28,25 @@ def test_rewards_come_in_the_order_given_and_are_those_of_the_model(scorer, dial
     assert scorer.score(dialogues) == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_batch_size_does_not_change_a_reward(make_tiny_model, tiny_processor, dialogues):
-    by_batch_size = [Scorer(make_tiny_model(), tiny_processor, batch_size=n).score(dialogues) for n in (1, 3, 8)]
-    assert by_batch_size[0] == pytest.approx(by_batch_size[1], abs=1e-5)
-    assert by_batch_size[0] == pytest.approx(by_batch_size[2], abs=1e-5)
+@pytest.mark.parametrize("pooling_mode", ["mean", "attention", "last_token"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_tokens": 1},
+        {"batch_tokens": 100_000},
+        {"share_prefixes": False},
+        {"share_clips": False},
+        {"pack": False},
+        {"num_workers": 0},
+        {"pack": False, "share_clips": False, "num_workers": 0, "batch_tokens": 2000},
+    ],
+    ids=str,
+)
+def test_no_speed_up_changes_a_reward(make_tiny_model, tiny_processor, dialogues, pooling_mode, options):
+    model = make_tiny_model(pooling_mode)
+    with torch.inference_mode():
+        expected = [model(**tiny_processor(dialogue)).logits.item() for dialogue in dialogues]
+    assert Scorer(model, tiny_processor, **options).score(dialogues) == pytest.approx(expected, abs=1e-5)
 
 
 def test_rewards_are_yielded_batch_by_batch_the_longest_first(scorer, dialogues):
@@ -71,12 +86,7 @@ def test_a_processor_that_would_change_the_reward_is_refused(setting, make_tiny_
         Scorer(make_tiny_model(), processor)
 
 
-def test_a_batch_size_below_one_is_refused(make_tiny_model, tiny_processor):
-    with pytest.raises(ValueError, match="batch_size is 0"):
-        Scorer(make_tiny_model(), tiny_processor, batch_size=0)
-
-
-def test_the_estimated_length_counts_audio_and_text(make_tone):
-    audio = {"type": "audio", "audio": {"array": make_tone(2.0), "sampling_rate": 16_000}}
-    assert estimated_tokens([{"role": "user", "content": [audio, {"text": "a" * 40}]}]) == pytest.approx(60)
-    assert estimated_tokens([{"role": "user", "content": "a" * 40}]) == pytest.approx(10)
+@pytest.mark.parametrize(("option", "value"), [("batch_tokens", 0), ("num_workers", -1)])
+def test_an_option_out_of_range_is_refused(make_tiny_model, tiny_processor, option, value):
+    with pytest.raises(ValueError, match=f"{option} is {value}"):
+        Scorer(make_tiny_model(), tiny_processor, **{option: value})

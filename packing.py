@@ -1,0 +1,337 @@
+"""Run the thinker over many dialogues in one row: no padding, and what dialogues share is computed once.
+
+A batch is a forest of segments (`batching.share_beginnings`) laid end to end. A token attends to the tokens before it
+in its own segment and to the segments that come before that one in its dialogue, and to nothing else; its position is
+its place in the dialogue. Keys, values and hidden states of a shared beginning therefore exist once, and mean pooling
+stays exact: the sum of hidden states of each segment is formed once and added up along each dialogue.
+
+The audio tower attends within windows of `2 * n_window` frames (2 s in Qwen2.5-Omni). Here its windows of one length
+are computed together.
+
+Both enter through the library's own interface for attention functions. On CUDA in half precision they run in PyTorch's
+variable-length FlashAttention, elsewhere in SDPA.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import torch
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import AttentionInterface
+
+from .batching import Segment
+from .modeling_sdiareward import SDiaRewardModel
+
+
+logger = logging.getLogger(__name__)
+
+_TEXT_ATTENTION = "sdiareward_segments"
+_AUDIO_ATTENTION = "sdiareward_windows"
+# Queries that share one mask: a longer block computes more of what the mask hides.
+_BLOCK_TOKENS = 256
+
+
+class Layout:
+    """Say where each segment of a pack lies and what comes before it.
+
+    Args:
+        lengths_tokens (`Sequence[int]`): Length of each segment.
+        parents (`Sequence[int | None]`): Segment before each; always an earlier one, or None.
+    """
+
+    def __init__(self, lengths_tokens: Sequence[int], parents: Sequence[int | None]):
+        self.lengths = list(lengths_tokens)
+        self.starts = [0, *accumulate(self.lengths)][:-1]
+        self.paths: list[list[int]] = []
+        for index, parent in enumerate(parents):
+            self.paths.append([index] if parent is None else [*self.paths[parent], index])
+        self._varlen: tuple[Any, ...] | None = None
+
+    @property
+    def num_before(self) -> list[int]:
+        """Tokens before each segment in its dialogue."""
+        return [sum(self.lengths[index] for index in path[:-1]) for path in self.paths]
+
+    def positions(self) -> torch.Tensor:
+        """Return the place of each token in its dialogue, shape `(num_tokens,)`."""
+        pairs = zip(self.num_before, self.lengths, strict=True)
+        return torch.cat([torch.arange(before, before + length) for before, length in pairs])
+
+    def along(self, tensor: torch.Tensor, segment: int, dim: int) -> torch.Tensor:
+        """Return the part of `tensor` that belongs to a segment and to all before it in its dialogue."""
+        parts = [tensor.narrow(dim, self.starts[index], self.lengths[index]) for index in self.paths[segment]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
+
+    def varlen(self, device: torch.device) -> tuple[Any, ...]:
+        """Return what a variable-length kernel takes: key rows, bounds of queries and of keys, longest of each."""
+        if self._varlen is None:
+            rows = torch.arange(sum(self.lengths))
+            keys = [self.along(rows, segment, 0) for segment in range(len(self.lengths))]
+            num_keys = [len(key) for key in keys]
+            shares = any(len(path) > 1 for path in self.paths)
+            self._varlen = (
+                torch.cat(keys).to(device) if shares else None,
+                _bounds(self.lengths, device),
+                _bounds(num_keys, device),
+                max(self.lengths),
+                max(num_keys),
+            )
+        return self._varlen
+
+
+class Windows:
+    """Say which positions of the audio tower attend to each other.
+
+    Args:
+        lengths (`Sequence[int]`): Length of each window; the windows lie end to end.
+    """
+
+    def __init__(self, lengths: Sequence[int]):
+        self.lengths = list(lengths)
+        self._varlen: tuple[Any, ...] | None = None
+        starts = torch.tensor([0, *accumulate(self.lengths)][:-1])
+        of_length = torch.tensor(self.lengths)
+        self.groups = [
+            starts[of_length == length][:, None] + torch.arange(length) for length in sorted(set(self.lengths))
+        ]
+
+    def varlen(self, device: torch.device) -> tuple[Any, ...]:
+        """Return what a variable-length kernel takes, as `Layout.varlen` does."""
+        if self._varlen is None:
+            bounds = _bounds(self.lengths, device)
+            self._varlen = (None, bounds, bounds, max(self.lengths), max(self.lengths))
+        return self._varlen
+
+
+def _bounds(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+
+
+def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Run the audio tower, up to its projection, over clips of any length.
+
+    Args:
+        model ([`SDiaRewardModel`]): The model.
+        mels (`list[torch.Tensor]`): Log-mel features of each clip, shape `(num_mel_bins, num_frames)`.
+
+    Returns:
+        `list[torch.Tensor]`: Vectors of each clip, shape `(num_audio_tokens, d_model)`, as `forward` takes them in
+        `audio_features`.
+    """
+    num_frames = [mel.shape[1] for mel in mels]
+    features = torch.nn.utils.rnn.pad_sequence([mel.T for mel in mels], batch_first=True).transpose(1, 2)
+    mask = torch.arange(features.shape[2]) < torch.tensor(num_frames)[:, None]
+    windows = Windows(_window_lengths(num_frames, model.model.audio_tower.n_window))
+    everything = torch.tensor([0, sum(windows.lengths)], dtype=torch.int32)
+    with _attention(model.model.audio_tower, _AUDIO_ATTENTION):
+        encoded = model.encode_audio(
+            features.to(model.device), mask.long().to(model.device), cu_seqlens=everything, windows=windows
+        )
+    num_vectors = [((frames - 1) // 2 + 1 - 2) // 2 + 1 for frames in num_frames]
+    return list(encoded.split(num_vectors))
+
+
+def _window_lengths(num_frames: Sequence[int], n_window: int) -> list[int]:
+    """Return the length of every attention window behind the tower's convolutions, which halve the frames."""
+    lengths = []
+    for frames in num_frames:
+        full, rest = divmod(frames, 2 * n_window)
+        lengths += [n_window] * full + ([(rest - 1) // 2 + 1] if rest else [])
+    return lengths
+
+
+def run_packed(
+    model: SDiaRewardModel,
+    segments: Sequence[Segment],
+    clips: Sequence[torch.Tensor],
+    layer: int = -1,
+) -> tuple[torch.Tensor, Layout]:
+    """Run the text model over segments laid end to end.
+
+    Args:
+        model ([`SDiaRewardModel`]): The model.
+        segments (`list[Segment]`): What `batching.share_beginnings` gave.
+        clips (`list[torch.Tensor]`): What `encode_clips` gave for each of their clips, in order.
+        layer (`int`, *optional*, defaults to -1): -1 for the last hidden states, after the final norm; `k >= 0` for
+            the output of text layer `k`, 0 being the embeddings.
+
+    Returns:
+        `tuple[torch.Tensor, Layout]`: Hidden states of shape `(num_tokens, hidden_size)`, and where each segment lies.
+    """
+    layout = Layout([segment.num_tokens for segment in segments], [segment.parent for segment in segments])
+    messages = [message for segment in segments for message in segment.messages]
+    ids = torch.cat([torch.from_numpy(message.input_ids) for message in messages])[None].to(model.device)
+    embeds = model.embed(ids, audio_features=torch.cat(list(clips)) if clips else None)
+    text_model = model.model.language_model
+    with _attention(text_model, _TEXT_ATTENTION):
+        output = text_model(
+            inputs_embeds=embeds,
+            position_ids=layout.positions().to(ids.device).expand(3, 1, -1),
+            # Already a mapping: the attention function knows what each token sees, and no mask is to be made.
+            attention_mask=dict.fromkeys(text_model.config.layer_types),
+            use_cache=False,
+            output_hidden_states=layer >= 0,
+            layout=layout,
+        )
+    hidden = output.hidden_states[layer] if layer >= 0 else output.last_hidden_state
+    return hidden[0], layout
+
+
+def pool_packed(model: SDiaRewardModel, hidden: torch.Tensor, layout: Layout, last: Sequence[int]) -> torch.Tensor:
+    """Pool the hidden states of each dialogue in float32.
+
+    Args:
+        model ([`SDiaRewardModel`]): Its pooler is used.
+        hidden (`torch.Tensor` of shape `(num_tokens, hidden_size)`): What `run_packed` gave.
+        layout ([`Layout`]): Where each segment lies.
+        last (`Sequence[int]`): Last segment of each dialogue.
+
+    Returns:
+        `torch.Tensor` of shape `(num_dialogues, hidden_size)`, float32.
+    """
+    if model.config.pooling_mode == "mean":
+        sums = torch.stack([part.float().sum(dim=0) for part in hidden.split(layout.lengths)])
+        ends = [before + length for before, length in zip(layout.num_before, layout.lengths, strict=True)]
+        return torch.stack([sums[layout.paths[index]].sum(dim=0) / ends[index] for index in last])
+    rows = [layout.along(hidden, index, 0)[None] for index in last]
+    return torch.cat([model.pooler(row, row.new_ones(row.shape[:2])) for row in rows])
+
+
+@contextmanager
+def _attention(module: Any, name: str) -> Iterator[None]:
+    """Let a tower compute attention with one of the functions here."""
+    before = module.config._attn_implementation
+    module.config._attn_implementation = name
+    try:
+        yield
+    finally:
+        module.config._attn_implementation = before
+
+
+def _attend_segments(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,
+    *,
+    layout: Layout,
+    scaling: float,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend causally along each dialogue; shapes `(1, num_heads, num_tokens, head_dim)`, transposed on return."""
+    if _has_varlen(query.device.type, query.dtype):
+        return _varlen_attention(query, key, value, layout.varlen(query.device), scaling, causal=True), None
+    mask = _causal_mask(layout, query)
+    outputs = []
+    for segment, (start, length, before) in enumerate(
+        zip(layout.starts, layout.lengths, layout.num_before, strict=True)
+    ):
+        keys, values = layout.along(key, segment, 2), layout.along(value, segment, 2)
+        queries = query.narrow(2, start, length)
+        if not before:
+            outputs.append(sdpa_attention_forward(module, queries, keys, values, None, scaling=scaling)[0])
+            continue
+        for first in range(0, length, _BLOCK_TOKENS):
+            block = queries[:, :, first : first + _BLOCK_TOKENS]
+            seen = before + first + block.shape[2]
+            visible = mask[:, :, first : first + block.shape[2], mask.shape[3] - mask.shape[2] - before :][..., :seen]
+            output = sdpa_attention_forward(
+                module, block, keys[:, :, :seen], values[:, :, :seen], visible, scaling=scaling
+            )
+            outputs.append(output[0])
+    return torch.cat(outputs, dim=1), None
+
+
+def _causal_mask(layout: Layout, like: torch.Tensor) -> torch.Tensor:
+    """Return a band from which every segment's mask is cut, shape `(1, 1, longest, longest before + longest)`.
+
+    Row `i` sees the columns up to `longest before + i`; a segment with fewer tokens before it skips the first columns.
+    """
+    before = max(layout.num_before)
+    longest = max((n for n, b in zip(layout.lengths, layout.num_before, strict=True) if b), default=0)
+    hidden = torch.ones(longest, before + longest, dtype=torch.bool, device=like.device).triu(before + 1)
+    return like.new_zeros(hidden.shape).masked_fill(hidden, float("-inf"))[None, None]
+
+
+def _attend_windows(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,
+    *,
+    windows: Windows,
+    scaling: float,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend within each window; shapes `(1, num_heads, num_positions, head_dim)`, transposed on return."""
+    if _has_varlen(query.device.type, query.dtype):
+        return _varlen_attention(query, key, value, windows.varlen(query.device), scaling, causal=False), None
+    output = torch.empty_like(query.transpose(1, 2)[0])
+    for group in windows.groups:
+        rows = group.to(query.device)
+        batch = [tensor[0][:, rows].transpose(0, 1) for tensor in (query, key, value)]
+        attended, _ = sdpa_attention_forward(module, *batch, None, scaling=scaling, is_causal=False)
+        output = output.index_put((rows,), attended)
+    return output[None], None
+
+
+def _varlen_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bounds: tuple[Any, ...], scaling: float, causal: bool
+) -> torch.Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    key_rows, *ends = bounds
+    queries, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    if key_rows is not None:
+        keys, values = keys[key_rows], values[key_rows]
+    # A window of (-1, 0) ends at the last key for the last query: causal, whatever comes before the queries.
+    window = (-1, 0) if causal else (-1, -1)
+    enable_gqa = query.shape[1] != key.shape[1]
+    return varlen_attn(queries, keys, values, *ends, scale=scaling, window_size=window, enable_gqa=enable_gqa)[None]
+
+
+@lru_cache
+def _has_varlen(device_type: str, dtype: torch.dtype) -> bool:
+    """Say whether PyTorch's variable-length kernel runs here and agrees with SDPA on what is asked of it."""
+    if device_type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return False
+    try:
+        return _varlen_agrees(torch.device(device_type), dtype)
+    except (ImportError, NotImplementedError, RuntimeError, TypeError) as error:
+        logger.warning("variable-length attention cannot be used (%s); SDPA takes its place, slower.", error)
+        return False
+
+
+def _varlen_agrees(device: torch.device, dtype: torch.dtype) -> bool:
+    """Compare the kernel with SDPA on a segment with others before it."""
+    layout = Layout([70, 33, 41], [None, 0, 0])
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((1, 4, 144, 64), (1, 2, 144, 64), (1, 2, 144, 64))
+    query, key, value = (torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
+    got = _varlen_attention(query, key, value, layout.varlen(device), 0.125, causal=True)
+    for segment in range(3):
+        keys, values = (layout.along(tensor, segment, 2).repeat_interleave(2, dim=1) for tensor in (key, value))
+        mask = torch.ones(layout.lengths[segment], keys.shape[2], dtype=torch.bool, device=device)
+        queries = layout.along(query, segment, 2)[:, :, -layout.lengths[segment] :]
+        expected = torch.nn.functional.scaled_dot_product_attention(
+            queries, keys, values, mask.tril(keys.shape[2] - layout.lengths[segment]), scale=0.125
+        )
+        part = got.narrow(1, layout.starts[segment], layout.lengths[segment]).transpose(1, 2)
+        if not torch.allclose(part.float(), expected.float(), atol=2e-2):
+            logger.warning(
+                "variable-length attention differs from SDPA on this machine; SDPA takes its place, slower."
+            )
+            return False
+    return True
+
+
+AttentionInterface.register(_TEXT_ATTENTION, _attend_segments)
+AttentionInterface.register(_AUDIO_ATTENTION, _attend_windows)
