@@ -14,6 +14,8 @@ Notable choices:
 # (the configuration methods of transformers carry no annotations)
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Mapping
 from copy import copy
@@ -23,6 +25,12 @@ from transformers import AutoConfig, Qwen2_5OmniThinkerConfig
 
 
 POOLING_MODES = ("mean", "attention", "last_token")
+# The authors' code cuts a turn where its feature extractor does, at 300 s.
+OFFICIAL_MAX_TURN_S = 300.0
+# Configurations of a thinker and of a full Qwen2.5-Omni, which holds a thinker's.
+FOREIGN_MODEL_TYPES = ("qwen2_5_omni_thinker", "qwen2_5_omni")
+# Where an exported checkpoint keeps the fields that its layout has no place for.
+OWN_FIELDS_KEY = "sdiareward"
 
 PROMPT_VERSION = "1"
 DEFAULT_PROMPTS = {
@@ -107,15 +115,23 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Build a configuration from a dictionary and overriding fields, which are validated too.
 
+        The dictionary may be that of a thinker, as released checkpoints of the authors have it: a turn is then heard
+        for their 300 s, and what else the authors do not write down gets its default. Prompts that override others
+        are named after their hash, unless `prompt_version` names them.
+
         Raises:
             ValueError: The dictionary is of another kind of model, whose sizes would silently become defaults.
         """
         model_type = config_dict.get("model_type", cls.model_type)
-        if model_type != cls.model_type:
+        if model_type in FOREIGN_MODEL_TYPES:
+            config_dict = cls._from_foreign(config_dict).to_dict()
+        elif model_type != cls.model_type:
             raise ValueError(
-                f"model_type is {model_type!r}; only a checkpoint of {cls.model_type!r} can be loaded. Start a new "
-                "head on a pretrained thinker with SDiaRewardModel.from_backbone."
+                f"model_type is {model_type!r}; only a checkpoint of {cls.model_type!r} or a released one of the "
+                "authors can be loaded. Start a new head on a pretrained thinker with SDiaRewardModel.from_backbone."
             )
+        if kwargs.get("prompts", config_dict.get("prompts")) != config_dict.get("prompts"):
+            kwargs.setdefault("prompt_version", name_prompts(kwargs["prompts"]))
         loaded = super().from_dict(config_dict, **kwargs)
         config = loaded[0] if isinstance(loaded, tuple) else loaded
         config._validate_reward_fields()
@@ -140,6 +156,16 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
             )
 
     @classmethod
+    def _from_foreign(cls, config_dict: Mapping[str, Any]) -> SDiaRewardConfig:
+        """Return the configuration of a reward model in a checkpoint whose configuration is a thinker's."""
+        thinker = config_dict.get("thinker_config", config_dict)
+        fields = {"max_turn_s": OFFICIAL_MAX_TURN_S, **config_dict.get(OWN_FIELDS_KEY, {})}
+        config = cls.from_thinker(Qwen2_5OmniThinkerConfig.from_dict(thinker), **fields)
+        places = (config_dict, thinker)
+        config.dtype = next((d[key] for d in places for key in ("dtype", "torch_dtype") if d.get(key)), None)
+        return config
+
+    @classmethod
     def from_thinker(cls, thinker_config: Qwen2_5OmniThinkerConfig, **fields: Any) -> SDiaRewardConfig:
         """Build a configuration on a thinker's.
 
@@ -152,6 +178,12 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
             inherited[name] = inherited[name].to_dict()
         del inherited["vision_config"]
         return cls(**{**inherited, **fields})
+
+
+def name_prompts(prompts: Mapping[str, str]) -> str:
+    """Return a version for prompts that have none: `"custom-"` and a hash of them."""
+    content = json.dumps(dict(prompts), sort_keys=True, ensure_ascii=False).encode()
+    return f"custom-{hashlib.sha256(content).hexdigest()[:8]}"
 
 
 def validate_prompts(prompts: Any, prompt_version: Any) -> None:
@@ -191,4 +223,4 @@ SDiaRewardConfig.register_for_auto_class()
 # Lets the auto classes read our checkpoints without executing the code inside them once this package is imported.
 AutoConfig.register(SDiaRewardConfig.model_type, SDiaRewardConfig, exist_ok=True)
 
-__all__ = ["DEFAULT_PROMPTS", "POOLING_MODES", "PROMPT_VERSION", "SDiaRewardConfig"]
+__all__ = ["DEFAULT_PROMPTS", "POOLING_MODES", "PROMPT_VERSION", "SDiaRewardConfig", "name_prompts"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 
-REMOTE_FILES = {f"{part}_sdiareward.py" for part in ("configuration", "modeling", "processing", "audio")}
+REMOTE_FILES = {f"{part}_sdiareward.py" for part in ("configuration", "modeling", "layouts", "processing", "audio")}
 SCRIPT = """
 import json, sys
 import numpy as np, torch

@@ -1,0 +1,1 @@
+../../layouts_sdiareward.py

@@ -1,0 +1,177 @@
+"""Know how checkpoints of this model look elsewhere: as the authors released them, and as Qwen2.5-Omni's thinker.
+
+| layout | text model | audio tower | head | attention pooler |
+|---|---|---|---|---|
+| ours | `model.language_model.*` | `model.audio_tower.*` | `score.weight` | `pooler.attn.*` |
+| the authors' (MM-Speech/SDiaReward) | `model.*` | `audio_tower.*` | `score_head.weight` | `pooler.attn.*` |
+| Qwen2.5-Omni | `thinker.model.*` | `thinker.audio_tower.*` | none | none |
+| vLLM's classifier | `thinker.model.*` | `thinker.audio_tower.*` | `language_model.score.weight` | none |
+
+What the others hold beside that (vision tower, language-model head, talker, vocoder) takes no part in a reward and is
+left out. The authors' configuration does not say which pooling a checkpoint was trained with: the tensors tell
+attention pooling, and mean pooling, the recipe's, is assumed otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from safetensors import safe_open
+from transformers.utils import cached_file
+
+from .configuration_sdiareward import OWN_FIELDS_KEY, SDiaRewardConfig
+
+
+logger = logging.getLogger(__name__)
+
+HEAD = "score.weight"
+ATTENTION_POOLER = ("pooler.attn.weight", "pooler.attn.bias")
+INDEX_FILE, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
+_LEFT_OUT = ("visual.", "model.visual.", "lm_head.", "talker.", "token2wav.")
+# Longest first: "model." is where the authors keep the text model and where we keep both towers.
+_OWN_PREFIXES = (
+    ("language_model.score.", "score."),
+    ("model.language_model.", "model.language_model."),
+    ("model.audio_tower.", "model.audio_tower."),
+    ("audio_tower.", "model.audio_tower."),
+    ("score_head.", "score."),
+    ("model.", "model.language_model."),
+)
+_NUM_LISTED = 5
+
+
+def own_name(name: str) -> str | None:
+    """Return the name that a tensor of any layout has in `SDiaRewardModel`, or `None` for a part that is left out."""
+    name = name.removeprefix("thinker.")
+    if name.startswith(_LEFT_OUT):
+        return None
+    for prefix, own_prefix in _OWN_PREFIXES:
+        if name.startswith(prefix):
+            return own_prefix + name.removeprefix(prefix)
+    return name
+
+
+def official_name(name: str) -> str:
+    """Return the name that a tensor of `SDiaRewardModel` has in the authors' checkpoints."""
+    if name == HEAD:
+        return "score_head.weight"
+    if name.startswith("model.language_model."):
+        return "model." + name.removeprefix("model.language_model.")
+    return name.removeprefix("model.")
+
+
+def list_tensors(name_or_path: Any, **hub_kwargs: Any) -> set[str]:
+    """Return the names of a checkpoint's tensors, from its index or from the header of its only file.
+
+    Args:
+        name_or_path (`str` or `Path`): Folder or Hub id.
+        hub_kwargs: `revision`, `token`, `cache_dir`, ... of the Hub.
+
+    Raises:
+        FileNotFoundError: The checkpoint holds no safetensors.
+    """
+    index, single = (
+        cached_file(name_or_path, file, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
+        for file in (INDEX_FILE, SINGLE_FILE)
+    )
+    if index is not None:
+        with open(index, encoding="utf-8") as file:
+            return set(json.load(file)["weight_map"])
+    if single is None:
+        raise FileNotFoundError(
+            f"{name_or_path}: holds neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors are read: load the "
+            "checkpoint with the library that wrote it and save it with safe_serialization."
+        )
+    with safe_open(single, framework="np") as file:
+        return set(file.keys())
+
+
+def choose_pooling(names: Iterable[str], given: str | None, where: Any) -> str:
+    """Return the pooling mode of a checkpoint that does not name it.
+
+    Args:
+        names (`Iterable[str]`): Names of its tensors.
+        given (`str`, *optional*): What the caller or the configuration says.
+        where (`Any`): What to call the checkpoint in an error.
+
+    Raises:
+        ValueError: `given` contradicts the tensors.
+    """
+    has_pooler = not {own_name(name) for name in names}.isdisjoint(ATTENTION_POOLER)
+    if given is None:
+        return "attention" if has_pooler else "mean"
+    if has_pooler != (given == "attention"):
+        found = "holds the attention pooler pooler.attn.*" if has_pooler else "holds no pooler.attn.*"
+        required = "attention" if has_pooler else "mean or last_token"
+        raise ValueError(f"{where}: {found}, but pooling_mode is {given!r}; give {required}, or leave it out.")
+    return given
+
+
+def require_complete(found: Iterable[str], expected: Iterable[str], where: Any) -> None:
+    """Raise unless a checkpoint holds every tensor of the model and no other, parts left out aside.
+
+    Args:
+        found (`Iterable[str]`): Names in the checkpoint, of any layout.
+        expected (`Iterable[str]`): Names in the model.
+        where (`Any`): What to call the checkpoint in an error.
+
+    Raises:
+        ValueError: Names the tensors, as the checkpoint does or would, and says how many they are.
+    """
+    by_own_name = {own_name(name): name for name in found}
+    by_own_name.pop(None, None)
+    expected = set(expected)
+    is_ours = any(own == name and own.startswith("model.") for own, name in by_own_name.items())
+    lacking = expected - by_own_name.keys()
+    if missing := sorted(lacking if is_ours else map(official_name, lacking)):
+        raise ValueError(
+            f"{where}: lacks {len(missing)} tensors of the model ({listed(missing)}); give a complete checkpoint, or "
+            "start a new head from a pretrained thinker with SDiaRewardModel.from_backbone."
+        )
+    if unexpected := sorted(by_own_name[name] for name in by_own_name.keys() - expected):
+        raise ValueError(
+            f"{where}: holds {len(unexpected)} tensors that the model has no place for ({listed(unexpected)}); give a "
+            "checkpoint of this model or of Qwen2.5-Omni."
+        )
+
+
+def read_foreign_config(
+    config_dict: dict[str, Any], names: Iterable[str], where: Any, **fields: Any
+) -> SDiaRewardConfig:
+    """Make the configuration of a reward model from a foreign checkpoint's configuration and tensor names.
+
+    Args:
+        config_dict (`dict`): Content of its `config.json`.
+        names (`Iterable[str]`): Names of its tensors.
+        where (`Any`): What to call the checkpoint in a message.
+        fields: Fields of [`SDiaRewardConfig`] that override what is found.
+
+    Raises:
+        ValueError: There is no reward head, or `pooling_mode` contradicts the tensors.
+    """
+    names = list(names)
+    if HEAD not in map(own_name, names):
+        raise ValueError(
+            f"{where}: holds no reward head (score_head.weight); start a new one on this thinker with "
+            "SDiaRewardModel.from_backbone."
+        )
+    known = {**config_dict.get(OWN_FIELDS_KEY, {}), **fields}
+    pooling_mode = choose_pooling(names, known.get("pooling_mode"), where)
+    if "prompts" not in known:
+        logger.warning(
+            "%s: does not hold the system prompt that it was trained with, and rewards depend on it; this package's "
+            "default prompts are used. Give the right one with prompts={criterion: text} or --prompt-file.",
+            where,
+        )
+    return SDiaRewardConfig.from_dict(config_dict, **{**fields, "pooling_mode": pooling_mode})
+
+
+def listed(names: list[str]) -> str:
+    """Return the first few names for a message."""
+    return ", ".join(names[:_NUM_LISTED]) + (", ..." if len(names) > _NUM_LISTED else "")
+
+
+__all__ = ["list_tensors", "official_name", "own_name", "read_foreign_config", "require_complete"]
