@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,11 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from trl import RewardConfig
 
-    from sdiareward.modeling_sdiareward import SDiaRewardModel
-
 TRAIN_MODES = ("head", "lora", "full")
-# The text model only: the names of its projections occur in the audio tower too.
-_LORA_TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 
 
 @dataclass
@@ -27,6 +24,8 @@ class TrainArguments:
         dataset (`str`): Folder or repository of pairs with the splits `train` and `validation`.
         dataset_config (`str`, *optional*): Its configuration, for instance `"modality"`.
         train (`str`): `head` trains score and pooler; `lora` adapters in the text model as well; `full` all weights.
+        from_cache (`str`, *optional*): Folder of cached features to train the head on instead of running the frozen
+            backbone; what is missing in it is computed first. Applies to `head`.
         freeze_audio_tower (`bool`): Keep the audio tower up to its projection as it is; its output is then computed
             once. Applies to `full`; the other modes always do.
         pooling_mode (`str`): For a new head: `mean`, `attention` or `last_token`.
@@ -41,6 +40,7 @@ class TrainArguments:
     dataset: str
     dataset_config: str | None = None
     train: str = field(default="full", metadata={"choices": TRAIN_MODES})
+    from_cache: str | None = None
     freeze_audio_tower: bool = True
     pooling_mode: str = "mean"
     attn_implementation: str = "sdpa"
@@ -50,50 +50,12 @@ class TrainArguments:
     resume: bool = False
     save_compact: bool = False
 
-
-def load_model(args: TrainArguments, training: RewardConfig) -> tuple[SDiaRewardModel, Any]:
-    """Return the model to train and its processor.
-
-    Args:
-        args ([`TrainArguments`]): Names the model.
-        training (`trl.RewardConfig`): Decides where a new nano model is kept, and the dtype.
-    """
-    import torch
-    from transformers import AutoConfig
-
-    from sdiareward.modeling_sdiareward import SDiaRewardModel
-    from sdiareward.nano import build_nano
-    from sdiareward.processing_sdiareward import SDiaRewardProcessor
-
-    name: str | Path = args.model_name_or_path
-    if name == "nano":
-        name = build_nano(Path(str(training.output_dir)) / "init", seed=training.seed)
-    options = {
-        "dtype": torch.bfloat16 if training.bf16 else torch.float32,
-        "attn_implementation": args.attn_implementation,
-    }
-    if AutoConfig.from_pretrained(name).model_type == "sdiareward":
-        return SDiaRewardModel.from_pretrained(name, **options), SDiaRewardProcessor.from_pretrained(name)
-    model = SDiaRewardModel.from_backbone(name, pooling_mode=args.pooling_mode, **options)
-    return model, SDiaRewardProcessor.from_backbone(name, max_turn_s=model.config.max_turn_s)
-
-
-def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
-    """Freeze what `args.train` leaves alone and add adapters where it asks for them."""
-    if args.train == "head":
-        model.freeze_backbone()
-        return model
-    if args.train == "lora":
-        from peft import LoraConfig, get_peft_model
-
-        saved = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
-        lora = LoraConfig(
-            r=args.lora_r, lora_alpha=args.lora_alpha, target_modules=_LORA_TARGETS, modules_to_save=saved
-        )
-        return get_peft_model(model, lora)
-    if args.freeze_audio_tower:
-        model.freeze_audio_tower()
-    return model
+    def __post_init__(self) -> None:
+        if self.from_cache is not None and self.train != "head":
+            raise ValueError(
+                f"from_cache is given but train is {self.train!r}; only a head can be trained on cached features: use "
+                "train head, or leave from_cache out."
+            )
 
 
 def train(args: TrainArguments, training: RewardConfig) -> Path:
@@ -104,30 +66,40 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
     """
     from transformers import EarlyStoppingCallback
 
-    from sdiareward.nano import save_checkpoint
+    from sdiareward.nano import build_nano, save_checkpoint
     from sdiareward.pairs import load_pairs
     from sdiareward.provenance import write_run
-    from sdiareward.trainer import SDiaRewardTrainer, encode_pairs
+    from sdiareward.records import write_file
+    from sdiareward.trainer import SDiaRewardTrainer
+    from sdiareward.training_setup import complete_model, set_up
 
-    model, processor = load_model(args, training)
+    output, start = Path(str(training.output_dir)), args
+    if args.model_name_or_path == "nano":
+        start = replace(args, model_name_or_path=str(build_nano(output / "init", seed=training.seed)))
     splits = {name: load_pairs(args.dataset, name, name=args.dataset_config) for name in ("train", "validation")}
-    if args.train == "full" and args.freeze_audio_tower:
-        splits = {name: encode_pairs(pairs, model, processor) for name, pairs in splits.items()}
+    setup = set_up(start, training, splits)
     patience = args.early_stopping_patience
     trainer = SDiaRewardTrainer(
-        prepare_for_training(model, args),
-        processor,
+        setup.model,
+        setup.processor,
         training,
-        train_dataset=splits["train"],
-        eval_dataset=splits["validation"],
+        data_collator=setup.collator,
+        train_dataset=setup.splits["train"],
+        eval_dataset=setup.splits["validation"],
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
     )
     trainer.train(resume_from_checkpoint=args.resume or None)
-    output = Path(str(training.output_dir))
-    trained = trainer.accelerator.unwrap_model(trainer.model)
-    trained = trained.merge_and_unload() if args.train == "lora" else trained
-    save_checkpoint(trained, processor, output, compact=args.save_compact)
-    write_run(output / "run.json", arguments=args, training=training.to_dict(), history=trainer.state.log_history)
+    if trainer.is_world_process_zero():
+        trained = complete_model(trainer.accelerator.unwrap_model(trainer.model), start, training)
+        save_checkpoint(trained, setup.processor, output, compact=args.save_compact)
+        write_file(output / "skipped.jsonl", "".join(json.dumps(pair) + "\n" for pair in setup.skipped))
+        write_run(
+            output / "run.json",
+            arguments=args,
+            training=training.to_dict(),
+            num_skipped_pairs=len(setup.skipped),
+            history=trainer.state.log_history,
+        )
     return output
 
 

@@ -8,7 +8,7 @@ how a pair becomes a batch, and an encoding of the clips ahead of training where
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import datasets
 import numpy as np
@@ -112,11 +112,12 @@ class SDiaRewardTrainer(RewardTrainer):
     """Train a reward model on pairs of spoken dialogues; see `trl.RewardTrainer` for what is not said here.
 
     Args:
-        model ([`SDiaRewardModel`] or a PEFT model around one): What to train; freeze first what shall stay.
+        model ([`SDiaRewardModel`], a PEFT model around one, or a head alone): What to train; freeze first what shall
+            stay.
         processor ([`SDiaRewardProcessor`]): Saved beside every checkpoint; its tokenizer is the `processing_class`.
         args (`trl.RewardConfig`): Training arguments.
         kwargs: Further arguments of `trl.RewardTrainer`; `train_dataset` and `eval_dataset` hold rows of pairs, or
-            rows that `encode_pairs` made.
+            rows that `encode_pairs` made, or what another `data_collator` takes.
     """
 
     _tag_names = ["trl", "reward-trainer", "sdiareward"]
@@ -126,13 +127,8 @@ class SDiaRewardTrainer(RewardTrainer):
         # Trainer drops the columns that the model's signature does not name; ours are made into inputs by the
         # collator.
         args.remove_unused_columns = False
-        super().__init__(
-            model,
-            args,
-            data_collator=cast(Any, PairCollator(processor)),
-            processing_class=processor.tokenizer,
-            **kwargs,
-        )
+        kwargs.setdefault("data_collator", PairCollator(processor))
+        super().__init__(model, args, processing_class=processor.tokenizer, **kwargs)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: RewardConfig, dataset_name: str) -> Any:
         """Leave the rows as they are: the processor reads them in the collator, not a tokenizer here."""

@@ -1,14 +1,23 @@
+import gc
 import json
 import math
+import weakref
 
 import datasets
 import pytest
 import torch
 
+from sdiareward import training_setup
 from sdiareward.dataset_builder.channel import encode
+from sdiareward.feature_cache import FeatureCache
+from sdiareward.head_training import FeatureCollator, SDiaRewardHead, cache_pairs
+from sdiareward.pair_scores import Sides
+from sdiareward.pairs import SIDES
+from sdiareward.records import fingerprint_model
 from sdiareward.scoring import Scorer
-from sdiareward.train import TrainArguments, load_model, main, prepare_for_training
+from sdiareward.train import TrainArguments, main
 from sdiareward.trainer import PairCollator, SDiaRewardTrainer, encode_pairs
+from sdiareward.training_setup import load_model, prepare_for_training
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -62,9 +71,13 @@ def reward_config(tmp_path):
 
 @pytest.fixture
 def make_trainer(make_tiny_model, tiny_processor, pairs, reward_config):
-    def make(model=None, train_dataset=None, **changes):
+    def make(model=None, train_dataset=None, eval_dataset=None, **changes):
         return SDiaRewardTrainer(
-            model or make_tiny_model(), tiny_processor, reward_config(**changes), train_dataset=train_dataset or pairs
+            model or make_tiny_model(),
+            tiny_processor,
+            reward_config(**changes),
+            train_dataset=train_dataset or pairs,
+            eval_dataset=eval_dataset,
         )
 
     return make
@@ -209,3 +222,156 @@ def test_an_omni_backbone_gets_a_new_head(fixtures_dir, reward_config):
     assert model.config.pooling_mode == "attention"
     assert not model.score.weight.any()
     assert processor.max_turn_s == model.config.max_turn_s
+
+
+@pytest.fixture
+def open_cache(tmp_path):
+    def make(model, processor, **options):
+        return FeatureCache(tmp_path / "cache", model.config, processor, model_revision="tiny", **options)
+
+    return make
+
+
+CACHE_OPTIONS = {
+    "mean": {},
+    "last_token": {},
+    "attention": {"per_token": True, "stored_dtype": "float32"},
+}
+
+
+@pytest.mark.parametrize("mode", CACHE_OPTIONS)
+def test_a_head_on_cached_features_learns_what_it_learns_through_the_backbone(
+    mode, make_tiny_model, make_trainer, tiny_processor, pairs, reward_config, open_cache
+):
+    options = {"max_steps": 6, "per_device_train_batch_size": 2, "seed": 3, "eval_strategy": "steps", "eval_steps": 3}
+    args = TrainArguments("unused", "unused", train="head")
+    through = make_trainer(prepare_for_training(make_tiny_model(mode), args), eval_dataset=pairs, **options)
+    through.train()
+
+    model = make_tiny_model(mode)
+    cache = open_cache(model, tiny_processor, **CACHE_OPTIONS[mode])
+    rows, skipped = cache_pairs({"train": pairs}, cache, lambda: Scorer(model, tiny_processor))
+    head = SDiaRewardHead(model.config)
+    head.load_state_dict({name: t for name, t in model.state_dict().items() if name.startswith(("score", "pooler"))})
+    cached = SDiaRewardTrainer(
+        head,
+        tiny_processor,
+        reward_config(**options),
+        train_dataset=rows["train"],
+        eval_dataset=rows["train"],
+        data_collator=FeatureCollator(cache),
+    )
+    cached.train()
+
+    assert skipped == []
+    for name in ("loss", "grad_norm", "margin", "eval_loss", "eval_accuracy"):
+        curves = [[log[name] for log in trainer.state.log_history if name in log] for trainer in (through, cached)]
+        assert len(curves[0]) == (2 if name.startswith("eval") else 6)
+        assert curves[1] == pytest.approx(curves[0], abs=1e-5)
+    for name, parameter in head.named_parameters():
+        # A softmax does not see a bias: its gradient is rounding, of which Adam makes steps.
+        if name != "pooler.attn.bias":
+            torch.testing.assert_close(parameter, through.model.get_parameter(name), rtol=0, atol=1e-5)
+
+
+def test_float16_hidden_states_change_an_attention_head_by_little(make_tiny_model, tiny_processor, pairs, open_cache):
+    model = make_tiny_model("attention")
+    cache = open_cache(model, tiny_processor, per_token=True)
+    rows, _ = cache_pairs({"train": pairs}, cache, lambda: Scorer(model, tiny_processor))
+    head = SDiaRewardHead(model.config)
+    head.load_state_dict({name: t for name, t in model.state_dict().items() if name.startswith(("score", "pooler"))})
+    with torch.no_grad():
+        from_cache = head(**FeatureCollator(cache)(list(rows["train"]))).logits
+        expected = model(**PairCollator(tiny_processor)(list(pairs))).logits
+    assert cache[rows["train"][0]["chosen_key"]].dtype == torch.float16
+    torch.testing.assert_close(from_cache, expected, rtol=0, atol=1e-3)
+    assert rows["train"]["length"] == [max(len(cache[row[f"{side}_key"]]) for side in SIDES) for row in rows["train"]]
+
+
+@pytest.mark.parametrize("mode", ["last_token", "attention"])
+def test_the_script_trains_any_head_from_a_cache_and_saves_it_whole(
+    mode, run_script, tmp_path, fixtures_dir, pairs, make_dialogue
+):
+    backbone = fixtures_dir / "base_tiny"
+    flags = ("--model_name_or_path", str(backbone), "--pooling_mode", mode, "--num_train_epochs", "3")
+    folder = run_script("--train", "head", "--from-cache", str(tmp_path / "cache"), *flags)
+    scorer = Scorer.from_pretrained(folder)
+    head = SDiaRewardHead.from_pretrained(folder)
+    assert head.config.pooling_mode == mode
+    assert head.score.weight.any()
+    cache = FeatureCache(
+        tmp_path / "cache",
+        head.config,
+        scorer.processor,
+        model_revision=fingerprint_model(str(backbone)),
+        per_token=mode == "attention",
+    )
+    assert len(cache) == 8
+    dialogues, criteria = Sides(pairs, range(4)), [name for name in pairs["criterion"] for _ in SIDES]
+    with torch.no_grad():
+        expected = [
+            head(cache[key][None].float(), torch.ones(1, cache.num_rows(key))).logits.item()
+            for key in cache.keys(dialogues, criteria)
+        ]
+    assert scorer.score(dialogues, criteria) == pytest.approx(expected, abs=1e-3 if mode == "attention" else 1e-5)
+    run = json.loads((folder / "run.json").read_text())
+    assert run["arguments"]["from_cache"] == str(tmp_path / "cache")
+    assert run["num_skipped_pairs"] == 0
+
+
+def test_a_head_trains_without_the_backbone_in_memory(run_script, tmp_path, monkeypatch):
+    loaded, alive = [], []
+    load, train = training_setup.load_model, SDiaRewardTrainer.train
+
+    def remembering(args, training, *, head_only=False):
+        parts = load(args, training, head_only=head_only)
+        if not head_only:
+            loaded.append(weakref.ref(parts[0]))
+        return parts
+
+    def counting(trainer, *args, **kwargs):
+        gc.collect()
+        alive.append([model() is not None for model in loaded])
+        return train(trainer, *args, **kwargs)
+
+    monkeypatch.setattr(training_setup, "load_model", remembering)
+    monkeypatch.setattr(SDiaRewardTrainer, "train", counting)
+    flags = ("--train", "head", "--from_cache", str(tmp_path / "cache"), "--num_train_epochs", "1")
+    run_script(*flags)
+    # Loaded to compute features and gone before training; loaded to be saved.
+    assert alive == [[False]]
+    assert len(loaded) == 2
+    run_script(*flags)
+    assert len(loaded) == 3
+
+
+def test_a_pair_that_cannot_be_read_is_listed_and_the_others_are_trained_on(run_script, tmp_path, pairs, data_folder):
+    rows = pairs.to_list()
+    rows[2]["rejected"][1]["audio"]["bytes"] = b"no sound"
+    bad = datasets.Dataset.from_list(rows).add_column("pair_id", [f"pair {row}" for row in range(4)])
+    bad.to_parquet(data_folder / "train.parquet")
+    pairs.add_column("pair_id", ["x"] * 4).to_parquet(data_folder / "validation.parquet")
+    folder = run_script("--train", "head", "--from_cache", str(tmp_path / "cache"), "--num_train_epochs", "1")
+    (line,) = (folder / "skipped.jsonl").read_text().splitlines()
+    skipped = json.loads(line)
+    assert (skipped["split"], skipped["row"], skipped["pair_id"]) == ("train", 2, "pair 2")
+    assert skipped["reason"].startswith("rejected, ")
+    assert "cannot be decoded" in skipped["reason"]
+    run = json.loads((folder / "run.json").read_text())
+    assert run["num_skipped_pairs"] == 1
+    # Three pairs in batches of two.
+    assert max(log["step"] for log in run["history"]) == 2
+
+
+def test_only_a_head_is_trained_from_a_cache():
+    with pytest.raises(ValueError, match="from_cache is given but train is 'full'"):
+        TrainArguments("model", "data", from_cache="cache")
+
+
+def test_a_head_is_loaded_only_from_a_checkpoint_that_has_one(tiny_checkpoint, tmp_path, make_tiny_model):
+    model = make_tiny_model()
+    assert torch.equal(SDiaRewardHead.from_pretrained(tiny_checkpoint).score.weight, model.score.weight)
+    state_dict = {name: tensor for name, tensor in model.state_dict().items() if name != "score.weight"}
+    model.save_pretrained(tmp_path, state_dict=state_dict)
+    with pytest.raises(ValueError, match="lacks score.weight"):
+        SDiaRewardHead.from_pretrained(tmp_path)
