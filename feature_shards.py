@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from .records import open_run
 
@@ -136,7 +136,8 @@ class FeatureShards:
             metadata["num_rows"] = " ".join(str(len(rows)) for rows in features.values())
         name = f"{uuid.uuid4().hex}.safetensors"
         unfinished = self.folder / f".{name}.tmp"
-        save_file({_TENSOR: matrix}, unfinished, metadata)
+        # As bytes: the library's own files can be read by nobody but their owner.
+        unfinished.write_bytes(save({_TENSOR: matrix}, metadata))
         unfinished.replace(self.folder / name)
 
     def _remove_abandoned(self) -> None:

@@ -76,8 +76,8 @@ def _set_up_cached(args: TrainArguments, training: RewardConfig, splits: dict[st
         per_token=head.config.pooling_mode == "attention",
     )
     rows, skipped = cache_pairs(splits, cache, lambda: Scorer(*load_model(args, training), device=training.device))
-    # A head alone has no activations worth computing twice.
-    training.gradient_checkpointing = False
+    # A head alone has no activations worth computing twice. The second name is the older one, until transformers 6.
+    training.activation_checkpointing = training.gradient_checkpointing = False
     return TrainingSetup(head, processor, rows, FeatureCollator(cache), skipped)
 
 

@@ -334,6 +334,13 @@ def test_features_of_several_rows_lie_one_below_the_other(open_shards):
     assert json.loads((shards.folder / "run.json").read_text()) == IDENTITY
 
 
+def test_a_shard_can_be_read_by_whoever_may_read_new_files(open_shards, tmp_path):
+    open_shards().write(_features([1]))
+    (path,) = open_shards().folder.glob("*.safetensors")
+    (tmp_path / "new").touch()
+    assert path.stat().st_mode == (tmp_path / "new").stat().st_mode
+
+
 def test_a_cache_travels_to_another_process(open_shards):
     open_shards().write(_features([5]))
     shards = open_shards()

@@ -294,6 +294,7 @@ def test_the_script_trains_any_head_from_a_cache_and_saves_it_whole(
 ):
     backbone = fixtures_dir / "base_tiny"
     flags = ("--model_name_or_path", str(backbone), "--pooling_mode", mode, "--num_train_epochs", "3")
+    flags += ("--gradient_checkpointing", "True")
     folder = run_script("--train", "head", "--from-cache", str(tmp_path / "cache"), *flags)
     scorer = Scorer.from_pretrained(folder)
     head = SDiaRewardHead.from_pretrained(folder)
