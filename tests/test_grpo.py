@@ -1,6 +1,8 @@
 """Two real steps of TRL's GRPO, rewarded by a spoken-dialogue reward model."""
 
+import importlib.util
 import zlib
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -12,6 +14,7 @@ from sdiareward.reward_function import async_reward_fn, reward_fn
 from sdiareward.scoring import Scorer
 
 
+ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -153,3 +156,14 @@ def test_grpo_with_a_policy_that_speaks_brings_its_sound_as_a_column(scorer, spe
     table, history, voices = train_policy(reward, rollout_func=roll_out)
     check_logged(table, history, voices, reward, speak)
     assert reward.num_failed == 0
+
+
+def test_the_example_trains_on_recorded_questions_and_synthetic_answers(tmp_path):
+    spec = importlib.util.spec_from_file_location("grpo_speech", ROOT / "examples" / "grpo_speech.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    options = {"reward_model": ROOT / "checkpoints" / "nano", "synthesizer": "hibari", "output_dir": tmp_path}
+    flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    trainer = example.main([*flags, "--max_steps", "1", "--num_questions", "1"])
+    assert trainer.reward_funcs[0].num_judged == 8
+    assert trainer.state.log_history[0]["rewards/sdiareward_colloquialness/std"] > 0
