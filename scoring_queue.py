@@ -9,12 +9,15 @@ import asyncio
 import threading
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 
 if TYPE_CHECKING:
+    import torch
+
     from .modeling_sdiareward import SDiaRewardModel
     from .scoring import Scorer
 
@@ -107,6 +110,15 @@ def _score_together(requests: Sequence[Request]) -> list[list[float | str]]:
     criteria = [request.criterion for request in requests for _ in request.dialogues]
     groups = [group for request in requests for group in request.groups]
     skipped: dict[int, str] = {}
-    rewards = dict(requests[0].scorer.iter_scores(dialogues, criteria, groups=groups, skipped=skipped))
+    scorer = requests[0].scorer
+    with _current_device(scorer.model.device):
+        rewards = dict(scorer.iter_scores(dialogues, criteria, groups=groups, skipped=skipped))
     results = iter([rewards[index] if index in rewards else skipped[index] for index in range(len(dialogues))])
     return [[next(results) for _ in request.dialogues] for request in requests]
+
+
+def _current_device(device: torch.device) -> Any:
+    """Make a GPU the current one: a new thread starts on the first, whichever its process was given."""
+    import torch
+
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
