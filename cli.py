@@ -12,6 +12,8 @@ from .commands import InputError
 
 # Name -> what it does; a module of `commands` for each.
 _COMMANDS = {
+    "convert": "write a released checkpoint of the authors as one of ours",
+    "export": "write a checkpoint in the layout of the authors' code or of vLLM",
     "score": "score one dialogue, or two and their margin",
 }
 

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from transformers.utils import cached_file
 
 from .configuration_sdiareward import OWN_FIELDS_KEY, SDiaRewardConfig
@@ -72,6 +72,7 @@ def list_tensors(name_or_path: Any, **hub_kwargs: Any) -> set[str]:
 
     Raises:
         FileNotFoundError: The checkpoint holds no safetensors.
+        ValueError: Its file cannot be read.
     """
     index, single = (
         cached_file(name_or_path, file, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
@@ -85,8 +86,11 @@ def list_tensors(name_or_path: Any, **hub_kwargs: Any) -> set[str]:
             f"{name_or_path}: holds neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors are read: load the "
             "checkpoint with the library that wrote it and save it with safe_serialization."
         )
-    with safe_open(single, framework="np") as file:
-        return set(file.keys())
+    try:
+        with safe_open(single, framework="np") as file:
+            return set(file.keys())
+    except SafetensorError as error:
+        raise ValueError(f"{single}: cannot be read as safetensors ({error}); download it again.") from error
 
 
 def choose_pooling(names: Iterable[str], given: str | None, where: Any) -> str:

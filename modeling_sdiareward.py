@@ -52,8 +52,8 @@ class SDiaRewardOutput(ModelOutput):
         pooled (`torch.FloatTensor` of shape `(batch_size, hidden_size)`): Pooled last hidden states, float32.
     """
 
-    logits: torch.FloatTensor | None = None
-    pooled: torch.FloatTensor | None = None
+    logits: torch.Tensor | None = None
+    pooled: torch.Tensor | None = None
 
 
 class SDiaRewardPooler(nn.Module):

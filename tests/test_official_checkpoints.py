@@ -3,13 +3,12 @@
 import json
 import logging
 import os
+import runpy
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from huggingface_hub import save_torch_state_dict
-from safetensors.torch import load_file, save_file
 
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, POOLING_MODES, SDiaRewardConfig, name_prompts
 from sdiareward.layouts_sdiareward import official_name, own_name
@@ -17,6 +16,8 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 
+_layout = runpy.run_path(str(Path(__file__).with_name("official_layout.py")))
+official_tensors, write_official = _layout["official_tensors"], _layout["write_official"]
 # Also from audio and text through our own mel features.
 TOLERANCE = 1e-5
 # The names of the full comparison's fixtures.
@@ -44,38 +45,9 @@ def recorded_clips(fixtures_dir):
 
 
 @pytest.fixture(scope="session")
-def official_tensors(fixtures_dir, recorded):
-    """Return the tensors of a checkpoint in the authors' layout: the fixtures' backbone and the recorded head."""
-    stored = load_file(fixtures_dir / "base_tiny" / "model.safetensors")
-    tensors = {name.removeprefix("thinker."): tensor for name, tensor in stored.items() if name.startswith("thinker.")}
-    tensors["score_head.weight"] = torch.from_numpy(recorded["score_weight"])
-    return tensors
-
-
-@pytest.fixture(scope="session")
-def make_official(fixtures_dir, official_tensors, recorded):
-    """Return a function that writes a checkpoint in the authors' layout, with changes to its tensors."""
-
-    def make(folder, pooling_mode="mean", without=(), extra=None):
-        tensors = {name: tensor for name, tensor in official_tensors.items() if name not in without}
-        if pooling_mode == "attention":
-            tensors["pooler.attn.weight"] = torch.from_numpy(recorded["attn_weight"])
-            tensors["pooler.attn.bias"] = torch.from_numpy(recorded["attn_bias"])
-        save_file({**tensors, **(extra or {})}, folder / "model.safetensors", {"format": "pt"})
-        (folder / "config.json").write_bytes((fixtures_dir / "official_config.json").read_bytes())
-        for source in (fixtures_dir / "base_tiny").glob("*token*.json"):
-            (folder / source.name).write_bytes(source.read_bytes())
-        preprocessor = "preprocessor_config.json"
-        (folder / preprocessor).write_bytes((fixtures_dir / "base_tiny" / preprocessor).read_bytes())
-        return folder
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def load_official(make_official, tmp_path_factory):
+def load_official(tmp_path_factory):
     """Return a function giving the model of a pooling mode, loaded from the authors' layout."""
-    folders = {name: make_official(tmp_path_factory.mktemp(name), pooling_mode=name) for name in ("mean", "attention")}
+    folders = {name: write_official(tmp_path_factory.mktemp(name), name) for name in ("mean", "attention")}
 
     def load(pooling_mode, **options):
         if pooling_mode == "last_token":
@@ -109,14 +81,14 @@ def score(model, inputs):
 
 
 @pytest.mark.parametrize("pooling_mode", POOLING_MODES)
-def test_every_tensor_of_a_released_checkpoint_is_loaded_bit_by_bit(pooling_mode, load_official, official_tensors):
+def test_every_tensor_of_a_released_checkpoint_is_loaded_bit_by_bit(pooling_mode, load_official):
     model = load_official(pooling_mode)
     assert (model.config.pooling_mode, model.config.max_turn_s, model.dtype) == (pooling_mode, 300.0, torch.float32)
     loaded = model.state_dict()
-    for name, tensor in official_tensors.items():
+    for name, tensor in official_tensors(pooling_mode).items():
         if own_name(name) is not None:
             assert torch.equal(loaded.pop(own_name(name)), tensor), name
-    assert set(loaded) == ({"pooler.attn.weight", "pooler.attn.bias"} if pooling_mode == "attention" else set())
+    assert not loaded
 
 
 @pytest.mark.parametrize("pooling_mode", POOLING_MODES)
@@ -184,12 +156,11 @@ def test_clips_become_the_audio_vectors_of_the_authors_code(
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=TOLERANCE)
 
 
-def test_a_sharded_released_checkpoint_loads(official_tensors, fixtures_dir, tmp_path):
-    save_torch_state_dict(official_tensors, tmp_path, max_shard_size="300KB")
-    (tmp_path / "config.json").write_bytes((fixtures_dir / "official_config.json").read_bytes())
+def test_a_sharded_released_checkpoint_loads(tmp_path):
+    write_official(tmp_path, max_shard_size="300KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
-    loaded = SDiaRewardModel.from_pretrained(tmp_path).state_dict()
-    assert all(torch.equal(tensor, official_tensors[official_name(name)]) for name, tensor in loaded.items())
+    loaded, stored = SDiaRewardModel.from_pretrained(tmp_path).state_dict(), official_tensors()
+    assert all(torch.equal(tensor, stored[official_name(name)]) for name, tensor in loaded.items())
 
 
 REFUSED = {
@@ -221,22 +192,22 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("problem", REFUSED)
-def test_a_checkpoint_that_is_not_whole_is_refused_by_the_names_it_uses(problem, make_official, tmp_path):
+def test_a_checkpoint_that_is_not_whole_is_refused_by_the_names_it_uses(problem, tmp_path):
     changes, options, message = REFUSED[problem]
-    make_official(tmp_path, **changes)
+    write_official(tmp_path, **changes)
     with pytest.raises(ValueError, match=message):
         SDiaRewardModel.from_pretrained(tmp_path, **options)
 
 
-def test_a_tensor_of_another_shape_is_refused(make_official, tmp_path):
-    make_official(tmp_path, extra={"score_head.weight": torch.zeros(2, 64)})
+def test_a_tensor_of_another_shape_is_refused(tmp_path):
+    write_official(tmp_path, extra={"score_head.weight": torch.zeros(2, 64)})
     with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
         SDiaRewardModel.from_pretrained(tmp_path)
 
 
-def test_weights_that_are_no_safetensors_are_refused(fixtures_dir, official_tensors, tmp_path):
-    torch.save(official_tensors, tmp_path / "pytorch_model.bin")
-    (tmp_path / "config.json").write_bytes((fixtures_dir / "official_config.json").read_bytes())
+def test_weights_that_are_no_safetensors_are_refused(tmp_path):
+    (write_official(tmp_path) / "model.safetensors").unlink()
+    torch.save(official_tensors(), tmp_path / "pytorch_model.bin")
     with pytest.raises(FileNotFoundError, match="neither model.safetensors nor .*only safetensors are read"):
         SDiaRewardModel.from_pretrained(tmp_path)
 

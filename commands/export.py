@@ -1,0 +1,35 @@
+"""`sdiareward export`: write a checkpoint in the layout of the authors' code or of vLLM."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from . import InputError
+from .convert import add_tensor_arguments
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to its parser."""
+    parser.add_argument("source", help="folder or Hub id of a checkpoint")
+    parser.add_argument("output_dir", type=Path, help="folder of the result; a stopped export goes on in it")
+    parser.add_argument("--layout", required=True, choices=("official", "vllm"), help="whose layout")
+    add_tensor_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export a checkpoint; return the exit status."""
+    from ..conversion import export_checkpoint
+
+    try:
+        output_dir = export_checkpoint(
+            args.source,
+            args.output_dir,
+            layout=args.layout,
+            dtype=args.dtype,
+            max_shard_size=args.max_shard_size,
+        )
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from error
+    print(output_dir)
+    return 0
