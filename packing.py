@@ -22,7 +22,7 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from torch.nn.functional import scaled_dot_product_attention
 from transformers.modeling_utils import AttentionInterface
 
 from .batching import Segment
@@ -51,6 +51,7 @@ class Layout:
         self.paths: list[list[int]] = []
         for index, parent in enumerate(parents):
             self.paths.append([index] if parent is None else [*self.paths[parent], index])
+        self._mask: torch.Tensor | None = None
         self._varlen: tuple[Any, ...] | None = None
 
     @property
@@ -67,6 +68,19 @@ class Layout:
         """Return the part of `tensor` that belongs to a segment and to all before it in its dialogue."""
         parts = [tensor.narrow(dim, self.starts[index], self.lengths[index]) for index in self.paths[segment]]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
+
+    def mask(self, like: torch.Tensor) -> torch.Tensor:
+        """Return a band from which the mask of every segment is cut, shape `(longest, longest before + longest)`.
+
+        Row `i` sees the columns up to `longest before + i`; a segment with fewer tokens before it skips the first
+        columns.
+        """
+        if self._mask is None:
+            before = max(self.num_before)
+            longest = max((n for n, b in zip(self.lengths, self.num_before, strict=True) if b), default=0)
+            hidden = torch.ones(longest, before + longest, dtype=torch.bool, device=like.device).triu(before + 1)
+            self._mask = like.new_zeros(hidden.shape).masked_fill(hidden, float("-inf"))
+        return self._mask
 
     def varlen(self, device: torch.device) -> tuple[Any, ...]:
         """Return what a variable-length kernel takes: key rows, bounds of queries and of keys, longest of each."""
@@ -97,9 +111,11 @@ class Windows:
         self._varlen: tuple[Any, ...] | None = None
         starts = torch.tensor([0, *accumulate(self.lengths)][:-1])
         of_length = torch.tensor(self.lengths)
+        # Positions of the windows of each length, shape `(num_windows, length)`.
         self.groups = [
             starts[of_length == length][:, None] + torch.arange(length) for length in sorted(set(self.lengths))
         ]
+        self.order = torch.cat([group.flatten() for group in self.groups]).argsort()
 
     def varlen(self, device: torch.device) -> tuple[Any, ...]:
         """Return what a variable-length kernel takes, as `Layout.varlen` does."""
@@ -228,36 +244,36 @@ def _attend_segments(
     """Attend causally along each dialogue; shapes `(1, num_heads, num_tokens, head_dim)`, transposed on return."""
     if _has_varlen(query.device.type, query.dtype):
         return _varlen_attention(query, key, value, layout.varlen(query.device), scaling, causal=True), None
-    mask = _causal_mask(layout, query)
+    mask = layout.mask(query)
     outputs = []
-    for segment, (start, length, before) in enumerate(
-        zip(layout.starts, layout.lengths, layout.num_before, strict=True)
-    ):
+    for segment, length in enumerate(layout.lengths):
         keys, values = layout.along(key, segment, 2), layout.along(value, segment, 2)
-        queries = query.narrow(2, start, length)
+        queries = query.narrow(2, layout.starts[segment], length)
+        before = keys.shape[2] - length
         if not before:
-            outputs.append(sdpa_attention_forward(module, queries, keys, values, None, scaling=scaling)[0])
+            outputs.append(_sdpa(queries, keys, values, None, scaling))
             continue
+        hidden_before = mask.shape[1] - mask.shape[0] - before
         for first in range(0, length, _BLOCK_TOKENS):
             block = queries[:, :, first : first + _BLOCK_TOKENS]
             seen = before + first + block.shape[2]
-            visible = mask[:, :, first : first + block.shape[2], mask.shape[3] - mask.shape[2] - before :][..., :seen]
-            output = sdpa_attention_forward(
-                module, block, keys[:, :, :seen], values[:, :, :seen], visible, scaling=scaling
-            )
-            outputs.append(output[0])
-    return torch.cat(outputs, dim=1), None
+            visible = mask[first : first + block.shape[2], hidden_before : hidden_before + seen]
+            outputs.append(_sdpa(block, keys[:, :, :seen], values[:, :, :seen], visible, scaling))
+    return torch.cat(outputs, dim=2).transpose(1, 2), None
 
 
-def _causal_mask(layout: Layout, like: torch.Tensor) -> torch.Tensor:
-    """Return a band from which every segment's mask is cut, shape `(1, 1, longest, longest before + longest)`.
-
-    Row `i` sees the columns up to `longest before + i`; a segment with fewer tokens before it skips the first columns.
-    """
-    before = max(layout.num_before)
-    longest = max((n for n, b in zip(layout.lengths, layout.num_before, strict=True) if b), default=0)
-    hidden = torch.ones(longest, before + longest, dtype=torch.bool, device=like.device).triu(before + 1)
-    return like.new_zeros(hidden.shape).masked_fill(hidden, float("-inf"))[None, None]
+def _sdpa(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> torch.Tensor:
+    return scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
 
 
 def _attend_windows(
@@ -274,13 +290,20 @@ def _attend_windows(
     """Attend within each window; shapes `(1, num_heads, num_positions, head_dim)`, transposed on return."""
     if _has_varlen(query.device.type, query.dtype):
         return _varlen_attention(query, key, value, windows.varlen(query.device), scaling, causal=False), None
-    output = torch.empty_like(query.transpose(1, 2)[0])
+    outputs = []
     for group in windows.groups:
-        rows = group.to(query.device)
-        batch = [tensor[0][:, rows].transpose(0, 1) for tensor in (query, key, value)]
-        attended, _ = sdpa_attention_forward(module, *batch, None, scaling=scaling, is_causal=False)
-        output = output.index_put((rows,), attended)
-    return output[None], None
+        shape = (*query.shape[1:2], *group.shape, query.shape[3])
+        batch = [_rows(tensor[0], group).view(shape).transpose(0, 1) for tensor in (query, key, value)]
+        attended = scaled_dot_product_attention(*batch, scale=scaling)
+        outputs.append(attended.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)[windows.order.to(query.device)][None], None
+
+
+def _rows(tensor: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
+    """Return the positions of a group of windows, shape `(num_heads, num_windows * length, head_dim)`."""
+    if len(group) == 1:
+        return tensor.narrow(1, int(group[0, 0]), group.shape[1])
+    return tensor.index_select(1, group.flatten().to(tensor.device))
 
 
 def _varlen_attention(
@@ -321,7 +344,7 @@ def _varlen_agrees(device: torch.device, dtype: torch.dtype) -> bool:
         keys, values = (layout.along(tensor, segment, 2).repeat_interleave(2, dim=1) for tensor in (key, value))
         mask = torch.ones(layout.lengths[segment], keys.shape[2], dtype=torch.bool, device=device)
         queries = layout.along(query, segment, 2)[:, :, -layout.lengths[segment] :]
-        expected = torch.nn.functional.scaled_dot_product_attention(
+        expected = scaled_dot_product_attention(
             queries, keys, values, mask.tril(keys.shape[2] - layout.lengths[segment]), scale=0.125
         )
         part = got.narrow(1, layout.starts[segment], layout.lengths[segment]).transpose(1, 2)
