@@ -56,8 +56,15 @@ def make_speak(name: str) -> Callable[[list[str]], list[Any]]:
 def make_tiny_policy(tokenizer: Any) -> Qwen2ForCausalLM:
     """Return a random policy of a few hundred thousand parameters."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
-    return Qwen2ForCausalLM(Qwen2Config(vocab_size=len(tokenizer), num_key_value_heads=1, **sizes))
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    return Qwen2ForCausalLM(config)
 
 
 def main(argv: list[str] | None = None) -> GRPOTrainer:
