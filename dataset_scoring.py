@@ -160,11 +160,11 @@ def joined_processes(device: str | None = None) -> Iterator[Processes]:
         raise ScoringError("several processes need `pip install 'sdiareward[train]'`; or start one.") from error
     is_cpu = device == "cpu" or os.environ.get("ACCELERATE_USE_CPU", "").lower() in {"1", "true", "yes"}
     is_cpu = is_cpu or not torch.accelerator.is_available()
-    # They only wait for one another, which needs no accelerator, but maybe for hours, which NCCL takes for a fault.
+    # They only wait for one another: that needs no accelerator, but may last for hours, which NCCL takes for a fault.
     backend = "gloo" if is_cpu or torch.cuda.is_available() else None
     state = PartialState(cpu=is_cpu, backend=backend, timeout=timedelta(days=30))
     try:
-        yield Processes(state.process_index, state.num_processes, str(state.device), state.wait_for_everyone)
+        yield Processes(state.process_index, state.num_processes, str(state.device), torch.distributed.barrier)
     finally:
         state.destroy_process_group()
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .audio_sdiareward import audio_duration_s
+from .audio_sdiareward import AudioError, audio_duration_s
 from .pairs import SIDES, leave_audio_encoded, turns_to_messages
 
 
@@ -280,8 +280,7 @@ class BlockDialogues(Sequence[Any]):
         """Return the messages of a dialogue.
 
         Raises:
-            ValueError: It is no list of turns.
-            AudioError, FileNotFoundError: The header of a recording cannot be read.
+            ValueError: It is no list of turns, or the header of a recording cannot be read.
         """
         if not 0 <= index < len(self):
             raise IndexError(f"dialogue {index} of {len(self)}")
@@ -290,15 +289,26 @@ class BlockDialogues(Sequence[Any]):
         # `datasets` keeps content of mixed kinds as JSON.
         decoded = self._block.features.decode_example({name: self._block.table.column(name)[row].as_py()})
         messages = _as_messages(decoded[name])
-        items = [item for turn in messages for item in turn["content"] if isinstance(item, dict)]
-        recordings = [item for item in items if item.get("audio") is not None]
-        for item in recordings:
-            item["audio"] = _locate(item["audio"], self._root)
-        if np.isnan(self.audio_s[index]):
-            durations_s = [audio_duration_s(item["audio"]) for item in recordings]
-            self.num_cut[index] = sum(duration > self._max_turn_s for duration in durations_s)
-            self.audio_s[index] = sum(min(duration, self._max_turn_s) for duration in durations_s)
+        durations_s = [
+            self._find(item, number)
+            for number, turn in enumerate(messages, start=1)
+            for item in turn["content"]
+            if isinstance(item, dict) and item.get("audio") is not None
+        ]
+        self.num_cut[index] = sum(duration > self._max_turn_s for duration in durations_s)
+        self.audio_s[index] = sum(min(duration, self._max_turn_s) for duration in durations_s)
         return messages
+
+    def _find(self, item: dict[str, Any], turn: int) -> float:
+        """Let a relative path begin at the root; return the recording's duration in seconds."""
+        audio = item["audio"]
+        if isinstance(audio, Mapping) and audio.get("bytes") is None:
+            audio = audio.get("path", audio)
+        item["audio"] = str(self._root / audio) if isinstance(audio, str) else audio
+        try:
+            return audio_duration_s(item["audio"])
+        except (AudioError, OSError, TypeError) as error:
+            raise ValueError(f"turn {turn}: {error}") from error
 
 
 def _as_messages(turns: Any) -> list[dict[str, Any]]:
@@ -307,12 +317,3 @@ def _as_messages(turns: Any) -> list[dict[str, Any]]:
         problem = "has a turn without a role" if isinstance(turns, list) else f"is {found}"
         raise ValueError(f"the dialogue {problem}; give a list of turns or messages, each with its role.")
     return turns_to_messages(turns)
-
-
-def _locate(audio: Any, root: Path) -> Any:
-    """Return a recording whose relative path, if it is known by one only, begins at `root`."""
-    if isinstance(audio, str):
-        return str(root / audio)
-    if isinstance(audio, Mapping) and audio.get("bytes") is None and isinstance(audio.get("path"), str):
-        return str(root / audio["path"])
-    return audio

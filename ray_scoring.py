@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,9 +101,10 @@ def _cluster() -> Iterator[None]:
     except ImportError as error:
         raise ScoringError("engine 'ray' needs `pip install 'sdiareward[ray]'`; or use the engine 'local'.") from error
     logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     is_ours = not ray.is_initialized()
     if is_ours:
-        ray.init(include_dashboard=False, log_to_driver=False)
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     context = ray.data.DataContext.get_current()
     before, context.enable_progress_bars = context.enable_progress_bars, False
     try:
@@ -153,12 +155,26 @@ def _map_blocks(job: ScoringJob, blocks: list[np.ndarray], resources: _Resources
         BlockScorer,
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=resources.num_actors),
-        fn_constructor_args=(job, None if resources.num_gpus else "cpu", resources.num_threads),
+        fn_constructor_args=(_from_anywhere(job), None if resources.num_gpus else "cpu", resources.num_threads),
         num_cpus=resources.num_cpus,
         num_gpus=resources.num_gpus,
     )
     with tqdm(total=sum(map(len, blocks)), unit="row", desc=f"{resources.num_actors} actors") as bar:
-        for row in scored.iter_rows():
-            records = json.loads(row["records"])
-            yield records
-            bar.update(len(records))
+        try:
+            for row in scored.iter_rows():
+                records = json.loads(row["records"])
+                yield records
+                bar.update(len(records))
+        except ray.exceptions.RayError as error:
+            # An actor's own error is the last line of the traceback that Ray hands on.
+            _, _, reason = str(error).strip().rpartition("\n")[-1].partition(f"{ScoringError.__name__}: ")
+            if reason:
+                raise ScoringError(reason) from error
+            raise
+
+
+def _from_anywhere(job: ScoringJob) -> ScoringJob:
+    """Return the job with absolute paths, for actors work in another directory."""
+    model, data = (os.path.abspath(name) if os.path.exists(name) else name for name in (job.model.name, job.dataset))
+    root = os.path.abspath(job.audio_root or os.curdir)
+    return replace(job, model=replace(job.model, name=model), dataset=data, audio_root=root)

@@ -171,13 +171,17 @@ def _score_dataset(args: argparse.Namespace) -> int:
 
     names = ("dataset", "split", "name", "limit", "criterion", "audio_root")
     job = ScoringJob(_model_choice(args), **{name: getattr(args, name) for name in names})
-    if args.engine == "ray":
-        from ..ray_scoring import score_on_ray
+    try:
+        if args.engine == "ray":
+            from ..ray_scoring import score_on_ray
 
-        options = {"num_actors": args.num_actors, "gpus_per_actor": args.gpus_per_actor}
-        summary: Summary | None = score_on_ray(job, args.output, **options)
-    else:
-        summary = score_dataset(job, args.output)
+            options = {"num_actors": args.num_actors, "gpus_per_actor": args.gpus_per_actor}
+            summary: Summary | None = score_on_ray(job, args.output, **options)
+        else:
+            summary = score_dataset(job, args.output)
+    except KeyboardInterrupt:
+        print(f"sdiareward: interrupted; the same command goes on in {args.output}", file=sys.stderr)
+        return 130
     if summary is None:  # One process of several; the main one speaks for all.
         return 0
     print(f"{args.output / 'scores.parquet'}: {_as_sentence(summary)}")

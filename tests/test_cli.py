@@ -5,6 +5,8 @@ import sys
 import time
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 
@@ -190,6 +192,51 @@ def test_what_is_not_there_is_refused(score, tmp_path, write_dialogue, capsys):
     assert "criterion is 'beauty'; this model knows" in score(write_dialogue(), "--criterion", "beauty")[2]
     assert main(["score", str(write_dialogue()), "--model", str(tmp_path / "none")]) == 2
     assert "cannot be loaded" in capsys.readouterr().err
+
+
+WRONG_FORMS = {
+    "nothing": ([], "give either a dialogue's file or --dataset"),
+    "both": (["a.json", "--dataset", "b"], "give either a dialogue's file or --dataset"),
+    "no_output": (["--dataset", "b"], "--dataset needs --output"),
+    "json": (["--dataset", "b", "--output", "c", "--json"], "--json goes with files of dialogues"),
+    "limit_of_a_file": (["a.json", "--limit", "3", "--strict"], "--limit, --strict needs --dataset"),
+    "actors_without_ray": (
+        ["--dataset", "b", "--output", "c", "--num-actors", "2"],
+        "--num-actors needs --engine ray",
+    ),
+    "no_dataset": (["--dataset", "none.parquet", "--output", "c"], "none.parquet: no such file of rows"),
+    "no_prompts": (["--dataset", "b", "--output", "c", "--prompt-file", "none.txt"], "none.txt: no such prompt file"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "problem"), WRONG_FORMS.values(), ids=WRONG_FORMS)
+def test_arguments_that_do_not_go_together_are_refused_in_one_line(arguments, problem, score, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = score(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert problem in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_data_set_without_dialogues_or_of_no_rows_is_refused(score, tmp_path):
+    for name, columns in {"other": {"text": ["a"]}, "empty": {"messages": []}}.items():
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    flags = ("--output", tmp_path / "out", "--dataset")
+    other, empty = (score(*flags, tmp_path / f"{name}.parquet") for name in ("other", "empty"))
+    assert (other[0], empty[0]) == (2, 2)
+    assert "has columns ['text']; give chosen and rejected, or one of messages, turns, dialogue" in other[2]
+    assert "0 rows are to be scored" in empty[2]
+
+
+def test_a_prompt_file_and_a_budget_of_tokens_hold_for_files_too(score, write_dialogue, tmp_path):
+    path = write_dialogue()
+    (tmp_path / "prompt.txt").write_text("Judge this.")
+    rewards = [
+        json.loads(score(path, "--json", *flags)[1])["dialogues"][0]["reward"]
+        for flags in ((), ("--batch-tokens", "1"), ("--prompt-file", tmp_path / "prompt.txt"))
+    ]
+    assert rewards[1] == pytest.approx(rewards[0], abs=1e-5)
+    assert abs(rewards[2] - rewards[0]) > 1e-3
 
 
 def test_help_is_instant_and_imports_nothing_heavy():

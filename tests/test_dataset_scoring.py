@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import datasets
@@ -180,10 +181,10 @@ def test_bad_rows_are_skipped_with_reasons_and_tried_again(score, write_rows, ma
     assert [(line["row"], line["pair_id"]) for line in skipped] == [(k, f"pair-{k}") for k in (1, 2, 3, 4)]
     reasons = [line["reason"] for line in skipped]
     assert "chosen: the dialogue is missing" in reasons[0]
-    assert "rejected: " in reasons[1]
+    assert reasons[1].startswith("rejected: turn 2: ")
     assert "late.flac: no such audio file" in reasons[1]
     assert "criterion is 'beauty'" in reasons[2]
-    assert "cannot be decoded" in reasons[3]
+    assert "chosen: turn 1: audio bytes: cannot be decoded" in reasons[3]
     assert [row["row"] for row in scores(tmp_path)] == [0, 5]
 
     (tmp_path / "late.flac").write_bytes(rows[2]["rejected"][0]["audio"]["bytes"])
@@ -244,6 +245,23 @@ def test_a_prompt_file_takes_the_place_of_the_models_prompts(score, write_rows, 
     prompted = Scorer.from_pretrained(tiny_checkpoint, prompts={"modality": "Judge the sound."})
     rewards = [[row[side] for side in SIDES] for row in scores(tmp_path)]
     np.testing.assert_allclose(rewards, expected(prompted, rows), atol=1e-5)
+
+
+def test_a_run_that_is_interrupted_says_how_to_go_on(score, write_rows, make_pair, tmp_path):
+    path = write_rows([make_pair(number % 9) for number in range(200)])
+
+    def interrupt():
+        while not any((tmp_path / "out" / "partial").glob("*.jsonl")):
+            time.sleep(0.002)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    code, _, err = score(path, "--batch-tokens", 1)
+    thread.join()
+    assert code == 130
+    assert "interrupted; the same command goes on in" in err
+    assert 0 < len(partial_records(tmp_path)) < 200
 
 
 def run_in_background(tmp_path, checkpoint, dataset, *launcher):
