@@ -64,7 +64,7 @@ def clip_digest(clip: np.ndarray) -> bytes:
 
 
 def split_messages(
-    input_ids: np.ndarray, clips: Sequence[bytes], start_token_id: int, audio_token_ids: tuple[int, int]
+    input_ids: np.ndarray, clips: Sequence[bytes], start_token_id: int, audio_start_token_id: int
 ) -> list[Message]:
     """Cut a dialogue's tokens into its messages, each with the digests of its clips.
 
@@ -72,10 +72,10 @@ def split_messages(
         input_ids (`np.ndarray` of shape `(num_tokens,)`): The whole dialogue.
         clips (`list[bytes]`): Digest of each clip, in order.
         start_token_id (`int`): Token that begins a message; text cannot contain it.
-        audio_token_ids (`tuple[int, int]`): Tokens before the placeholders of a clip and after them.
+        audio_start_token_id (`int`): Token before the placeholders of a clip.
     """
     starts = [*np.flatnonzero(input_ids == start_token_id).tolist(), len(input_ids)]
-    begins_clip = input_ids == audio_token_ids[0]
+    begins_clip = input_ids == audio_start_token_id
     messages, num_before = [], 0
     for start, stop in zip(starts, starts[1:], strict=False):
         num_clips = int(begins_clip[start:stop].sum())

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from .batching import Message, clip_digest, split_messages
-from .processing_sdiareward import AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN, PreparedDialogue, SDiaRewardProcessor
+from .processing_sdiareward import AUDIO_BOS_TOKEN, PreparedDialogue, SDiaRewardProcessor
 
 
 # What a dialogue that cannot be used raises; anything else is a fault of the program.
@@ -58,7 +58,7 @@ class Preparation:
         self.encoded = encoded
         to_id = processor.tokenizer.convert_tokens_to_ids
         self._start_id = to_id("<|im_start|>")
-        self._audio_ids = (to_id(AUDIO_BOS_TOKEN), to_id(AUDIO_EOS_TOKEN))
+        self._audio_start_id = to_id(AUDIO_BOS_TOKEN)
 
     def __call__(self, indices: Sequence[int], dialogues: Sequence[Any], criteria: Sequence[str]) -> PreparedBatch:
         """Prepare the dialogues at `indices`; one that cannot be used goes to `failures`."""
@@ -78,7 +78,7 @@ class Preparation:
     def _messages(self, prepared: PreparedDialogue, clips: dict[bytes, np.ndarray]) -> list[Message]:
         digests = [clip_digest(clip) for clip in prepared.clips]
         clips.update(zip(digests, prepared.clips, strict=True))
-        return split_messages(prepared.input_ids, digests, self._start_id, self._audio_ids)
+        return split_messages(prepared.input_ids, digests, self._start_id, self._audio_start_id)
 
     def mels(self, clips: dict[bytes, np.ndarray]) -> dict[bytes, torch.Tensor]:
         """Return the log-mel features of clips, each at its true length."""
