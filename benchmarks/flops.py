@@ -1,0 +1,41 @@
+"""Count the multiplications and additions that scoring a dialogue needs, from the model's sizes alone.
+
+A matrix product of shapes `(m, k)` and `(k, n)` counts `2 * m * k * n`. Norms, activations, softmax and rotations are
+left out: a utilisation made from these numbers is not flattered.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def text_flops(config: Any, num_tokens: int, num_before: int = 0) -> int:
+    """Return what the text tower computes for tokens that attend causally to themselves and to those before them.
+
+    Args:
+        config (`Qwen2_5OmniTextConfig`): Sizes of the tower.
+        num_tokens (`int`): Tokens computed.
+        num_before (`int`, *optional*, defaults to 0): Tokens before them whose keys and values exist already.
+    """
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    attended, kept = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
+    weights = config.hidden_size * (2 * attended + 2 * kept + 3 * config.intermediate_size)
+    num_pairs = num_tokens * num_before + num_tokens * (num_tokens + 1) // 2
+    return config.num_hidden_layers * (2 * num_tokens * weights + 4 * attended * num_pairs)
+
+
+def audio_flops(config: Any, num_frames: int) -> int:
+    """Return what the audio tower computes for one clip, its projection into the text model included.
+
+    Args:
+        config (`Qwen2_5OmniAudioEncoderConfig`): Sizes of the tower.
+        num_frames (`int`): Mel frames of the clip, 100 a second.
+    """
+    width, kernel = config.d_model, 3
+    full, rest = divmod(num_frames, 2 * config.n_window)
+    windows = [config.n_window] * full + ([(rest + 1) // 2] if rest else [])
+    positions = sum(windows)
+    convolutions = 2 * kernel * width * (config.num_mel_bins * num_frames + width * positions)
+    weights = 4 * width**2 + 2 * width * config.encoder_ffn_dim
+    layer = 2 * positions * weights + 4 * width * sum(window**2 for window in windows)
+    return convolutions + config.encoder_layers * layer + 2 * (positions // 2) * width * config.output_dim

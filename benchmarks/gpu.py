@@ -1,0 +1,167 @@
+"""Scoring on one CUDA GPU at the real sizes: throughput, utilisation, memory, and what each speed-up brings.
+
+    python -m benchmarks.gpu                                    # 7B and 3B in bfloat16, at most nine minutes
+    python -m benchmarks.gpu --sizes 7b --dialogues 3452        # as many dialogues as ESDR-Bench has
+    python -m benchmarks.gpu --device cpu --sizes tiny --dialogues 6 --mean-s 4
+
+It prints one table and writes `benchmarks/results/gpu.json`. Weights are random and drawn on the device, dialogues are
+synthetic (`synthetic_workload.py`), the tokenizer is nano's: nothing is downloaded, nothing has to be installed. Where
+there is only `torch` and `transformers`, fetch what else `pyproject.toml` asks for and what is too old there
+(`soundfile`, `soxr`, perhaps `transformers`, `tokenizers`, `huggingface_hub`) elsewhere with `pip download --no-deps`
+for that machine's Python and carry it along:
+
+    pip install --no-index --no-deps --target SITE WHEELS/*.whl
+    mkdir LINK && ln -s "$PWD" LINK/sdiareward
+    PYTHONPATH=SITE:LINK:. python -m benchmarks.gpu
+
+Notable choices:
+
+- Utilisation is what both towers must compute (`flops.py`; the system prompt, shared by a batch, counts nothing) in
+  the time of everything, reading and mel features included, relative to a large matrix product of the same run.
+- Peak memory is that of tensors, as PyTorch counts them, weights included.
+- A step for which no time is left under `--limit-s` is left out and named. Results are written after each size.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu_steps import Bench, Clock, Settings
+from benchmarks.speed_models import SIZES, build
+from benchmarks.synthetic_workload import MEAN_DIALOGUE_S
+from sdiareward.provenance import write_run
+
+
+RESULT = Path(__file__).resolve().parent / "results" / "gpu.json"
+_MATMUL_SIZE = {"cuda": 8192, "cpu": 512}
+_MATMUL_REPEATS = 20
+_PATIENCE_S = 480.0
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    args = _parse_arguments()
+    settings = Settings(**{field.name: getattr(args, field.name) for field in fields(Settings)})
+    device = torch.device(args.device)
+    # Speed is that of half precision; a processor has it emulated.
+    dtype = torch.float32 if device.type == "cpu" else torch.bfloat16
+    clock = Clock(device, args.limit_s)
+    record: dict[str, Any] = {"device": describe_device(device), "dtype": str(dtype), "settings": settings}
+    record["matmul_flops_per_s"] = matmul_rate(clock, device, dtype)
+    record["sizes"] = {}
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    for size in args.sizes:
+        record["sizes"][size] = measure(size, device, dtype, clock, settings, record["matmul_flops_per_s"])
+        write_run(args.output, **record)
+    print(table(record))
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=["7b", "3b"])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dialogues", type=int, default=1024, help="scored with everything switched on")
+    parser.add_argument("--ablation-dialogues", type=int, default=128, help="scored with each speed-up switched off")
+    parser.add_argument("--check-dialogues", type=int, default=8, help="scored the plain way, and compared")
+    parser.add_argument("--mean-s", type=float, default=MEAN_DIALOGUE_S, help="of audio in a dialogue")
+    parser.add_argument("--batch-tokens", type=int, help="tokens in one forward pass; by default the scorer's")
+    parser.add_argument("--num-workers", type=int, default=2, help="threads that read ahead")
+    parser.add_argument("--compile", action="store_true", help="also measure with compile=True")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit-s", type=float, default=_PATIENCE_S, help="begin no step after so many seconds")
+    parser.add_argument("--output", type=Path, default=RESULT)
+    return parser.parse_args()
+
+
+def describe_device(device: torch.device) -> dict[str, Any]:
+    """Return the device's name and memory, and PyTorch's CUDA version."""
+    if device.type != "cuda":
+        return {"name": device.type}
+    found = torch.cuda.get_device_properties(device)
+    return {"name": found.name, "memory_gib": round(found.total_memory / 2**30, 1), "cuda": torch.version.cuda}
+
+
+def matmul_rate(clock: Clock, device: torch.device, dtype: torch.dtype) -> float:
+    """Return the floating-point operations a second of a large square matrix product of random numbers."""
+    size = _MATMUL_SIZE.get(device.type, 1024)
+    left, right = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+
+    def multiply() -> None:
+        for _ in range(_MATMUL_REPEATS):
+            torch.mm(left, right)
+
+    clock.seconds(multiply)
+    return _MATMUL_REPEATS * 2 * size**3 / clock.seconds(multiply)[0]
+
+
+def measure(
+    size: str, device: torch.device, dtype: torch.dtype, clock: Clock, settings: Settings, rate: float
+) -> dict[str, Any]:
+    """Measure everything of one size, as far as time is left.
+
+    Args:
+        size (`str`): One of `speed_models.SIZES`.
+        device (`torch.device`): Where the model is.
+        dtype (`torch.dtype`): Of the backbone.
+        clock (`Clock`): Measures, and says when to begin nothing more.
+        settings (`Settings`): What is measured.
+        rate (`float`): Operations a second that count as full utilisation.
+    """
+    names = ("ours", "switched_off", "plain", "check")
+    if clock.is_over():
+        return {"left_out": list(names)}
+    build_s, (model, processor) = clock.seconds(
+        lambda: build(size, seed=settings.seed, device=str(device), dtype=dtype)
+    )
+    bench = Bench(model, processor, clock, settings)
+    steps: dict[str, Callable[[], Any]] = dict(
+        zip(names, (lambda: bench.throughput(rate), bench.switched_off, bench.plain, bench.check), strict=True)
+    )
+    found: dict[str, Any] = {
+        "million_parameters": round(sum(weights.numel() for weights in model.parameters()) / 1e6, 1),
+        "weights_bytes": sum(weights.nbytes for weights in (*model.parameters(), *model.buffers())),
+        "build_s": build_s,
+        "left_out": [],
+    }
+    for name, step in steps.items():
+        if clock.is_over():
+            found["left_out"].append(name)
+        else:
+            found[name] = step()
+    return found
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """Return all results as text, a line for each number, a column for each size."""
+    sizes = record["sizes"]
+    lines = [_line("", list(sizes)), _line("matmul, TFLOP/s", [f"{record['matmul_flops_per_s'] / 1e12:.4g}"])]
+    for name in sorted({path for found in sizes.values() for path, _ in _leaves(found)}):
+        values = [dict(_leaves(found)).get(name) for found in sizes.values()]
+        lines.append(_line(name, ["" if value is None else f"{value:.4g}" for value in values]))
+    left_out = [f"{size}: {', '.join(found['left_out'])}" for size, found in sizes.items() if found["left_out"]]
+    return "\n".join([*lines, *(f"left out for lack of time: {text}" for text in left_out)])
+
+
+def _line(name: str, values: list[str]) -> str:
+    return f"{name:<52}" + "".join(f"{value:>14}" for value in values)
+
+
+def _leaves(found: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    """Return every number of a result under the names that lead to it."""
+    leaves: list[tuple[str, float]] = []
+    for name, value in found.items():
+        if isinstance(value, Mapping):
+            leaves += _leaves(value, f"{prefix}{name} / ")
+        elif isinstance(value, (int, float)):
+            leaves.append((f"{prefix}{name}", value))
+    return leaves
+
+
+if __name__ == "__main__":
+    main()

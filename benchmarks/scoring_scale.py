@@ -1,0 +1,88 @@
+"""Seconds and memory of scoring 10 to 10,000 dialogues: cost grows with the seconds of audio, memory does not.
+
+    python -m benchmarks.scoring_scale
+    python -m benchmarks.scoring_scale --counts 10 30 100          # a quick look
+
+Dialogues of two short turns, distinct, each made of the bundled sample's speech when it is asked for
+(`scoring_workload.ManyDialogues`), are scored with the nano checkpoint. Each count runs in a process of its own;
+`loaded_mib` is what it held before the first dialogue. The slope is that of a line through the logarithms of seconds
+of audio and seconds of scoring: 1 is linear.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from benchmarks import racing
+from sdiareward.provenance import write_run
+
+
+RESULT = Path(__file__).resolve().parent / "results" / "scoring_scale.json"
+COUNTS = (10, 100, 1_000, 10_000)
+_WARM_UP_DIALOGUES = 8
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--counts", type=int, nargs="+", default=list(COUNTS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.here:
+        print(json.dumps(score_here(args.counts[0], args.seed)))
+        return
+    rows = [
+        racing.run_module("scoring_scale", "--here", "--counts", count, "--seed", args.seed)
+        for count in tqdm(args.counts, "counts")
+    ]
+    args.output.parent.mkdir(exist_ok=True)
+    write_run(args.output, seed=args.seed, cpu=racing.describe_cpu(), rows=rows, **growth(rows))
+    print(json.dumps(rows, indent=2))
+
+
+def score_here(num_dialogues: int, seed: int) -> dict[str, Any]:
+    """Score in this process; return seconds, seconds of audio, and the most memory before and after."""
+    from benchmarks.scoring_workload import ManyDialogues
+    from benchmarks.speed_models import load_nano
+    from sdiareward.scoring import Scorer
+
+    model, processor = load_nano()
+    # Other dialogues than those measured, so that none of their clips is known already.
+    Scorer(model, processor).score(ManyDialogues(_WARM_UP_DIALOGUES, seed + 1))
+    dialogues, scorer = ManyDialogues(num_dialogues, seed), Scorer(model, processor)
+    loaded_mib = racing.max_rss_mib()
+    start = time.perf_counter()
+    num_scored = sum(1 for _ in scorer.iter_scores(dialogues))
+    seconds = time.perf_counter() - start
+    return {
+        "dialogues": num_scored,
+        "audio_s": round(scorer.audio_s, 1),
+        "seconds": seconds,
+        "loaded_mib": loaded_mib,
+        "peak_mib": racing.max_rss_mib(),
+    }
+
+
+def growth(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the slope of log seconds against log audio seconds, over all rows and between neighbours.
+
+    Args:
+        rows (`list[dict]`): What `score_here` gave for growing counts; at least two.
+    """
+    audio, seconds = (np.log([row[name] for row in rows]) for name in ("audio_s", "seconds"))
+    between = [(seconds[b] - seconds[a]) / (audio[b] - audio[a]) for a, b in pairwise(range(len(rows)))]
+    return {"slope": float(np.polyfit(audio, seconds, 1)[0]), "slopes_between": [float(slope) for slope in between]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Render the numbers of `docs/speed.md` from `benchmarks/results`: `python -m sdiareward.cards.render_speed`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from sdiareward.cards.render import render_readme
+from sdiareward.records import write_file
+
+
+_ROOT = Path(__file__).resolve().parent.parent
+GUIDE = _ROOT / "docs" / "speed.md"
+RESULTS = _ROOT / "benchmarks" / "results"
+_MODEL_TITLES = {"nano": "nano", "middle": "middle size"}
+_WAYS = {
+    "plain": "plain `transformers`",
+    "plain_300_s": "the same, padded to 300 s",
+    "plain_batch_8": "plain, batches of 8",
+    "ours": "`Scorer`",
+}
+
+
+def render_guide(guide: str, results: Path = RESULTS) -> str:
+    """Return the guide with its numbers taken from the result files; a block without one says so.
+
+    Args:
+        guide (`str`): Text with the blocks `scoring`, `switched_off`, `preprocessing`, `scale` and `gpu`.
+        results (`Path`): Folder of the result files.
+    """
+    sources: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "scoring": ("scoring_speed", _scoring),
+        "switched_off": ("scoring_speed", _switched_off),
+        "preprocessing": ("scoring_speed", _preprocessing),
+        "scale": ("scoring_scale", _scale),
+        "gpu": ("gpu", _gpu),
+    }
+    blocks = {name: _render(results / f"{source}.json", render) for name, (source, render) in sources.items()}
+    return render_readme(guide, blocks)
+
+
+def _render(path: Path, render: Callable[[Any], str]) -> str:
+    if not path.exists():
+        return f"Not measured yet: `python -m benchmarks.{path.stem}` does it."
+    return render(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _scoring(found: Mapping[str, Any]) -> str:
+    rows = []
+    for name, model in found["models"].items():
+        for way, times in model["seconds"].items():
+            speedup = f"{model['speedup'][way]:.1f}" if way in model["speedup"] else ""
+            cells = (
+                f"{_MODEL_TITLES[name]}, {model['million_parameters']:g} M",
+                f"{_WAYS[way]}{_padding(model, way)}",
+                f"{median(times):.1f} s",
+                f"{model['real_time_factor'][way]:.4f}",
+                f"{model['memory'][way]['peak_mib']} MiB",
+                f"{model['largest_difference'][way]:.0e}",
+                speedup,
+            )
+            rows.append(cells)
+    heads = ("model", "how", "time", "real-time factor", "peak memory", "largest difference", "`Scorer` is faster by")
+    model = next(iter(found["models"].values()))
+    settings, cpu = found["settings"], found["cpu"]
+    workload = f"{settings['dialogues']} dialogues, {model['clips']} clips of real speech, seed {settings['seed']}"
+    machine = f"{cpu['name']}, {cpu['usable_cores']} cores"
+    note = f"{workload}; medians of {settings['rounds']} paired rounds; {machine}."
+    return "\n".join([*_table(heads, rows, num_left=2), "", note])
+
+
+def _padding(model: Mapping[str, Any], way: str) -> str:
+    return f", padded to {model['padded_to_s']} s" if way == "plain" else ""
+
+
+def _switched_off(found: Mapping[str, Any]) -> str:
+    names = [name for name in next(iter(found["models"].values()))["switched_off"]["slowdown"] if name != "ours"]
+    rows = [
+        (f"`{name}`", *(f"{model['switched_off']['slowdown'][name]:.2f}" for model in found["models"].values()))
+        for name in names
+    ]
+    heads = ("without", *(f"{_MODEL_TITLES[name]}: time grows to" for name in found["models"]))
+    waste = [f"{_MODEL_TITLES[name]} {model['padding_waste']['share']:.1%}" for name, model in found["models"].items()]
+    model = next(iter(found["models"].values()))["padding_waste"]
+    note = (
+        f"Padding with `pack=False` on the {model['dialogues']} dialogues of the bundled sample: {', '.join(waste)}."
+    )
+    return "\n".join([*_table(heads, rows), "", note])
+
+
+def _preprocessing(found: Mapping[str, Any]) -> str:
+    rows = []
+    for name, model in found["models"].items():
+        for step, title in (("mel", "mel features"), ("inputs", "file to model inputs")):
+            times = model["preprocessing"][step]
+            plain, ours = (f"{times[way] * 1000:.2f} ms" for way in ("plain_s", "ours_s"))
+            padded = f"{_MODEL_TITLES[name]}, {model['padded_to_s']} s"
+            rows.append((padded, title, plain, ours, f"{times['speedup']:.0f}"))
+    return "\n".join(_table(("padded to", "step", "plain", "ours", "faster by"), rows, num_left=2))
+
+
+def _scale(found: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            f"{row['dialogues']:,}",
+            f"{row['audio_s']:,.0f} s",
+            f"{row['seconds']:.1f} s",
+            f"{row['loaded_mib']} MiB",
+            f"{row['peak_mib']} MiB",
+        )
+        for row in found["rows"]
+    ]
+    heads = ("dialogues", "audio", "time", "memory before", "peak memory")
+    between = ", ".join(f"{slope:.2f}" for slope in found["slopes_between"])
+    note = f"Slope of log time against log audio: {found['slope']:.2f}; between neighbours {between}."
+    return "\n".join([*_table(heads, rows, num_left=0), "", note])
+
+
+def _gpu(found: Mapping[str, Any]) -> str:
+    ours = {size: each["ours"] for size, each in found["sizes"].items() if "ours" in each}
+    rows = [
+        (
+            size.upper(),
+            f"{each['dialogues_per_s']:.1f}",
+            f"{each['audio_s_per_s']:.0f}",
+            f"{each['real_time_factor']:.5f}",
+            f"{each['esdr_bench_s']:.0f} s",
+            f"{each['utilisation']:.0%}",
+            f"{found['sizes'][size]['weights_bytes'] / 2**30:.1f} GiB",
+            f"{each['peak_bytes'] / 2**30:.1f} GiB" if "peak_bytes" in each else "",
+        )
+        for size, each in ours.items()
+    ]
+    heads = (
+        "size",
+        "dialogues/s",
+        "audio s/s",
+        "real-time factor",
+        "ESDR-Bench",
+        "utilisation",
+        "weights",
+        "peak memory",
+    )
+    lines = _table(heads, rows)
+    lines += ["", *_table(*_gpu_switched_off(found["sizes"])), "", *_gpu_notes(found)]
+    return "\n".join(lines)
+
+
+def _gpu_switched_off(sizes: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    measured = {size: found["switched_off"] for size, found in sizes.items() if "switched_off" in found}
+    names = list(dict.fromkeys(name for each in measured.values() for name in each if name.endswith("_s")))
+    names.remove("ours_s")
+    rows = []
+    for name in names:
+        grown = [f"{each[name] / each['ours_s']:.2f}" if name in each else "" for each in measured.values()]
+        rows.append((f"`{name.removesuffix('_s')}`", *grown))
+    return ("without", *(f"{size.upper()}: time grows to" for size in measured)), rows
+
+
+def _gpu_notes(found: Mapping[str, Any]) -> list[str]:
+    notes = [f"{found['device']['name']}, {found['matmul_flops_per_s'] / 1e12:.0f} TFLOP/s in a large matrix product."]
+    for size, each in found["sizes"].items():
+        if "plain" in each:
+            plain = each["plain"]
+            notes.append(
+                f"{size.upper()}: {plain['speedup']:.0f} times the plain way on {plain['dialogues']} dialogues."
+            )
+        if "check" in each:
+            check = each["check"]
+            notes.append(
+                f"{size.upper()}, variable-length attention against SDPA: rewards within "
+                f"{check['reward_ours_sdpa']:.1e}, cosine of audio vectors at least {check['cosine_ours_sdpa']:.4f}."
+            )
+    return notes
+
+
+def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], num_left: int = 1) -> list[str]:
+    """Return a Markdown table; columns behind the first `num_left` are aligned to the right."""
+    rule = ["---" if index < num_left else "--:" for index in range(len(heads))]
+    return [f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)]
+
+
+if __name__ == "__main__":
+    write_file(GUIDE, render_guide(GUIDE.read_text(encoding="utf-8")))
