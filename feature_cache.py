@@ -188,6 +188,14 @@ class FeatureCache:
             found = pool.map(key_at, range(len(dialogues)))
             return list(tqdm(found, "hashing audio", len(dialogues), disable=not progress, unit="dialogue"))
 
+    def missing(self, keys: Sequence[str | None]) -> dict[str, int]:
+        """Return the keys that have no feature, each with the index of the first dialogue that has the key."""
+        first: dict[str, int] = {}
+        for index, key in enumerate(keys):
+            if key is not None and key not in self:
+                first.setdefault(key, index)
+        return first
+
     def fill(
         self,
         scorer: Scorer,
@@ -223,10 +231,7 @@ class FeatureCache:
         names = _one_each(criteria, len(dialogues))
         found = self.keys(dialogues, names, skipped=skipped, progress=progress) if keys is None else list(keys)
         self.refresh()
-        missing: dict[str, int] = {}
-        for index, key in enumerate(found):
-            if key is not None and key not in self:
-                missing.setdefault(key, index)
+        missing = self.missing(found)
         unreadable: dict[int, str] | None = None if skipped is None else {}
         if missing:
             rows = list(missing.values())

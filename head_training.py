@@ -40,6 +40,7 @@ class SDiaRewardHead(PreTrainedModel):
         config ([`SDiaRewardConfig`]): Of the whole model.
     """
 
+    config: SDiaRewardConfig
     config_class = SDiaRewardConfig
     base_model_prefix = ""
     # There is no attention in it; whatever its model computes with shall not stop it.
@@ -163,7 +164,7 @@ def cache_pairs(
             key if row % state.num_processes == state.process_index else None
             for row, key in zip(rows, keys[split], strict=True)
         ]
-        if any(key is not None and key not in cache for key in own):
+        if cache.missing(own):
             scorer = scorer or load_scorer()
             cache.fill(scorer, sides, criteria, keys=own, groups=rows, skipped=bad, progress=True)
         reasons += [(split, index, reason) for index, reason in bad.items()]
