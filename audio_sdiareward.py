@@ -24,6 +24,8 @@ SAMPLING_RATE = 16_000
 MIN_SAMPLES = 321
 # Beyond a truncation point the resampler still looks at its neighbourhood.
 _RESAMPLER_MARGIN_S = 0.1
+# What libsndfile says without the name of the file, which for bytes would be an address in memory.
+_UNDECODABLE = "cannot be decoded as audio ({}); use WAV, FLAC, OGG or MP3."
 
 
 class AudioError(ValueError):
@@ -66,7 +68,7 @@ def audio_duration_s(source: Any) -> float:
     try:
         info = soundfile.info(handle)
     except soundfile.LibsndfileError as error:
-        raise AudioError(f"{name}: cannot be decoded as audio ({error}); use WAV, FLAC, OGG or MP3.") from error
+        raise AudioError(f"{name}: {_UNDECODABLE.format(error.error_string)}") from error
     return info.frames / info.samplerate
 
 
@@ -159,4 +161,4 @@ def _decode(handle: Any, label: str, max_duration_s: float | None) -> tuple[np.n
             limit = -1 if max_duration_s is None else math.ceil((max_duration_s + _RESAMPLER_MARGIN_S) * rate)
             return file.read(limit, dtype="float32", always_2d=True).T, rate
     except soundfile.LibsndfileError as error:
-        raise AudioError(f"{label}: cannot be decoded as audio ({error}); use WAV, FLAC, OGG or MP3.") from error
+        raise AudioError(f"{label}: {_UNDECODABLE.format(error.error_string)}") from error

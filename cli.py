@@ -14,7 +14,7 @@ from .commands import InputError
 _COMMANDS = {
     "convert": "write a released checkpoint of the authors as one of ours",
     "export": "write a checkpoint in the layout of the authors' code or of vLLM",
-    "score": "score one dialogue, or two and their margin",
+    "score": "score one dialogue, two and their margin, or a data set",
 }
 
 
