@@ -17,6 +17,9 @@ _PUBLIC_NAMES = {
     "SDiaRewardOutput": "modeling_sdiareward",
     "SDiaRewardProcessor": "processing_sdiareward",
     "Scorer": "scoring",
+    "FeatureCache": "feature_cache",
+    "reward_fn": "reward_function",
+    "async_reward_fn": "reward_function",
     "SDiaRewardTrainer": "trainer",
     "pairwise_accuracy": "esdr_accuracy.pairwise",
     "read_audio": "audio_sdiareward",
@@ -28,9 +31,12 @@ if TYPE_CHECKING:
     from .audio_sdiareward import read_audio as read_audio
     from .configuration_sdiareward import SDiaRewardConfig as SDiaRewardConfig
     from .esdr_accuracy.pairwise import pairwise_accuracy as pairwise_accuracy
+    from .feature_cache import FeatureCache as FeatureCache
     from .modeling_sdiareward import SDiaRewardModel as SDiaRewardModel
     from .modeling_sdiareward import SDiaRewardOutput as SDiaRewardOutput
     from .processing_sdiareward import SDiaRewardProcessor as SDiaRewardProcessor
+    from .reward_function import async_reward_fn as async_reward_fn
+    from .reward_function import reward_fn as reward_fn
     from .scoring import Scorer as Scorer
     from .trainer import SDiaRewardTrainer as SDiaRewardTrainer
 
