@@ -136,6 +136,9 @@ def _move_description(output_dir: Path, describe: Callable[[Path], None]) -> Non
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     describe(folder)
-    for path in sorted(folder.iterdir(), key=lambda path: path.name == _CONFIG):
-        path.replace(output_dir / path.name)
-    folder.rmdir()
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for path in sorted(files, key=lambda path: path.name == _CONFIG and path.parent == folder):
+        target = output_dir / path.relative_to(folder)
+        target.parent.mkdir(exist_ok=True)
+        path.replace(target)
+    shutil.rmtree(folder)

@@ -27,7 +27,9 @@ CHAT_TEMPLATE = (
     "{% else %}{{ item['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-VLLM_POOLING = {"mean": "MEAN", "last_token": "LAST"}
+# As sentence-transformers names them, whose files vLLM takes the pooling from; left to itself it reads the last token.
+_VLLM_POOLING = {"mean": "pooling_mode_mean_tokens", "last_token": "pooling_mode_lasttoken"}
+_SENTENCE_TRANSFORMERS = "sentence_transformers.models"
 # Both loaders want to know how pictures would be prepared; no dialogue has any.
 _IMAGE_PROCESSOR = {
     "image_processor_type": "Qwen2VLImageProcessor",
@@ -47,9 +49,9 @@ def require_vllm_pooling(config: SDiaRewardConfig, where: str) -> None:
     Raises:
         ValueError: It cannot.
     """
-    if config.pooling_mode not in VLLM_POOLING:
+    if config.pooling_mode not in _VLLM_POOLING:
         raise ValueError(
-            f"{where}: pools by {config.pooling_mode}, which vLLM cannot; only {' and '.join(VLLM_POOLING)} pooling "
+            f"{where}: pools by {config.pooling_mode}, which vLLM cannot; only {' and '.join(_VLLM_POOLING)} pooling "
             "can be exported, serve this checkpoint with the package's own scorer."
         )
 
@@ -72,6 +74,8 @@ def describe(config: SDiaRewardConfig, processor: SDiaRewardProcessor, layout: s
         folder (`Path`): Where to write.
     """
     _save_processor(processor, folder)
+    if layout == "vllm":
+        _write_vllm_pooling(config, folder)
     exported = official_config(config, processor) if layout == "official" else vllm_config(config, processor)
     _write_json(folder / "config.json", exported)
 
@@ -103,6 +107,19 @@ def vllm_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dic
         "dtype": thinker["dtype"],
         OWN_FIELDS_KEY: _own_fields(config),
     }
+
+
+def _write_vllm_pooling(config: SDiaRewardConfig, folder: Path) -> None:
+    """Say how to pool, and that nothing follows the head, in the files of a sentence-transformers model."""
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{_SENTENCE_TRANSFORMERS}.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{_SENTENCE_TRANSFORMERS}.Pooling"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+    (folder / "1_Pooling").mkdir()
+    pooling = {name: mode == config.pooling_mode for mode, name in _VLLM_POOLING.items()}
+    text_config: Any = config.text_config
+    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": text_config.hidden_size, **pooling})
 
 
 def _thinker(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:

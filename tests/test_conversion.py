@@ -318,6 +318,10 @@ def test_the_layout_of_vllm_has_a_classifier_with_one_label_and_no_activation(of
     )
     for place in (config, config["thinker_config"]["text_config"]):
         assert (place["problem_type"], place["id2label"]) == ("regression", {"0": "reward"})
+    kinds = [module["type"].split(".")[-1] for module in json.loads((tmp_path / "exported/modules.json").read_text())]
+    pooling = json.loads((tmp_path / "exported" / "1_Pooling" / "config.json").read_text())
+    assert kinds == ["Transformer", "Pooling"]
+    assert [name for name, value in pooling.items() if value is True] == ["pooling_mode_mean_tokens"]
     loaded = AutoConfig.from_pretrained(tmp_path / "exported")
     assert (loaded.num_labels, loaded.get_text_config().num_labels) == (1, 1)
 
