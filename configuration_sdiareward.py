@@ -182,8 +182,8 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
 
 def name_prompts(prompts: Mapping[str, str]) -> str:
     """Return a version for prompts that have none: `"custom-"` and a hash of them."""
-    content = json.dumps(dict(prompts), sort_keys=True, ensure_ascii=False).encode()
-    return f"custom-{hashlib.sha256(content).hexdigest()[:8]}"
+    content = json.dumps(dict(prompts), sort_keys=True)
+    return f"custom-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
 
 
 def validate_prompts(prompts: Any, prompt_version: Any) -> None:

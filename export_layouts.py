@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .configuration_sdiareward import OWN_FIELDS_KEY, SDiaRewardConfig
-from .layouts_sdiareward import HEAD, official_name
+from .layouts_sdiareward import HEAD, OFFICIAL_ARCHITECTURE, official_name
 
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def describe(config: SDiaRewardConfig, processor: SDiaRewardProcessor, layout: s
 def official_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
     """Return the configuration as the authors' code saves and reads it."""
     return {
-        "architectures": ["QwenOmniThinkerReward"],
+        "architectures": [OFFICIAL_ARCHITECTURE],
         **_thinker(config, processor),
         OWN_FIELDS_KEY: _own_fields(config),
     }

@@ -22,11 +22,12 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from transformers.utils import cached_file
 
-from .configuration_sdiareward import OWN_FIELDS_KEY, SDiaRewardConfig
+from .configuration_sdiareward import FOREIGN_MODEL_TYPES, OWN_FIELDS_KEY, SDiaRewardConfig
 
 
 logger = logging.getLogger(__name__)
 
+OFFICIAL_ARCHITECTURE = "QwenOmniThinkerReward"
 HEAD = "score.weight"
 ATTENTION_POOLER = ("pooler.attn.weight", "pooler.attn.bias")
 INDEX_FILE, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
@@ -173,9 +174,36 @@ def read_foreign_config(
     return SDiaRewardConfig.from_dict(config_dict, **{**fields, "pooling_mode": pooling_mode})
 
 
+def read_processor_fields(name_or_path: Any, **hub_kwargs: Any) -> dict[str, Any] | None:
+    """Return what the processor of a released or exported checkpoint has to be given, `None` for any other folder.
+
+    Args:
+        name_or_path (`str` or `Path`): Folder or Hub id.
+        hub_kwargs: `revision`, `token`, `cache_dir`, ... of the Hub.
+
+    Returns:
+        `dict`, *optional*: `prompts`, `prompt_version` and `max_turn_s`.
+    """
+    if cached_file(name_or_path, "config.json", _raise_exceptions_for_missing_entries=False, **hub_kwargs) is None:
+        return None
+    config_dict, _ = SDiaRewardConfig.get_config_dict(name_or_path, **hub_kwargs)
+    is_reward_model = OWN_FIELDS_KEY in config_dict or config_dict.get("architectures") == [OFFICIAL_ARCHITECTURE]
+    if config_dict.get("model_type") not in FOREIGN_MODEL_TYPES or not is_reward_model:
+        return None
+    config = SDiaRewardConfig.from_dict(config_dict)
+    return {name: getattr(config, name) for name in ("prompts", "prompt_version", "max_turn_s")}
+
+
 def listed(names: list[str]) -> str:
     """Return the first few names for a message."""
     return ", ".join(names[:_NUM_LISTED]) + (", ..." if len(names) > _NUM_LISTED else "")
 
 
-__all__ = ["list_tensors", "official_name", "own_name", "read_foreign_config", "require_complete"]
+__all__ = [
+    "list_tensors",
+    "official_name",
+    "own_name",
+    "read_foreign_config",
+    "read_processor_fields",
+    "require_complete",
+]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, POOLING_MODES, SDiaRewardConfig, name_prompts
-from sdiareward.layouts_sdiareward import official_name, own_name
+from sdiareward.layouts_sdiareward import official_name, own_name, read_processor_fields
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
@@ -227,6 +227,14 @@ def test_prompts_and_other_fields_can_be_given(load_official, caplog):
     assert (named.prompts, named.prompt_version, named.max_turn_s) == (prompts, "theirs", 20.0)
     assert unnamed.prompt_version == name_prompts(prompts) != name_prompts({"joint": "You judge."})
     assert "prompt" not in caplog.text
+
+
+def test_the_processor_of_a_released_checkpoint_agrees_with_its_model(tmp_path, fixtures_dir, tiny_checkpoint):
+    fields = read_processor_fields(write_official(tmp_path / "official"))
+    assert fields == {"prompts": DEFAULT_PROMPTS, "prompt_version": "1", "max_turn_s": 300.0}
+    (tmp_path / "empty").mkdir()
+    for other in (fixtures_dir / "base_tiny", tiny_checkpoint, tmp_path / "empty"):
+        assert read_processor_fields(other) is None
 
 
 def test_a_released_configuration_is_read_whole(fixtures_dir):
