@@ -320,7 +320,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         if heads := sorted(name for name in names if (own_name(name) or "").startswith(_NEW_HEAD_PREFIXES)):
             raise ValueError(
                 f"{pretrained_model_name_or_path}: holds a reward head already ({listed(heads)}); load it with "
-                "from_pretrained."
+                "from_pretrained, or make it a checkpoint of this package with sdiareward convert."
             )
         return cls._load_complete(pretrained_model_name_or_path, config=config, may_lack=_NEW_HEAD_PREFIXES, **kwargs)
 

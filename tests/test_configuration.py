@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig
+from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig, name_prompts
 
 
 OTHER_THAN_DEFAULT = {
@@ -59,6 +59,27 @@ def test_a_field_overridden_on_loading_is_validated_too(tmp_path):
     SDiaRewardConfig().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="pooling_mode is 'max'; choose one of mean, attention, last_token"):
         SDiaRewardConfig.from_pretrained(tmp_path, pooling_mode="max")
+
+
+def test_prompts_overridden_on_loading_are_named_after_their_content(tmp_path):
+    SDiaRewardConfig(prompts={"joint": "Judge."}, prompt_version="7").save_pretrained(tmp_path)
+    versions = [
+        SDiaRewardConfig.from_pretrained(tmp_path, **options).prompt_version
+        for options in (
+            {"prompts": {"joint": "Other."}},
+            {"prompts": {"joint": "Other "}},
+            {"prompts": {"joint": "Judge."}},
+            {"prompts": {"joint": "Other."}, "prompt_version": "8"},
+        )
+    ]
+    assert versions[0] == name_prompts({"joint": "Other."}) != versions[1]
+    assert versions[2:] == ["7", "8"]
+    assert versions[0].startswith("custom-")
+
+
+def test_the_configuration_of_another_kind_of_model_is_refused():
+    with pytest.raises(ValueError, match="model_type is 'bert'; only a checkpoint of 'sdiareward' or a released one"):
+        SDiaRewardConfig.from_dict({"model_type": "bert", "hidden_size": 8})
 
 
 def test_a_reward_model_has_one_label(tmp_path):
