@@ -1,0 +1,121 @@
+"""Best-of-8 on a CPU: candidates that share their context, with what they share computed once and without.
+
+    python -m benchmarks.best_of_n
+    python -m benchmarks.best_of_n --contexts 1 --rounds 1    # a quick look
+
+Real speech of the bundled sample (`scoring_workload.py`). A context is the first 3, 5 or 7 turns of a dialogue; its
+eight candidates are the last turns of eight dialogues, its own among them, and no candidate occurs twice. Both
+contestants are ours, with the committed nano checkpoint:
+
+- `unshared`: `Scorer(share_prefixes=False, share_clips=False)`. Batches are cut as suits it; the candidates of a
+  context need not be in one.
+- `shared`: `Scorer` as it comes, the candidates of a context being a group.
+
+A scorer is new in every round, so that no clip is remembered from the round before. A speed-up is the median over
+rounds of the quotient of two times of one round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.racing import Contestant, describe_cpu, race, speedup
+from benchmarks.scoring_workload import duration_s, write_dialogues
+from sdiareward.provenance import write_run
+from sdiareward.scoring import Scorer
+
+
+RESULT = Path(__file__).resolve().parent / "results" / "best_of_n.json"
+CHECKPOINT = Path(__file__).resolve().parent.parent / "checkpoints" / "nano"
+NUM_CANDIDATES = 8
+CONTEXT_TURNS = (3, 5, 7)
+_GOAL = 3.0
+# Three lengths are drawn: enough dialogues for some of each.
+_SPARE_DIALOGUES = 24
+
+
+def make_groups(dialogues: Sequence[Any], num_contexts: int) -> dict[int, list[Any]]:
+    """Return dialogues by the number of turns of their context; eight in a row have the same context.
+
+    Args:
+        dialogues (`list[list[dict]]`): Dialogues of 4, 6 and 8 turns.
+        num_contexts (`int`): Contexts of each length.
+    """
+    contexts = {
+        turns: [dialogue for dialogue in dialogues if len(dialogue) == turns + 1][:num_contexts]
+        for turns in CONTEXT_TURNS
+    }
+    taken = [id(dialogue) for chosen in contexts.values() for dialogue in chosen]
+    others = iter([dialogue[-1] for dialogue in dialogues if id(dialogue) not in taken])
+    return {
+        turns: [
+            [*dialogue[:-1], candidate]
+            for dialogue in chosen
+            for candidate in [dialogue[-1], *(next(others) for _ in range(NUM_CANDIDATES - 1))]
+        ]
+        for turns, chosen in contexts.items()
+    }
+
+
+def contestants(base: Scorer) -> dict[str, Contestant]:
+    """Return those that are compared, by name; `unshared` comes first, and its rewards are what both must give."""
+
+    def unshared(dialogues: Sequence[Any]) -> list[float]:
+        return Scorer(base.model, base.processor, share_prefixes=False, share_clips=False).score(dialogues)
+
+    def shared(dialogues: Sequence[Any]) -> list[float]:
+        groups = [index // NUM_CANDIDATES for index in range(len(dialogues))]
+        return Scorer(base.model, base.processor).score(dialogues, groups=groups)
+
+    return {"unshared": unshared, "shared": shared}
+
+
+def measure(num_contexts: int, rounds: int, seed: int) -> dict[str, Any]:
+    """Race both over contexts of each length and return what was measured."""
+    base = Scorer.from_pretrained(CHECKPOINT, device="cpu")
+    num_dialogues = NUM_CANDIDATES * len(CONTEXT_TURNS) * num_contexts + _SPARE_DIALOGUES
+    by_turns: dict[str, Any] = {}
+    totals = {name: [0.0] * rounds for name in contestants(base)}
+    with tempfile.TemporaryDirectory() as folder:
+        dialogues = write_dialogues(Path(folder), num_dialogues, seed=seed, max_turn_s=base.processor.max_turn_s)
+        for turns, group in make_groups(dialogues, num_contexts).items():
+            seconds, differences = race(contestants(base), group, rounds)
+            totals = {name: [a + b for a, b in zip(totals[name], seconds[name], strict=True)] for name in totals}
+            by_turns[str(turns)] = {
+                "dialogues": len(group),
+                "audio_s": round(duration_s(group), 1),
+                "seconds": seconds,
+                "speedup": speedup(seconds["unshared"], seconds["shared"]),
+                "largest_difference": max(differences.values()),
+            }
+    return {
+        "speedup": speedup(totals["unshared"], totals["shared"]),
+        "goal": _GOAL,
+        "largest_difference": max(found["largest_difference"] for found in by_turns.values()),
+        "seconds": totals,
+        "by_turns_of_context": by_turns,
+    }
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--contexts", type=int, default=2, help="of each length")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    args = parser.parse_args()
+    measured = measure(args.contexts, args.rounds, args.seed)
+    settings = {name: getattr(args, name) for name in ("contexts", "rounds", "seed")}
+    args.output.parent.mkdir(exist_ok=True)
+    write_run(args.output, settings=settings, cpu=describe_cpu(), **measured)
+    print(json.dumps({name: measured[name] for name in ("speedup", "goal", "largest_difference")}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
