@@ -19,12 +19,12 @@ import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
+from sdiareward import reward_fn
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.dataset_builder.channel import encode
 from sdiareward.dataset_builder.schema import Episode
 from sdiareward.dataset_builder.sources import sample
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
-from sdiareward.reward_function import reward_fn
 
 
 def read_questions(num_questions: int) -> datasets.Dataset:
