@@ -15,6 +15,7 @@ from benchmarks.opponents import PlainTransformers
 from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
 from benchmarks.synthetic_workload import NUM_BENCH_DIALOGUES, SyntheticDialogues
 from sdiareward.packing import encode_clips
+from sdiareward.preparation import Preparation, ahead
 from sdiareward.scoring import Scorer
 
 
@@ -45,6 +46,7 @@ class Settings:
         batch_tokens (`int`, *optional*): Tokens in a forward pass; the scorer's own by default.
         num_workers (`int`): Threads that read ahead.
         compile (`bool`): Measure with `compile=True` too.
+        profile (`bool`): Say where the time goes.
         seed (`int`): Of weights and dialogues.
     """
 
@@ -55,6 +57,7 @@ class Settings:
     batch_tokens: int | None
     num_workers: int
     compile: bool
+    profile: bool
     seed: int
 
 
@@ -129,6 +132,28 @@ class Bench:
             "utilisation": flops / seconds / rate,
             **self._memory(),
         }
+
+    def preparation(self) -> dict[str, float]:
+        """Measure what happens before the model, alone, in as many threads as the scorer has."""
+        dialogues = self._dialogues(self.settings.ablation_dialogues)
+        prepare = Preparation(self.processor)
+        criteria = [_CRITERION] * len(dialogues)
+        batches = [range(first, min(first + 8, len(dialogues))) for first in range(0, len(dialogues), 8)]
+        tasks = ahead(lambda indices: prepare(indices, dialogues, criteria), batches, self.settings.num_workers)
+        seconds, num_samples = self.clock.seconds(lambda: sum(batch.num_samples for batch in tasks))
+        audio_s = num_samples / self.processor.sampling_rate
+        return {"seconds": seconds, "real_time_factor": seconds / audio_s}
+
+    def profile(self) -> str:
+        """Return a table of the operations that take longest."""
+        from torch.profiler import ProfilerActivity, profile
+
+        dialogues = self._dialogues(self.settings.check_dialogues)
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._is_cuda else [])]
+        with profile(activities=activities) as profiler:
+            self._scorer().score(dialogues, _CRITERION)
+        order = f"self_{'cuda' if self._is_cuda else 'cpu'}_time_total"
+        return str(profiler.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=50))
 
     def switched_off(self) -> dict[str, Any]:
         """Measure the scorer with each of its speed-ups switched off in turn, seconds by name."""

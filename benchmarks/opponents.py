@@ -7,6 +7,7 @@ What is chosen in its favour:
 
 - The thinker is called with `use_cache=False`; by default it would keep keys and values that nobody reads.
 - Gradients are off (`torch.inference_mode`), SDPA attention is on.
+- Pooling and head run in float32.
 - The weights are those of the reward model, in memory once.
 """
 
@@ -71,8 +72,8 @@ class PlainTransformers:
         mask = inputs["attention_mask"]
         features = inputs["input_features"].to(self.model.dtype)
         hidden_states = self.model.model(**{**inputs, "input_features": features}, use_cache=False).last_hidden_state
-        pooled = (hidden_states * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
-        return (self.model.score(pooled.float()).squeeze(-1) * self.model.config.reward_scale).tolist()
+        pooled = (hidden_states.float() * mask.unsqueeze(-1)).sum(dim=1) / mask.sum(dim=1, keepdim=True)
+        return (self.model.score(pooled).squeeze(-1) * self.model.config.reward_scale).tolist()
 
 
 def prepare(processor: Any, dialogues: Sequence[Any]) -> Any:
