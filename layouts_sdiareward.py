@@ -31,6 +31,8 @@ OFFICIAL_ARCHITECTURE = "QwenOmniThinkerReward"
 HEAD = "score.weight"
 ATTENTION_POOLER = ("pooler.attn.weight", "pooler.attn.bias")
 INDEX_FILE, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
+# What a loader passes on to the Hub.
+HUB_KWARGS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 _LEFT_OUT = ("visual.", "model.visual.", "lm_head.", "talker.", "token2wav.")
 # Longest first: "model." is where the authors keep the text model and where we keep both towers.
 _OWN_PREFIXES = (

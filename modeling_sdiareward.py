@@ -36,11 +36,17 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniPr
 from transformers.utils import ModelOutput
 
 from .configuration_sdiareward import FOREIGN_MODEL_TYPES, SDiaRewardConfig
-from .layouts_sdiareward import list_tensors, listed, own_name, read_foreign_config, require_complete
+from .layouts_sdiareward import (
+    HUB_KWARGS,
+    list_tensors,
+    listed,
+    own_name,
+    read_foreign_config,
+    require_complete,
+)
 
 
 _NEW_HEAD_PREFIXES = ("score.", "pooler.")
-_HUB_KWARGS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 
 
 @dataclass
@@ -285,7 +291,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
     @classmethod
     def _with_foreign_config(cls, name_or_path: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments with the configuration of a foreign checkpoint; for one of ours as they are."""
-        hub_kwargs = {name: kwargs[name] for name in _HUB_KWARGS if name in kwargs}
+        hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         config_dict, _ = SDiaRewardConfig.get_config_dict(name_or_path, **hub_kwargs)
         if config_dict.get("model_type") not in FOREIGN_MODEL_TYPES:
             return kwargs
@@ -313,7 +319,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             ValueError: The checkpoint is no thinker, or already holds a reward head.
         """
         own_fields = {name: kwargs.pop(name) for name in SDiaRewardConfig.__annotations__ if name in kwargs}
-        hub_kwargs = {name: kwargs[name] for name in _HUB_KWARGS if name in kwargs}
+        hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         thinker_config = _thinker_config(pretrained_model_name_or_path, hub_kwargs)
         config = SDiaRewardConfig.from_thinker(thinker_config, pooling_mode=pooling_mode, **own_fields)
         names = list_tensors(pretrained_model_name_or_path, **hub_kwargs)

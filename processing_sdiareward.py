@@ -27,6 +27,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from .audio_sdiareward import audio_duration_s, read_audio
 from .configuration_sdiareward import DEFAULT_PROMPTS, PROMPT_VERSION, validate_max_turn_s, validate_prompts
+from .layouts_sdiareward import HUB_KWARGS, read_processor_fields
 
 
 logger = logging.getLogger(__name__)
@@ -87,16 +88,30 @@ class SDiaRewardProcessor(ProcessorMixin):
         _validate_special_tokens(tokenizer)
 
     @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | Path, *args: Any, **kwargs: Any
+    ) -> SDiaRewardProcessor:
+        """Load the processor of a checkpoint, of ours or as the authors released it; as in `transformers`."""
+        hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
+        fields = read_processor_fields(pretrained_model_name_or_path, **hub_kwargs)
+        if fields is None:
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        given = {name: kwargs[name] for name in fields if name in kwargs}
+        return cls.from_backbone(pretrained_model_name_or_path, **{**fields, **given}, **hub_kwargs)
+
+    @classmethod
     def from_backbone(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> SDiaRewardProcessor:
         """Build a processor from the tokenizer and the feature extractor of a Qwen2.5-Omni checkpoint.
 
         Args:
             pretrained_model_name_or_path (`str` or `Path`): Hub id or folder.
-            kwargs: `prompts`, `prompt_version` and `max_turn_s`, as in the constructor.
+            kwargs: `prompts`, `prompt_version` and `max_turn_s`, as in the constructor, and `revision`, `token`,
+                `cache_dir`, ... of the Hub.
         """
+        hub_kwargs = {name: kwargs.pop(name) for name in HUB_KWARGS if name in kwargs}
         return cls(
-            WhisperFeatureExtractor.from_pretrained(pretrained_model_name_or_path),
-            AutoTokenizer.from_pretrained(pretrained_model_name_or_path),
+            WhisperFeatureExtractor.from_pretrained(pretrained_model_name_or_path, **hub_kwargs),
+            AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **hub_kwargs),
             **kwargs,
         )
 

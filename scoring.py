@@ -7,8 +7,6 @@ computed once a batch, each distinct clip is encoded once, and the next batches 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +17,7 @@ import numpy as np
 import torch
 
 from .batching import Segment, plan_batches, share_beginnings
-from .configuration_sdiareward import validate_prompts
+from .configuration_sdiareward import name_prompts, validate_prompts
 from .modeling_sdiareward import SDiaRewardModel
 from .packing import encode_clips, pool_packed, run_packed
 from .preparation import BAD_DIALOGUE, Preparation, PreparedBatch, ahead
@@ -137,12 +135,16 @@ class Scorer:
         """
         if device is None and device_map is None:
             device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-        model = SDiaRewardModel.from_pretrained(
-            pretrained_model_name_or_path, dtype=dtype or "auto", device_map=device_map
-        )
         processor = SDiaRewardProcessor.from_pretrained(pretrained_model_name_or_path)
+        fields: dict[str, Any] = {}
         if prompts is not None:
-            _replace_prompts(model, processor, prompts)
+            fields["prompts"] = {**processor.prompts, **prompts}
+            fields["prompt_version"] = name_prompts(fields["prompts"])
+            validate_prompts(**fields)
+            processor.prompts, processor.prompt_version = dict(fields["prompts"]), fields["prompt_version"]
+        model = SDiaRewardModel.from_pretrained(
+            pretrained_model_name_or_path, dtype=dtype or "auto", device_map=device_map, **fields
+        )
         return cls(model, processor, device=device, **options)
 
     def score(
@@ -355,14 +357,6 @@ def _skip(index: int, error: Exception, skipped: MutableMapping[int, str] | None
     if skipped is None:
         raise error
     skipped[index] = " ".join(str(error).split()) or type(error).__name__
-
-
-def _replace_prompts(model: SDiaRewardModel, processor: SDiaRewardProcessor, prompts: Mapping[str, str]) -> None:
-    replaced = {**processor.prompts, **prompts}
-    version = "custom-" + hashlib.sha256(json.dumps(replaced, sort_keys=True).encode()).hexdigest()[:8]
-    validate_prompts(replaced, version)
-    for holder in (model.config, processor):
-        holder.prompts, holder.prompt_version = dict(replaced), version
 
 
 def _require_agreement(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> None:

@@ -14,6 +14,7 @@ from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, POOLING_MODES, 
 from sdiareward.layouts_sdiareward import official_name, own_name, read_processor_fields
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
+from sdiareward.scoring import Scorer
 
 
 _layout = runpy.run_path(str(Path(__file__).with_name("official_layout.py")))
@@ -298,3 +299,15 @@ def open_reference(folder, pooling_mode, expected):
     model = SDiaRewardModel.from_pretrained(source, prompts={"joint": prompt}, **options).eval()
     processor = SDiaRewardProcessor.from_backbone(source, prompts=model.config.prompts)
     return model, processor, json.loads((folder / "conversations.json").read_text())
+
+
+def test_a_released_checkpoint_is_scored_with_and_without_its_own_prompt(tmp_path, make_dialogue, caplog):
+    released = write_official(tmp_path)
+    dialogues = [make_dialogue(0.3, 0.2)]
+    rewards = Scorer.from_pretrained(released, device="cpu").score(dialogues)
+    assert "does not hold the system prompt" in caplog.text
+    caplog.clear()
+    prompted = Scorer.from_pretrained(released, device="cpu", prompts={"joint": "Is it any good?"})
+    assert "does not hold the system prompt" not in caplog.text
+    assert prompted.processor.max_turn_s == 300.0
+    assert prompted.score(dialogues) != pytest.approx(rewards, abs=1e-2)
