@@ -28,13 +28,14 @@ def render_guide(guide: str, results: Path = RESULTS) -> str:
     """Return the guide with its numbers taken from the result files; a block without one says so.
 
     Args:
-        guide (`str`): Text with the blocks `scoring`, `switched_off`, `preprocessing`, `scale` and `gpu`.
+        guide (`str`): Text with the blocks `scoring`, `switched_off`, `preprocessing`, `best_of_n`, `scale` and `gpu`.
         results (`Path`): Folder of the result files.
     """
     sources: dict[str, tuple[str, Callable[[Any], str]]] = {
         "scoring": ("scoring_speed", _scoring),
         "switched_off": ("scoring_speed", _switched_off),
         "preprocessing": ("scoring_speed", _preprocessing),
+        "best_of_n": ("best_of_n", _best_of_n),
         "scale": ("scoring_scale", _scale),
         "gpu": ("gpu", _gpu),
     }
@@ -100,6 +101,23 @@ def _preprocessing(found: Mapping[str, Any]) -> str:
             padded = f"{_MODEL_TITLES[name]}, {model['padded_to_s']} s"
             rows.append((padded, title, plain, ours, f"{times['speedup']:.0f}"))
     return "\n".join(_table(("padded to", "step", "plain", "ours", "faster by"), rows, num_left=2))
+
+
+def _best_of_n(found: Mapping[str, Any]) -> str:
+    """Return a row for each length of the context; times are medians over rounds."""
+    by_turns = found["by_turns_of_context"]
+    everything = {**found, "dialogues": sum(each["dialogues"] for each in by_turns.values())}
+    rows = [
+        (
+            f"{turns} turns" if turns else "all",
+            f"{each['dialogues']}",
+            f"{median(each['seconds']['unshared']):.1f} s",
+            f"{median(each['seconds']['shared']):.1f} s",
+            f"{each['speedup']:.1f}",
+        )
+        for turns, each in (*by_turns.items(), ("", everything))
+    ]
+    return "\n".join(_table(("context", "candidates", "each by itself", "shared", "faster by"), rows))
 
 
 def _scale(found: Mapping[str, Any]) -> str:
