@@ -78,6 +78,9 @@ def _set_up_cached(args: TrainArguments, training: RewardConfig, splits: dict[st
     rows, skipped = cache_pairs(splits, cache, lambda: Scorer(*load_model(args, training), device=training.device))
     # A head alone has no activations worth computing twice. The second name is the older one, until transformers 6.
     training.activation_checkpointing = training.gradient_checkpointing = False
+    if not cache.per_token:
+        # A batch of vectors is too little to share out: threads would spend an epoch waiting for each other.
+        torch.set_num_threads(1)
     return TrainingSetup(head, processor, rows, FeatureCollator(cache), skipped)
 
 

@@ -1,8 +1,9 @@
 """Measure an epoch of head training on cached features against one through the frozen backbone.
 
 Same nano checkpoint, same pairs of the bundled sample, same trainer and batches; the two are run in turn and the
-medians compared. Further: what the dtype of stored hidden states does to a reward, and an epoch at the size of the
-paper, 11,630 pairs of vectors of 3,584 numbers, made at random, in a cache on disk.
+medians compared. The load average before each run is kept: above the one of the benchmark itself, others used the
+machine. Further: what the dtype of stored hidden states does to a reward, and an epoch at the size of the paper,
+11,630 pairs of vectors of 3,584 numbers, made at random, in a cache on disk.
 
 Run `python -m benchmarks.head_training`; it writes `benchmarks/results/head_training.json`.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -50,6 +52,7 @@ _NUM_PAPER_PAIRS = 11_630
 _PAPER_HIDDEN_SIZE = 3584
 _EPOCHS_FROM_CACHE = 20
 _BATCH_SIZE = {"nano": 4, "paper": 32}
+_NUM_THREADS = torch.get_num_threads()
 
 
 def main() -> int:
@@ -93,9 +96,19 @@ class _EpochClock(TrainerCallback):
 
 
 def time_epochs(
-    model: Any, processor: Any, collator: Any, rows: Any, *, folder: Path, epochs: int, batch_size: int, seed: int
+    model: Any,
+    processor: Any,
+    collator: Any,
+    rows: Any,
+    *,
+    folder: Path,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+    num_threads: int = _NUM_THREADS,
 ) -> list[float]:
-    """Train and return the seconds of each epoch."""
+    """Train, with as many threads as `train.py` does, and return the seconds of each epoch."""
+    torch.set_num_threads(num_threads)
     training = RewardConfig(
         output_dir=str(folder),
         num_train_epochs=epochs,
@@ -151,10 +164,15 @@ def measure_nano(
             seconds_by_mode[mode] = round(time.perf_counter() - start, 3)
     seconds: dict[str, list[float]] = {"backbone": [], "mean": [], "attention": []}
     timed = partial(time_epochs, folder=folder / "run", batch_size=_BATCH_SIZE["nano"], seed=seed)
+    loads = []
     for _ in range(repeats):
+        loads.append(round(os.getloadavg()[0], 1))
         seconds["backbone"] += timed(model, processor, PairCollator(processor), pairs, epochs=1)
         for mode, head in heads.items():
-            epochs = timed(head, processor, collators[mode], rows[mode], epochs=_EPOCHS_FROM_CACHE)
+            num_threads = 1 if mode == "mean" else _NUM_THREADS
+            epochs = timed(
+                head, processor, collators[mode], rows[mode], epochs=_EPOCHS_FROM_CACHE, num_threads=num_threads
+            )
             seconds[mode].append(median(epochs))
     ratios = [slow / fast for slow, fast in zip(seconds["backbone"], seconds["mean"], strict=True)]
     return {
@@ -164,6 +182,7 @@ def measure_nano(
         "filling_s": filling,
         "starting_on_a_full_cache_s": starting,
         "times_faster": round(median(ratios), 1),
+        "load_average_before_each_run": loads,
         "times_faster_each_run": [round(ratio, 1) for ratio in ratios],
     }
 
@@ -172,6 +191,7 @@ def measure_dtypes(model: SDiaRewardModel, processor: SDiaRewardProcessor, pairs
     """Return, by the dtype of stored hidden states, how far rewards from them are off, and their bytes a pair."""
     sides, criteria = Sides(pairs, range(len(pairs))), [name for name in pairs["criterion"] for _ in SIDES]
     scorer = Scorer(model, processor)
+    torch.set_num_threads(_NUM_THREADS)
     expected = torch.tensor(scorer.score(sides, criteria))
     result: dict[str, Any] = {}
     for dtype in ("float32", "float16", "bfloat16"):
@@ -230,7 +250,9 @@ def measure_paper_size(folder: Path, seed: int) -> dict[str, Any]:
         epochs=5,
         batch_size=_BATCH_SIZE["paper"],
         seed=seed,
+        num_threads=1,
     )
+    torch.set_num_threads(_NUM_THREADS)
     return {
         "pairs": _NUM_PAPER_PAIRS,
         "hidden_size": _PAPER_HIDDEN_SIZE,
