@@ -1,11 +1,13 @@
 import gc
 import json
 import math
+import shutil
 import weakref
 
 import datasets
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from sdiareward import training_setup
 from sdiareward.dataset_builder.channel import encode
@@ -376,3 +378,16 @@ def test_a_head_is_loaded_only_from_a_checkpoint_that_has_one(tiny_checkpoint, t
     model.save_pretrained(tmp_path, state_dict=state_dict)
     with pytest.raises(ValueError, match="lacks score.weight"):
         SDiaRewardHead.from_pretrained(tmp_path)
+
+
+def test_the_head_of_a_released_checkpoint_is_loaded_under_our_names(fixtures_dir, tmp_path, reward_config):
+    backbone = load_file(fixtures_dir / "base_tiny" / "model.safetensors")
+    tensors = {name.removeprefix("thinker."): tensor for name, tensor in backbone.items() if "thinker." in name}
+    weight = torch.randn(1, 64, generator=torch.Generator().manual_seed(0))
+    shutil.copytree(fixtures_dir / "base_tiny", tmp_path / "released")
+    shutil.copy(fixtures_dir / "official_config.json", tmp_path / "released" / "config.json")
+    save_file({**tensors, "score_head.weight": weight}, tmp_path / "released" / "model.safetensors")
+    args = TrainArguments(str(tmp_path / "released"), "unused", train="head", from_cache="unused")
+    head, processor = load_model(args, reward_config(), head_only=True)
+    assert torch.equal(head.score.weight, weight)
+    assert processor.max_turn_s == head.config.max_turn_s == 300.0
