@@ -51,8 +51,9 @@ class Layout:
         self.paths: list[list[int]] = []
         for index, parent in enumerate(parents):
             self.paths.append([index] if parent is None else [*self.paths[parent], index])
-        self._mask: torch.Tensor | None = None
-        self._varlen: tuple[Any, ...] | None = None
+        # By device: a model may be spread over several.
+        self._masks: dict[torch.device, torch.Tensor] = {}
+        self._varlen: dict[torch.device, tuple[Any, ...]] = {}
 
     @property
     def num_before(self) -> list[int]:
@@ -75,28 +76,28 @@ class Layout:
         Row `i` sees the columns up to `longest before + i`; a segment with fewer tokens before it skips the first
         columns.
         """
-        if self._mask is None:
+        if like.device not in self._masks:
             before = max(self.num_before)
             longest = max((n for n, b in zip(self.lengths, self.num_before, strict=True) if b), default=0)
             hidden = torch.ones(longest, before + longest, dtype=torch.bool, device=like.device).triu(before + 1)
-            self._mask = like.new_zeros(hidden.shape).masked_fill(hidden, float("-inf"))
-        return self._mask
+            self._masks[like.device] = like.new_zeros(hidden.shape).masked_fill(hidden, float("-inf"))
+        return self._masks[like.device]
 
     def varlen(self, device: torch.device) -> tuple[Any, ...]:
         """Return what a variable-length kernel takes: key rows, bounds of queries and of keys, longest of each."""
-        if self._varlen is None:
+        if device not in self._varlen:
             rows = torch.arange(sum(self.lengths))
             keys = [self.along(rows, segment, 0) for segment in range(len(self.lengths))]
             num_keys = [len(key) for key in keys]
             shares = any(len(path) > 1 for path in self.paths)
-            self._varlen = (
+            self._varlen[device] = (
                 torch.cat(keys).to(device) if shares else None,
                 _bounds(self.lengths, device),
                 _bounds(num_keys, device),
                 max(self.lengths),
                 max(num_keys),
             )
-        return self._varlen
+        return self._varlen[device]
 
 
 class Windows:
@@ -108,7 +109,7 @@ class Windows:
 
     def __init__(self, lengths: Sequence[int]):
         self.lengths = list(lengths)
-        self._varlen: tuple[Any, ...] | None = None
+        self._varlen: dict[torch.device, tuple[Any, ...]] = {}
         starts = torch.tensor([0, *accumulate(self.lengths)][:-1])
         of_length = torch.tensor(self.lengths)
         # Positions of the windows of each length, shape `(num_windows, length)`.
@@ -119,10 +120,10 @@ class Windows:
 
     def varlen(self, device: torch.device) -> tuple[Any, ...]:
         """Return what a variable-length kernel takes, as `Layout.varlen` does."""
-        if self._varlen is None:
+        if device not in self._varlen:
             bounds = _bounds(self.lengths, device)
-            self._varlen = (None, bounds, bounds, max(self.lengths), max(self.lengths))
-        return self._varlen
+            self._varlen[device] = (None, bounds, bounds, max(self.lengths), max(self.lengths))
+        return self._varlen[device]
 
 
 def _bounds(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
