@@ -60,7 +60,7 @@ def clip_digest(clip: np.ndarray) -> bytes:
     Args:
         clip (`np.ndarray` of shape `(num_samples,)`): float32 samples at the model's rate.
     """
-    return hashlib.blake2b(np.ascontiguousarray(clip), digest_size=16).digest()
+    return hashlib.blake2b(clip.tobytes(), digest_size=16).digest()
 
 
 def split_messages(

@@ -99,7 +99,12 @@ def _identity(args: EvalArguments, labels: Labels) -> dict[str, Any]:
     from sdiareward.records import fingerprint_model, fingerprint_pairs
 
     model = f"{args.model} ({fingerprint_model(args.model)})"
-    identity = {"model": model, "dtype": args.dtype, "split": args.split, "pairs": fingerprint_pairs(labels)}
+    identity: dict[str, Any] = {
+        "model": model,
+        "dtype": args.dtype,
+        "split": args.split,
+        "pairs": fingerprint_pairs(labels),
+    }
     if args.prompt_file is not None:
         identity["prompts"] = read_prompts(args.prompt_file)
     return identity

@@ -181,7 +181,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
 
     def embed(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.Tensor,
         input_features: torch.Tensor | None = None,
         feature_attention_mask: torch.Tensor | None = None,
         audio_features: torch.Tensor | None = None,

@@ -294,8 +294,8 @@ def _attend_windows(
     outputs = []
     for group in windows.groups:
         shape = (*query.shape[1:2], *group.shape, query.shape[3])
-        batch = [_rows(tensor[0], group).view(shape).transpose(0, 1) for tensor in (query, key, value)]
-        attended = scaled_dot_product_attention(*batch, scale=scaling)
+        queries, keys, values = (_rows(tensor[0], group).view(shape).transpose(0, 1) for tensor in (query, key, value))
+        attended = scaled_dot_product_attention(queries, keys, values, scale=scaling)
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)[windows.order.to(query.device)][None], None
 
@@ -319,7 +319,8 @@ def _varlen_attention(
     # A window of (-1, 0) ends at the last key for the last query: causal, whatever comes before the queries.
     window = (-1, 0) if causal else (-1, -1)
     enable_gqa = query.shape[1] != key.shape[1]
-    return varlen_attn(queries, keys, values, *ends, scale=scaling, window_size=window, enable_gqa=enable_gqa)[None]
+    attended: Any = varlen_attn(queries, keys, values, *ends, scale=scaling, window_size=window, enable_gqa=enable_gqa)
+    return attended[None]
 
 
 @lru_cache

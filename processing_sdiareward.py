@@ -88,9 +88,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         _validate_special_tokens(tokenizer)
 
     @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: str | Path, *args: Any, **kwargs: Any
-    ) -> SDiaRewardProcessor:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load the processor of a checkpoint, of ours or as the authors released it; as in `transformers`."""
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         fields = read_processor_fields(pretrained_model_name_or_path, **hub_kwargs)

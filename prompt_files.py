@@ -1,7 +1,7 @@
 """Read system prompts from a file, for checkpoints that were trained with other prompts than ours.
 
 A prompt is used to the letter: white space at its beginning and end changes the tokens and so the reward. Only line
-ends of any kind are read as `\n`.
+ends of any kind are read as line feeds.
 """
 
 from __future__ import annotations
