@@ -25,7 +25,7 @@ Contestant = Callable[[Dialogues], list[float]]
 
 
 def race(
-    entrants: Mapping[str, Contestant], dialogues: Dialogues, rounds: int
+    entrants: Mapping[str, Contestant], dialogues: Dialogues, rounds: int, tolerance: float = TOLERANCE
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
     """Let all score the same dialogues, one after the other, the next round in the reverse order.
 
@@ -33,12 +33,13 @@ def race(
         entrants (`Mapping[str, Contestant]`): By name; the first one's rewards are what the others' are compared with.
         dialogues (`Sequence`): What is scored.
         rounds (`int`): How often.
+        tolerance (`float`, *optional*, defaults to 1e-4): How far rewards may differ.
 
     Returns:
         `tuple`: seconds of each round by name, and by name the largest difference of a reward from the first one's.
 
     Raises:
-        ValueError: A difference is larger than `TOLERANCE`.
+        ValueError: A difference is larger than `tolerance`.
     """
     for score in entrants.values():
         score(dialogues[:_WARM_UP_DIALOGUES])
@@ -51,19 +52,19 @@ def race(
             start = time.perf_counter()
             rewards[name].append(entrants[name](dialogues))
             times[name].append(time.perf_counter() - start)
-    return times, _differences(rewards)
+    return times, _differences(rewards, tolerance)
 
 
-def _differences(rewards: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, float]:
+def _differences(rewards: Mapping[str, Sequence[Sequence[float]]], tolerance: float) -> dict[str, float]:
     """Return the largest difference of each from the first one's first rewards."""
     first, expected = next((name, found[0]) for name, found in rewards.items())
     differences = {}
     for name, rounds in rewards.items():
         pairs = [pair for found in rounds for pair in zip(found, expected, strict=True)]
         differences[name] = max(abs(one - other) for one, other in pairs)
-        if not differences[name] <= TOLERANCE:
+        if not differences[name] <= tolerance:
             raise ValueError(
-                f"{name}: a reward differs by {differences[name]:.2g} from that of {first}; at most {TOLERANCE:g} is "
+                f"{name}: a reward differs by {differences[name]:.2g} from that of {first}; at most {tolerance:g} is "
                 "allowed, otherwise speeds cannot be compared."
             )
     return differences

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sdiareward.modeling_sdiareward import SDiaRewardModel
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-RESULT = Path(__file__).resolve().parent / "results" / "scoring_speed.json"
+RESULTS = Path(__file__).resolve().parent / "results"
 MODELS = ("nano", "middle")
 SWITCHED_OFF: dict[str, dict[str, Any]] = {
     "ours": {},
@@ -59,13 +59,13 @@ def main() -> None:
     if args.memory_of:
         print(json.dumps(memory_here(args.models[0], args.memory_of, args.dialogues, args.seed)))
         return
-    models = {
-        name: measure(name, args.dialogues, args.ablation_dialogues, args.rounds, args.seed) for name in args.models
-    }
     settings = {name: getattr(args, name) for name in ("dialogues", "ablation_dialogues", "rounds", "seed")}
-    args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, settings=settings, cpu=racing.describe_cpu(), models=models)
-    print(json.dumps(models, indent=2))
+    args.output.mkdir(exist_ok=True)
+    for name in args.models:
+        models = {name: measure(name, args.dialogues, args.ablation_dialogues, args.rounds, args.seed)}
+        path = args.output / f"scoring_speed_{name}.json"
+        write_run(path, settings=settings, cpu=racing.describe_cpu(), models=models)
+        print(json.dumps(models, indent=2))
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -75,7 +75,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("--ablation-dialogues", type=int, default=24)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results, a file a model")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -32,26 +32,33 @@ def render_guide(guide: str, results: Path = RESULTS) -> str:
         results (`Path`): Folder of the result files.
     """
     sources: dict[str, tuple[str, Callable[[Any], str]]] = {
-        "scoring": ("scoring_speed", _scoring),
-        "switched_off": ("scoring_speed", _switched_off),
-        "preprocessing": ("scoring_speed", _preprocessing),
+        "scoring": ("scoring_speed_*", _scoring),
+        "bfloat16": ("scoring_bfloat16", _bfloat16),
+        "switched_off": ("scoring_speed_*", _switched_off),
+        "preprocessing": ("scoring_speed_*", _preprocessing),
         "best_of_n": ("best_of_n", _best_of_n),
         "scale": ("scoring_scale", _scale),
         "gpu": ("gpu", _gpu),
     }
-    blocks = {name: _render(results / f"{source}.json", render) for name, (source, render) in sources.items()}
+    blocks = {name: _render(results, source, render) for name, (source, render) in sources.items()}
     return render_readme(guide, blocks)
 
 
-def _render(path: Path, render: Callable[[Any], str]) -> str:
-    if not path.exists():
-        return f"Not measured yet: `python -m benchmarks.{path.stem}` does it."
-    return render(json.loads(path.read_text(encoding="utf-8")))
+def _render(results: Path, source: str, render: Callable[[Any], str]) -> str:
+    """Render a result file, or, where `source` ends in an asterisk, the list of those of all models."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob(f"{source}.json"))[::-1]]
+    if not found:
+        return f"Not measured yet: `python -m benchmarks.{source.removesuffix('_*')}` does it."
+    return render(found if source.endswith("*") else found[0])
 
 
-def _scoring(found: Mapping[str, Any]) -> str:
+def _by_model(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {name: model for run in runs for name, model in run["models"].items()}
+
+
+def _scoring(runs: Sequence[Mapping[str, Any]]) -> str:
     rows = []
-    for name, model in found["models"].items():
+    for name, model in _by_model(runs).items():
         for way, times in model["seconds"].items():
             speedup = f"{model['speedup'][way]:.1f}" if way in model["speedup"] else ""
             cells = (
@@ -65,36 +72,75 @@ def _scoring(found: Mapping[str, Any]) -> str:
             )
             rows.append(cells)
     heads = ("model", "how", "time", "real-time factor", "peak memory", "largest difference", "`Scorer` is faster by")
-    model = next(iter(found["models"].values()))
-    settings, cpu = found["settings"], found["cpu"]
-    workload = f"{settings['dialogues']} dialogues, {model['clips']} clips of real speech, seed {settings['seed']}"
+    notes = [_workload_note(name, model, run) for run in runs for name, model in run["models"].items()]
+    return "\n".join([*_table(heads, rows, num_left=2), "", " ".join(notes)])
+
+
+def _workload_note(name: str, model: Mapping[str, Any], run: Mapping[str, Any]) -> str:
+    settings, cpu = run["settings"], run["cpu"]
+    workload = f"{model['dialogues']} dialogues, {model['clips']} clips of real speech, {model['audio_s']:,.0f} s"
     machine = f"{cpu['name']}, {cpu['usable_cores']} cores"
-    note = f"{workload}; medians of {settings['rounds']} paired rounds; {machine}."
-    return "\n".join([*_table(heads, rows, num_left=2), "", note])
+    title = _MODEL_TITLES[name].capitalize()
+    return f"{title}: {workload}, seed {settings['seed']}; medians of {settings['rounds']} paired rounds; {machine}."
 
 
 def _padding(model: Mapping[str, Any], way: str) -> str:
     return f", padded to {model['padded_to_s']} s" if way == "plain" else ""
 
 
-def _switched_off(found: Mapping[str, Any]) -> str:
-    names = [name for name in next(iter(found["models"].values()))["switched_off"]["slowdown"] if name != "ours"]
+def _bfloat16(found: Mapping[str, Any]) -> str:
+    rows = []
+    for name, model in found["models"].items():
+        for dtype, utilisation in model["utilisation"].items():
+            speedup = model["speedup_over_plain"][dtype]
+            cells = (
+                f"{_MODEL_TITLES[name]}, {dtype}",
+                f"{median(model['seconds'][f'ours_{dtype}']):.1f} s",
+                f"{model['real_time_factor'][f'ours_{dtype}']:.4f}",
+                f"{model['largest_difference'][f'ours_{dtype}']:.0e}",
+                f"{speedup['float32']:.1f}",
+                f"{speedup['bfloat16']:.1f}",
+                f"{utilisation:.0%}",
+            )
+            rows.append(cells)
+    heads = (
+        "`Scorer`",
+        "time",
+        "real-time factor",
+        "reward moves by at most",
+        "faster than plain in float32 by",
+        "in bfloat16 by",
+        "of the speed of a matrix product",
+    )
+    peaks = next(iter(found["models"].values()))["matmul_gflops"]
+    speeds = ", ".join(f"{value:.0f} GFLOP/s in {dtype}" for dtype, value in peaks.items())
+    settings = found["settings"]
+    note = (
+        f"{settings['dialogues']} dialogues, medians of {settings['rounds']} paired rounds; a large matrix product "
+        f"reaches {speeds} here."
+    )
+    return "\n".join([*_table(heads, rows), "", note])
+
+
+def _switched_off(runs: Sequence[Mapping[str, Any]]) -> str:
+    models = _by_model(runs)
+    names = [name for name in next(iter(models.values()))["switched_off"]["slowdown"] if name != "ours"]
     rows = [
-        (f"`{name}`", *(f"{model['switched_off']['slowdown'][name]:.2f}" for model in found["models"].values()))
+        (f"`{name}`", *(f"{model['switched_off']['slowdown'][name]:.2f}" for model in models.values()))
         for name in names
     ]
-    heads = ("without", *(f"{_MODEL_TITLES[name]}: time grows to" for name in found["models"]))
-    waste = [f"{_MODEL_TITLES[name]} {model['padding_waste']['share']:.1%}" for name, model in found["models"].items()]
-    model = next(iter(found["models"].values()))["padding_waste"]
+    heads = ("without", *(f"{_MODEL_TITLES[name]}: time grows to" for name in models))
+    waste = [f"{_MODEL_TITLES[name]} {model['padding_waste']['share']:.1%}" for name, model in models.items()]
+    model = next(iter(models.values()))["padding_waste"]
     note = (
         f"Padding with `pack=False` on the {model['dialogues']} dialogues of the bundled sample: {', '.join(waste)}."
     )
     return "\n".join([*_table(heads, rows), "", note])
 
 
-def _preprocessing(found: Mapping[str, Any]) -> str:
+def _preprocessing(runs: Sequence[Mapping[str, Any]]) -> str:
     rows = []
-    for name, model in found["models"].items():
+    for name, model in _by_model(runs).items():
         for step, title in (("mel", "mel features"), ("inputs", "file to model inputs")):
             times = model["preprocessing"][step]
             plain, ours = (f"{times[way] * 1000:.2f} ms" for way in ("plain_s", "ours_s"))

@@ -10,7 +10,7 @@ import soundfile
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import gpu, gpu_steps, racing, scoring_scale, scoring_speed
+from benchmarks import gpu, gpu_steps, racing, scoring_bfloat16, scoring_scale, scoring_speed
 from benchmarks import scoring_workload as workload
 from benchmarks.flops import audio_flops, text_flops
 from benchmarks.opponents import PlainTransformers
@@ -273,3 +273,30 @@ def test_another_result_changes_the_guide_to_speed(tmp_path):
     guide = render_speed.render_guide(render_speed.GUIDE.read_text(encoding="utf-8"), tmp_path)
     assert "| 10 | 20 s | 1.0 s | 500 MiB | 4321 MiB |" in guide
     assert "Slope of log time against log audio: 1.00; between neighbours 1.00." in guide
+
+
+def test_bfloat16_is_measured_beside_float32_and_a_matrix_product(monkeypatch, make_tiny_model, tiny_processor):
+    monkeypatch.setattr(scoring_bfloat16, "load_model", lambda name, seed: (make_tiny_model(), tiny_processor))
+    monkeypatch.setattr(scoring_bfloat16, "_MATRIX_SIZE", 64)
+    found = scoring_bfloat16.measure("nano", 1, 1, 0)
+    seconds = {name: times[0] for name, times in found["seconds"].items()}
+    expected = seconds["plain_float32"] / seconds["ours_bfloat16"]
+    assert found["speedup_over_plain"]["bfloat16"]["float32"] == pytest.approx(expected)
+    assert found["largest_difference"]["plain_float32"] < 1e-4 < found["largest_difference"]["ours_bfloat16"]
+    assert found["utilisation"]["float32"] > 0
+
+
+def test_a_backbone_in_bfloat16_leaves_head_and_original_alone(make_tiny_model):
+    model = make_tiny_model()
+    half = scoring_bfloat16.in_bfloat16(model)
+    assert {half.model.dtype, half.score.weight.dtype, model.model.dtype} == {torch.bfloat16, torch.float32}
+    assert model.model.dtype == torch.float32
+
+
+def test_the_work_of_dialogues_leaves_the_prompt_out(make_tiny_model, tiny_processor, make_dialogue):
+    model, dialogue = make_tiny_model(), make_dialogue(0.5, 0.4)
+    ids = tiny_processor.prepare(dialogue).input_ids
+    start = int(np.flatnonzero(ids == tiny_processor.tokenizer.convert_tokens_to_ids("<|im_start|>"))[1])
+    expected = text_flops(model.config.text_config, len(ids) - start, num_before=start)
+    expected += sum(audio_flops(model.config.audio_config, frames) for frames in (50, 40))
+    assert scoring_bfloat16.count_flops(model, tiny_processor, [dialogue]) == expected

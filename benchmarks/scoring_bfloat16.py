@@ -1,0 +1,134 @@
+"""Scoring with a bfloat16 backbone on a CPU: how much faster than float32, how far the rewards move, in one process.
+
+    python -m benchmarks.scoring_bfloat16
+    python -m benchmarks.scoring_bfloat16 --models nano --dialogues 4 --rounds 1    # a quick look
+
+On the dialogues of `scoring_speed.py`: `Scorer` in float32 and in bfloat16 (pooling and head stay in float32), and the
+plain `transformers` way in both, clips padded to the 300 s of released checkpoints. Beside them stands what a large
+matrix product of each dtype reaches in the same run, and which part of it the scorer reaches: what is left to gain.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks import racing
+from benchmarks.scoring_speed import MODELS, _fresh, _workload, load_model
+from sdiareward.provenance import write_run
+
+
+RESULT = Path(__file__).resolve().parent / "results" / "scoring_bfloat16.json"
+# bfloat16 keeps 8 bits: a reward near 3 that moved by more would be a fault, not rounding.
+_TOLERANCE = 0.3
+_MATRIX_SIZE = 2048
+_DTYPES = ("float32", "bfloat16")
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--dialogues", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    args = parser.parse_args()
+    models = {name: measure(name, args.dialogues, args.rounds, args.seed) for name in args.models}
+    settings = {name: getattr(args, name) for name in ("dialogues", "rounds", "seed")}
+    args.output.parent.mkdir(exist_ok=True)
+    write_run(args.output, settings=settings, cpu=racing.describe_cpu(), models=models)
+    print(json.dumps(models, indent=2))
+
+
+def measure(name: str, num_dialogues: int, rounds: int, seed: int) -> dict[str, Any]:
+    """Measure one model in both dtypes.
+
+    Args:
+        name (`str`): One of `scoring_speed.MODELS`.
+        num_dialogues (`int`): Dialogues that all contestants score.
+        rounds (`int`): How often each scores them.
+        seed (`int`): Of the dialogues and of random weights.
+
+    Raises:
+        ValueError: A reward moved by more than bfloat16 explains.
+    """
+    from benchmarks.opponents import PlainTransformers
+    from benchmarks.scoring_workload import duration_s
+    from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
+    from sdiareward.scoring import Scorer
+
+    with tempfile.TemporaryDirectory() as folder:
+        model, processor = load_model(name, seed)
+        models = {"float32": model, "bfloat16": in_bfloat16(model)}
+        dialogues = _workload(Path(folder), num_dialogues, seed, processor)
+        entrants = {f"ours_{dtype}": _fresh(Scorer, models[dtype], processor) for dtype in _DTYPES}
+        for dtype in _DTYPES:
+            plain = PlainTransformers(models[dtype], processor, chunk_length_s=RELEASED_CHUNK_LENGTH_S)
+            entrants[f"plain_{dtype}"] = plain.score
+        seconds, differences = racing.race(entrants, dialogues, rounds, tolerance=_TOLERANCE)
+        peak = {dtype: matmul_flops_per_s(dtype) for dtype in _DTYPES}
+        flops = count_flops(model, processor, dialogues)
+        audio_s = duration_s(dialogues)
+    return {
+        "dialogues": num_dialogues,
+        "audio_s": round(audio_s, 1),
+        "seconds": seconds,
+        "real_time_factor": {each: median(times) / audio_s for each, times in seconds.items()},
+        "speedup_over_plain": {
+            dtype: {other: racing.speedup(seconds[f"plain_{other}"], seconds[f"ours_{dtype}"]) for other in _DTYPES}
+            for dtype in _DTYPES
+        },
+        "largest_difference": differences,
+        "matmul_gflops": {dtype: value / 1e9 for dtype, value in peak.items()},
+        "utilisation": {dtype: flops / median(seconds[f"ours_{dtype}"]) / peak[dtype] for dtype in _DTYPES},
+    }
+
+
+def in_bfloat16(model: Any) -> Any:
+    """Return a copy with its backbone in bfloat16, as `from_pretrained(dtype="bfloat16")` loads it."""
+    import torch
+
+    half = copy.deepcopy(model)
+    half.model.to(torch.bfloat16)
+    return half
+
+
+def matmul_flops_per_s(dtype: str) -> float:
+    """Return what a large matrix product reaches on this machine, the best of several."""
+    import torch
+
+    one, other = (torch.randn(_MATRIX_SIZE, _MATRIX_SIZE).to(getattr(torch, dtype)) for _ in range(2))
+    times = []
+    for _ in range(10):
+        start = time.perf_counter()
+        one @ other
+        times.append(time.perf_counter() - start)
+    return 2 * _MATRIX_SIZE**3 / min(times)
+
+
+def count_flops(model: Any, processor: Any, dialogues: list[Any]) -> int:
+    """Return the multiplications and additions of the dialogues behind the prompt, which is computed once a batch."""
+    from benchmarks.flops import audio_flops, text_flops
+
+    total = 0
+    start_id = processor.tokenizer.convert_tokens_to_ids("<|im_start|>")
+    for dialogue in dialogues:
+        prepared = processor.prepare(dialogue)
+        num_frames = [-(-clip.size // processor.feature_extractor.hop_length) for clip in prepared.clips]
+        total += sum(audio_flops(model.config.audio_config, frames) for frames in num_frames)
+        # The first message is the prompt.
+        prompt_tokens = int((prepared.input_ids == start_id).nonzero()[0][1])
+        own_tokens = len(prepared.input_ids) - prompt_tokens
+        total += text_flops(model.config.text_config, own_tokens, num_before=prompt_tokens)
+    return total
+
+
+if __name__ == "__main__":
+    main()
