@@ -251,7 +251,8 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(score, write_rows, make_pai
     path = write_rows([make_pair(number % 9) for number in range(200)])
 
     def interrupt():
-        while not any((tmp_path / "out" / "partial").glob("*.jsonl")):
+        # A file is there a moment before its first record.
+        while not any(path.stat().st_size for path in (tmp_path / "out" / "partial").glob("*.jsonl")):
             time.sleep(0.002)
         os.kill(os.getpid(), signal.SIGINT)
 
