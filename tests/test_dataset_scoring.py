@@ -256,10 +256,10 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(score, write_rows, make_pai
             time.sleep(0.002)
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=interrupt)
+    thread = threading.Thread(target=interrupt, daemon=True)
     thread.start()
     code, _, err = score(path, "--batch-tokens", 1)
-    thread.join()
+    thread.join(timeout=10)
     assert code == 130
     assert "interrupted; the same command goes on in" in err
     assert 0 < len(partial_records(tmp_path)) < 200
