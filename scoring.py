@@ -135,9 +135,10 @@ class Scorer:
         """
         if device is None and device_map is None:
             device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
-        processor = SDiaRewardProcessor.from_pretrained(pretrained_model_name_or_path)
+        processor: SDiaRewardProcessor | None = None
         fields: dict[str, Any] = {}
         if prompts is not None:
+            processor = SDiaRewardProcessor.from_pretrained(pretrained_model_name_or_path)
             fields["prompts"] = {**processor.prompts, **prompts}
             fields["prompt_version"] = name_prompts(fields["prompts"])
             validate_prompts(**fields)
@@ -145,6 +146,7 @@ class Scorer:
         model = SDiaRewardModel.from_pretrained(
             pretrained_model_name_or_path, dtype=dtype or "auto", device_map=device_map, **fields
         )
+        processor = processor or SDiaRewardProcessor.from_pretrained(pretrained_model_name_or_path)
         return cls(model, processor, device=device, **options)
 
     def score(

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 
 import datasets
@@ -247,24 +246,6 @@ def test_a_prompt_file_takes_the_place_of_the_models_prompts(score, write_rows, 
     np.testing.assert_allclose(rewards, expected(prompted, rows), atol=1e-5)
 
 
-def test_a_run_that_is_interrupted_says_how_to_go_on(score, write_rows, make_pair, tmp_path):
-    path = write_rows([make_pair(number % 9) for number in range(200)])
-
-    def interrupt():
-        # A file is there a moment before its first record.
-        while not any(path.stat().st_size for path in (tmp_path / "out" / "partial").glob("*.jsonl")):
-            time.sleep(0.002)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt, daemon=True)
-    thread.start()
-    code, _, err = score(path, "--batch-tokens", 1)
-    thread.join(timeout=10)
-    assert code == 130
-    assert "interrupted; the same command goes on in" in err
-    assert 0 < len(partial_records(tmp_path)) < 200
-
-
 def run_in_background(tmp_path, checkpoint, dataset, *launcher):
     command = [sys.executable, *launcher, "-m", "sdiareward.cli", "score", "--dataset", str(dataset)]
     command += ["--output", str(tmp_path / "out"), "--model", str(checkpoint), "--batch-tokens", "1"]
@@ -278,6 +259,16 @@ def wait_for_records(tmp_path, process, num_files=1):
         assert process.poll() is None, (tmp_path / "log.txt").read_text()
         assert time.monotonic() < deadline
         time.sleep(0.002)
+
+
+def test_a_run_that_is_interrupted_says_how_to_go_on(write_rows, make_pair, tiny_checkpoint, tmp_path):
+    path = write_rows([make_pair(number % 9) for number in range(1000)])
+    process = run_in_background(tmp_path, tiny_checkpoint, path)
+    wait_for_records(tmp_path, process)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 130
+    assert "interrupted; the same command goes on in" in (tmp_path / "log.txt").read_text()
+    assert 0 < len(partial_records(tmp_path)) < 1000
 
 
 def test_a_killed_run_goes_on_with_the_rows_that_are_missing(
