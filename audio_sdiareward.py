@@ -60,7 +60,7 @@ def audio_duration_s(source: Any) -> float:
         FileNotFoundError: The path does not exist.
         AudioError: The header cannot be read.
     """
-    handle, name, array, rate = _open_source(source)
+    handle, name, array, rate = open_source(source)
     if array is not None:
         return array.shape[-1] / rate
     import soundfile
@@ -100,7 +100,7 @@ def read_audio(
         AudioError: The recording is undecodable, empty, shorter than one audio token, or holds NaN or infinity.
         TypeError: `source` is none of the accepted types.
     """
-    handle, source_name, array, rate = _open_source(source, sampling_rate)
+    handle, source_name, array, rate = open_source(source, sampling_rate)
     label = name or source_name
     if array is None:
         array, rate = _decode(handle, label, max_duration_s)
@@ -123,8 +123,21 @@ def read_audio(
     return array
 
 
-def _open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, str, np.ndarray | None, int]:
-    """Return `(handle, name, array, rate)`; `array` is None for what still has to be decoded."""
+def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, str, np.ndarray | None, int]:
+    """Say what a recording is given as, without decoding it.
+
+    Args:
+        source: Anything `read_audio` takes.
+        sampling_rate (`int`, *optional*, defaults to 16000): Rate of an array that comes without one, in Hz.
+
+    Returns:
+        `tuple`: A path or a file in memory (None for samples), what to call it, samples (None for what still has to be
+        decoded), and their rate.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        TypeError: `source` is none of the accepted types.
+    """
     if isinstance(source, np.ndarray):
         if source.ndim != 1:
             raise TypeError(f"an audio array must be mono, shape (num_samples,); got shape {source.shape}.")

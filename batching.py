@@ -8,7 +8,7 @@ segment, computed once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -131,6 +131,23 @@ def _common_depth(dialogues: Sequence[Sequence[Message]], group: list[int], dept
     while stop < shortest and len({dialogues[member][stop].key for member in group}) == 1:
         stop += 1
     return stop
+
+
+def complete_groups(results: Iterable[tuple[int, float]], size: int) -> Iterator[tuple[int, list[float]]]:
+    """Collect what comes one by one, such as the two sides of a pair; yield each group when it is complete.
+
+    Args:
+        results (`Iterable[tuple[int, float]]`): Index and value; index `i` is number `i % size` of group `i // size`.
+        size (`int`): Members of a group. A group that stays incomplete is not yielded.
+    """
+    waiting: dict[int, dict[int, float]] = {}
+    for index, value in results:
+        group, member = divmod(index, size)
+        values = waiting.setdefault(group, {})
+        values[member] = value
+        if len(values) == size:
+            del waiting[group]
+            yield group, [values[member] for member in range(size)]
 
 
 def plan_batches(

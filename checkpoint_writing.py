@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .layouts_sdiareward import INDEX_FILE
 from .records import JsonLines, write_file
 from .tensor_files import PlannedTensor, hash_file, write_tensors
 
 
 JOURNAL = ".writing.jsonl"
-_INDEX = "model.safetensors.index.json"
 _CONFIG = "config.json"
 _DESCRIPTION = ".description"
 
@@ -128,7 +128,7 @@ def _size(shard: Mapping[str, PlannedTensor]) -> int:
 def _write_index(output_dir: Path, shards: Mapping[str, Mapping[str, PlannedTensor]]) -> None:
     weight_map = {name: file for file, shard in shards.items() for name in shard}
     index = {"metadata": {"total_size": sum(map(_size, shards.values()))}, "weight_map": weight_map}
-    write_file(output_dir / _INDEX, json.dumps(index, indent=2, sort_keys=True) + "\n")
+    write_file(output_dir / INDEX_FILE, json.dumps(index, indent=2, sort_keys=True) + "\n")
 
 
 def _move_description(output_dir: Path, describe: Callable[[Path], None]) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .batching import complete_groups
 from .dialogue_rows import Block, BlockDialogues, Rows, dialogue_columns, open_rows, read_block
 from .provenance import write_run
 from .records import fingerprint_model, open_run
@@ -254,15 +255,11 @@ def score_block(scorer: Scorer, job: ScoringJob, block: Block) -> Iterator[Recor
     rows, num_sides = block.numbers.tolist(), len(block.sides)
     groups = [row for row in rows for _ in block.sides]
     skipped: dict[int, str] = {}
-    waiting: dict[int, dict[int, float]] = {}
-    for index, reward in scorer.iter_scores(dialogues, _criteria(job, block), groups=groups, skipped=skipped):
-        row, side = divmod(index, num_sides)
-        rewards = waiting.setdefault(row, {})
-        rewards[side] = reward
-        if len(rewards) == num_sides:
-            span = slice(index - side, index - side + num_sides)
-            seconds, num_cut = float(dialogues.audio_s[span].sum()), int(dialogues.num_cut[span].sum())
-            yield _record(rows[row], waiting.pop(row), seconds, num_cut)
+    results = scorer.iter_scores(dialogues, _criteria(job, block), groups=groups, skipped=skipped)
+    for row, rewards in complete_groups(results, num_sides):
+        span = slice(row * num_sides, (row + 1) * num_sides)
+        seconds, num_cut = float(dialogues.audio_s[span].sum()), int(dialogues.num_cut[span].sum())
+        yield _record(rows[row], rewards, seconds, num_cut)
     reasons: dict[int, list[str]] = {}
     for index, reason in sorted(skipped.items()):
         row, side = divmod(index, num_sides)
@@ -278,11 +275,11 @@ def _criteria(job: ScoringJob, block: Block) -> list[str]:
     return [job.criterion or criterion or "joint" for criterion in of_rows for _ in block.sides]
 
 
-def _record(row: int, rewards: Mapping[int, float], audio_s: float, num_cut: int) -> Record:
-    if not all(map(math.isfinite, rewards.values())):
-        found = ", ".join(map(str, rewards.values()))
+def _record(row: int, rewards: list[float], audio_s: float, num_cut: int) -> Record:
+    if not all(map(math.isfinite, rewards)):
+        found = ", ".join(map(str, rewards))
         return {"row": row, "reason": f"the rewards are {found}; score with the dtype float32."}
-    return {"row": row, "rewards": [rewards[side] for side in sorted(rewards)], "audio_s": audio_s, "num_cut": num_cut}
+    return {"row": row, "rewards": rewards, "audio_s": audio_s, "num_cut": num_cut}
 
 
 def finish(job: ScoringJob, rows: Rows, before: Results, seconds: float) -> Summary:

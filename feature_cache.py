@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from .audio_sdiareward import _open_source
+from .audio_sdiareward import open_source
 from .configuration_sdiareward import SDiaRewardConfig
 from .feature_shards import FeatureShards
-from .preparation import BAD_DIALOGUE
-from .processing_sdiareward import SDiaRewardProcessor
+from .preparation import BAD_DIALOGUE, reason_of
+from .processing_sdiareward import SDiaRewardProcessor, one_for_each
 
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class FeatureCache:
         """
         from tqdm.auto import tqdm
 
-        names = _one_each(criteria, len(dialogues))
+        names = one_for_each(criteria, len(dialogues))
 
         def key_at(index: int) -> str | None:
             try:
@@ -181,7 +181,7 @@ class FeatureCache:
             except BAD_DIALOGUE as error:
                 if skipped is None:
                     raise
-                skipped[index] = str(error) or type(error).__name__
+                skipped[index] = reason_of(error)
                 return None
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
@@ -228,7 +228,7 @@ class FeatureCache:
                 feature is not finite in the dtype that it is stored in.
         """
         self._require_agreement(scorer)
-        names = _one_each(criteria, len(dialogues))
+        names = one_for_each(criteria, len(dialogues))
         found = self.keys(dialogues, names, skipped=skipped, progress=progress) if keys is None else list(keys)
         self.refresh()
         missing = self.missing(found)
@@ -289,20 +289,13 @@ class FeatureCache:
                 )
 
 
-def _one_each(criteria: str | Sequence[str], num_dialogues: int) -> list[str]:
-    names = [criteria] * num_dialogues if isinstance(criteria, str) else list(criteria)
-    if len(names) != num_dialogues:
-        raise ValueError(f"got {len(names)} criteria for {num_dialogues} dialogues; give one for each.")
-    return names
-
-
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 def _hash_audio(audio: Any, sampling_rate: int) -> str:
     """Hash a recording as it is given: encoded bytes, or samples with their rate and shape."""
-    handle, _, array, rate = _open_source(audio, sampling_rate)
+    handle, _, array, rate = open_source(audio, sampling_rate)
     if array is not None:
         samples = array.astype("float32").tobytes()
         return hashlib.sha256(f"{rate} {array.shape} ".encode() + samples).hexdigest()

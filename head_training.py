@@ -67,7 +67,7 @@ class SDiaRewardHead(PreTrainedModel):
         Raises:
             ValueError: The checkpoint lacks a tensor of the head.
         """
-        kwargs = SDiaRewardModel._with_foreign_config(pretrained_model_name_or_path, kwargs)
+        kwargs = SDiaRewardModel.with_foreign_config(pretrained_model_name_or_path, kwargs)
         loaded: Any = super().from_pretrained(
             pretrained_model_name_or_path,
             *args,

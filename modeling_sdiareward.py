@@ -285,11 +285,11 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
                 reward head, or contradicts the `pooling_mode` given.
         """
         if pretrained_model_name_or_path is not None and not isinstance(kwargs.get("config"), PreTrainedConfig):
-            kwargs = cls._with_foreign_config(pretrained_model_name_or_path, kwargs)
+            kwargs = cls.with_foreign_config(pretrained_model_name_or_path, kwargs)
         return cls._load_complete(pretrained_model_name_or_path, *args, may_lack=(), **kwargs)
 
     @classmethod
-    def _with_foreign_config(cls, name_or_path: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def with_foreign_config(cls, name_or_path: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments with the configuration of a foreign checkpoint; for one of ours as they are."""
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         config_dict, _ = SDiaRewardConfig.get_config_dict(name_or_path, **hub_kwargs)

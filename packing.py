@@ -144,18 +144,23 @@ def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[t
     num_frames = [mel.shape[1] for mel in mels]
     features = torch.nn.utils.rnn.pad_sequence([mel.T for mel in mels], batch_first=True).transpose(1, 2)
     mask = torch.arange(features.shape[2]) < torch.tensor(num_frames)[:, None]
-    windows = Windows(_window_lengths(num_frames, model.model.audio_tower.n_window))
+    windows = Windows(window_lengths(num_frames, model.model.audio_tower.n_window))
     everything = torch.tensor([0, sum(windows.lengths)], dtype=torch.int32)
     with _attention(model.model.audio_tower, _AUDIO_ATTENTION):
         encoded = model.encode_audio(
             features.to(model.device), mask.long().to(model.device), cu_seqlens=everything, windows=windows
         )
-    num_vectors = [((frames - 1) // 2 + 1 - 2) // 2 + 1 for frames in num_frames]
-    return list(encoded.split(num_vectors))
+    _, num_vectors = model.model.audio_tower._get_feat_extract_output_lengths(torch.tensor(num_frames))
+    return list(encoded.split(num_vectors.tolist()))
 
 
-def _window_lengths(num_frames: Sequence[int], n_window: int) -> list[int]:
-    """Return the length of every attention window behind the tower's convolutions, which halve the frames."""
+def window_lengths(num_frames: Sequence[int], n_window: int) -> list[int]:
+    """Return the length of every attention window behind the tower's convolutions, which halve the frames.
+
+    Args:
+        num_frames (`Sequence[int]`): Mel frames of each clip.
+        n_window (`int`): Positions of a full window: half of its frames.
+    """
     lengths = []
     for frames in num_frames:
         full, rest = divmod(frames, 2 * n_window)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .baselines import Kind, score_baseline
+from .batching import complete_groups
 from .pairs import SIDES, turns_to_messages
 from .records import JsonLines, fingerprint_pairs, write_file
 
@@ -88,15 +89,10 @@ def _score_rows(
     criteria = [labels[row]["criterion"] for row in sides.rows for _ in SIDES]
     # Both sides of a pair in one batch: they often share clips, and a pair is done as soon as its batch is.
     positions = [index // len(SIDES) for index in range(len(sides))]
-    waiting: dict[int, dict[int, float]] = {}
     bad: dict[int, str] = {}
-    for index, reward in scorer.iter_scores(sides, criteria, groups=positions, skipped=bad, progress=True):
-        position, side = divmod(index, len(SIDES))
-        rewards = waiting.setdefault(position, {})
-        rewards[side] = reward
-        if len(rewards) == len(SIDES):
-            del waiting[position]
-            yield sides.rows[position], rewards[0], rewards[1]
+    results = scorer.iter_scores(sides, criteria, groups=positions, skipped=bad, progress=True)
+    for position, (chosen, rejected) in complete_groups(results, len(SIDES)):
+        yield sides.rows[position], chosen, rejected
     for index, reason in sorted(bad.items(), reverse=True):
         reasons[sides.rows[index // len(SIDES)]] = f"{SIDES[index % len(SIDES)]}, {reason}"
 

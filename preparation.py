@@ -92,6 +92,11 @@ class Preparation:
         return features
 
 
+def reason_of(error: Exception) -> str:
+    """Return why a dialogue cannot be used, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def ahead(task: Callable[[Any], Any], items: Iterable[Any], num_workers: int) -> Iterator[Any]:
     """Yield `task(item)` for each item in order, the next ones being worked on in threads meanwhile.
 

@@ -144,7 +144,7 @@ class SDiaRewardProcessor(ProcessorMixin):
             AudioError: A recording cannot be used.
         """
         dialogues = _as_batch(dialogues)
-        criteria = self._criteria(criterion, len(dialogues))
+        criteria = one_for_each(criterion, len(dialogues))
         prepared = [self.prepare(dialogue, name) for dialogue, name in zip(dialogues, criteria, strict=True)]
         batch = self.pad([dialogue.input_ids for dialogue in prepared], padding_side=padding_side)
         clips = [clip for dialogue in prepared for clip in dialogue.clips]
@@ -262,14 +262,6 @@ class SDiaRewardProcessor(ProcessorMixin):
         after_convolution = (num_frames - 1) // 2 + 1
         return (after_convolution - 2) // 2 + 1
 
-    def _criteria(self, criterion: str | Sequence[str], num_dialogues: int) -> list[str]:
-        criteria = [criterion] * num_dialogues if isinstance(criterion, str) else list(criterion)
-        if len(criteria) != num_dialogues:
-            raise ValueError(
-                f"got {len(criteria)} criteria for {num_dialogues} dialogues; give one for all or one for each."
-            )
-        return criteria
-
     def _render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[Any, str]]]:
         """Return the ChatML text of a dialogue, one audio placeholder for each recording, and these with names."""
         recordings: list[tuple[Any, str]] = []
@@ -295,6 +287,24 @@ class SDiaRewardProcessor(ProcessorMixin):
                 f"{place}: its text holds the control token {forged[0]!r}; take it out of the transcript."
             )
         return text
+
+
+def one_for_each(criterion: str | Sequence[str], num_dialogues: int) -> list[str]:
+    """Return the criterion of each dialogue.
+
+    Args:
+        criterion (`str` or `list[str]`): One for all dialogues, or one for each.
+        num_dialogues (`int`): How many there are.
+
+    Raises:
+        ValueError: There are not as many criteria as dialogues.
+    """
+    criteria = [criterion] * num_dialogues if isinstance(criterion, str) else list(criterion)
+    if len(criteria) != num_dialogues:
+        raise ValueError(
+            f"got {len(criteria)} criteria for {num_dialogues} dialogues; give one for all or one for each."
+        )
+    return criteria
 
 
 def validate_messages(messages: Any, name: str | None = None) -> None:
@@ -357,4 +367,4 @@ def _clip_name(audio: Any, place: str) -> str:
 
 SDiaRewardProcessor.register_for_auto_class()
 
-__all__ = ["MAX_TURNS", "PreparedDialogue", "SDiaRewardProcessor", "validate_messages"]
+__all__ = ["MAX_TURNS", "PreparedDialogue", "SDiaRewardProcessor", "one_for_each", "validate_messages"]

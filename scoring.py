@@ -20,8 +20,8 @@ from .batching import Segment, plan_batches, share_beginnings
 from .configuration_sdiareward import name_prompts, validate_prompts
 from .modeling_sdiareward import SDiaRewardModel
 from .packing import encode_clips, pool_packed, run_packed
-from .preparation import BAD_DIALOGUE, Preparation, PreparedBatch, ahead
-from .processing_sdiareward import SDiaRewardProcessor
+from .preparation import BAD_DIALOGUE, Preparation, PreparedBatch, ahead, reason_of
+from .processing_sdiareward import SDiaRewardProcessor, one_for_each
 
 
 # A batch has to fill an accelerator, but stay in the caches of a processor.
@@ -220,7 +220,7 @@ class Scorer:
             ValueError: As `iter_scores`, or the model has no such layer, or the scorer pads and more than pooled
                 vectors of the last layer are asked for.
         """
-        criteria = _one_for_each(criterion, len(dialogues))
+        criteria = one_for_each(criterion, len(dialogues))
         num_layers = self.model.model.language_model.config.num_hidden_layers
         if not -1 <= layer < num_layers:
             raise ValueError(
@@ -348,17 +348,10 @@ def _members(groups: Sequence[Hashable] | None, num_dialogues: int) -> list[list
     return list(members.values())[::-1]
 
 
-def _one_for_each(criterion: str | Sequence[str], num_dialogues: int) -> list[str]:
-    criteria = [criterion] * num_dialogues if isinstance(criterion, str) else list(criterion)
-    if len(criteria) != num_dialogues:
-        raise ValueError(f"got {len(criteria)} criteria for {num_dialogues} dialogues; give one for each.")
-    return criteria
-
-
 def _skip(index: int, error: Exception, skipped: MutableMapping[int, str] | None) -> None:
     if skipped is None:
         raise error
-    skipped[index] = " ".join(str(error).split()) or type(error).__name__
+    skipped[index] = reason_of(error)
 
 
 def _require_agreement(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> None:

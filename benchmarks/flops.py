@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sdiareward.packing import window_lengths
+
 
 def text_flops(config: Any, num_tokens: int, num_before: int = 0) -> int:
     """Return what the text tower computes for tokens that attend causally to themselves and to those before them.
@@ -32,8 +34,7 @@ def audio_flops(config: Any, num_frames: int) -> int:
         num_frames (`int`): Mel frames of the clip, 100 a second.
     """
     width, kernel = config.d_model, 3
-    full, rest = divmod(num_frames, 2 * config.n_window)
-    windows = [config.n_window] * full + ([(rest + 1) // 2] if rest else [])
+    windows = window_lengths([num_frames], config.n_window)
     positions = sum(windows)
     convolutions = 2 * kernel * width * (config.num_mel_bins * num_frames + width * positions)
     weights = 4 * width**2 + 2 * width * config.encoder_ffn_dim

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +38,19 @@ def run(args: argparse.Namespace) -> int:
     from ..prompt_files import read_prompts
 
     disable_progress_bar()
+    fields: dict[str, Any] = {"pooling_mode": args.pooling_mode, "max_turn_s": args.max_turn_s}
     try:
-        fields: dict[str, Any] = {"pooling_mode": args.pooling_mode, "max_turn_s": args.max_turn_s}
         fields["prompts"] = args.prompt_file and read_prompts(args.prompt_file)
-        output_dir = convert_checkpoint(
-            args.source,
-            args.output_dir,
-            dtype=args.dtype,
-            max_shard_size=args.max_shard_size,
-            **{name: value for name, value in fields.items() if value is not None},
-        )
     except (OSError, ValueError) as error:
         raise InputError(str(error)) from error
-    print(output_dir)
+    return write(convert_checkpoint, args, {name: value for name, value in fields.items() if value is not None})
+
+
+def write(function: Callable[..., Path], args: argparse.Namespace, options: dict[str, Any]) -> int:
+    """Write a checkpoint with a function of `conversion`; return the exit status."""
+    options = {**options, "dtype": args.dtype, "max_shard_size": args.max_shard_size}
+    try:
+        print(function(args.source, args.output_dir, **options))
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from error
     return 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from . import InputError
-from .convert import add_tensor_arguments
+from .convert import add_tensor_arguments, write
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,15 +20,4 @@ def run(args: argparse.Namespace) -> int:
     """Export a checkpoint; return the exit status."""
     from ..conversion import export_checkpoint
 
-    try:
-        output_dir = export_checkpoint(
-            args.source,
-            args.output_dir,
-            layout=args.layout,
-            dtype=args.dtype,
-            max_shard_size=args.max_shard_size,
-        )
-    except (OSError, ValueError) as error:
-        raise InputError(str(error)) from error
-    print(output_dir)
-    return 0
+    return write(export_checkpoint, args, {"layout": args.layout})

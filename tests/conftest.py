@@ -3,6 +3,7 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,18 @@ def make_dialogue(make_tone):
         ]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def speak(make_tone):
+    """Return a synthesizer: each text has its own tone."""
+
+    def voice(texts):
+        codes = [zlib.crc32(text.encode()) for text in texts]
+        tones = [make_tone(0.1 + code % 7 / 50, 150.0 + code % 400) for code in codes]
+        return [{"array": tone, "sampling_rate": 16_000} for tone in tones]
+
+    return voice
 
 
 @pytest.fixture(scope="session")

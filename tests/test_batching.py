@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sdiareward.batching import Message, clip_digest, plan_batches, share_beginnings, split_messages
+from sdiareward.batching import Message, clip_digest, complete_groups, plan_batches, share_beginnings, split_messages
 
 
 START, BOS, AUDIO, EOS = 1, 2, 3, 4
@@ -107,3 +107,11 @@ def test_every_dialogue_is_in_one_batch(padded):
 def test_no_dialogues_make_no_batch():
     assert list(plan_batches([], [], 100)) == []
     assert share_beginnings([]) == ([], [])
+
+
+def test_a_group_is_yielded_when_its_last_member_comes_and_an_incomplete_one_is_not():
+    results = iter([(3, 0.3), (0, 0.0), (2, 0.2), (4, 0.4), (1, 0.1)])
+    groups = complete_groups(results, 2)
+    assert next(groups) == (1, [0.2, 0.3])
+    assert next(results) == (4, 0.4)
+    assert list(groups) == [(0, [0.0, 0.1])]

@@ -23,18 +23,6 @@ def scorer(make_tiny_model, tiny_processor):
     return Scorer(make_tiny_model(), tiny_processor, num_workers=0)
 
 
-@pytest.fixture(scope="module")
-def speak(make_tone):
-    """Return a synthesizer: each text has its own tone."""
-
-    def voice(texts):
-        codes = [zlib.crc32(text.encode()) for text in texts]
-        tones = [make_tone(0.1 + code % 7 / 50, 150.0 + code % 400) for code in codes]
-        return [{"array": tone, "sampling_rate": 16_000} for tone in tones]
-
-    return voice
-
-
 def turn(role, text, audio=None):
     items = [{"type": "text", "text": text}] if text else []
     return {"role": role, "content": items + ([] if audio is None else [{"type": "audio", "audio": audio}])}
@@ -118,6 +106,7 @@ def test_grpo_logs_the_rewards_of_the_scorer(scorer, speak, train_policy):
     reward = reward_fn(scorer, criterion="modality", speak=speak, audio_column="voice")
     table, history, voices = train_policy(reward)
     check_logged(table, history, voices, reward, speak)
+    assert reward.num_failed == 0
 
 
 def test_grpo_logs_the_same_of_coroutines(scorer, speak, train_policy):

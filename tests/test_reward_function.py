@@ -1,7 +1,6 @@
 import asyncio
 import logging
 import threading
-import zlib
 from contextlib import contextmanager
 
 import numpy as np
@@ -20,18 +19,6 @@ QUESTION = [{"role": "user", "content": "how are you"}]
 @pytest.fixture(scope="module")
 def scorer(make_tiny_model, tiny_processor):
     return Scorer(make_tiny_model(), tiny_processor, num_workers=0)
-
-
-@pytest.fixture(scope="module")
-def speak(make_tone):
-    """Return a synthesizer: each text has its own tone."""
-
-    def voice(texts):
-        codes = [zlib.crc32(text.encode()) for text in texts]
-        tones = [make_tone(0.1 + code % 7 / 50, 150.0 + code % 400) for code in codes]
-        return [{"array": tone, "sampling_rate": 16_000} for tone in tones]
-
-    return voice
 
 
 @contextmanager
