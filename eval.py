@@ -4,7 +4,8 @@
 
 Each flag is also a key of the YAML that `--config` names; flags override it, unknown keys fail. A pair's line is
 written as soon as both of its sides are scored, and the same command goes on after a kill. Beside the model, two
-baselines are measured on the same pairs: one that hears no words, one that hears nothing but words.
+baselines are measured on the same pairs: one that hears no words, one that hears nothing but words. `--report` makes a
+page of it all, `report/index.html`; `docs/evaluation.md` is the guide.
 """
 
 from __future__ import annotations
@@ -44,6 +45,20 @@ class EvalArguments:
     seed: int = field(default=0, metadata={"help": "Seed of those draws."})
     nan: Literal["error", "wrong"] = field(default="error", metadata={"help": "What a NaN reward is."})
     strict: bool = field(default=False, metadata={"help": "Exit with 1 if a pair had to be skipped."})
+    report: bool = field(default=False, metadata={"help": "Also write report/index.html, a page to look at."})
+    compare: list[str] = field(
+        default_factory=list, metadata={"help": "output_dirs of other evaluations of these pairs, for the page."}
+    )
+    training: list[str] = field(
+        default_factory=list, metadata={"help": "run.json files of train.py whose rewards the page shows."}
+    )
+    embed_audio: Literal["open", "all", "none"] = field(
+        default="open", metadata={"help": "Recordings the page plays: those that may be passed on, all, or none."}
+    )
+
+    def __post_init__(self) -> None:
+        if (self.compare or self.training) and not self.report:
+            raise ValueError("compare and training are shown on the page alone: add --report, or leave them out.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,7 +73,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def evaluate(args: EvalArguments) -> int:
     """Score, measure and report; see `main`."""
     from sdiareward import pair_scores, provenance, records, reporting
+    from sdiareward.report import inputs, write_page
 
+    others = [inputs.read_evaluation(path) for path in args.compare]
+    training = inputs.read_training_runs(args.training)
     pairs, labels = _load_pairs(args, args.split, args.limit)
     train, train_labels = _load_training_pairs(args, labels) if args.baselines else (None, None)
     folder = Path(args.output_dir)
@@ -80,6 +98,11 @@ def evaluate(args: EvalArguments) -> int:
     results |= {"baselines": fitted, "timing": timing, "run": run, "config": asdict(args), **provenance.describe_run()}
     reporting.write_report(results, [scores[label["pair_id"]] for label in labels], folder)
     print(reporting.render_report(results))
+    if args.report:
+        page = write_page(
+            folder, results, pairs, labels, by_scorer, others=others, training=training, embed_audio=args.embed_audio
+        )
+        print(f"Page: {page}")
     return int(args.strict and bool(skipped))
 
 

@@ -1,4 +1,4 @@
-"""From scores to numbers, tables and a figure: what `eval.py` writes."""
+"""From scores to numbers and tables: what `eval.py` writes; `report` makes the page of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from .esdr_accuracy.pairwise import COLUMNS, SUBSETS, pairwise_accuracy
 from .pairs import SIDES
@@ -17,7 +15,7 @@ from .records import write_file
 Labels = Sequence[Mapping[str, Any]]
 Scores = Mapping[str, Mapping[str, Any]]
 
-_TITLES = {
+TITLES = {
     "wild": "wild",
     "semi_wild": "semi-wild",
     "scripted": "scripted",
@@ -28,8 +26,7 @@ _TITLES = {
     "overall_macro": "overall macro",
 }
 # The column that holds all pairs of one criterion.
-_CRITERION_COLUMNS = {"modality": "modality_micro", "colloquialness": "colloquialness"}
-_SIDE_COLORS = {"chosen": "#0072b2", "rejected": "#d55e00"}
+CRITERION_COLUMNS = {"modality": "modality_micro", "colloquialness": "colloquialness"}
 _ABSENT = "-"
 ALL_SEEN, ALL_LEFT_OUT = "all seen in training", "all left out of training"
 
@@ -55,18 +52,19 @@ def summarise(
         `dict[str, Any]`: `accuracies` by scorer as `pairwise_accuracy` gives them, `by_synthesizer`,
         `left_out_synthesizers` (None if not known), `num_skipped` by column, and `skipped`.
     """
-    accuracies = {name: _accuracy(labels, scores, options) for name, scores in by_scorer.items()}
+    accuracies = {name: accuracy_of(labels, scores, options) for name, scores in by_scorer.items()}
     left_out = None if train_labels is None else _synthesizers(labels) - _synthesizers(train_labels)
     return {
         "accuracies": accuracies,
-        "by_synthesizer": _by_synthesizer(labels, by_scorer, left_out, options),
+        "by_synthesizer": by_synthesizer(labels, by_scorer, left_out, options),
         "left_out_synthesizers": None if left_out is None else sorted(left_out),
         "num_skipped": _num_by_column(skipped),
         "skipped": list(skipped),
     }
 
 
-def _accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+def accuracy_of(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute `pairwise_accuracy` of the pairs that `labels` describes; `options` are passed on to it."""
     chosen, rejected = ([scores[label["pair_id"]][side] for label in labels] for side in SIDES)
     groups = [label["group_id"] for label in labels]
     has_groups = any(group is not None for group in groups)
@@ -78,12 +76,22 @@ def _synthesizers(labels: Labels) -> set[str]:
     return {label["synthesizer"] for label in labels if label["synthesizer"]}
 
 
-def _by_synthesizer(
+def by_synthesizer(
     labels: Labels, by_scorer: Mapping[str, Scores], left_out: set[str] | None, options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return the accuracy of every scorer by criterion and synthesizer, then over those seen and those left out."""
+    """Compute the accuracy of every scorer by criterion and synthesizer, then over those seen and those left out.
+
+    Args:
+        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each scored pair.
+        by_scorer (`Mapping`): By scorer and `pair_id`: `chosen` and `rejected`.
+        left_out (`set[str]`, *optional*): Synthesizers that training did not hear; None if that is not known.
+        options (`Mapping`): Passed on to `pairwise_accuracy`.
+
+    Returns:
+        `list[dict]`: `criterion`, `synthesizer`, `num_pairs`, and by scorer what `one_column` gives.
+    """
     rows = []
-    for criterion, column in _CRITERION_COLUMNS.items():
+    for criterion, column in CRITERION_COLUMNS.items():
         of_criterion = [label for label in labels if (label["subset"] == "colloquialness") == (column in SUBSETS)]
         names = _synthesizers(of_criterion)
         groups = [(name, {name}) for name in sorted(names)]
@@ -93,17 +101,37 @@ def _by_synthesizer(
             spoken = [label for label in of_criterion if label["synthesizer"] in members]
             if not spoken:
                 continue
-            found = {name: _accuracy(spoken, scores, options) for name, scores in by_scorer.items()}
-            columns = {name: _one_column(result, column) for name, result in found.items()}
+            found = {name: accuracy_of(spoken, scores, options) for name, scores in by_scorer.items()}
+            columns = {name: one_column(result, column) for name, result in found.items()}
             rows.append({"criterion": criterion, "synthesizer": title, "num_pairs": len(spoken), **columns})
     return rows
 
 
-def _one_column(result: Mapping[str, Any], column: str) -> dict[str, Any]:
+def one_column(result: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """Return accuracy, ties, invalid pairs, groups and interval of one column of `pairwise_accuracy`."""
     return {
         "accuracy": result[column],
         **{key: result[key][column] for key in ("num_ties", "num_invalid", "num_groups", "interval")},
     }
+
+
+def groups_of(labels: Labels) -> list[str]:
+    """Return the recording of each pair; a pair without one stands for itself."""
+    return [label["group_id"] or f"pair {label['pair_id']}" for label in labels]
+
+
+def describe_accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `num_pairs`, `accuracy` and its `interval` of some pairs; None where there are none.
+
+    Args:
+        labels (`Sequence[Mapping]`): The pairs.
+        scores (`Mapping`): `chosen` and `rejected` by `pair_id`.
+        options (`Mapping`): Passed on to `pairwise_accuracy`.
+    """
+    if not labels:
+        return {"num_pairs": 0, "accuracy": None, "interval": None}
+    column = one_column(accuracy_of(labels, scores, options), "overall_micro")
+    return {"num_pairs": len(labels), "accuracy": column["accuracy"], "interval": column["interval"]}
 
 
 def _num_by_column(labels: Labels) -> dict[str, int]:
@@ -143,7 +171,7 @@ def render_report(results: Mapping[str, Any]) -> str:
         f"# {config['model']} on {config['dataset']}, split {config['split']}",
         "Pairwise accuracy in percent, higher is better; 95% intervals in the line below. A tie is wrong.",
         _main_table(results),
-        "\n".join(_notes(results)),
+        "\n".join(f"- {note}" for note in notes(results)),
         _synthesizer_table(results),
         _timing_line(results["timing"]),
     ]
@@ -158,6 +186,8 @@ def write_report(results: Mapping[str, Any], records: Labels, folder: Path) -> N
         records (`Sequence[Mapping]`): `subset`, `chosen` and `rejected` of each pair as the model scored it.
         folder (`Path`): The run's folder.
     """
+    from .report.figures import plot_rewards
+
     write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
     write_file(folder / "results.md", render_report(results))
     plot_rewards(records, folder / "rewards.png")
@@ -165,35 +195,38 @@ def write_report(results: Mapping[str, Any], records: Labels, folder: Path) -> N
 
 def _main_table(results: Mapping[str, Any]) -> str:
     accuracies = results["accuracies"]
-    rows = [["", *_TITLES.values()]]
+    rows = [["", *TITLES.values()]]
     rows.append(["pairs", *(str(accuracies["model"]["num_pairs"][name]) for name in COLUMNS)])
     if results["skipped"]:
         rows.append(["skipped", *(str(results["num_skipped"][name]) for name in COLUMNS)])
     for scorer, result in accuracies.items():
-        rows.append([f"**{scorer}**", *(_percent(result[name]) for name in COLUMNS)])
-        rows.append(["95%", *(_interval(result["interval"][name]) for name in COLUMNS)])
+        rows.append([f"**{scorer}**", *(percent(result[name]) for name in COLUMNS)])
+        rows.append(["95%", *(interval(result["interval"][name]) for name in COLUMNS)])
         rows.append(["ties", *(str(result["num_ties"][name]) for name in COLUMNS)])
     return _table(rows)
 
 
-def _notes(results: Mapping[str, Any]) -> list[str]:
-    notes = []
+def notes(results: Mapping[str, Any]) -> list[str]:
+    """Say what a reader of the table has to know: missing subsets, ties, rewards that are not finite, skipped pairs.
+
+    Args:
+        results (`Mapping`): What `summarise` returns.
+    """
+    found = []
     missing = results["accuracies"]["model"]["missing_subsets"]
     if missing:
-        notes.append(f"- No pairs of {', '.join(missing)}: the averages run over the other subsets.")
+        found.append(f"No pairs of {', '.join(missing)}: the averages run over the other subsets.")
     for scorer, result in results["accuracies"].items():
-        for criterion, column in _CRITERION_COLUMNS.items():
+        for criterion, column in CRITERION_COLUMNS.items():
             total, ties = result["num_pairs"][column], result["num_ties"][column]
             if ties:
-                split = _percent((result["num_correct"][column] + ties / 2) / total)
-                notes.append(f"- {scorer}: {ties} of {total} {criterion} pairs tie; {split} if ties are split.")
+                split = percent((result["num_correct"][column] + ties / 2) / total)
+                found.append(f"{scorer}: {ties} of {total} {criterion} pairs tie; {split} if ties are split.")
         if invalid := result["num_invalid"]["overall_micro"]:
-            notes.append(f"- {scorer}: {invalid} pairs have a reward that is not finite, counted as wrong.")
+            found.append(f"{scorer}: {invalid} pairs have a reward that is not finite, counted as wrong.")
     if results["skipped"]:
-        notes.append(
-            f"- {len(results['skipped'])} pairs could not be scored and count nowhere; skipped.jsonl says why."
-        )
-    return notes
+        found.append(f"{len(results['skipped'])} pairs could not be scored and count nowhere; skipped.jsonl says why.")
+    return found
 
 
 def _synthesizer_table(results: Mapping[str, Any]) -> str:
@@ -205,7 +238,7 @@ def _synthesizer_table(results: Mapping[str, Any]) -> str:
     table = [["criterion", "synthesizer", "pairs", *scorers]]
     for row in rows:
         name = row["synthesizer"] + (" (left out)" if row["synthesizer"] in (left_out or ()) else "")
-        cells = (f"{_percent(row[scorer]['accuracy'])} ({_interval(row[scorer]['interval'])})" for scorer in scorers)
+        cells = (f"{percent(row[scorer]['accuracy'])} ({interval(row[scorer]['interval'])})" for scorer in scorers)
         table.append([row["criterion"], name, str(row["num_pairs"]), *cells])
     if left_out is None:
         marked = "Without a training split it is not known which of them training left out."
@@ -224,11 +257,13 @@ def _timing_line(timing: Mapping[str, Any]) -> str:
     )
 
 
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """Write a share of 0-1 in percent, two decimals."""
     return _ABSENT if value is None else f"{100 * value:.2f}"
 
 
-def _interval(bounds: Sequence[float] | None) -> str:
+def interval(bounds: Sequence[float] | None) -> str:
+    """Write the two bounds of a share in percent, one decimal."""
     return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}"
 
 
@@ -240,65 +275,3 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
     ]
     lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(lines)
-
-
-def plot_rewards(records: Labels, path: Path) -> None:
-    """Draw the rewards of both sides by subset, as densities and as boxes (Figure 4c and d of the paper).
-
-    Args:
-        records (`Sequence[Mapping]`): `subset`, `chosen` and `rejected` of each pair.
-        path (`Path`): The PNG to write; it appears when it is complete.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    present = [name for name in SUBSETS if any(record["subset"] == name for record in records)]
-    figure = Figure(figsize=(12, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    densities, boxes = figure.subplots(1, 2, sharey=True)
-    for number, side in enumerate(SIDES):
-        values = [_finite(record[side] for record in records if record["subset"] == name) for name in present]
-        _draw_densities(densities, values, side, ("low", "high")[number])
-        _draw_boxes(boxes, values, side, 0.4 * (number - 0.5))
-    for axes, title in ((densities, "Density"), (boxes, "Median, quartiles and 5-95% range")):
-        axes.set_title(title)
-        axes.set_xticks(range(len(present)), [_TITLES[name] for name in present])
-        axes.grid(axis="y", alpha=0.3)
-    densities.set_ylabel("reward")
-    densities.legend(handles=_legend_handles(), loc="best")
-    unfinished = path.with_name(f".{path.name}.tmp")
-    figure.savefig(unfinished, format="png", dpi=150)
-    unfinished.replace(path)
-
-
-def _finite(values: Any) -> np.ndarray:
-    array = np.array(list(values), dtype=np.float64)
-    return array[np.isfinite(array)]
-
-
-def _draw_densities(axes: Any, values: Sequence[np.ndarray], side: str, half: str) -> None:
-    # A density needs two different values.
-    drawn = {position: array for position, array in enumerate(values) if len(np.unique(array)) > 1}
-    if not drawn:
-        return
-    violins = axes.violinplot(
-        list(drawn.values()), list(drawn), widths=0.8, showextrema=False, showmedians=True, side=half
-    )
-    for body in violins["bodies"]:
-        body.set(facecolor=_SIDE_COLORS[side], alpha=0.6)
-    violins["cmedians"].set_color(_SIDE_COLORS[side])
-
-
-def _draw_boxes(axes: Any, values: Sequence[np.ndarray], side: str, offset: float) -> None:
-    positions = [position + offset for position in range(len(values))]
-    boxes = axes.boxplot(values, positions=positions, widths=0.3, whis=(5, 95), showfliers=False, patch_artist=True)
-    for box in boxes["boxes"]:
-        box.set(facecolor=_SIDE_COLORS[side], alpha=0.6)
-    for median in boxes["medians"]:
-        median.set_color("black")
-
-
-def _legend_handles() -> list[Any]:
-    from matplotlib.patches import Patch
-
-    return [Patch(facecolor=color, alpha=0.6, label=side) for side, color in _SIDE_COLORS.items()]

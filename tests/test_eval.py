@@ -1,5 +1,8 @@
+import dataclasses
 import io
 import json
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -325,6 +328,43 @@ def test_a_damaged_line_in_the_middle_is_reported_not_dropped(tmp_path):
         records.JsonLines(tmp_path / "log.jsonl").read()
 
 
+def test_a_page_is_written_from_a_finished_run_beside_another_one_and_a_training_log(run, tmp_path, capsys):
+    _, out = run("--no_baselines")
+    other = tmp_path / "other"
+    shutil.copytree(out, other)
+    history = [{"step": 10, "mean_reward": 0.5, "margin": 1.0}]
+    log = tmp_path / "run.json"
+    log.write_text(json.dumps({"training": {"center_rewards_coefficient": 0.01}, "history": history}))
+    StubScorer.num_scored = 0
+    run("--report", "--compare", str(other), "--training", str(log))
+    assert StubScorer.num_scored == 0
+    assert f"Page: {out / 'report' / 'index.html'}" in capsys.readouterr().out
+    report = json.loads((out / "report" / "report.json").read_text())
+    assert [row["kind"] for row in report["scorers"]] == ["model", "compared", "baseline", "baseline"]
+    assert report["comparisons"][0]["difference"] == 0
+    assert report["training"][0]["train"] == [{"step": 10, "chosen": 1.0, "rejected": 0.0, "margin": 1.0}]
+    assert (out / "report" / "index.html").read_text().count("data:audio/ogg;base64,") == 8 * 4
+
+
+def test_the_page_and_what_it_compares_can_be_asked_for_in_the_yaml(run, tmp_path):
+    _, out = run("--no_baselines")
+    shutil.copytree(out, tmp_path / "other")
+    config = tmp_path / "eval.yaml"
+    config.write_text(f"report: true\nembed_audio: none\ncompare:\n- {tmp_path / 'other'}\n")
+    run("--config", str(config))
+    page = (out / "report" / "index.html").read_text()
+    assert "audio is switched off" in page
+    assert str(tmp_path / "other") in page
+
+
+def test_what_only_the_page_shows_needs_the_page_and_is_checked_before_anything_is_scored(run, tmp_path):
+    with pytest.raises(ValueError, match="shown on the page alone: add --report"):
+        run("--compare", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="has no scores.jsonl; compare takes output_dirs"):
+        run("--report", "--compare", str(tmp_path))
+    assert StubScorer.num_scored == 0
+
+
 def test_help_does_not_load_torch():
     code = (
         "import runpy, sys\n"
@@ -335,3 +375,14 @@ def test_help_does_not_load_torch():
         "    assert not {'torch', 'datasets'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+
+
+def test_the_guide_names_every_flag_and_its_python_runs():
+    guide = (ROOT / "docs" / "evaluation.md").read_text()
+    for field in dataclasses.fields(evaluation.EvalArguments):
+        assert f"`--{field.name}" in guide, field.name
+    (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    found = {}
+    exec(compile(example, "evaluation.md", "exec"), found)
+    assert found["temperature"] > 0
+    assert found["found"]["num_only_first"] == 1

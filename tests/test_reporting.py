@@ -3,6 +3,7 @@ import pytest
 
 from sdiareward import reporting
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS
+from sdiareward.report import figures
 
 
 def label(number, subset, synthesizer="known", group=None):
@@ -95,11 +96,11 @@ def test_the_figure_is_drawn_for_constant_single_and_missing_values(tmp_path):
     records = [{"subset": "wild", "chosen": value, "rejected": -value} for value in generator.normal(1, 1, 50)]
     records += [{"subset": "scripted", "chosen": 1.0, "rejected": float("nan")}]
     records += [{"subset": "colloquialness", "chosen": 2.0, "rejected": 0.5}] * 3
-    reporting.plot_rewards(records, tmp_path / "rewards.png")
+    figures.plot_rewards(records, tmp_path / "rewards.png")
     assert (tmp_path / "rewards.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["rewards.png"]
 
 
 def test_every_column_has_a_title():
-    assert list(reporting._TITLES) == list(COLUMNS)
-    assert set(SUBSETS) <= set(reporting._TITLES)
+    assert list(reporting.TITLES) == list(COLUMNS)
+    assert set(SUBSETS) <= set(reporting.TITLES)

@@ -1,0 +1,191 @@
+"""Write the page of an evaluation: one HTML file with everything in it, its figures and its numbers beside it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..esdr_accuracy.pairwise import COLUMNS
+from ..records import write_file
+from ..reporting import ALL_LEFT_OUT, ALL_SEEN, TITLES
+from .captions import describe_figures
+from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report
+from .examples import EmbedAudio, describe_lowest
+from .figures import draw_figures
+from .inputs import Evaluation, TrainingRun, check_same_pairs
+
+
+if TYPE_CHECKING:
+    import datasets
+
+_FOLDER = Path(__file__).resolve().parent
+_MINUS = "−"
+_ABSENT = "none"
+SECTIONS = {
+    "accuracy": "Accuracy",
+    "synthesizers": "By synthesizer",
+    "categories": "By source and category",
+    "rewards": "Rewards",
+    "training": "Training",
+    "calibration": "Calibration",
+    "margins": "Margins",
+    "comparison": "Comparison",
+    "examples": "Lowest margins",
+    "left-out": "Left out",
+    "provenance": "How this was made",
+}
+
+
+def write_page(
+    folder: str | Path,
+    results: Mapping[str, Any],
+    pairs: datasets.Dataset,
+    labels: Sequence[Mapping[str, Any]],
+    by_scorer: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    *,
+    others: Sequence[Evaluation] = (),
+    training: Sequence[TrainingRun] = (),
+    embed_audio: EmbedAudio = "open",
+) -> Path:
+    """Write `report/index.html`, `report/report.json` and `report/*.png`; the same results give the same bytes.
+
+    Args:
+        folder (`str` or `Path`): The evaluation's output_dir.
+        results (`Mapping`): What `eval.py` writes as `results.json`.
+        pairs (`datasets.Dataset`): The scored pairs as `pairs.load_pairs` gives them.
+        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each.
+        by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, `"text"`) and `pair_id`: `chosen` and `rejected`.
+        others (`Sequence[Evaluation]`): Other evaluations of the same pairs to compare with.
+        training (`Sequence[TrainingRun]`): Training runs to show.
+        embed_audio (`"open"`, `"all"` or `"none"`, *optional*, defaults to `"open"`): Which recordings the page plays:
+            those under licences that let anyone pass them on, all, or none.
+
+    Returns:
+        `Path`: The page.
+
+    Raises:
+        ValueError: Another evaluation lacks pairs of this one.
+    """
+    for other in others:
+        check_same_pairs(other, [label["pair_id"] for label in labels], results["config"]["nan"])
+    records = _add_columns(pairs, labels)
+    examples = describe_lowest(pairs, records, by_scorer["model"], embed_audio)
+    report = build_report(results, records, by_scorer, others, training, examples.rows)
+    target = Path(folder) / "report"
+    target.mkdir(parents=True, exist_ok=True)
+    scored = [{**record, **by_scorer["model"][record["pair_id"]]} for record in records]
+    figures = draw_figures(report, scored, target)
+    for stale in {path.stem for path in target.glob("*.png")} - set(figures):
+        (target / f"{stale}.png").unlink()
+    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
+    write_file(target / "report.json", text + "\n")
+    page = render_page(report, {name: (target / f"{name}.png").read_bytes() for name in figures}, examples.clips)
+    write_file(target / "index.html", page)
+    return target / "index.html"
+
+
+def _add_columns(pairs: datasets.Dataset, labels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the labels with the columns that the metric does not need but the page shows."""
+    names = [name for name in (*TAXONOMY, "language", "license") if name in pairs.column_names]
+    rows = list(pairs.select_columns(names)) if names else [{}] * len(labels)
+    return [{**row, **label} for row, label in zip(rows, labels, strict=True)]
+
+
+def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: Mapping[str, str]) -> str:
+    """Render the page from its numbers.
+
+    Args:
+        report (`Mapping`): What `content.build_report` returns.
+        figures (`Mapping[str, bytes]`): PNG files by the name of the figure.
+        clips (`Mapping[str, str]`): Data URIs of the examples' recordings.
+
+    Returns:
+        `str`: HTML that requests nothing; whatever comes from data is escaped.
+    """
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "percent": _percent,
+        "interval": _interval,
+        "number": _number,
+        "signed": _signed,
+        "points": _points,
+        "p_value": _p_value,
+    }
+    texts = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
+    descriptions = describe_figures(report)
+    page = environment.get_template("page.html").render(
+        report=report,
+        figures={name: {**descriptions[name], **_picture(data)} for name, data in figures.items()},
+        clips=clips,
+        sections=SECTIONS.items(),
+        columns=COLUMNS,
+        titles=TITLES,
+        scorer_titles={scorer["name"]: scorer["title"] for scorer in report["scorers"]},
+        sums=(ALL_SEEN, ALL_LEFT_OUT),
+        min_pairs=MIN_PAIRS,
+        min_groups=MIN_GROUPS,
+        settings=_settings(report),
+        style=Markup(texts["page.css"]),
+        script=Markup(texts["page.js"]),
+        style_hash=_hash(texts["page.css"]),
+        script_hash=_hash(texts["page.js"]),
+    )
+    return page + "\n"
+
+
+def _picture(data: bytes) -> dict[str, Any]:
+    """Return a PNG's data URI, width and height, which stand in its header."""
+    width, height = struct.unpack(">II", data[16:24])
+    return {"uri": f"data:image/png;base64,{base64.b64encode(data).decode()}", "width": width, "height": height}
+
+
+def _hash(text: str) -> str:
+    """Return what a content security policy lets a style or script run by."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _settings(report: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return what the run depended on as rows of a table."""
+    rows = [("run", json.dumps(report["run"], ensure_ascii=False)), *report["config"].items()]
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version)
+    machine = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
+    found = {"versions": versions, "python": report["python"], "machine": machine, "git": report["git_revision"]}
+    return [*((name, value) for name, value in rows if value is not None), *found.items()]
+
+
+def _percent(value: float | None) -> str:
+    return _ABSENT if value is None else f"{100 * value:.2f}"
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}–{100 * bounds[1]:.1f}"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return _ABSENT if value is None else f"{value:.{digits}f}".replace("-", _MINUS)
+
+
+def _signed(value: float | None) -> str:
+    return _ABSENT if value is None else f"{value:+.2f}".replace("-", _MINUS)
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", _MINUS)
+
+
+def _p_value(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"

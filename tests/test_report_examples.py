@@ -1,0 +1,106 @@
+import io
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from sdiareward.report import examples
+
+
+_world = runpy.run_path(str(Path(__file__).with_name("report_world.py")))
+
+
+def lowest(**options):
+    limits = {name: options.pop(name) for name in ("embed_audio", "max_audio_characters") if name in options}
+    pairs = _world["make_pairs"](**options)
+    labels = [{**label, "license": pairs["license"][0]} for label in _world["make_labels"](pairs)]
+    return examples.describe_lowest(pairs, labels, _world["make_scores"](labels), **limits)
+
+
+def clips_of(row):
+    return [clip for side in ("chosen", "rejected") for turn in row[side] for clip in turn["clips"]]
+
+
+def test_the_twenty_lowest_margins_are_shown_turn_by_turn_on_both_sides():
+    found = lowest()
+    margins = [row["margin"] for row in found.rows]
+    assert len(margins) == 20
+    assert margins == sorted(margins)
+    row = found.rows[0]
+    number = int(row["pair_id"].removeprefix("pair-"))
+    assert [turn["role"] for turn in row["chosen"]] == ["user", "assistant"]
+    assert row["rejected"][1]["text"] == f"so, um, hello {number} rejected"
+    assert row["margin"] == row["chosen_reward"] - row["rejected_reward"]
+    assert clips_of(row)[0]["duration_s"] == 0.25
+    assert all(clip["clip"] in found.clips and clip["no_audio"] is None for clip in clips_of(row))
+
+
+@pytest.mark.parametrize(
+    ("license", "expected"),
+    [
+        ("CC-BY-SA-3.0", True),
+        ("CC0-1.0", True),
+        ("Creative Commons Attribution license (reuse allowed)", True),
+        ("GPL-2.0-only", True),
+        ("LicenseRef-Flight-of-the-Amazon-Queen", True),
+        ("LicenseRef-YouTube", False),
+        ("LicenseRef-MELD", False),
+        ("MITRE internal", False),
+        ("unknown", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_only_licences_known_to_let_anyone_pass_recordings_on_count_as_open(license, expected):
+    assert examples.may_be_passed_on(license) is expected
+
+
+def test_a_recording_that_may_not_be_passed_on_is_named_not_embedded_unless_asked_for():
+    closed = lowest(license="LicenseRef-YouTube")
+    assert closed.clips == {}
+    reasons = {clip["no_audio"] for row in closed.rows for clip in clips_of(row)}
+    assert reasons == {"its licence, LicenseRef-YouTube, is not known to let anyone pass it on"}
+    assert len(lowest(license="LicenseRef-YouTube", embed_audio="all").clips) == 80
+    assert lowest(embed_audio="none").clips == {}
+
+
+def test_audio_beyond_the_size_of_a_page_is_named():
+    full = lowest()
+    limit = sum(map(len, full.clips.values())) // 2
+    found = lowest(max_audio_characters=limit)
+    shown = [clip["clip"] for row in found.rows for clip in clips_of(row)]
+    assert 0 < sum(map(len, found.clips.values())) <= limit
+    assert shown[0] is not None
+    assert any(clip["no_audio"] == "the page would become too large" for row in found.rows for clip in clips_of(row))
+
+
+def test_a_recording_that_cannot_be_read_any_more_is_named():
+    pairs = _world["make_pairs"]()
+    labels = _world["make_labels"](pairs)
+
+    def breaking(row):
+        row["chosen"][0]["audio"] = {"bytes": b"not audio", "path": None}
+        return row
+
+    found = examples.describe_lowest(pairs.map(breaking), labels, _world["make_scores"](labels), "all")
+    assert "cannot be decoded" in found.rows[0]["chosen"][0]["clips"][0]["no_audio"]
+
+
+def test_an_encoded_clip_plays_back_and_is_the_same_whenever_it_is_made():
+    tone = (0.3 * np.sin(2 * np.pi * 220 * np.arange(8000) / 16_000)).astype(np.float32)
+    first, second = examples.encode_clip(tone), examples.encode_clip(tone)
+    assert first == second
+    decoded, rate = soundfile.read(io.BytesIO(first))
+    assert rate == 16_000
+    assert abs(len(decoded) - 8000) < 400
+    middle = slice(2000, 6000)
+    assert np.sqrt(np.mean(decoded[middle] ** 2)) == pytest.approx(0.3 / np.sqrt(2), rel=0.15)
+
+
+def test_setting_the_serial_number_keeps_a_stream_that_already_has_it_byte_for_byte():
+    fixed = examples.encode_clip(np.zeros(8000, dtype=np.float32))
+    assert examples.fix_serial_number(fixed) == fixed
+    with pytest.raises(ValueError, match="byte 0 of an Ogg stream begins no page"):
+        examples.fix_serial_number(b"RIFF....")
