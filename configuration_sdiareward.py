@@ -19,6 +19,7 @@ import json
 import math
 from collections.abc import Mapping
 from copy import copy
+from itertools import pairwise
 from typing import Any
 
 from transformers import AutoConfig, Qwen2_5OmniThinkerConfig
@@ -29,6 +30,7 @@ POOLING_MODES = ("mean", "attention", "last_token")
 OFFICIAL_MAX_TURN_S = 300.0
 # Configurations of a thinker and of a full Qwen2.5-Omni, which holds a thinker's.
 FOREIGN_MODEL_TYPES = ("qwen2_5_omni_thinker", "qwen2_5_omni")
+CALIBRATION_KEYS = ("subsets", "quantiles", "quantiles_by_criterion", "num_pairs", "prompt_version", "data")
 # Where an exported checkpoint keeps the fields that its layout has no place for.
 OWN_FIELDS_KEY = "sdiareward"
 
@@ -82,6 +84,8 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds of each turn that the model hears; the rest is cut.
         sampling_rate (`int`, *optional*, defaults to 16000): Rate of the audio behind the mel features, in Hz.
         reward_scale (`float`, *optional*, defaults to 1.0): Positive factor on the output of the score head.
+        calibration (`dict`, *optional*): What makes rewards of different domains comparable, as `calibration.fit`
+            gives it. It is applied only where a caller asks for it; the reward itself stays as it is.
         kwargs: Fields of `Qwen2_5OmniThinkerConfig`. `num_labels` is always 1.
 
     Raises:
@@ -101,6 +105,7 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
     max_turn_s: float | int = 30.0
     sampling_rate: int = 16_000
     reward_scale: float | int = 1.0
+    calibration: dict[str, Any] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.vision_config = dict(_SMALLEST_VISION_CONFIG)
@@ -154,6 +159,8 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
             raise ValueError(
                 f"reward_scale is {self.reward_scale!r}; give a positive finite factor, 1.0 to change nothing."
             )
+        if self.calibration is not None:
+            validate_calibration(self.calibration)
 
     @classmethod
     def _from_foreign(cls, config_dict: Mapping[str, Any]) -> SDiaRewardConfig:
@@ -215,8 +222,64 @@ def validate_max_turn_s(max_turn_s: Any) -> None:
         raise ValueError(f"max_turn_s is {max_turn_s!r}; give a positive number of seconds, such as 30.0.")
 
 
+def validate_calibration(calibration: Any) -> None:
+    """Raise unless a calibration has every parameter that applying it needs.
+
+    Args:
+        calibration (`dict`): `subsets` (by name: `offset`, `temperature`, `num_pairs`), `quantiles` (of the rewards of
+            a reference set, at equal steps from the smallest to the largest), `quantiles_by_criterion`, `num_pairs`,
+            `prompt_version` and `data` (which pairs).
+
+    Raises:
+        ValueError: A part is missing or has a value outside its range.
+    """
+    missing = [key for key in CALIBRATION_KEYS if not isinstance(calibration, Mapping) or key not in calibration]
+    if missing:
+        raise ValueError(f"calibration lacks {', '.join(missing)}; make it with sdiareward calibrate.")
+    for key in ("subsets", "quantiles_by_criterion", "data"):
+        if not isinstance(calibration[key], Mapping):
+            raise ValueError(f"calibration: {key} is {calibration[key]!r}; it must be a mapping.")
+    for name, parameters in calibration["subsets"].items():
+        _validate_subset(name, parameters)
+    for name, table in {"quantiles": calibration["quantiles"], **calibration["quantiles_by_criterion"]}.items():
+        _validate_quantiles(name, table)
+    num_pairs, prompt_version = calibration["num_pairs"], calibration["prompt_version"]
+    if not _is_count(num_pairs) or not isinstance(prompt_version, str):
+        raise ValueError(
+            f"calibration: num_pairs is {num_pairs!r} and prompt_version is {prompt_version!r}; they must be a "
+            "positive whole number and a string."
+        )
+
+
+def _validate_subset(name: Any, parameters: Any) -> None:
+    if not (
+        isinstance(parameters, Mapping)
+        and _is_finite(parameters.get("offset"))
+        and _is_positive_finite(parameters.get("temperature"))
+        and _is_count(parameters.get("num_pairs"))
+    ):
+        raise ValueError(
+            f"calibration of subset {name!r} is {parameters!r}; it needs a finite offset, a positive finite "
+            "temperature and a positive num_pairs."
+        )
+
+
+def _validate_quantiles(name: Any, table: Any) -> None:
+    is_table = isinstance(table, (list, tuple)) and len(table) > 1 and all(map(_is_finite, table))
+    if not is_table or any(low > high for low, high in pairwise(table)):
+        raise ValueError(f"calibration: {name} is {table!r}; give two or more finite rewards in ascending order.")
+
+
 def _is_positive_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return _is_finite(value) and value > 0
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 SDiaRewardConfig.register_for_auto_class()

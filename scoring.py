@@ -8,7 +8,7 @@ computed once a batch, each distinct clip is encoded once, and the next batches 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from .batching import Segment, plan_batches, share_beginnings
+from .calibration import Calibration
 from .configuration_sdiareward import name_prompts, validate_prompts
 from .modeling_sdiareward import SDiaRewardModel
 from .packing import encode_clips, pool_packed, run_packed
@@ -154,6 +155,9 @@ class Scorer:
         dialogues: Sequence[Any],
         criterion: str | Sequence[str] = "joint",
         groups: Sequence[Hashable] | None = None,
+        *,
+        calibrated: bool = False,
+        subsets: str | Sequence[str] | None = None,
     ) -> list[float]:
         """Return the reward of each dialogue, in the order given; higher is better.
 
@@ -161,8 +165,10 @@ class Scorer:
             dialogues (`list[list[dict]]`): Messages of each dialogue, as the processor takes them.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
             groups (`list`, *optional*): A value for each dialogue; those of equal value are computed together.
+            calibrated (`bool`, *optional*, defaults to `False`): As in `iter_scores`.
+            subsets (`str` or `list[str]`, *optional*): As in `iter_scores`.
         """
-        rewards = dict(self.iter_scores(dialogues, criterion, groups=groups))
+        rewards = dict(self.iter_scores(dialogues, criterion, groups=groups, calibrated=calibrated, subsets=subsets))
         return [rewards[index] for index in range(len(dialogues))]
 
     def iter_scores(
@@ -173,6 +179,8 @@ class Scorer:
         groups: Sequence[Hashable] | None = None,
         skipped: MutableMapping[int, str] | None = None,
         progress: bool = False,
+        calibrated: bool = False,
+        subsets: str | Sequence[str] | None = None,
     ) -> Iterator[tuple[int, float]]:
         """Yield `(index, reward)` as each batch is done, longer dialogues before shorter ones.
 
@@ -185,13 +193,29 @@ class Scorer:
             skipped (`dict[int, str]`, *optional*): Where to put the reason for each dialogue that cannot be used, by
                 its index; without it the first one raises.
             progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            calibrated (`bool`, *optional*, defaults to `False`): Instead of rewards give what the checkpoint's
+                `calibration` makes of them: without `subsets` the share of a reference set's rewards that are lower.
+            subsets (`str` or `list[str]`, *optional*): With `calibrated`, the subset of all dialogues or of each:
+                gives log-odds by the subset's offset and temperature.
 
         Raises:
-            ValueError: There are not as many criteria or groups as dialogues, or a dialogue cannot be used.
+            ValueError: There are not as many criteria, groups or subsets as dialogues, a dialogue cannot be used, or
+                the model has no calibration, or none for a subset.
             OSError: A recording cannot be read.
         """
+        value_of = self._calibrate(one_for_each(criterion, len(dialogues)), calibrated, subsets)
         found = self.iter_features(dialogues, criterion, groups=groups, skipped=skipped, progress=progress)
-        return ((index, features.reward) for index, features in found)
+        return ((index, value_of(index, features.reward)) for index, features in found)
+
+    def _calibrate(
+        self, criteria: list[str], calibrated: bool, subsets: str | Sequence[str] | None
+    ) -> Callable[[int, float], float]:
+        """Return what makes the value to give of a dialogue's index and reward."""
+        if calibrated:
+            return Calibration.of(self.model.config).for_each(criteria, subsets)
+        if subsets is not None:
+            raise ValueError("subsets are for calibrated rewards; give calibrated=True too, or leave them out.")
+        return lambda index, reward: reward
 
     def iter_features(
         self,

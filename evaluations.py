@@ -1,0 +1,56 @@
+"""Read what a finished evaluation left in its folder, for what is made from its scores afterwards."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .pairs import SIDES
+from .records import JsonLines
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Hold a finished evaluation.
+
+    Args:
+        folder (`Path`): Its `output_dir`.
+        scores (`list[dict]`): Labels, `chosen`, `rejected` and `margin` of each pair that was scored.
+        run (`dict`): What the scores depend on: `model`, `split`, fingerprint of the `pairs`, ...
+        config (`dict`): The arguments of `eval.py`.
+    """
+
+    folder: Path
+    scores: list[dict[str, Any]]
+    run: dict[str, Any]
+    config: dict[str, Any]
+
+
+def read_evaluation(folder: str | Path) -> Evaluation:
+    """Read an evaluation that `eval.py` finished.
+
+    Args:
+        folder (`str` or `Path`): Its `output_dir`.
+
+    Raises:
+        FileNotFoundError: The folder holds no evaluation, or one that is not finished.
+        ValueError: A reward is not finite, or no pair was scored.
+    """
+    folder = Path(folder)
+    for name in ("scores.jsonl", "results.json", "run.json"):
+        # Results come last, so a folder that has them is complete.
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder}: has no {name}; give the output_dir of a finished evaluation.")
+    scores = JsonLines(folder / "scores.jsonl").read()
+    if not scores:
+        raise ValueError(f"{folder}: scores.jsonl holds no pair; evaluate at least one.")
+    for record in scores:
+        if not all(math.isfinite(record[side]) for side in SIDES):
+            raise ValueError(
+                f"{folder}: pair {record['pair_id']} has a reward that is not finite; take its line out of the file."
+            )
+    run, results = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("run.json", "results.json"))
+    return Evaluation(folder, scores, run, results.get("config", {}))

@@ -1,0 +1,64 @@
+"""Finished evaluations and pairs of tones, for the tests of human verification and of calibration."""
+
+import io
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import soundfile
+
+
+RATE = 16_000
+
+
+def make_score(number, margin, subset="semi_wild", group=None, criterion=None, chosen=None):
+    chosen = margin if chosen is None else chosen
+    return {
+        "pair_id": f"pair-{number:03d}",
+        "criterion": criterion or ("colloquialness" if subset == "colloquialness" else "modality"),
+        "subset": subset,
+        "source": "made_up",
+        "synthesizer": "tones",
+        "group_id": group or f"recording-{number}",
+        "chosen": chosen,
+        "rejected": chosen - margin,
+        "margin": margin,
+    }
+
+
+def write_evaluation(folder, scores, run=None, dataset=None):
+    """Write what eval.py leaves of a finished run."""
+    folder.mkdir(parents=True)
+    (folder / "scores.jsonl").write_text("".join(json.dumps(score) + "\n" for score in scores))
+    identity = {"model": "some/model (0123)", "dtype": None, "split": "test", "pairs": "abcd", **(run or {})}
+    (folder / "run.json").write_text(json.dumps(identity))
+    (folder / "results.json").write_text(json.dumps({"config": {"dataset": dataset, "dataset_name": None}}))
+    return folder
+
+
+def tone(frequency_hz, duration_s=0.2):
+    time_s = np.arange(round(duration_s * RATE)) / RATE
+    return (0.3 * np.sin(2 * np.pi * frequency_hz * time_s)).astype(np.float32)
+
+
+def _turns(texts, frequencies_hz):
+    turns = []
+    for index, (text, frequency_hz) in enumerate(zip(texts, frequencies_hz, strict=True)):
+        buffer = io.BytesIO()
+        soundfile.write(buffer, tone(frequency_hz), RATE, format="WAV", subtype="PCM_16")
+        audio = {"bytes": buffer.getvalue(), "path": None}
+        turns.append({"role": ("user", "assistant")[index % 2], "text": text, "audio": audio})
+    return turns
+
+
+def write_pairs(path, scores, words_of=lambda score: score["pair_id"]):
+    """Write a Parquet file: both sides begin with the same turn; chosen replies sound low, rejected ones high."""
+    rows = []
+    for number, score in enumerate(scores):
+        texts = ("well, hello", f"{words_of(score)} <b>&amp;")
+        sides = {"chosen": _turns(texts, (300, 400 + number)), "rejected": _turns(texts, (300, 2000 + number))}
+        labels = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
+        rows.append({**{name: score[name] for name in labels}, **sides})
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
