@@ -12,8 +12,10 @@ from .commands import InputError
 
 # Name -> what it does; a module of `commands` for each.
 _COMMANDS = {
+    "calibrate": "make rewards of different domains comparable",
     "convert": "write a released checkpoint of the authors as one of ours",
     "export": "write a checkpoint in the layout of the authors' code or of vLLM",
+    "human": "let people rate pairs blindly, and measure agreement",
     "score": "score one dialogue, two and their margin, or a data set",
 }
 

@@ -1,0 +1,130 @@
+"""`sdiareward human`: draw pairs for people to rate blindly, rate them on a local page, score the answers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from . import InputError
+
+
+if TYPE_CHECKING:
+    from ..human_page.server import RatingSession
+
+_SIZES = {
+    "high": "correctly ordered pairs with large margins",
+    "low": "correctly ordered pairs with the smallest margins",
+    "random": "pairs from all the rest",
+    "wrong": "pairs that the model orders wrongly",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's own commands to its parser."""
+    steps = parser.add_subparsers(required=True, metavar="STEP", dest="step")
+    _add_sample(steps.add_parser("sample", help="draw a study from a finished evaluation", allow_abbrev=False))
+    _add_rate(steps.add_parser("rate", help="open a study for one rater on a local page", allow_abbrev=False))
+    _add_score(steps.add_parser("score", help="compute agreement from the answers (Table 3)", allow_abbrev=False))
+
+
+def _add_sample(parser: argparse.ArgumentParser) -> None:
+    from ..human_study import SIZES
+
+    parser.set_defaults(do=_sample)
+    parser.add_argument("eval_dir", type=Path, help="output_dir of a finished evaluation, by eval.py")
+    parser.add_argument("--dataset", help="pairs that were evaluated (default: where the evaluation read them)")
+    parser.add_argument("--split", help="of the data set (default: the evaluation's)")
+    parser.add_argument("--name", help="configuration of the data set (default: the evaluation's)")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the study; new or empty")
+    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: %(default)s)")
+    for name, meaning in _SIZES.items():
+        parser.add_argument(f"--{name}", type=_count, default=SIZES[name], help=f"{meaning} (default: %(default)s)")
+    parser.add_argument("--no-tie", action="store_true", help="raters must choose: there is no `cannot tell`")
+
+
+def _add_rate(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(do=_rate)
+    parser.add_argument("study_dir", type=Path, help="folder of the study; key.json need not be in it")
+    parser.add_argument("--rater", required=True, help="who rates; the same name goes on where it stopped")
+    parser.add_argument("--port", type=int, default=0, help="of the page on this machine (default: a free one)")
+
+
+def _add_score(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(do=_score)
+    parser.add_argument("study_dir", type=Path, help="folder of the study, with the raters' files in answers/")
+    parser.add_argument("--key", type=Path, help="the study's key.json, if it is kept elsewhere")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return number
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do one step of a study; return the exit status."""
+    try:
+        return args.do(args)
+    except (OSError, ValueError) as error:
+        raise InputError(str(error)) from error
+
+
+def _sample(args: argparse.Namespace) -> int:
+    from ..evaluations import read_evaluation
+    from ..human_study import sample_study
+    from ..pairs import load_pairs
+
+    evaluation = read_evaluation(args.eval_dir)
+    dataset = args.dataset or evaluation.config.get("dataset")
+    split = args.split or evaluation.run.get("split")
+    if not dataset or not split:
+        raise InputError("the evaluation does not say which pairs it read; name them with --dataset and --split.")
+    pairs = load_pairs(dataset, split, name=args.name or evaluation.config.get("dataset_name"))
+    sizes = {name: getattr(args, name) for name in _SIZES}
+    key = sample_study(evaluation, pairs, args.output, seed=args.seed, sizes=sizes, allow_tie=not args.no_tie)
+    for name, asked in sizes.items():
+        drawn = [truth for truth in key["items"].values() if truth["stratum"] == name]
+        print(_describe(name, drawn, asked))
+    print(f"{args.output}: {len(key['items'])} items; keep key.json away from the raters")
+    return 0
+
+
+def _describe(name: str, drawn: list[dict[str, Any]], asked: int) -> str:
+    parts = [f"{name:<6} {len(drawn):>3}" + (f" of {asked}: there are no more" if len(drawn) < asked else "")]
+    if drawn:
+        counts = sorted(Counter(truth["subset"] for truth in drawn).items())
+        parts.append(", ".join(f"{subset} {count}" for subset, count in counts))
+        parts.append(f"average margin {mean(truth['margin'] for truth in drawn):+.3f}")
+    return "; ".join(parts)
+
+
+def _rate(args: argparse.Namespace) -> int:
+    from ..human_page.server import RatingServer, RatingSession
+
+    session = RatingSession(args.study_dir, args.rater)
+    server = RatingServer(session, args.port)
+    print(f"{server.url} for {args.rater}: {_progress(session)}; Ctrl+C ends", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print(f"sdiareward: {_progress(session)}", file=sys.stderr)
+    finally:
+        server.server_close()
+    return 0
+
+
+def _progress(session: RatingSession) -> str:
+    return f"{len(session.answers)} of {len(session.items)} answered"
+
+
+def _score(args: argparse.Namespace) -> int:
+    from ..human_scoring import render_study, score_study
+
+    results = score_study(args.study_dir, args.key)
+    print(render_study(results), end="")
+    return 0

@@ -1,0 +1,1 @@
+"""A local page on which a person rates the items of a study: `server.py` and what it serves."""
