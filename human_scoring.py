@@ -234,7 +234,7 @@ def measure_raters(choices: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
         `dict`: `krippendorff_alpha` (1 is full agreement, 0 chance), `undefined` (why it is None, if it is),
         `percent_agreement` over all pairs of answers to one item, and `pairs` of raters with their own.
     """
-    pairs = []
+    pairs: list[dict[str, Any]] = []
     for one, other in combinations(choices, 2):
         shared = choices[one].keys() & choices[other].keys()
         equal = sum(choices[one][item] == choices[other][item] for item in shared)

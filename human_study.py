@@ -5,7 +5,7 @@ A study's folder:
 | file | what | who may see it |
 |---|---|---|
 | `study.json` | items in shuffled order: question, shared context, turns of A and B | raters |
-| `audio/*.flac` | every turn, mono, 16 kHz, under a name that says nothing | raters |
+| `audio/*.wav` | every turn, mono, 16 kHz, under a name that says nothing | raters |
 | `answers/RATER.jsonl` | what each rater answered | |
 | `key.json` | pair, stratum, margin and which of A and B is the chosen side | whoever scores, afterwards |
 
@@ -264,12 +264,15 @@ def _write_turns(turns: Sequence[Mapping[str, Any]], item: str, seed: int, folde
 
 
 def _write_clip(array: np.ndarray, item: str, seed: int, folder: Path) -> str:
-    """Write a recording under the hash of its content in this item, so that two items never share a name."""
+    """Write a recording under the hash of its content in this item, so that two items never share a name.
+
+    As WAV: Chromium cannot play FLAC of a fraction of a second, and a turn may be one word.
+    """
     import soundfile
 
     from .audio_sdiareward import SAMPLING_RATE
 
-    name = f"{_neutral(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.flac"
+    name = f"{_neutral(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
     path = folder / AUDIO_FOLDER / name
     if not path.exists():
         soundfile.write(path, array, SAMPLING_RATE, subtype="PCM_16")

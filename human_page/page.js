@@ -54,6 +54,7 @@ function onPlay(audio, entry) {
   started.add(audio);
   current = audio;
   entry.classList.add("playing");
+  entry.scrollIntoView({ block: "nearest" });
   showPlaying();
 }
 
@@ -69,7 +70,7 @@ function isPlaying(part) {
 function showPlaying() {
   for (const button of document.querySelectorAll(".play")) {
     const { part } = button.dataset;
-    button.textContent = `${isPlaying(part) ? "Pause" : "Play"} ${NAMES[part] ?? "the beginning"}`;
+    button.textContent = `${isPlaying(part) ? "Pause" : "Play"} ${NAMES[part] ?? "beginning"}`;
   }
 }
 

@@ -203,17 +203,17 @@ class _Handler(BaseHTTPRequestHandler):
             return
         wanted = _RANGE.fullmatch(self.headers.get("Range", ""))
         if wanted is None or wanted.groups() == ("", ""):
-            self._send(HTTPStatus.OK, content, "audio/flac", {"Accept-Ranges": "bytes"})
+            self._send(HTTPStatus.OK, content, "audio/wav", {"Accept-Ranges": "bytes"})
             return
         first, last = wanted.groups()
         start = int(first) if first else max(len(content) - int(last), 0)
         end = min(int(last) + 1 if first and last else len(content), len(content))
         if start >= end:
             headers = {"Content-Range": f"bytes */{len(content)}"}
-            self._send(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, b"", "audio/flac", headers)
+            self._send(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, b"", "audio/wav", headers)
             return
         headers = {"Accept-Ranges": "bytes", "Content-Range": f"bytes {start}-{end - 1}/{len(content)}"}
-        self._send(HTTPStatus.PARTIAL_CONTENT, content[start:end], "audio/flac", headers)
+        self._send(HTTPStatus.PARTIAL_CONTENT, content[start:end], "audio/wav", headers)
 
     def _fail(self, status: HTTPStatus, reason: str) -> None:
         self._send_json(status, {"error": reason})
