@@ -16,7 +16,7 @@ from ..pairs import SIDES
 from .calibration_content import describe_calibration
 from .comparison import compare
 from .inputs import Evaluation, TrainingRun, is_finite
-from .margins import STRATA, strata
+from .margins import STRATA, WRONG, strata
 from .reliability import equal_mass_bins
 
 
@@ -29,8 +29,8 @@ QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 _BASELINE_TITLES = {"acoustic": "acoustic baseline", "text": "text baseline"}
 # What a baseline above chance means, and the column it says it of.
 _BASELINE_MEANINGS = {
-    "acoustic": ("modality_micro", "hears no words: so much can be told from the sound of channel or voice alone"),
-    "text": ("colloquialness", "hears nothing: so much can be told from the words alone"),
+    "acoustic": ("modality_micro", "It hears no words: that much can be told from channel and voice alone."),
+    "text": ("colloquialness", "It hears nothing: that much can be told from the words alone."),
 }
 
 
@@ -142,7 +142,7 @@ def _notes(
         bounds = accuracies[name]["interval"][column] if name in accuracies else None
         if bounds and bounds[0] > 0.5:
             accuracy = reporting.percent(accuracies[name][column])
-            found.append(f"{titles[name]}: {accuracy} on {reporting.TITLES[column]}. It {meaning}.")
+            found.append(f"{titles[name]}: {accuracy} on {column.replace('_', ' ')}. {meaning}")
     return found
 
 
@@ -224,7 +224,11 @@ def describe_margins(records: Records, scores: Scores, options: Mapping[str, Any
     for name, rows in strata(margins).items():
         by_subset = Counter(records[row]["subset"] for row in rows)
         counts = {subset: by_subset[subset] for subset in SUBSETS if by_subset[subset]}
-        found.append({"name": name, "rule": STRATA[name], **describe(rows), "by_subset": counts})
+        described = describe(rows)
+        if name == WRONG:
+            # It is 0 by choice of the pairs.
+            described |= {"accuracy": None, "interval": None}
+        found.append({"name": name, "rule": STRATA[name], **described, "by_subset": counts})
     bins = [describe(rows) for rows in equal_mass_bins(np.abs(margins)) if len(rows)]
     return {"bins": bins, "strata": found}
 

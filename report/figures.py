@@ -203,8 +203,15 @@ def draw_comparisons(axes: Any, report: Mapping[str, Any]) -> None:
             **_marker_style(number),
             label=TITLES[column],
         )
-    axes.set_yticks(range(len(names)), [f"minus\n{titles[name]}" for name in names])
-    axes.set_ylim(len(names) - 0.4, -0.6)
+    # Names above their rows: beside them they would leave no room for the axis.
+    for position, name in enumerate(names):
+        place = {
+            "transform": axes.get_yaxis_transform(),
+            "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1},
+        }
+        axes.text(0.01, position - 0.36, f"minus {titles[name]}", fontweight="bold", **place)
+    axes.set_yticks([])
+    axes.set_ylim(len(names) - 0.6, -0.6)
     axes.axvline(0, color="black", linewidth=1)
     axes.set(title="Difference in accuracy, 95% interval", xlabel="percentage points")
     _legend_above(axes)

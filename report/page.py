@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,10 +23,13 @@ from .inputs import Evaluation, TrainingRun, check_same_pairs
 
 if TYPE_CHECKING:
     import datasets
+    from markupsafe import Markup
 
 _FOLDER = Path(__file__).resolve().parent
 _MINUS = "−"
-_ABSENT = "none"
+_ABSENT = "n/a"
+# A table and a figure need the short form, a page does not.
+_TITLES = {**TITLES, "colloquialness": "colloquialness"}
 SECTIONS = {
     "accuracy": "Accuracy",
     "synthesizers": "By synthesizer",
@@ -124,6 +128,7 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
         "signed": _signed,
         "points": _points,
         "p_value": _p_value,
+        "breakable": _breakable,
     }
     texts = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
     descriptions = describe_figures(report)
@@ -133,7 +138,7 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
         clips=clips,
         sections=SECTIONS.items(),
         columns=COLUMNS,
-        titles=TITLES,
+        titles=_TITLES,
         scorer_titles={scorer["name"]: scorer["title"] for scorer in report["scorers"]},
         sums=(ALL_SEEN, ALL_LEFT_OUT),
         min_pairs=MIN_PAIRS,
@@ -158,13 +163,22 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _settings(report: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what the run depended on as rows of a table."""
-    rows = [("run", json.dumps(report["run"], ensure_ascii=False)), *report["config"].items()]
+    depends_on = {**report["config"], **report["run"]}
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version)
     machine = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     found = {"versions": versions, "python": report["python"], "machine": machine, "git": report["git_revision"]}
-    return [*((name, value) for name, value in rows if value is not None), *found.items()]
+    settings = {name: _in_words(value) for name, value in {**depends_on, **found}.items()}
+    return [(name, value) for name, value in settings.items() if value]
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
 
 
 def _percent(value: float | None) -> str:
@@ -185,6 +199,13 @@ def _signed(value: float | None) -> str:
 
 def _points(value: float) -> str:
     return f"{100 * value:+.1f}".replace("-", _MINUS)
+
+
+def _breakable(text: str) -> Markup:
+    """Let a long name break where its parts end."""
+    from markupsafe import Markup
+
+    return Markup("<wbr>").join(re.split(r"(?<=[/_-])", text))
 
 
 def _p_value(value: float) -> str:

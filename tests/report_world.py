@@ -28,7 +28,7 @@ def make_pairs(text="so, um, hello", license="CC-BY-4.0"):
         subset = SUBSETS[number % 4]
         turns = {
             side: [
-                {"role": role, "text": f"{text} {number} {side}", "audio": clip(4 * number + 2 * half + turn)}
+                {"role": role, "text": f"{text} {number} {side}", "audio": clip((4 * number + 2 * half + turn) % 16)}
                 for turn, role in enumerate(("user", "assistant"))
             ]
             for half, side in enumerate(("chosen", "rejected"))

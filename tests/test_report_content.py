@@ -126,6 +126,7 @@ def test_strata_have_their_margins_and_the_subsets_they_come_from():
     assert (low["mean_margin"], low["accuracy"]) == (-0.1, 0.0)
     assert everything["by_subset"] == {"wild": 2, "scripted": 2}
     assert (wrong["num_pairs"], wrong["mean_margin"], wrong["by_subset"]) == (2, pytest.approx(-0.3), {"scripted": 2})
+    assert wrong["accuracy"] is None
     (only_bin,) = found["bins"]
     assert (only_bin["num_pairs"], only_bin["accuracy"]) == (4, 0.5)
 

@@ -62,17 +62,18 @@ def test_a_recording_that_may_not_be_passed_on_is_named_not_embedded_unless_aske
     assert closed.clips == {}
     reasons = {clip["no_audio"] for row in closed.rows for clip in clips_of(row)}
     assert reasons == {"its licence, LicenseRef-YouTube, is not known to let anyone pass it on"}
-    assert len(lowest(license="LicenseRef-YouTube", embed_audio="all").clips) == 80
+    assert len(lowest(license="LicenseRef-YouTube", embed_audio="all").clips) == 16
     assert lowest(embed_audio="none").clips == {}
 
 
 def test_audio_beyond_the_size_of_a_page_is_named():
-    full = lowest()
-    limit = sum(map(len, full.clips.values())) // 2
+    uris = lowest().clips
+    limit = 5 * sum(map(len, uris.values())) // len(uris)
     found = lowest(max_audio_characters=limit)
-    shown = [clip["clip"] for row in found.rows for clip in clips_of(row)]
-    assert 0 < sum(map(len, found.clips.values())) <= limit
-    assert shown[0] is not None
+    shown = [clip["clip"] for row in found.rows for clip in clips_of(row) if clip["clip"]]
+    # A recording counts as often as it is played.
+    assert 0 < sum(len(uris[key]) for key in shown) <= limit
+    assert 4 <= len(shown) <= 6
     assert any(clip["no_audio"] == "the page would become too large" for row in found.rows for clip in clips_of(row))
 
 
