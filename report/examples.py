@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ..audio_sdiareward import AudioError, read_audio
+from ..audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from ..pairs import SIDES, turns_to_messages
 from .margins import lowest
 
@@ -31,8 +30,9 @@ _OPEN_LICENSES = re.compile(
     re.IGNORECASE,
 )
 _LABELS = ("criterion", "subset", "source", "primary", "secondary", "synthesizer", "language", "license")
-_OGG_URI = "data:audio/ogg;base64,"
-_BIT_REVERSED = bytes(int(f"{value:08b}"[::-1], 2) for value in range(256))
+_URI = "data:audio/mpeg;base64,"
+# Fine enough to hear what a synthesizer did rather than what the coding does.
+_COMPRESSION_LEVEL = 0.4
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Examples:
     Args:
         rows (`list[dict]`): For `report.json`: labels, rewards, and by side the turns with `role`, `text` and `clips`:
             `duration_s`, and `clip` (a key of `clips`) or `no_audio` (why there is none).
-        clips (`dict[str, str]`): OGG/Opus as data URIs by a hash of the samples.
+        clips (`dict[str, str]`): MP3 as data URIs by a hash of the samples.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -66,10 +66,13 @@ def describe_lowest(
             anyone pass them on, `"all"` or `"none"`.
         max_audio_characters (`int`, *optional*): What all data URIs of the page may come to.
     """
+    from tqdm import tqdm
+
     margins = [scores[record["pair_id"]]["chosen"] - scores[record["pair_id"]]["rejected"] for record in records]
     collector = _Collector(embed_audio, max_audio_characters)
     found = Examples(clips=collector.clips)
-    for position in lowest(margins, NUM_EXAMPLES).tolist():
+    positions = lowest(margins, NUM_EXAMPLES).tolist()
+    for position in tqdm(positions, "lowest margins", unit="pair", disable=None):
         record, pair = records[position], pairs[position]
         score = scores[record["pair_id"]]
         found.rows.append(
@@ -114,7 +117,7 @@ class _Collector:
         except (AudioError, FileNotFoundError, TypeError) as error:
             return {"duration_s": None, "clip": None, "no_audio": str(error)}
         clip, reason = self.take(array, license)
-        return {"duration_s": len(array) / 16_000, "clip": clip, "no_audio": reason}
+        return {"duration_s": len(array) / SAMPLING_RATE, "clip": clip, "no_audio": reason}
 
     def take(self, array: np.ndarray, license: str | None) -> tuple[str | None, str | None]:
         """Return the key of the clip, or why it is not taken."""
@@ -123,7 +126,7 @@ class _Collector:
         if self.embed_audio == "open" and not may_be_passed_on(license):
             return None, f"its licence, {license or 'unknown'}, is not known to let anyone pass it on"
         key = hashlib.sha256(array.tobytes()).hexdigest()[:16]
-        uri = self.clips.get(key) or _OGG_URI + base64.b64encode(encode_clip(array)).decode()
+        uri = self.clips.get(key) or _URI + base64.b64encode(encode_clip(array)).decode()
         # A recording that is played twice is in the page twice.
         if len(uri) > self.left_characters:
             return None, "the page would become too large"
@@ -133,39 +136,11 @@ class _Collector:
 
 
 def encode_clip(array: np.ndarray) -> bytes:
-    """Encode speech as OGG/Opus at about 24 kbit/s; the same samples give the same bytes.
+    """Encode speech as MP3 at about 48 kbit/s: what any browser plays, and the same samples give the same bytes.
 
     Args:
         array (`np.ndarray` of shape `(num_samples,)`): 16 kHz mono.
     """
-    from ..dataset_builder.channel import encode_opus
+    from ..dataset_builder.channel import encode
 
-    return fix_serial_number(encode_opus(array))
-
-
-def fix_serial_number(data: bytes) -> bytes:
-    """Set the serial number of an Ogg stream, which libsndfile draws at random, to 1 on every page.
-
-    Raises:
-        ValueError: The data are not Ogg.
-    """
-    pages, start = [], 0
-    while start < len(data):
-        if data[start : start + 4] != b"OggS":
-            raise ValueError(f"byte {start} of an Ogg stream begins no page; it is damaged or of another format.")
-        num_segments = data[start + 26]
-        body = start + 27 + num_segments
-        end = body + sum(data[start + 27 : body])
-        page = bytearray(data[start:end])
-        page[14:18] = (1).to_bytes(4, "little")
-        page[22:26] = bytes(4)
-        page[22:26] = _ogg_crc(bytes(page)).to_bytes(4, "little")
-        pages.append(bytes(page))
-        start = end
-    return b"".join(pages)
-
-
-def _ogg_crc(page: bytes) -> int:
-    """Return Ogg's checksum: zlib's polynomial, but highest bit first and nothing inverted."""
-    reflected = zlib.crc32(page.translate(_BIT_REVERSED), 0xFFFFFFFF) ^ 0xFFFFFFFF
-    return int(f"{reflected:032b}"[::-1], 2)
+    return encode(array, SAMPLING_RATE, "MP3", "MPEG_LAYER_III", _COMPRESSION_LEVEL)

@@ -343,7 +343,7 @@ def test_a_page_is_written_from_a_finished_run_beside_another_one_and_a_training
     assert [row["kind"] for row in report["scorers"]] == ["model", "compared", "baseline", "baseline"]
     assert report["comparisons"][0]["difference"] == 0
     assert report["training"][0]["train"] == [{"step": 10, "chosen": 1.0, "rejected": 0.0, "margin": 1.0}]
-    assert (out / "report" / "index.html").read_text().count("data:audio/ogg;base64,") == 8 * 4
+    assert (out / "report" / "index.html").read_text().count("data:audio/mpeg;base64,") == 8 * 4
 
 
 def test_the_page_and_what_it_compares_can_be_asked_for_in_the_yaml(run, tmp_path):

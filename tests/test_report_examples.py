@@ -95,13 +95,6 @@ def test_an_encoded_clip_plays_back_and_is_the_same_whenever_it_is_made():
     assert first == second
     decoded, rate = soundfile.read(io.BytesIO(first))
     assert rate == 16_000
-    assert abs(len(decoded) - 8000) < 400
-    middle = slice(2000, 6000)
-    assert np.sqrt(np.mean(decoded[middle] ** 2)) == pytest.approx(0.3 / np.sqrt(2), rel=0.15)
-
-
-def test_setting_the_serial_number_keeps_a_stream_that_already_has_it_byte_for_byte():
-    fixed = examples.encode_clip(np.zeros(8000, dtype=np.float32))
-    assert examples.fix_serial_number(fixed) == fixed
-    with pytest.raises(ValueError, match="byte 0 of an Ogg stream begins no page"):
-        examples.fix_serial_number(b"RIFF....")
+    assert len(decoded) == 8000
+    middle = slice(1000, 7000)
+    assert np.abs(decoded - tone)[middle].max() < 0.02
