@@ -71,8 +71,8 @@ def doubts_about(evaluation: Evaluation, checkpoint: str | Path) -> list[str]:
         doubts.append("this is the test split: calibrate on validation, or report calibrated numbers on other pairs")
     if fingerprint_model(str(checkpoint)) not in evaluation.run.get("model", ""):
         doubts.append(
-            f"the scores are of {evaluation.run.get('model')}, and a file of {checkpoint} is another: make sure that "
-            "the weights are the same"
+            f"the scores are of {evaluation.run.get('model')}, and {checkpoint} is not the same file by file: make "
+            "sure that the weights are"
         )
     subsets = [record["subset"] for record in evaluation.scores]
     few = [f"{name} ({subsets.count(name)})" for name in sorted(set(subsets)) if subsets.count(name) < _FEW_PAIRS]

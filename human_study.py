@@ -161,15 +161,22 @@ def sample_study(
     if not any(strata.values()):
         raise ValueError("no pair is drawn: ask for at least one pair of a stratum that the evaluation has.")
     key = _make_key(strata, evaluation, seed, sizes)
+    _write_study(target, key, pairs, row_of, allow_tie)
+    return key
+
+
+def _write_study(
+    target: Path, key: Mapping[str, Any], pairs: datasets.Dataset, row_of: Mapping[str, int], allow_tie: bool
+) -> None:
+    """Write all files of a study into its folder, which appears when it is complete."""
     unfinished = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     (unfinished / AUDIO_FOLDER).mkdir(parents=True)
     items = _write_items(key, pairs, row_of, unfinished)
     study = {"study": key["study"], "allow_tie": allow_tie, "items": items}
-    write_file(unfinished / STUDY_FILE, json.dumps(study, indent=1, ensure_ascii=False) + "\n")
-    write_file(unfinished / KEY_FILE, json.dumps(key, indent=1, ensure_ascii=False) + "\n")
+    for name, content in ((STUDY_FILE, study), (KEY_FILE, key)):
+        write_file(unfinished / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     unfinished.replace(target)
-    return key
 
 
 def _rows(evaluation: Evaluation, pairs: datasets.Dataset) -> dict[str, int]:
