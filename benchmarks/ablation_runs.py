@@ -1,0 +1,356 @@
+"""The runs of an ablation: heads on cached features, and short trainings through the backbone; each done once.
+
+A run is found by a hash of its settings: what it trains, on which features of which weights, on which pairs, with
+which options. A finished one is a line of JSON; whatever was cut short begins again.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+from transformers import PrinterCallback, TrainerCallback
+from trl import RewardConfig
+
+from benchmarks.ablation_features import Backbone
+from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy
+from sdiareward.head_training import FeatureCollator
+from sdiareward.pair_scores import score_with_model
+from sdiareward.pairs import load_pairs
+from sdiareward.records import JsonLines, describe_pairs
+from sdiareward.scoring import Scorer
+from sdiareward.train import TrainArguments, train
+from sdiareward.trainer import SDiaRewardTrainer
+
+
+# Orders of the pairs are drawn with seed + epoch: neighbouring seeds would share most of them.
+SEED_STEP = 1000
+_TOKENS_PAIRS, _VECTORS_PAIRS = 4, 256
+_HEAD_OPTIONS = {
+    "eval_strategy": "steps",
+    "eval_steps": 0.1,
+    "logging_strategy": "no",
+    "save_strategy": "no",
+    "load_best_model_at_end": False,
+    "gradient_checkpointing": False,
+    "disable_tqdm": True,
+    "report_to": "none",
+}
+_FREEZE_OPTIONS = {
+    "eval_strategy": "steps",
+    "eval_steps": 0.25,
+    "logging_steps": 0.25,
+    "save_strategy": "steps",
+    "save_steps": 0.25,
+    "save_total_limit": 1,
+    "load_best_model_at_end": True,
+    "metric_for_best_model": "eval_loss",
+    "greater_is_better": False,
+    # A recipe's number of steps may be more than a subset of its pairs has.
+    "warmup_steps": 0.15,
+    "disable_tqdm": True,
+    "report_to": "none",
+}
+# Where things are, which is not what they are.
+_PLACES = ("model_name_or_path", "dataset", "dataset_config")
+FREEZE_MODES: dict[str, dict[str, Any]] = {
+    "head": {"train": "head"},
+    "lora": {"train": "lora"},
+    "full, audio tower frozen": {"train": "full", "freeze_audio_tower": True},
+    "full, text model frozen": {"train": "full", "freeze_audio_tower": False, "freeze_text_model": True},
+    "full": {"train": "full", "freeze_audio_tower": False},
+}
+
+
+@dataclass(frozen=True)
+class HeadRun:
+    """A head on features of a backbone.
+
+    Args:
+        backbone ([`Backbone`]): Whose features.
+        features (`str`): One of its `feature_sets`.
+        coefficient (`float`): Of the centering term, lambda in equation 4; 0 for none.
+        learning_rate (`float`): Peak learning rate.
+        seed (`int`): Which order of the pairs; a new head is at zero whatever the seed.
+        training (`dict`): Options of `trl.RewardConfig` from the recipe.
+        pairs (`dict[str, str]`): Fingerprint of the pairs by split.
+    """
+
+    backbone: Backbone
+    features: str
+    coefficient: float
+    learning_rate: float
+    seed: int
+    training: dict[str, Any]
+    pairs: dict[str, str]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return what the result depends on."""
+        return {
+            "kind": "head",
+            "backbone": self.backbone.title,
+            "revision": self.backbone.revision,
+            "dtype": self.backbone.dtype,
+            "features": self.features,
+            "lambda": self.coefficient,
+            "learning_rate": self.learning_rate,
+            "seed": self.seed,
+            "training": self.training,
+            "pairs": self.pairs,
+        }
+
+    def perform(self) -> dict[str, Any]:
+        """Train, select by validation loss, and measure on the test pairs."""
+        head, processor = self.backbone.new_head(self.features)
+        collator = self.backbone.collator(self.features)
+        rows = {split: self.backbone.rows_of(split, self.features) for split in self.backbone.rows}
+        watch = _Watch(collator, rows["validation"])
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = SDiaRewardTrainer(
+                head,
+                processor,
+                self._training(folder),
+                data_collator=collator,
+                train_dataset=datasets.Dataset.from_list(rows["train"]),
+                eval_dataset=datasets.Dataset.from_list(rows["validation"]),
+                callbacks=[watch],
+            )
+            trainer.remove_callback(PrinterCallback)
+            trainer.train()
+        head.load_state_dict(watch.best_state)
+        chosen, rejected = compute_rewards(head, collator, rows["test"])
+        found = measure(self.backbone.labels, chosen, rejected)
+        return {**found, "eval_loss": watch.best_loss, "best_step": watch.best_step, "history": watch.history}
+
+    def _training(self, folder: str) -> RewardConfig:
+        own = {
+            "output_dir": folder,
+            "seed": self.seed * SEED_STEP,
+            "learning_rate": self.learning_rate,
+            "center_rewards_coefficient": self.coefficient or None,
+        }
+        if self.features != "attention":
+            own["per_device_eval_batch_size"] = _VECTORS_PAIRS
+        return RewardConfig(**{**self.training, **_HEAD_OPTIONS, **own})
+
+
+class _Watch(TrainerCallback):
+    """Keep the head of the lowest validation loss, and what became of the rewards of the validation pairs."""
+
+    def __init__(self, collator: FeatureCollator, rows: list[dict[str, Any]]):
+        self.collator = collator
+        self.rows = rows
+        self.best_loss, self.best_step = float("inf"), 0
+        self.best_state: dict[str, torch.Tensor] = {}
+        self.history: list[dict[str, float]] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self._note(model, state.global_step)
+
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, model: Any = None, **kwargs: Any
+    ) -> None:
+        loss = metrics["eval_loss"]
+        self._note(model, state.global_step)
+        if loss < self.best_loss:
+            self.best_loss, self.best_step = loss, state.global_step
+            self.best_state = copy.deepcopy(model.state_dict())
+
+    def _note(self, model: Any, step: int) -> None:
+        chosen, rejected = compute_rewards(model, self.collator, self.rows)
+        self.history.append({"step": step, "chosen": _mean(chosen), "rejected": _mean(rejected)})
+
+
+@torch.inference_mode()
+def compute_rewards(
+    head: torch.nn.Module, collator: FeatureCollator, rows: Sequence[Mapping[str, Any]]
+) -> tuple[list[float], list[float]]:
+    """Compute the rewards of the chosen and of the rejected sides of pairs.
+
+    Args:
+        head ([`SDiaRewardHead`]): The head.
+        collator ([`FeatureCollator`]): Looks up the features.
+        rows (`list[dict]`): What it takes.
+    """
+    device = next(head.parameters()).device
+    batch_size = _VECTORS_PAIRS if all(row["length"] == 2 for row in rows) else _TOKENS_PAIRS
+    sides: tuple[list[float], list[float]] = ([], [])
+    for start in range(0, len(rows), batch_size):
+        inputs = collator(rows[start : start + batch_size])["pairs"].inputs()
+        logits = head(**{name: tensor.to(device) for name, tensor in inputs.items()}).logits
+        for side, rewards in zip(sides, logits.squeeze(-1).chunk(2), strict=True):
+            side += rewards.tolist()
+    return sides
+
+
+def measure(labels: Sequence[Mapping[str, Any]], chosen: Sequence[float], rejected: Sequence[float]) -> dict[str, Any]:
+    """Return the accuracies of Table 6 and where the rewards lie.
+
+    Args:
+        labels (`Sequence[Mapping]`): Labels of each pair.
+        chosen (`Sequence[float]`): Rewards of the chosen sides.
+        rejected (`Sequence[float]`): Rewards of the rejected sides.
+    """
+    groups = [label["group_id"] or label["pair_id"] for label in labels]
+    accuracy = pairwise_accuracy(chosen, rejected, [label["subset"] for label in labels], groups)
+    mean_chosen, mean_rejected = _mean(chosen), _mean(rejected)
+    return {
+        "accuracy": accuracy,
+        "chosen": mean_chosen,
+        "rejected": mean_rejected,
+        "margin": mean_chosen - mean_rejected,
+    }
+
+
+@dataclass(frozen=True)
+class FreezeRun:
+    """A short training through the backbone in which some parts stay as they are.
+
+    Args:
+        mode (`str`): One of `FREEZE_MODES`.
+        backbone (`str`): What to call the backbone.
+        arguments (`dict`): Of `TrainArguments`, from the recipe.
+        training (`dict`): Options of `trl.RewardConfig`, from the recipe.
+        seed (`int`): Seed.
+        revision (`str`): Hash of the backbone's weights.
+        pairs (`dict[str, str]`): Fingerprint of the pairs by split.
+        data (`Path`): The pairs, as a data set.
+        folder (`Path`): Where to work.
+    """
+
+    mode: str
+    backbone: str
+    arguments: dict[str, Any]
+    training: dict[str, Any]
+    seed: int
+    revision: str
+    pairs: dict[str, str]
+    data: Path
+    folder: Path
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return what the result depends on; where the files are is not part of it."""
+        return {
+            "kind": "freeze",
+            "mode": self.mode,
+            "backbone": self.backbone,
+            "revision": self.revision,
+            "learning_rate": self.training["learning_rate"],
+            "lambda": self.training.get("center_rewards_coefficient") or 0.0,
+            "seed": self.seed,
+            "arguments": {name: value for name, value in self.arguments.items() if name not in _PLACES},
+            "training": self.training,
+            "pairs": self.pairs,
+        }
+
+    def perform(self) -> dict[str, Any]:
+        """Train, select by validation loss, score the test pairs with what was saved."""
+        folder = self.folder / key_of(self)[:12]
+        shutil.rmtree(folder, ignore_errors=True)
+        own = {"output_dir": str(folder / "model"), "seed": self.seed * SEED_STEP}
+        training = RewardConfig(**{**self.training, **_FREEZE_OPTIONS, **own})
+        arguments = TrainArguments(**{**self.arguments, **FREEZE_MODES[self.mode], "dataset": str(self.data)})
+        checkpoint = train(arguments, training)
+        pairs = load_pairs(str(self.data), "test")
+        scores, skipped = score_with_model(
+            lambda: Scorer.from_pretrained(checkpoint), pairs, describe_pairs(pairs), folder
+        )
+        found = measure(
+            list(scores.values()), *([each[side] for each in scores.values()] for side in ("chosen", "rejected"))
+        )
+        history = json.loads((checkpoint / "run.json").read_text(encoding="utf-8"))["history"]
+        shutil.rmtree(folder)
+        losses = [entry["eval_loss"] for entry in history if "eval_loss" in entry]
+        return {**found, "eval_loss": min(losses), "num_skipped": len(skipped)}
+
+
+Run = HeadRun | FreezeRun
+
+
+def key_of(run: Run) -> str:
+    """Return the hash of a run's settings."""
+    return hashlib.sha256(json.dumps(run.settings, sort_keys=True).encode()).hexdigest()
+
+
+def run_all(runs: Sequence[Run], log: JsonLines, num_workers: int) -> list[dict[str, Any]]:
+    """Do what is not done yet, and return the record of each run.
+
+    Args:
+        runs (`Sequence[Run]`): Runs; equal ones are done once.
+        log ([`JsonLines`]): Finished runs; each is added as soon as it is finished.
+        num_workers (`int`): Processes of one thread each; 0 runs everything here, with all threads.
+
+    Returns:
+        `list[dict]`: For each run its `key`, `settings`, `seconds` and what it found.
+    """
+    from tqdm.auto import tqdm
+
+    finished = {record["key"]: record for record in log.read()}
+    missing = {key_of(run): run for run in runs}
+    missing = {key: run for key, run in missing.items() if key not in finished}
+    results = spread(_perform, list(missing.values()), num_workers)
+    for _, record in tqdm(results, "runs", len(missing), disable=not missing, unit="run"):
+        log.append([record])
+        finished[record["key"]] = record
+    return [finished[key_of(run)] for run in runs]
+
+
+def _perform(run: Run) -> dict[str, Any]:
+    start = time.perf_counter()
+    found = run.perform()
+    return {"key": key_of(run), "settings": run.settings, "seconds": round(time.perf_counter() - start, 2), **found}
+
+
+def spread(function: Callable[[Any], Any], items: Sequence[Any], num_workers: int) -> Iterator[tuple[int, Any]]:
+    """Apply a function to items in processes of one thread each; yield the index of an item and what came of it.
+
+    Args:
+        function (`Callable`): Of a module; it and the items are sent to the processes.
+        items (`Sequence`): What to apply it to.
+        num_workers (`int`): Processes; with 0 everything is done here, in order.
+    """
+    if num_workers == 0 or not items:
+        yield from enumerate(map(function, items))
+        return
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(num_workers, len(items)), mp_context=context, initializer=_begin_worker)
+    try:
+        indices = {pool.submit(function, item): index for index, item in enumerate(items)}
+        for future in as_completed(indices):
+            yield indices[future], future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin_worker() -> None:
+    torch.set_num_threads(1)
+    datasets.disable_progress_bars()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when its parent was killed: the pool's queues would wait for it for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,378 @@
+"""Every ablation of the paper in one command: Table 4, Table 6, and sweeps over lambda, layers and frozen parts.
+
+    python -m benchmarks.ablations --config configs/nano.yaml       # two backbones, within 15 minutes on 2 cores
+    python -m benchmarks.ablations --config configs/7b.yaml --set per_device_train_batch_size=32
+    python -m benchmarks.ablations --config configs/nano.yaml --only table6,lambda --limit 100    # a quick look
+
+Parts: `table6` trains a head for each pooling (last token, attention, mean), with and without the centering term, for
+each seed; `lambda` heads on mean-pooled vectors with more values of the coefficient; `layers` heads on the mean of
+every text layer (at most nine); `freeze` runs `train.py` on a few pairs with different parts frozen. Every head is
+selected by validation loss and measured on the test split, which nothing is chosen by. Beside each table stand the two
+cheap baselines of `baselines.py`, fitted on the same training pairs.
+
+What is computed is kept in `output_dir`: features, and a line for each finished run. The same command goes on after a
+kill. The result is `benchmarks/results/ablations_RECIPE.json`, with the tables (.md) and figures (.png) made of it.
+
+Notable choices:
+
+- For `nano` there are two backbones: a random text model over Whisper's encoder, and that of `checkpoints/nano`, which
+  has seen the labels of the training split, with mean pooling. Its limit, learning rates and epochs are `_NANO`.
+- Several learning rates mean that each feature set takes the one of the lowest validation loss, at the recipe's
+  coefficient and the first seed. A recipe with one keeps it.
+- A new head is at zero, so a seed changes the order of the pairs and nothing else.
+- `freeze` trains what the recipe says, or for `head` and `lora` what `RECIPE_head.yaml` and `RECIPE_lora.yaml` beside
+  it say, with a warm-up that fits few steps, on the first backbone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from trl import RewardConfig
+
+from benchmarks.ablation_data import Study, load_study
+from benchmarks.ablation_features import POOLINGS, Backbone, compute_features
+from benchmarks.ablation_figures import draw_figures
+from benchmarks.ablation_runs import FREEZE_MODES, FreezeRun, HeadRun, measure, run_all, spread
+from benchmarks.ablation_summary import choose_learning_rates, drift, summarise
+from benchmarks.racing import describe_cpu
+from sdiareward.baselines import KINDS
+from sdiareward.cards.render_ablations import render_report
+from sdiareward.nano import build_nano
+from sdiareward.pair_scores import score_with_baseline
+from sdiareward.pairs import SIDES
+from sdiareward.provenance import write_run
+from sdiareward.records import JsonLines, fingerprint_model, write_file
+from sdiareward.train import TrainArguments
+
+
+ROOT = Path(__file__).resolve().parent.parent
+PARTS = ("table6", "lambda", "layers", "freeze")
+LAMBDAS = (0.0, 0.001, 0.01, 0.1, 1.0)
+_NANO = {
+    "model": ["nano", "checkpoints/nano"],
+    "limit": 160,
+    "learning_rate": [1e-3, 1e-2, 1e-1],
+    "epochs": 10.0,
+}
+Records = list[dict[str, Any]]
+_ROW = ("backbone", "features", "lambda")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Hold a recipe of `train.py`, read from its YAML.
+
+    Args:
+        arguments (`dict`): Fields of `TrainArguments`.
+        training (`dict`): Fields of `trl.RewardConfig`.
+    """
+
+    arguments: dict[str, Any]
+    training: dict[str, Any]
+
+    @property
+    def coefficient(self) -> float:
+        """Lambda of the recipe."""
+        return float(self.training.get("center_rewards_coefficient") or 0.0)
+
+
+def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
+    """Read a recipe.
+
+    Args:
+        path (`Path`): Its YAML.
+        changes (`Sequence[str]`, *optional*): `KEY=VALUE`, in the place of what the file says.
+
+    Raises:
+        ValueError: A key is unknown to `train.py`, or a change is not of that form.
+    """
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise ValueError(f"{change!r} is no change of a recipe; give KEY=VALUE.")
+        values[key] = yaml.safe_load(value)
+    own, of_trl = ({each.name for each in fields(kind)} for kind in (TrainArguments, RewardConfig))
+    unknown = sorted(set(values) - own - of_trl)
+    if unknown:
+        raise ValueError(f"{path}: {', '.join(unknown)} is no key of a recipe; train.py --help lists them.")
+    arguments = {key: value for key, value in values.items() if key in own}
+    # Not part of what a run is found by: where a run writes, and what each run sets for itself.
+    training = {key: value for key, value in values.items() if key not in own | {"output_dir", "seed"}}
+    return Recipe(arguments, training)
+
+
+def main(argv: Sequence[str] | None = None) -> Path:
+    """Run the command line and return the path of the result."""
+    args = _parse_arguments(argv)
+    result = Ablation(args, read_recipe(args.config, args.set)).run()
+    path = Path(args.result)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_run(path, **result)
+    report = render_report(result)
+    write_file(path.with_suffix(".md"), report)
+    draw_figures(result, path)
+    print(report)
+    return path
+
+
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ablations",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", type=Path, required=True, help="recipe of train.py")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="in the place of the recipe's")
+    parser.add_argument("--model", nargs="+", help="backbones or checkpoints; by default the recipe's")
+    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}, with commas")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--limit", type=int, help="pairs of all splits together, in whole groups; 0 for all")
+    parser.add_argument("--learning_rate", type=float, nargs="+", help="of heads; by default the recipe's")
+    parser.add_argument("--epochs", type=float, help="of heads; by default the recipe's")
+    parser.add_argument("--freeze_seeds", type=int, default=2)
+    parser.add_argument("--freeze_pairs", type=int, default=60, help="as --limit")
+    parser.add_argument("--workers", type=int, help="processes; 0 for none, the default where there is an accelerator")
+    parser.add_argument("--output_dir", type=Path, help="by default runs/ablations/RECIPE")
+    parser.add_argument("--result", type=Path, help="by default benchmarks/results/ablations_RECIPE.json")
+    args = parser.parse_args(argv)
+    args.only = tuple(args.only.split(","))
+    if unknown := sorted(set(args.only) - set(PARTS)):
+        parser.error(f"--only: {', '.join(unknown)} is no part; choose from {', '.join(PARTS)}.")
+    return _complete(args)
+
+
+def _complete(args: argparse.Namespace) -> argparse.Namespace:
+    """Fill in what depends on the recipe and on the machine."""
+    recipe = read_recipe(args.config, args.set)
+    name = recipe.arguments["model_name_or_path"]
+    if name == "nano":
+        for option, value in _NANO.items():
+            if getattr(args, option) is None:
+                setattr(args, option, value)
+    args.model = args.model or [name]
+    args.learning_rate = args.learning_rate or [recipe.training["learning_rate"]]
+    args.epochs = args.epochs or recipe.training.get("num_train_epochs", 3.0)
+    args.output_dir = args.output_dir or Path("runs") / "ablations" / args.config.stem
+    args.result = args.result or ROOT / "benchmarks" / "results" / f"ablations_{args.config.stem}.json"
+    if args.workers is None:
+        has_accelerator = torch.accelerator.is_available() and not recipe.training.get("use_cpu")
+        args.workers = 0 if has_accelerator else os.cpu_count()
+    return args
+
+
+@dataclass(frozen=True)
+class FeatureJob:
+    """The features of one backbone.
+
+    Args:
+        title (`str`): What to call it.
+        model (`str`): Where it is.
+        recipe ([`Recipe`]): Decides dtype and device.
+        study ([`Study`]): The pairs.
+        folder (`Path`): The command's folder.
+    """
+
+    title: str
+    model: str
+    recipe: Recipe
+    study: Study
+    folder: Path
+
+    def perform(self) -> tuple[Backbone, list[dict[str, Any]]]:
+        """Compute what is missing; see `compute_features`."""
+        arguments = TrainArguments(**{**self.recipe.arguments, "model_name_or_path": self.model})
+        training = RewardConfig(**{**self.recipe.training, "output_dir": str(self.folder)})
+        return compute_features(self.title, arguments, training, self.study, self.folder / "backbones")
+
+
+@dataclass
+class Ablation:
+    """Hold the state of the command while it runs.
+
+    Args:
+        args (`argparse.Namespace`): The command line.
+        recipe ([`Recipe`]): What is ablated.
+    """
+
+    args: argparse.Namespace
+    recipe: Recipe
+
+    def run(self) -> dict[str, Any]:
+        """Do everything that is not done yet, and return the result."""
+        study = load_study(self.recipe.arguments["dataset"], self.recipe.arguments.get("dataset_config"))
+        whole, study = len(study), study.take(self.args.limit or None)
+        self.args.output_dir.mkdir(parents=True, exist_ok=True)
+        log = JsonLines(self.args.output_dir / "runs.jsonl")
+        result: dict[str, Any] = {"arguments": self._arguments(), "pairs": study.describe(), "num_pairs": len(study)}
+        result |= {"num_pairs_of_data_set": whole, "recipe": self.recipe.training}
+        with self._timed("baselines"):
+            result["baselines"] = self._baselines(study, self.args.output_dir)
+        with self._timed("features"):
+            backbones, result["skipped"] = self._backbones(study)
+        with self._timed("heads"):
+            tried, records = self._heads(backbones, study, log)
+        with self._timed("freeze"):
+            freeze, found = self._freeze(study, log)
+        result |= found | _tables(records, tried, freeze)
+        return result | {"cost": self._cost(), "num_runs": len(log.read()), "cpu": describe_cpu()}
+
+    def _arguments(self) -> dict[str, Any]:
+        places = ("config", "output_dir", "result")
+        return {"recipe": self.args.config.stem} | {
+            name: value for name, value in vars(self.args).items() if name not in places
+        }
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        """Keep how long a stage took, to its end or to an interrupt; a kill leaves no line."""
+        start, cpu_s = time.perf_counter(), _cpu_s()
+        try:
+            yield
+        finally:
+            seconds = {"wall_s": round(time.perf_counter() - start, 1), "cpu_s": round(_cpu_s() - cpu_s, 1)}
+            self._sessions.append([{"stage": name, **seconds}])
+
+    @property
+    def _sessions(self) -> JsonLines:
+        return JsonLines(self.args.output_dir / "sessions.jsonl")
+
+    def _cost(self) -> dict[str, dict[str, float]]:
+        """Return the seconds of each stage, in all calls of the command together."""
+        cost: dict[str, dict[str, float]] = {}
+        for session in self._sessions.read():
+            total = cost.setdefault(session["stage"], {"wall_s": 0.0, "cpu_s": 0.0})
+            for name in total:
+                total[name] = round(total[name] + session[name], 1)
+        return cost
+
+    def _baselines(self, study: Study, folder: Path) -> dict[str, Any]:
+        """Return what the two baselines reach on the same test pairs."""
+        labels, found = study.labels["test"], {}
+        for kind in KINDS:
+            scores, _ = score_with_baseline(
+                kind, study.pairs["train"], study.labels["train"], study.pairs["test"], labels, folder
+            )
+            found[kind] = measure(labels, *([scores[label["pair_id"]][side] for label in labels] for side in SIDES))
+        return found
+
+    def _backbones(self, study: Study) -> tuple[list[Backbone], dict[str, Any]]:
+        """Compute the features of every backbone; return why pairs were left out, by backbone."""
+        names = self.args.model if set(self.args.only) - {"freeze"} else []
+        jobs = [
+            FeatureJob(title(name), self._locate(name), self.recipe, study, self.args.output_dir) for name in names
+        ]
+        done = dict(spread(FeatureJob.perform, jobs, self.args.workers))
+        found = [done[index] for index in range(len(jobs))]
+        return [backbone for backbone, _ in found], {backbone.title: skipped for backbone, skipped in found}
+
+    def _locate(self, name: str) -> str:
+        """Return where a backbone is; build a random nano one if it is not there yet."""
+        if name != "nano":
+            return name
+        folder = self.args.output_dir / "nano"
+        if not folder.exists():
+            build_nano(folder.with_name(".nano.tmp")).rename(folder)
+        return str(folder)
+
+    def _heads(
+        self, backbones: Sequence[Backbone], study: Study, log: JsonLines
+    ) -> tuple[Records, dict[str, Records]]:
+        """Train all heads; return the records of the runs that chose learning rates, and those of each part."""
+        training = {**self.recipe.training, "num_train_epochs": self.args.epochs}
+        pairs = study.fingerprints()
+
+        def run(backbone: Backbone, features: str, coefficient: float, learning_rate: float, seed: int) -> HeadRun:
+            return HeadRun(backbone, features, coefficient, learning_rate, seed, training, pairs)
+
+        plans = {part: list(self._plan(part, backbones)) for part in self.args.only if part != "freeze"}
+        places = {(backbone.title, features): backbone for plan in plans.values() for backbone, features, _ in plan}
+        tried = [
+            run(backbone, features, self.recipe.coefficient, learning_rate, 0)
+            for (_, features), backbone in places.items()
+            for learning_rate in self.args.learning_rate
+        ]
+        records = run_all(tried, log, self.args.workers)
+        chosen = choose_learning_rates(records)
+        runs = {
+            part: [
+                run(backbone, features, coefficient, chosen[backbone.title, features], seed)
+                for backbone, features, coefficient in plan
+                for seed in range(self.args.seeds)
+            ]
+            for part, plan in plans.items()
+        }
+        done = iter(run_all([run for part in runs.values() for run in part], log, self.args.workers))
+        return records, {part: [next(done) for _ in members] for part, members in runs.items()}
+
+    def _plan(self, part: str, backbones: Sequence[Backbone]) -> Iterator[tuple[Backbone, str, float]]:
+        """Yield backbone, feature set and lambda of each row of a part's table."""
+        own = self.recipe.coefficient
+        for backbone in backbones:
+            if part == "table6":
+                yield from ((backbone, pooling, value) for pooling in POOLINGS for value in sorted({0.0, own}))
+            elif part == "lambda":
+                yield from ((backbone, "mean", value) for value in sorted({*LAMBDAS, own}))
+            else:
+                names = [name for name in backbone.feature_sets if name not in POOLINGS]
+                yield from ((backbone, name, own) for name in (*names, "mean"))
+
+    def _freeze(self, study: Study, log: JsonLines) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+        """Train with different parts frozen; return the records, what on, and the baselines there."""
+        if "freeze" not in self.args.only:
+            return [], {}
+        few = study.take(self.args.freeze_pairs)
+        folder = self.args.output_dir / "freeze"
+        data, path = few.write(folder / "data"), self._locate(self.args.model[0])
+        revision, pairs = fingerprint_model(path), few.fingerprints()
+        runs = []
+        for mode, changes in FREEZE_MODES.items():
+            recipe = self._recipe_of(changes["train"])
+            arguments = {**recipe.arguments, "model_name_or_path": path, "dataset_config": None}
+            what = (mode, title(self.args.model[0]), arguments, recipe.training)
+            runs += [FreezeRun(*what, seed, revision, pairs, data, folder) for seed in range(self.args.freeze_seeds)]
+        found = {"freeze_pairs": few.describe(), "freeze_baselines": self._baselines(few, folder)}
+        return run_all(runs, log, self.args.workers), found
+
+    def _recipe_of(self, mode: str) -> Recipe:
+        """Return the recipe for a mode of training: one of its own beside the recipe, or the recipe."""
+        own = self.args.config.with_name(f"{self.args.config.stem}_{mode}.yaml")
+        return read_recipe(own, self.args.set) if own.exists() else self.recipe
+
+
+def _tables(records: Mapping[str, Records], tried: Records, freeze: Records) -> dict[str, Any]:
+    """Return the rows of all tables, and the curves of the figures."""
+    rows = {part: summarise(members, _ROW) for part, members in records.items()}
+    if freeze:
+        rows["freeze"] = summarise(freeze, ("backbone", "mode", "lambda"))
+    if tried:
+        rows["learning_rates"] = summarise(tried, (*_ROW, "learning_rate"))
+    pooled_by_mean = [each for each in records.get("table6", []) if each["settings"]["features"] == "mean"]
+    return {"rows": rows, "drift": drift(pooled_by_mean)}
+
+
+def _cpu_s() -> float:
+    """Return the processor time of this process and of those that it has waited for."""
+    usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def title(name: str) -> str:
+    """Return what tables call a backbone."""
+    return "random backbone" if name == "nano" else f"backbone of {name}"
+
+
+if __name__ == "__main__":
+    main()
