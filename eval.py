@@ -89,9 +89,8 @@ def evaluate(args: EvalArguments) -> int:
     pairs, labels = pairs.select(rows), [labels[row] for row in rows]
     by_scorer, fitted = {"model": scores}, {}
     for kind in ("acoustic", "text") if args.baselines else ():
-        by_scorer[kind], fitted[kind] = pair_scores.score_with_baseline(
-            kind, train, train_labels or [], pairs, labels, folder
-        )
+        found = pair_scores.score_with_baseline(kind, train, train_labels or [], pairs, labels, folder)
+        by_scorer[kind], fitted[kind] = found
     options = {"nan": args.nan, "num_bootstrap": args.num_bootstrap, "seed": args.seed}
     results = reporting.summarise(labels, by_scorer, train_labels, skipped, **options)
     timing = reporting.total_timing(records.JsonLines(folder / "sessions.jsonl").read())

@@ -34,6 +34,8 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "hatch.linewidth": 0.7,
     "legend.framealpha": 0.9,
+    # A name with dollar signs is no formula.
+    "text.parse_math": False,
 }
 _SIDE_STYLES: dict[str, dict[str, Any]] = {
     "chosen": {"facecolor": "#56b4e9", "hatch": "///"},

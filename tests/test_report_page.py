@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from sdiareward.report import write_page
+from sdiareward.report.content import build_report
+from sdiareward.report.figures import draw_figures
 from sdiareward.report.inputs import Evaluation, read_training_runs
 
 
@@ -186,6 +188,25 @@ def test_a_page_of_few_pairs_without_baselines_says_what_is_missing_and_keeps_no
     ):
         assert expected in words
     assert not (path.parent / "comparison.png").exists()
+
+
+def test_a_model_without_one_finite_reward_gets_its_page_too(tmp_path):
+    pairs, labels, _ = _world["make_evaluation"](license="unknown")
+    scores = {"model": {label["pair_id"]: {"chosen": float("nan"), "rejected": 0.0} for label in labels}}
+    results = _world["make_results"](labels, scores, nan="wrong")
+    page = Page(write_page(tmp_path, results, pairs, labels, scores).read_text())
+    assert "No pair has finite rewards." in page.words
+    assert len(page.all("img")) == 1
+
+
+def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
+    _, labels, scores = _world["make_evaluation"]()
+    results = _world["make_results"](labels, scores)
+    results["config"]["model"] = r"runs/$\frac$/model"
+    report = build_report(results, labels, scores)
+    assert "accuracy" in draw_figures(
+        report, [{**label, **scores["model"][label["pair_id"]]} for label in labels], tmp_path
+    )
 
 
 def test_an_evaluation_of_other_pairs_is_refused(tmp_path):
