@@ -16,6 +16,14 @@ import numpy as np
 
 # A padded batch is closed when padding would pass this part of it.
 _MAX_PADDING_WASTE = 0.05
+# A batch has to fill an accelerator, but stay in the caches of a processor.
+_BATCH_TOKENS = {"cpu": 4096}
+_BATCH_TOKENS_ACCELERATOR = 16_384
+
+
+def default_batch_tokens(device_type: str) -> int:
+    """Return how many tokens one forward pass takes on a kind of device, such as `"cpu"` or `"cuda"`."""
+    return _BATCH_TOKENS.get(device_type, _BATCH_TOKENS_ACCELERATOR)
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,13 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import BatchFeature, PreTrainedModel, Qwen2_5OmniThinkerConfig
+from transformers import PreTrainedModel, Qwen2_5OmniThinkerConfig
 from transformers import initialization as init
 
 from .configuration_sdiareward import SDiaRewardConfig
 from .feature_cache import FeatureCache
 from .modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput, SDiaRewardPooler
+from .pair_batches import PairBatch, make_batch
 from .pair_scores import Sides
 from .pairs import SIDES
 
@@ -114,7 +115,7 @@ class SDiaRewardHead(PreTrainedModel):
 
 
 class FeatureCollator:
-    """Make one batch of cached pairs: the features of all chosen dialogues, then those of all rejected ones.
+    """Make batches of cached pairs.
 
     Args:
         cache ([`FeatureCache`]): Where the features are.
@@ -123,13 +124,18 @@ class FeatureCollator:
     def __init__(self, cache: FeatureCache):
         self.cache = cache
 
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> BatchFeature:
-        """Look up rows of `chosen_key` and `rejected_key`; pad on the right."""
-        features = [self.cache[row[f"{side}_key"]] for side in SIDES for row in rows]
-        lengths = torch.tensor([len(feature) for feature in features])
-        hidden_states = pad_sequence(features, batch_first=True)
-        mask = torch.arange(hidden_states.shape[1]) < lengths[:, None]
-        return BatchFeature({"hidden_states": hidden_states, "attention_mask": mask.long()})
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, PairBatch]:
+        """Look up the features of rows that `cache_pairs` gave."""
+        sides = {side: [self.cache[row[f"{side}_key"]] for row in rows] for side in SIDES}
+        return make_batch(rows, sides, _collate)
+
+
+def _collate(features: list[torch.Tensor]) -> dict[str, Any]:
+    """Pad features of shape `(num_rows, hidden_size)` on the right."""
+    lengths = torch.tensor([len(feature) for feature in features])
+    hidden_states = pad_sequence(features, batch_first=True)
+    mask = torch.arange(hidden_states.shape[1]) < lengths[:, None]
+    return {"hidden_states": hidden_states, "attention_mask": mask.long()}
 
 
 def cache_pairs(
@@ -145,8 +151,8 @@ def cache_pairs(
         load_scorer (`Callable`): Returns the scorer; called only if something is missing, and let go of at the end.
 
     Returns:
-        `tuple[dict, list]`: For each split rows of `chosen_key`, `rejected_key` and `length` (rows of the longer
-        feature); and for each pair left out its `split`, `row`, `pair_id` (if it has one) and `reason`.
+        `tuple[dict, list]`: For each split rows of `row`, `pair_id`, `chosen_key`, `rejected_key` and `length` (rows
+        of both features); and for each pair left out its `split`, `row`, `pair_id` and `reason`.
 
     Raises:
         ValueError: Nothing of a split can be used.
@@ -174,7 +180,8 @@ def cache_pairs(
         (split, index // len(SIDES)): _describe_skipped(splits[split], split, index, reason)
         for split, index, reason in sorted(reasons, reverse=True)
     }
-    return {split: _rows(split, keys[split], cache) for split in splits}, [skipped[pair] for pair in sorted(skipped)]
+    usable = {split: _rows(pairs, split, keys[split], cache) for split, pairs in splits.items()}
+    return usable, [skipped[pair] for pair in sorted(skipped)]
 
 
 def _criteria(pairs: datasets.Dataset) -> list[str]:
@@ -183,21 +190,28 @@ def _criteria(pairs: datasets.Dataset) -> list[str]:
     return [name or "joint" for name in names for _ in SIDES]
 
 
-def _rows(split: str, keys: Sequence[str | None], cache: FeatureCache) -> datasets.Dataset:
-    sides = list(zip(keys[::2], keys[1::2], strict=True))
-    complete = [(chosen, rejected) for chosen, rejected in sides if chosen in cache and rejected in cache]
+def _rows(pairs: datasets.Dataset, split: str, keys: Sequence[str | None], cache: FeatureCache) -> datasets.Dataset:
+    sides = [(str(chosen), str(rejected)) for chosen, rejected in zip(keys[::2], keys[1::2], strict=True)]
+    complete = [row for row, (chosen, rejected) in enumerate(sides) if chosen in cache and rejected in cache]
     if not complete:
         raise ValueError(f"none of the {len(sides)} pairs of {split!r} can be used; check their recordings.")
     if len(complete) < len(sides):
         logger.warning("%d of %d pairs of %r cannot be used.", len(sides) - len(complete), len(sides), split)
-    columns: dict[str, list[Any]] = {
-        f"{side}_key": list(column) for side, column in zip(SIDES, zip(*complete, strict=True), strict=True)
+    names = _names(pairs)
+    columns = {
+        "row": complete,
+        "pair_id": [names[row] for row in complete],
+        **{f"{side}_key": [sides[row][index] for row in complete] for index, side in enumerate(SIDES)},
+        "length": [sum(map(cache.num_rows, sides[row])) for row in complete],
     }
-    columns["length"] = [max(cache.num_rows(str(key)) for key in row) for row in complete]
     return datasets.Dataset.from_dict(columns)
+
+
+def _names(pairs: datasets.Dataset) -> list[str]:
+    """Return what to call each pair."""
+    return list(pairs["pair_id"]) if "pair_id" in pairs.column_names else [f"row {row}" for row in range(len(pairs))]
 
 
 def _describe_skipped(pairs: datasets.Dataset, split: str, index: int, reason: str) -> dict[str, Any]:
     row, side = divmod(index, len(SIDES))
-    names = {"pair_id": pairs["pair_id"][row]} if "pair_id" in pairs.column_names else {}
-    return {"split": split, "row": row, **names, "reason": f"{SIDES[side]}, {reason}"}
+    return {"split": split, "row": row, "pair_id": _names(pairs)[row], "reason": f"{SIDES[side]}, {reason}"}

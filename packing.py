@@ -31,8 +31,8 @@ from .modeling_sdiareward import SDiaRewardModel
 
 logger = logging.getLogger(__name__)
 
-_TEXT_ATTENTION = "sdiareward_segments"
-_AUDIO_ATTENTION = "sdiareward_windows"
+TEXT_ATTENTION = "sdiareward_segments"
+AUDIO_ATTENTION = "sdiareward_windows"
 # Queries that share one mask: a longer block computes more of what the mask hides.
 _BLOCK_TOKENS = 256
 
@@ -146,7 +146,7 @@ def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[t
     mask = torch.arange(features.shape[2]) < torch.tensor(num_frames)[:, None]
     windows = Windows(window_lengths(num_frames, model.model.audio_tower.n_window))
     everything = torch.tensor([0, sum(windows.lengths)], dtype=torch.int32)
-    with _attention(model.model.audio_tower, _AUDIO_ATTENTION):
+    with _attention(model.model.audio_tower, AUDIO_ATTENTION):
         encoded = model.encode_audio(
             features.to(model.device), mask.long().to(model.device), cu_seqlens=everything, windows=windows
         )
@@ -191,7 +191,7 @@ def run_packed(
     ids = torch.cat([torch.from_numpy(message.input_ids) for message in messages])[None].to(model.device)
     embeds = model.embed(ids, audio_features=torch.cat(list(clips)) if clips else None)
     text_model = model.model.language_model
-    with _attention(text_model, _TEXT_ATTENTION):
+    with _attention(text_model, TEXT_ATTENTION):
         output = text_model(
             inputs_embeds=embeds,
             position_ids=layout.positions().to(ids.device).expand(3, 1, -1),
@@ -363,5 +363,5 @@ def _varlen_agrees(device: torch.device, dtype: torch.dtype) -> bool:
     return True
 
 
-AttentionInterface.register(_TEXT_ATTENTION, _attend_segments)
-AttentionInterface.register(_AUDIO_ATTENTION, _attend_windows)
+AttentionInterface.register(TEXT_ATTENTION, _attend_segments)
+AttentionInterface.register(AUDIO_ATTENTION, _attend_windows)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from .batching import Message, clip_digest, split_messages
-from .processing_sdiareward import AUDIO_BOS_TOKEN, PreparedDialogue, SDiaRewardProcessor
+from .processing_sdiareward import AUDIO_BOS_TOKEN, SDiaRewardProcessor
 
 
 # What a dialogue that cannot be used raises; anything else is a fault of the program.
@@ -70,15 +70,16 @@ class Preparation:
                 batch.failures[index] = error
             else:
                 batch.indices.append(index)
-                batch.dialogues.append(self._messages(prepared, batch.clips))
+                digests = [clip_digest(clip) for clip in prepared.clips]
+                batch.clips.update(zip(digests, prepared.clips, strict=True))
+                batch.dialogues.append(self.messages(prepared.input_ids, digests))
                 batch.num_samples += sum(clip.size for clip in prepared.clips)
         batch.mels = self.mels({key: clip for key, clip in batch.clips.items() if key not in self.encoded})
         return batch
 
-    def _messages(self, prepared: PreparedDialogue, clips: dict[bytes, np.ndarray]) -> list[Message]:
-        digests = [clip_digest(clip) for clip in prepared.clips]
-        clips.update(zip(digests, prepared.clips, strict=True))
-        return split_messages(prepared.input_ids, digests, self._start_id, self._audio_start_id)
+    def messages(self, input_ids: np.ndarray, digests: Sequence[bytes]) -> list[Message]:
+        """Cut the tokens of a dialogue into its messages; `digests` are those of its clips, in order."""
+        return split_messages(input_ids, digests, self._start_id, self._audio_start_id)
 
     def mels(self, clips: dict[bytes, np.ndarray]) -> dict[bytes, torch.Tensor]:
         """Return the log-mel features of clips, each at its true length."""

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from trl import RewardConfig
 
+    from sdiareward.trainer import SDiaRewardTrainer
+    from sdiareward.training_setup import TrainingSetup
+
 TRAIN_MODES = ("head", "lora", "full")
 
 
@@ -24,12 +27,14 @@ class TrainArguments:
         dataset (`str`): Folder or repository of pairs with the splits `train` and `validation`.
         dataset_config (`str`, *optional*): Its configuration, for instance `"modality"`.
         train (`str`): `head` trains score and pooler; `lora` adapters in the text model as well; `full` all weights.
-        from_cache (`str`, *optional*): Folder of cached features to train the head on instead of running the frozen
-            backbone; what is missing in it is computed first. Applies to `head`.
+        from_cache (`str`, *optional*): Folder of cached features to train the head on; what is missing in it is
+            computed first. By default `features` in `output_dir`. Applies to `head`.
+        through_backbone (`bool`): Train the head without a cache, running the frozen backbone in each step.
         freeze_audio_tower (`bool`): Keep the audio tower up to its projection as it is; its output is then computed
             once. Applies to `full`; the other modes always do.
+        freeze_text_model (`bool`): Keep the text model as it is. Applies to `full`.
         pooling_mode (`str`): For a new head: `mean`, `attention` or `last_token`.
-        attn_implementation (`str`): `sdpa`, `eager` or `flash_attention_2`.
+        batch_tokens (`int`, *optional*): Tokens in one forward pass: a step's pairs are cut into parts of so many.
         lora_r, lora_alpha (`int`): Rank and scale of the adapters.
         early_stopping_patience (`int`, *optional*): Stop after this many evaluations without a better validation loss.
         resume (`bool`): Go on from the newest checkpoint in `output_dir`.
@@ -41,9 +46,11 @@ class TrainArguments:
     dataset_config: str | None = None
     train: str = field(default="full", metadata={"choices": TRAIN_MODES})
     from_cache: str | None = None
+    through_backbone: bool = False
     freeze_audio_tower: bool = True
+    freeze_text_model: bool = False
     pooling_mode: str = "mean"
-    attn_implementation: str = "sdpa"
+    batch_tokens: int | None = None
     lora_r: int = 16
     lora_alpha: int = 32
     early_stopping_patience: int | None = None
@@ -51,11 +58,22 @@ class TrainArguments:
     save_compact: bool = False
 
     def __post_init__(self) -> None:
-        if self.from_cache is not None and self.train != "head":
+        if self.from_cache is not None and not self.uses_cache:
+            how = "through the backbone" if self.train == "head" else repr(self.train)
             raise ValueError(
-                f"from_cache is given but train is {self.train!r}; only a head can be trained on cached features: use "
-                "train head, or leave from_cache out."
+                f"from_cache is given but train is {how}; only a head can be trained on cached features: use train "
+                "head, or leave from_cache out."
             )
+
+    @property
+    def uses_cache(self) -> bool:
+        """Whether a head is trained on cached features."""
+        return self.train == "head" and not self.through_backbone
+
+    @property
+    def keeps_audio_tower(self) -> bool:
+        """Whether the audio tower, up to its projection, stays as it is."""
+        return self.train != "full" or self.freeze_audio_tower
 
 
 def train(args: TrainArguments, training: RewardConfig) -> Path:
@@ -64,15 +82,15 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
     Returns:
         `Path`: The folder of the checkpoint, `output_dir`.
     """
-    from transformers import EarlyStoppingCallback
+    from transformers import EarlyStoppingCallback, set_seed
 
-    from sdiareward.nano import build_nano, save_checkpoint
+    from sdiareward.nano import build_nano
     from sdiareward.pairs import load_pairs
-    from sdiareward.provenance import write_run
-    from sdiareward.records import write_file
-    from sdiareward.trainer import SDiaRewardTrainer
-    from sdiareward.training_setup import complete_model, set_up
+    from sdiareward.trainer import SDiaRewardTrainer, newest_checkpoint
+    from sdiareward.training_setup import set_up
 
+    # New weights, such as adapters, are drawn before the trainer sets its seed.
+    set_seed(training.seed)
     output, start = Path(str(training.output_dir)), args
     if args.model_name_or_path == "nano":
         start = replace(args, model_name_or_path=str(build_nano(output / "init", seed=training.seed)))
@@ -83,24 +101,49 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
         setup.model,
         setup.processor,
         training,
+        batch_tokens=args.batch_tokens,
         data_collator=setup.collator,
         train_dataset=setup.splits["train"],
         eval_dataset=setup.splits["validation"],
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
     )
-    trainer.train(resume_from_checkpoint=args.resume or None)
-    if trainer.is_world_process_zero():
-        trained = complete_model(trainer.accelerator.unwrap_model(trainer.model), start, training)
-        save_checkpoint(trained, setup.processor, output, compact=args.save_compact)
-        write_file(output / "skipped.jsonl", "".join(json.dumps(pair) + "\n" for pair in setup.skipped))
-        write_run(
-            output / "run.json",
-            arguments=args,
-            training=training.to_dict(),
-            num_skipped_pairs=len(setup.skipped),
-            history=trainer.state.log_history,
-        )
+    checkpoint = newest_checkpoint(output) if args.resume else None
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    _finish(trainer, setup, args, start, training)
     return output
+
+
+def _finish(
+    trainer: SDiaRewardTrainer,
+    setup: TrainingSetup,
+    args: TrainArguments,
+    start: TrainArguments,
+    training: RewardConfig,
+) -> None:
+    """Write the model, what it was trained with, and what was left out."""
+    import shutil
+
+    from sdiareward.adapters import save_adapters
+    from sdiareward.nano import save_checkpoint
+    from sdiareward.provenance import write_run
+    from sdiareward.records import write_file
+    from sdiareward.training_setup import READ_AHEAD, complete_model
+
+    if not trainer.is_world_process_zero():
+        return
+    output, trained = Path(str(training.output_dir)), trainer.accelerator.unwrap_model(trainer.model)
+    if args.train == "lora":
+        save_adapters(trained, setup.processor, output / "adapter")
+    save_checkpoint(complete_model(trained, start, training), setup.processor, output, compact=args.save_compact)
+    write_file(output / "skipped.jsonl", "".join(json.dumps(pair) + "\n" for pair in setup.skipped))
+    write_run(
+        output / "run.json",
+        arguments=args,
+        training=training.to_dict(),
+        num_skipped_pairs=len(setup.skipped),
+        history=trainer.state.log_history,
+    )
+    shutil.rmtree(output / READ_AHEAD, ignore_errors=True)
 
 
 def main(argv: list[str] | None = None) -> None:

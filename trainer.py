@@ -1,139 +1,222 @@
-"""Reward training on spoken dialogues: TRL's `RewardTrainer` with our collator (paper, section 4, equations 2-4).
+"""Reward training on spoken dialogues: TRL's `RewardTrainer` on our pairs (paper, section 4, equations 2-4).
 
-Loss, centering and metric names are TRL's own, unchanged: `compute_loss` sees one batch with the chosen dialogues in
-its first half and gives `-log sigmoid(r+ - r-)` plus `center_rewards_coefficient * (r+ + r-)^2`. What is added here is
-how a pair becomes a batch, and an encoding of the clips ahead of training where the audio tower is frozen.
+Loss, centering and metric names are TRL's own, unchanged: `compute_loss` sees one part of a step with the chosen
+dialogues in its first half and gives `-log sigmoid(r+ - r-)` plus `center_rewards_coefficient * (r+ + r-)^2`. What is
+added here is how a step is cut into parts that fit in memory, exactly: whatever the parts and the processes, a step's
+gradient is that of the mean over all its pairs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import json
+import time
+from pathlib import Path
 from typing import Any
 
-import datasets
-import numpy as np
 import torch
-from transformers import BatchFeature, PreTrainedModel
+from accelerate.utils import DistributedType
+from transformers import PreTrainedModel, ProgressCallback, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import RewardConfig, RewardTrainer
 
+from .batching import default_batch_tokens
 from .modeling_sdiareward import SDiaRewardModel
-from .pairs import SIDES, turns_to_messages
+from .pair_batches import PairBatch, PairCollator, StepSampler, cut_by_tokens, use_packed_forward
 from .processing_sdiareward import SDiaRewardProcessor
-
-
-class PairCollator:
-    """Make one batch of pairs: all chosen dialogues, then all rejected ones.
-
-    Takes rows of pairs, whose audio goes through the processor, or rows that `encode_pairs` made.
-
-    Args:
-        processor ([`SDiaRewardProcessor`]): Turns dialogues into model inputs.
-    """
-
-    def __init__(self, processor: SDiaRewardProcessor):
-        self.processor = processor
-
-    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> BatchFeature:
-        """Collate rows into the keyword arguments of the model."""
-        if "chosen_ids" in rows[0]:
-            return self._from_encoded(rows)
-        dialogues = [turns_to_messages(row[side]) for side in SIDES for row in rows]
-        criteria = [row.get("criterion") or "joint" for row in rows]
-        return self.processor(dialogues, criterion=criteria * 2)
-
-    def _from_encoded(self, rows: Sequence[Mapping[str, Any]]) -> BatchFeature:
-        # On the right, where the model needs no attention mask.
-        batch = self.processor.tokenizer.pad(
-            {"input_ids": [row[f"{side}_ids"] for side in SIDES for row in rows]},
-            padding_side="right",
-            return_tensors="pt",
-        )
-        clips = [_from_bytes(row[f"{side}_audio_features"], row["audio_width"]) for side in SIDES for row in rows]
-        return BatchFeature({**batch, "audio_features": torch.cat(clips)})
-
-
-def encode_pairs(
-    pairs: datasets.Dataset, model: SDiaRewardModel, processor: SDiaRewardProcessor, batch_size: int = 8
-) -> datasets.Dataset:
-    """Run the frozen part of the audio tower over every pair once, so that the epochs of training need not.
-
-    Args:
-        pairs (`datasets.Dataset`): Rows as `load_pairs` gives them.
-        model ([`SDiaRewardModel`]): Its audio tower, up to the projection, must not change afterwards.
-        processor ([`SDiaRewardProcessor`]): Turns dialogues into model inputs.
-        batch_size (`int`, *optional*, defaults to 8): Pairs encoded at a time.
-
-    Returns:
-        `datasets.Dataset`: `chosen_ids`, `rejected_ids` (TRL's names for tokenised pairs), `*_audio_features` (float16
-        bytes of shape `(num_audio_tokens, audio_width)`), `audio_width`, and `length` in tokens of the longer side.
-    """
-    model.eval()
-
-    def encode(rows: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        count = len(rows["chosen"])
-        columns: dict[str, list[Any]] = {"length": [0] * count, "audio_width": []}
-        for side in SIDES:
-            encoded = [
-                _encode_side(rows[side][i], (rows.get("criterion") or ["joint"] * count)[i], model, processor)
-                for i in range(count)
-            ]
-            columns[f"{side}_ids"] = [ids for ids, _ in encoded]
-            columns[f"{side}_audio_features"] = [features.tobytes() for _, features in encoded]
-            columns["audio_width"] = [features.shape[1] for _, features in encoded]
-            columns["length"] = [max(n, len(ids)) for n, (ids, _) in zip(columns["length"], encoded, strict=True)]
-        return columns
-
-    with torch.inference_mode():
-        return pairs.map(
-            encode,
-            batched=True,
-            batch_size=batch_size,
-            remove_columns=pairs.column_names,
-            # The fingerprint would have to pickle the model; a training run keeps its encoding to itself.
-            new_fingerprint=f"{pairs._fingerprint[:16]}{id(model):016x}",
-            load_from_cache_file=False,
-            desc="Encoding clips",
-        )
-
-
-def _encode_side(
-    turns: Sequence[Mapping[str, Any]], criterion: str, model: SDiaRewardModel, processor: SDiaRewardProcessor
-) -> tuple[list[int], np.ndarray]:
-    inputs = processor(turns_to_messages(turns), criterion=criterion).to(model.device)
-    features = model.encode_audio(inputs["input_features"], inputs["feature_attention_mask"])
-    return inputs["input_ids"][0].tolist(), features.to(torch.float16).cpu().numpy()
-
-
-def _from_bytes(data: bytes, width: int) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(data, dtype=np.float16).reshape(-1, width).astype(np.float32))
 
 
 class SDiaRewardTrainer(RewardTrainer):
     """Train a reward model on pairs of spoken dialogues; see `trl.RewardTrainer` for what is not said here.
 
+    `per_device_train_batch_size` is the number of pairs that a process computes in a step; it is cut into parts by
+    `batch_tokens`, so `gradient_accumulation_steps` stays 1.
+
     Args:
         model ([`SDiaRewardModel`], a PEFT model around one, or a head alone): What to train; freeze first what shall
-            stay.
+            stay. A complete model gets another `forward`, see `use_packed_forward`.
         processor ([`SDiaRewardProcessor`]): Saved beside every checkpoint; its tokenizer is the `processing_class`.
         args (`trl.RewardConfig`): Training arguments.
-        kwargs: Further arguments of `trl.RewardTrainer`; `train_dataset` and `eval_dataset` hold rows of pairs, or
-            rows that `encode_pairs` made, or what another `data_collator` takes.
+        batch_tokens (`int`, *optional*): Tokens in one forward pass; by default as in `Scorer`. A longer pair is a
+            part of its own.
+        kwargs: Further arguments of `trl.RewardTrainer`; `train_dataset` and `eval_dataset` hold rows that
+            `pair_encoding.read_pairs` made, or what another `data_collator` makes a [`PairBatch`] of.
+
+    Raises:
+        ValueError: `args` ask for gradient accumulation or for another order of the pairs.
     """
 
     _tag_names = ["trl", "reward-trainer", "sdiareward"]
 
-    def __init__(self, model: PreTrainedModel, processor: SDiaRewardProcessor, args: RewardConfig, **kwargs: Any):
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        processor: SDiaRewardProcessor,
+        args: RewardConfig,
+        *,
+        batch_tokens: int | None = None,
+        **kwargs: Any,
+    ):
+        _require_supported(args)
         self.processor = processor
         # Trainer drops the columns that the model's signature does not name; ours are made into inputs by the
         # collator.
         args.remove_unused_columns = False
         kwargs.setdefault("data_collator", PairCollator(processor))
         super().__init__(model, args, processing_class=processor.tokenizer, **kwargs)
+        self.batch_tokens = batch_tokens or default_batch_tokens(args.device.type)
+        bare = self.accelerator.unwrap_model(self.model)
+        bare = bare.get_base_model() if hasattr(bare, "get_base_model") else bare
+        if isinstance(bare, SDiaRewardModel):
+            use_packed_forward(bare)
+        self._last_log = (time.perf_counter(), 0.0)
+        self.add_callback(_EpochOfSampler(self))
+        if not args.disable_tqdm:
+            self.remove_callback(ProgressCallback)
+            self.add_callback(RewardProgressCallback)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: RewardConfig, dataset_name: str) -> Any:
         """Leave the rows as they are: the processor reads them in the collator, not a tokenizer here."""
         return dataset
 
+    def _get_train_sampler(self, train_dataset: Any = None) -> StepSampler:
+        rows: Any = self.train_dataset if train_dataset is None else train_dataset
+        self.sampler = StepSampler(
+            rows["length"],
+            effective_batch_size=self.args.train_batch_size * self.args.world_size,
+            dp_size=self.args.world_size,
+            grad_accum=1,
+            seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
+            rank=self.args.process_index,
+            drop_last=self.args.dataloader_drop_last,
+        )
+        return self.sampler
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Run one step's pairs forward and backward, part by part; return this process's share of the mean loss."""
+        losses = []
+        parts = self._cut(inputs["pairs"])
+        for number, part in enumerate(parts):
+            with self._gradients_shared(model, number == len(parts) - 1):
+                losses.append(super().training_step(model, part, num_items_in_batch))
+        return torch.stack(losses).sum()
+
+    def _cut(self, pairs: PairBatch) -> list[dict[str, Any]]:
+        """Return the parts of a step: as many in each process, so that none waits for another."""
+        own = torch.tensor([pairs.lengths_tokens, pairs.counts], device=self.args.device)
+        lengths, counts = self.accelerator.gather(own[None]).unbind(dim=1)
+        num_pairs = int(counts.sum())
+        alone = int(not counts[:, -1].all())
+        parts = cut_by_tokens(lengths.amax(dim=0).tolist(), self.batch_tokens, alone)
+        num_processes = self.accelerator.num_processes
+        return [
+            {"pairs": pairs.part(*part), "weight": sum(pairs.counts[slice(*part)]) * num_processes / num_pairs}
+            for part in parts
+        ]
+
+    def _gradients_shared(self, model: Any, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Let the processes share gradients in the last part of a step only."""
+        self.accelerator.gradient_state._set_sync_gradients(is_last)
+        if is_last or self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+            return contextlib.nullcontext()
+        return self.accelerator.no_sync(model)
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Compute TRL's loss of a [`PairBatch`], weighted by its share of the step.
+
+        Raises:
+            ValueError: The loss is not finite; the message names the pairs.
+        """
+        pairs = inputs["pairs"]
+        loss, outputs = super().compute_loss(model, self._prepare_inputs(pairs.inputs()), return_outputs=True)
+        if not torch.isfinite(loss):
+            raise ValueError(
+                f"step {self.state.global_step + 1}: the loss is {loss.item()} on the pairs "
+                f"{', '.join(pairs.pair_ids)}; look at their recordings, or lower learning_rate or max_grad_norm. The "
+                "last checkpoint is intact."
+            )
+        loss = loss * inputs.get("weight", 1.0)
+        return (loss, outputs) if return_outputs else loss
+
+    def prediction_step(
+        self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+        """Compute loss and rewards of a batch of the evaluation, rewards of shape `(num_pairs, 2)`, chosen first."""
+        with torch.no_grad(), self.compute_loss_context_manager():
+            loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
+        if prediction_loss_only:
+            return loss, None, None
+        rewards = torch.stack(outputs.logits.squeeze(-1).chunk(2), dim=1)
+        return loss, rewards, torch.zeros(len(rewards), dtype=torch.long, device=rewards.device)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Estimate what training on a batch costs, six operations a token and parameter."""
+        model: Any = self.model
+        return 6 * sum(inputs["pairs"].lengths_tokens) * model.num_parameters(exclude_embeddings=True)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log TRL's metrics and, in training, the tokens of a second since the last line."""
+        if "loss" in logs:
+            now, tokens = time.perf_counter(), float(self._total_train_tokens)
+            then, before = self._last_log
+            logs["tokens_per_second"] = round((tokens - before) / max(now - then, 1e-9), 1)
+            self._last_log = (now, tokens)
+        super().log(logs, start_time)
+
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)
         self.processor.save_pretrained(output_dir or self.args.output_dir)
+
+
+def _require_supported(args: RewardConfig) -> None:
+    if args.gradient_accumulation_steps != 1:
+        raise ValueError(
+            f"gradient_accumulation_steps is {args.gradient_accumulation_steps}; give all pairs of a process and step "
+            "as per_device_train_batch_size, which batch_tokens cuts into parts that fit, exactly."
+        )
+    if args.train_sampling_strategy != "random":
+        raise ValueError(
+            f"train_sampling_strategy is {args.train_sampling_strategy!r}; leave it out: the pairs of a step are "
+            "drawn at random and grouped by length within it."
+        )
+
+
+class _EpochOfSampler(TrainerCallback):
+    """Tell the sampler the epoch; the library forgets to when it goes on in the middle of one."""
+
+    def __init__(self, trainer: SDiaRewardTrainer):
+        self.trainer = trainer
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.sampler.set_epoch(int(state.epoch))
+
+
+class RewardProgressCallback(ProgressCallback):
+    """Show reward mean, margin, accuracy and tokens a second beside the progress bar."""
+
+    _SHOWN = {"mean_reward": "reward", "margin": "margin", "accuracy": "accuracy", "tokens_per_second": "tokens/s"}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Update the bar with the latest line of the log."""
+        if state.is_world_process_zero and self.training_bar is not None and logs:
+            shown = {title: f"{logs[name]:.3g}" for name, title in self._SHOWN.items() if name in logs}
+            if shown:
+                self.training_bar.set_postfix(shown)
+
+
+def newest_checkpoint(output_dir: str | Path) -> Path | None:
+    """Return the newest complete checkpoint of a run, or None.
+
+    The state of the trainer is written last: a checkpoint whose writing was cut short, by a kill or a full disk, lacks
+    it and is passed over.
+
+    Args:
+        output_dir (`str` or `Path`): The run's folder.
+    """
+    folders = {}
+    for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            folders[json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]] = folder
+    return folders[max(folders)] if folders else None

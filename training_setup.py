@@ -6,27 +6,30 @@ One place for the ways to train: the whole model, adapters, the head through the
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import AutoConfig
 from trl import RewardConfig
 
+from .adapters import add_adapters
 from .feature_cache import FeatureCache
 from .head_training import FeatureCollator, SDiaRewardHead, cache_pairs
 from .layouts_sdiareward import HEAD, list_tensors, own_name
 from .modeling_sdiareward import SDiaRewardModel
+from .pair_batches import PairCollator
+from .pair_encoding import read_pairs
 from .processing_sdiareward import SDiaRewardProcessor
 from .records import fingerprint_model
 from .scoring import Scorer
-from .trainer import PairCollator, encode_pairs
 
 
 if TYPE_CHECKING:
     from .train import TrainArguments
 
-# The text model only: the names of its projections occur in the audio tower too.
-_LORA_TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+# Below the run's folder: what is read ahead goes when the run is finished, cached features stay.
+READ_AHEAD, FEATURES = "read_ahead", "features"
 
 
 @dataclass
@@ -56,19 +59,28 @@ def set_up(args: TrainArguments, training: RewardConfig, splits: dict[str, Any])
         training (`trl.RewardConfig`): Decides dtype and device.
         splits (`dict[str, datasets.Dataset]`): Pairs as `pairs.load_pairs` gives them.
     """
-    if args.from_cache is not None:
+    if args.uses_cache:
         return _set_up_cached(args, training, splits)
     model, processor = load_model(args, training)
-    if args.train == "full" and args.freeze_audio_tower:
-        splits = {name: encode_pairs(pairs, model, processor) for name, pairs in splits.items()}
-    return TrainingSetup(prepare_for_training(model, args), processor, splits, PairCollator(processor))
+    model.to(training.device)
+    folder = Path(str(training.output_dir)) / READ_AHEAD
+    rows, skipped = {}, []
+    for split, pairs in splits.items():
+        # A single pass over the training split would only store what it then reads once.
+        is_encoded = args.keeps_audio_tower and (split != "train" or training.num_train_epochs > 1)
+        encoding = (
+            {"model": model.eval(), "model_revision": fingerprint_model(args.model_name_or_path)} if is_encoded else {}
+        )
+        rows[split], bad = read_pairs(pairs, processor, folder, split=split, **encoding)
+        skipped += bad
+    return TrainingSetup(prepare_for_training(model, args), processor, rows, PairCollator(processor), skipped)
 
 
 def _set_up_cached(args: TrainArguments, training: RewardConfig, splits: dict[str, Any]) -> TrainingSetup:
     """Load the head alone; compute with the whole model, then let go of it, what the cache lacks."""
     head, processor = load_model(args, training, head_only=True)
     cache = FeatureCache(
-        str(args.from_cache),
+        args.from_cache or Path(str(training.output_dir)) / FEATURES,
         head.config,
         processor,
         model_revision=fingerprint_model(args.model_name_or_path),
@@ -96,11 +108,13 @@ def load_model(
     """
     name = args.model_name_or_path
     kind: Any = SDiaRewardHead if head_only else SDiaRewardModel
-    options = {} if head_only else {"dtype": _dtype(training), "attn_implementation": args.attn_implementation}
+    options = {} if head_only else {"dtype": _dtype(training)}
     if HEAD in map(own_name, list_tensors(name)):
         model = kind.from_pretrained(name, **options)
     else:
         model = kind.from_backbone(name, pooling_mode=args.pooling_mode, **options)
+    # It belongs to the weights as they were.
+    model.config.calibration = None
     if AutoConfig.from_pretrained(name).model_type == model.config.model_type:
         return model, SDiaRewardProcessor.from_pretrained(name)
     config = model.config
@@ -115,21 +129,17 @@ def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
         model.freeze_backbone()
         return model
     if args.train == "lora":
-        from peft import LoraConfig, get_peft_model
-
-        saved = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
-        lora = LoraConfig(
-            r=args.lora_r, lora_alpha=args.lora_alpha, target_modules=_LORA_TARGETS, modules_to_save=saved
-        )
-        return get_peft_model(model, lora)
+        return add_adapters(model, r=args.lora_r, alpha=args.lora_alpha)
     if args.freeze_audio_tower:
         model.freeze_audio_tower()
+    if args.freeze_text_model:
+        model.model.language_model.requires_grad_(False)
     return model
 
 
 def complete_model(trained: Any, args: TrainArguments, training: RewardConfig) -> SDiaRewardModel:
     """Return the complete model with what was trained in it: adapters merged, a head put on its backbone."""
-    if args.from_cache is not None:
+    if args.uses_cache:
         model, _ = load_model(args, training)
         trained.put_into(model)
         return model

@@ -36,13 +36,15 @@ from sdiareward.feature_cache import FeatureCache
 from sdiareward.feature_shards import FeatureShards
 from sdiareward.head_training import FeatureCollator, SDiaRewardHead, cache_pairs
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.pair_batches import PairCollator
+from sdiareward.pair_encoding import read_pairs
 from sdiareward.pair_scores import Sides
 from sdiareward.pairs import SIDES, load_pairs
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.provenance import write_run
 from sdiareward.records import fingerprint_model
 from sdiareward.scoring import Scorer
-from sdiareward.trainer import PairCollator, SDiaRewardTrainer
+from sdiareward.trainer import SDiaRewardTrainer
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -165,9 +167,10 @@ def measure_nano(
     seconds: dict[str, list[float]] = {"backbone": [], "mean": [], "attention": []}
     timed = partial(time_epochs, folder=folder / "run", batch_size=_BATCH_SIZE["nano"], seed=seed)
     loads = []
+    through, _ = read_pairs(pairs, processor, folder / "rows", split="train")
     for _ in range(repeats):
         loads.append(round(os.getloadavg()[0], 1))
-        seconds["backbone"] += timed(model, processor, PairCollator(processor), pairs, epochs=1)
+        seconds["backbone"] += timed(model, processor, PairCollator(processor), through, epochs=1)
         for mode, head in heads.items():
             num_threads = 1 if mode == "mean" else _NUM_THREADS
             epochs = timed(
@@ -238,8 +241,10 @@ def measure_paper_size(folder: Path, seed: int) -> dict[str, Any]:
     cache = cast(FeatureCache, FeatureShards(folder / "paper", identity, torch.float32))
     num_bytes = sum(path.stat().st_size for path in (folder / "paper").iterdir())
     config = SDiaRewardConfig(text_config={"hidden_size": _PAPER_HIDDEN_SIZE})
-    keys = {f"{side}_key": [paper_key(n, side) for n in range(_NUM_PAPER_PAIRS)] for side in SIDES}
-    rows = datasets.Dataset.from_dict(keys)
+    numbers = range(_NUM_PAPER_PAIRS)
+    keys = {f"{side}_key": [paper_key(number, side) for number in numbers] for side in SIDES}
+    described = {"row": list(numbers), "pair_id": list(map(str, numbers)), "length": [len(SIDES)] * len(numbers)}
+    rows = datasets.Dataset.from_dict({**described, **keys})
     processor = SDiaRewardProcessor.from_pretrained(_NANO)
     epochs = time_epochs(
         SDiaRewardHead(config),

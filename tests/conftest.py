@@ -68,6 +68,31 @@ def speak(make_tone):
 
 
 @pytest.fixture(scope="session")
+def tone_pairs(make_tone):
+    """Four pairs: the chosen side is a tone that the rejected side lacks."""
+    import datasets
+
+    from sdiareward.dataset_builder.channel import encode
+
+    def side(row, frequency_hz):
+        turns = []
+        for turn, role in enumerate(("user", "assistant")):
+            wav = encode(make_tone(0.2 + 0.1 * row, frequency_hz + 40 * turn, row), 16_000, "WAV", "PCM_16", None)
+            turns.append({"role": role, "text": f"line {row}", "audio": {"bytes": wav, "path": None}})
+        return turns
+
+    rows = [
+        {
+            "chosen": side(row, 200.0),
+            "rejected": side(row, 900.0),
+            "criterion": ("modality", "colloquialness")[row % 2],
+        }
+        for row in range(4)
+    ]
+    return datasets.Dataset.from_list(rows)
+
+
+@pytest.fixture(scope="session")
 def tiny_config():
     """Return a function giving a configuration of a few thousand parameters for the fixtures' tokenizer."""
     from sdiareward.configuration_sdiareward import SDiaRewardConfig

@@ -108,14 +108,14 @@ def test_the_configs_of_the_paper_have_the_values_of_its_appendix():
             "save_total_limit": 20,
         }
         assert {key: config[key] for key in expected} == expected
-        assert 4 * config["per_device_train_batch_size"] * config["gradient_accumulation_steps"] == 32
+        assert 4 * config["per_device_train_batch_size"] == 32
 
 
-@pytest.mark.parametrize("name", ["nano", "demo", "3b", "7b"])
+@pytest.mark.parametrize("name", ["nano", "nano_head", "nano_lora", "demo", "3b", "7b"])
 def test_every_training_config_is_understood(name, monkeypatch):
     from trl import RewardConfig, TrlParser
 
-    from sdiareward.train import TrainArguments
+    from sdiareward.train import TRAIN_MODES, TrainArguments
 
     # bf16 and DeepSpeed are checked against the machine when the arguments are built.
     extra = ["--bf16", "False"] if name in ("3b", "7b") else []
@@ -123,9 +123,27 @@ def test_every_training_config_is_understood(name, monkeypatch):
     args, training = parser.parse_args_and_config(
         ["--config", str(ROOT / "configs" / f"{name}.yaml"), *extra], fail_with_unknown_args=True
     )
-    assert args.train in ("head", "full")
+    assert args.train in TRAIN_MODES
     assert training.load_best_model_at_end
     assert training.metric_for_best_model == "eval_loss"
+
+
+@pytest.mark.parametrize(
+    ("name", "distributed_type", "num_processes"),
+    [
+        ("single", "NO", 1),
+        ("ddp", "MULTI_GPU", 4),
+        ("zero2", "DEEPSPEED", 4),
+        ("zero3", "DEEPSPEED", 4),
+        ("fsdp2", "FSDP", 4),
+    ],
+)
+def test_every_launch_config_is_understood(name, distributed_type, num_processes):
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    config = config_args.load_config_from_file(str(ROOT / "configs" / f"accelerate_{name}.yaml"))
+    assert config.distributed_type == distributed_type
+    assert config.num_processes == num_processes
+    assert config.deepspeed_config.get("gradient_accumulation_steps", 1) == 1
 
 
 @pytest.mark.parametrize("name", ["demo_data", "data_full"])

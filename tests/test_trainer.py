@@ -10,41 +10,25 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sdiareward import training_setup
-from sdiareward.dataset_builder.channel import encode
 from sdiareward.feature_cache import FeatureCache
 from sdiareward.head_training import FeatureCollator, SDiaRewardHead, cache_pairs
+from sdiareward.pair_batches import PairCollator, use_packed_forward
+from sdiareward.pair_encoding import read_pairs
 from sdiareward.pair_scores import Sides
-from sdiareward.pairs import SIDES
+from sdiareward.pairs import SIDES, turns_to_messages
 from sdiareward.records import fingerprint_model
 from sdiareward.scoring import Scorer
 from sdiareward.train import TrainArguments, main
-from sdiareward.trainer import PairCollator, SDiaRewardTrainer, encode_pairs
+from sdiareward.trainer import SDiaRewardTrainer
 from sdiareward.training_setup import load_model, prepare_for_training
 
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@pytest.fixture(scope="module")
-def pairs(make_tone):
-    """Four pairs: the chosen side is a tone that the rejected side lacks."""
-
-    def side(row, frequency_hz):
-        turns = []
-        for turn, role in enumerate(("user", "assistant")):
-            wav = encode(make_tone(0.2 + 0.1 * row, frequency_hz + 40 * turn, row), 16_000, "WAV", "PCM_16", None)
-            turns.append({"role": role, "text": f"line {row}", "audio": {"bytes": wav, "path": None}})
-        return turns
-
-    rows = [
-        {
-            "chosen": side(row, 200.0),
-            "rejected": side(row, 900.0),
-            "criterion": ("modality", "colloquialness")[row % 2],
-        }
-        for row in range(4)
-    ]
-    return datasets.Dataset.from_list(rows)
+@pytest.fixture
+def pairs(tone_pairs):
+    return tone_pairs
 
 
 @pytest.fixture
@@ -72,50 +56,129 @@ def reward_config(tmp_path):
 
 
 @pytest.fixture
-def make_trainer(make_tiny_model, tiny_processor, pairs, reward_config):
-    def make(model=None, train_dataset=None, eval_dataset=None, **changes):
+def rows(tmp_path, pairs, tiny_processor):
+    return read_pairs(pairs, tiny_processor, tmp_path / "rows", split="train")[0]
+
+
+@pytest.fixture
+def make_trainer(make_tiny_model, tiny_processor, rows, reward_config):
+    def make(model=None, train_dataset=None, eval_dataset=None, batch_tokens=None, **changes):
         return SDiaRewardTrainer(
             model or make_tiny_model(),
             tiny_processor,
             reward_config(**changes),
-            train_dataset=train_dataset or pairs,
+            batch_tokens=batch_tokens,
+            train_dataset=train_dataset or rows,
             eval_dataset=eval_dataset,
         )
 
     return make
 
 
-def test_the_loss_is_bradley_terry_plus_centering_by_hand(make_trainer, tiny_processor, pairs):
+@pytest.fixture
+def padded_rewards(tiny_processor):
+    """Return a function giving the rewards of some pairs through the model's own forward, `(num_pairs, 2)`."""
+
+    def rewards(model, pairs):
+        dialogues = [turns_to_messages(row[side]) for side in SIDES for row in pairs]
+        inputs = tiny_processor(dialogues, criterion=[row["criterion"] for row in pairs] * 2)
+        with torch.no_grad():
+            return model(**inputs).logits.view(2, -1).T
+
+    return rewards
+
+
+def by_hand(rewards):
+    losses = [math.log1p(math.exp(bad - good)) + 0.01 * (good + bad) ** 2 for good, bad in rewards.tolist()]
+    return sum(losses) / len(losses)
+
+
+def test_the_loss_is_bradley_terry_plus_centering_by_hand(
+    make_trainer, make_tiny_model, tiny_processor, rows, padded_rewards
+):
+    expected = by_hand(padded_rewards(make_tiny_model(), list(rows)[:2]))
     trainer = make_trainer()
-    batch = PairCollator(tiny_processor)([pairs[0], pairs[1]])
-    rewards = trainer.model(**batch).logits.squeeze(-1).tolist()
-    expected = 0.0
-    for chosen, rejected in zip(rewards[:2], rewards[2:], strict=True):
-        expected += (math.log1p(math.exp(rejected - chosen)) + 0.01 * (chosen + rejected) ** 2) / 2
-    assert trainer.compute_loss(trainer.model, dict(batch)).item() == pytest.approx(expected, rel=1e-5)
+    batch = PairCollator(tiny_processor)(list(rows)[:2])
+    assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_swapping_chosen_and_rejected_flips_the_margin(make_trainer, tiny_processor, pairs):
+def test_swapping_chosen_and_rejected_flips_the_margin(make_trainer, tiny_processor, rows):
     trainer = make_trainer()
     margins = []
-    for rows in ([pairs[0]], [{**pairs[0], "chosen": pairs[0]["rejected"], "rejected": pairs[0]["chosen"]}]):
-        chosen, rejected = trainer.model(**PairCollator(tiny_processor)(rows)).logits.squeeze(-1).tolist()
+    for row in (rows[0], {**rows[0], "chosen": rows[0]["rejected"], "rejected": rows[0]["chosen"]}):
+        inputs = PairCollator(tiny_processor)([row])["pairs"].inputs()
+        chosen, rejected = trainer.model(**inputs).logits.squeeze(-1).tolist()
         margins.append(chosen - rejected)
     assert abs(margins[0]) > 1e-4
     assert margins[0] == pytest.approx(-margins[1], abs=1e-5)
 
 
-def test_encoding_ahead_changes_neither_inputs_nor_rewards(make_tiny_model, tiny_processor, pairs):
-    model = make_tiny_model()
-    collate = PairCollator(tiny_processor)
-    encoded = encode_pairs(pairs, model, tiny_processor, batch_size=3)
-    direct, ahead = collate(list(pairs)), collate(list(encoded))
-    assert "input_features" not in ahead
+def gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("batch_tokens", [1, 1500, 10**6])
+def test_a_step_is_the_same_however_it_is_cut(
+    batch_tokens, checkpointing, make_trainer, make_tiny_model, tiny_processor, rows, padded_rewards
+):
+    reference = make_tiny_model().train()
+    dialogues = [turns_to_messages(row[side]) for side in SIDES for row in rows]
+    inputs = tiny_processor(dialogues, criterion=list(rows["criterion"]) * 2)
+    chosen, rejected = reference(**inputs).logits.squeeze(-1).chunk(2)
+    loss = -torch.nn.functional.logsigmoid(chosen - rejected).mean() + 0.01 * ((chosen + rejected) ** 2).mean()
+    loss.backward()
+
+    trainer = make_trainer(batch_tokens=batch_tokens, gradient_checkpointing=checkpointing)
+    if checkpointing:
+        trainer.model.gradient_checkpointing_enable({"use_reentrant": False})
+    # As the library's loop does.
+    trainer.current_gradient_accumulation_steps = 1
+    parts = trainer._cut(PairCollator(tiny_processor)(list(rows))["pairs"])
+    assert len(parts) == {1: 4, 1500: 4, 10**6: 1}.get(batch_tokens) or batch_tokens == 1500
+    got = trainer.training_step(trainer.model, PairCollator(tiny_processor)(list(rows)))
+    assert got.item() == pytest.approx(loss.item(), abs=1e-6)
+    expected, found = gradients(reference), gradients(trainer.model)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_gradient_accumulation_and_other_orders_are_refused(make_trainer):
+    with pytest.raises(ValueError, match="gradient_accumulation_steps is 2; give all pairs"):
+        make_trainer(gradient_accumulation_steps=2)
+    with pytest.raises(ValueError, match="train_sampling_strategy is 'group_by_length'"):
+        make_trainer(train_sampling_strategy="group_by_length")
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_pairs(make_trainer, rows):
+    trainer = make_trainer(batch_tokens=1)
     with torch.no_grad():
-        rewards = [model(**batch).logits for batch in (direct, ahead)]
+        trainer.model.score.weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"step 1: the loss is nan on the pairs row \d; look at"):
+        trainer.train()
+
+
+def test_encoding_ahead_changes_no_reward(make_tiny_model, tiny_processor, pairs, tmp_path, padded_rewards):
+    model = make_tiny_model()
+    expected = padded_rewards(model, list(pairs))
+    encoded, skipped = read_pairs(pairs, tiny_processor, tmp_path, split="train", model=model)
+    assert skipped == []
+    use_packed_forward(model)
+    inputs = PairCollator(tiny_processor)(list(encoded))["pairs"].inputs()
+    assert "mels" not in inputs
+    with torch.no_grad():
+        rewards = model(**inputs).logits.view(2, -1).T
     # The encoding is kept in float16.
-    torch.testing.assert_close(*rewards, rtol=0, atol=5e-3)
-    assert encoded["length"] == [max(len(row["chosen_ids"]), len(row["rejected_ids"])) for row in encoded]
+    torch.testing.assert_close(rewards, expected, rtol=0, atol=5e-3)
+
+
+def test_the_evaluation_measures_what_the_model_says(make_trainer, make_tiny_model, rows, padded_rewards):
+    expected = padded_rewards(make_tiny_model(), list(rows))
+    metrics = make_trainer(eval_dataset=rows, per_device_eval_batch_size=2).evaluate()
+    assert metrics["eval_loss"] == pytest.approx(by_hand(expected), abs=1e-5)
+    assert metrics["eval_margin"] == pytest.approx((expected[:, 0] - expected[:, 1]).mean().item(), abs=1e-5)
+    assert metrics["eval_accuracy"] == (expected[:, 0] > expected[:, 1]).float().mean().item()
 
 
 TRAINABLE = {
@@ -139,6 +202,16 @@ def test_one_step_changes_exactly_what_the_mode_trains(mode, make_tiny_model, ma
         assert not any("audio_tower" in name for name in changed)
 
 
+def test_full_training_can_leave_the_text_model_out(make_tiny_model, make_trainer):
+    args = TrainArguments("unused", "unused", train="full", freeze_audio_tower=False, freeze_text_model=True)
+    model = prepare_for_training(make_tiny_model(), args)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    make_trainer(model).train()
+    changed = {name for name, parameter in model.named_parameters() if not torch.equal(before[name], parameter)}
+    assert any("audio_tower.conv1" in name for name in changed)
+    assert not any("language_model" in name for name in changed)
+
+
 def test_full_training_can_include_the_audio_tower(make_tiny_model, make_trainer):
     args = TrainArguments("unused", "unused", train="full", freeze_audio_tower=False)
     model = prepare_for_training(make_tiny_model(), args)
@@ -150,9 +223,16 @@ def test_full_training_can_include_the_audio_tower(make_tiny_model, make_trainer
 def test_the_metrics_have_the_names_of_trl(make_trainer):
     trainer = make_trainer()
     trainer.train()
-    assert {"accuracy", "margin", "mean_reward", "min_reward", "max_reward", "num_tokens"} <= set(
-        trainer.state.log_history[0]
-    )
+    log = trainer.state.log_history[0]
+    assert {"accuracy", "margin", "mean_reward", "min_reward", "max_reward", "num_tokens"} <= set(log)
+    assert log["tokens_per_second"] > 0
+    assert log["num_tokens"] == sum(trainer.train_dataset["length"])
+
+
+def test_the_progress_bar_shows_reward_margin_accuracy_and_speed(make_trainer, capsys):
+    make_trainer(disable_tqdm=False).train()
+    bar = capsys.readouterr().err
+    assert all(f"{name}=" in bar for name in ("reward", "margin", "accuracy", "tokens/s"))
 
 
 @pytest.fixture
@@ -193,6 +273,7 @@ def run_script(tmp_path, tiny_checkpoint, data_folder):
 @pytest.mark.parametrize("mode", ["full", "lora"])
 def test_the_script_saves_a_whole_checkpoint_that_scores(mode, run_script, make_dialogue, tiny_checkpoint):
     folder = run_script("--train", mode, "--num_train_epochs", "2", "--load_best_model_at_end", "True")
+    assert not (folder / "read_ahead").exists()
     dialogue = make_dialogue(0.3, 0.2)
     rewards = [Scorer.from_pretrained(path).score([dialogue], "modality")[0] for path in (folder, tiny_checkpoint)]
     assert rewards[0] != rewards[1]
@@ -200,6 +281,18 @@ def test_the_script_saves_a_whole_checkpoint_that_scores(mode, run_script, make_
     assert run["arguments"]["train"] == mode
     assert run["training"]["learning_rate"] == 1e-2
     assert run["versions"]["trl"]
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "wandb"])
+def test_a_tracker_is_a_flag(tracker, run_script, tmp_path, monkeypatch):
+    pytest.importorskip(tracker)
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "tracked"))
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "tracked"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "tracked"))
+    (tmp_path / "tracked").mkdir()
+    run_script("--num_train_epochs", "1", "--report_to", tracker)
+    assert any(path.is_file() for path in (tmp_path / "tracked").rglob("*"))
 
 
 def test_a_run_goes_on_from_its_newest_checkpoint(run_script):
@@ -243,24 +336,24 @@ CACHE_OPTIONS = {
 
 @pytest.mark.parametrize("mode", CACHE_OPTIONS)
 def test_a_head_on_cached_features_learns_what_it_learns_through_the_backbone(
-    mode, make_tiny_model, make_trainer, tiny_processor, pairs, reward_config, open_cache
+    mode, make_tiny_model, make_trainer, tiny_processor, pairs, rows, reward_config, open_cache
 ):
     options = {"max_steps": 6, "per_device_train_batch_size": 2, "seed": 3, "eval_strategy": "steps", "eval_steps": 3}
     args = TrainArguments("unused", "unused", train="head")
-    through = make_trainer(prepare_for_training(make_tiny_model(mode), args), eval_dataset=pairs, **options)
+    through = make_trainer(prepare_for_training(make_tiny_model(mode), args), eval_dataset=rows, **options)
     through.train()
 
     model = make_tiny_model(mode)
     cache = open_cache(model, tiny_processor, **CACHE_OPTIONS[mode])
-    rows, skipped = cache_pairs({"train": pairs}, cache, lambda: Scorer(model, tiny_processor))
+    cached_rows, skipped = cache_pairs({"train": pairs}, cache, lambda: Scorer(model, tiny_processor))
     head = SDiaRewardHead(model.config)
     head.load_state_dict({name: t for name, t in model.state_dict().items() if name.startswith(("score", "pooler"))})
     cached = SDiaRewardTrainer(
         head,
         tiny_processor,
         reward_config(**options),
-        train_dataset=rows["train"],
-        eval_dataset=rows["train"],
+        train_dataset=cached_rows["train"],
+        eval_dataset=cached_rows["train"],
         data_collator=FeatureCollator(cache),
     )
     cached.train()
@@ -276,18 +369,20 @@ def test_a_head_on_cached_features_learns_what_it_learns_through_the_backbone(
             torch.testing.assert_close(parameter, through.model.get_parameter(name), rtol=0, atol=1e-5)
 
 
-def test_float16_hidden_states_change_an_attention_head_by_little(make_tiny_model, tiny_processor, pairs, open_cache):
+def test_float16_hidden_states_change_an_attention_head_by_little(
+    make_tiny_model, tiny_processor, pairs, open_cache, padded_rewards
+):
     model = make_tiny_model("attention")
     cache = open_cache(model, tiny_processor, per_token=True)
     rows, _ = cache_pairs({"train": pairs}, cache, lambda: Scorer(model, tiny_processor))
     head = SDiaRewardHead(model.config)
     head.load_state_dict({name: t for name, t in model.state_dict().items() if name.startswith(("score", "pooler"))})
     with torch.no_grad():
-        from_cache = head(**FeatureCollator(cache)(list(rows["train"]))).logits
-        expected = model(**PairCollator(tiny_processor)(list(pairs))).logits
+        from_cache = head(**FeatureCollator(cache)(list(rows["train"]))["pairs"].inputs()).logits.view(2, -1).T
+    expected = padded_rewards(model, list(pairs))
     assert cache[rows["train"][0]["chosen_key"]].dtype == torch.float16
     torch.testing.assert_close(from_cache, expected, rtol=0, atol=1e-3)
-    assert rows["train"]["length"] == [max(len(cache[row[f"{side}_key"]]) for side in SIDES) for row in rows["train"]]
+    assert rows["train"]["length"] == [sum(len(cache[row[f"{side}_key"]]) for side in SIDES) for row in rows["train"]]
 
 
 @pytest.mark.parametrize("mode", ["last_token", "attention"])

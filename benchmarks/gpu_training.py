@@ -1,0 +1,194 @@
+"""Training steps on one CUDA GPU at the real sizes: seconds, tokens a second, utilisation and peak memory.
+
+    python -m benchmarks.gpu_training                            # 3B and 7B, head, lora and full, in bfloat16
+    python -m benchmarks.gpu_training --device cpu --dtype float32 --sizes tiny --pairs 2 --steps 2 --mean-s 4
+
+Weights are random and drawn on the device, pairs are synthetic (`synthetic_workload.py`): nothing is downloaded. It
+needs neither TRL nor accelerate; `lora` needs `peft`. `gpu.py` says how to run it where nothing can be installed.
+
+A step is what `SDiaRewardTrainer` computes in one process: the pairs cut into parts by tokens, each part forward and
+backward without padding, Bradley-Terry with centering, gradient clipping, fused AdamW. The audio tower is frozen and
+runs in each step; gradient checkpointing is on, as in the recipes. Utilisation counts the operations that the mode
+must compute, once forward for what is frozen, twice where only gradients pass through, three times where weights are
+trained; what checkpointing computes again counts nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch.nn.functional import logsigmoid
+
+from benchmarks.flops import audio_flops, text_flops
+from benchmarks.gpu import describe_device, matmul_rate
+from benchmarks.gpu_steps import Clock
+from benchmarks.speed_models import SIZES, build
+from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
+from sdiareward.pair_batches import PackedSide, PairBatch, collate_mels, cut_by_tokens, use_packed_forward
+from sdiareward.preparation import Preparation
+from sdiareward.provenance import write_run
+
+
+RESULT = Path(__file__).resolve().parent / "results" / "gpu_training.json"
+MODES = ("head", "lora", "full")
+# Passes over the text model that a mode must compute, in forward passes.
+_TEXT_PASSES = {"head": 1, "lora": 2, "full": 3}
+_CENTER_REWARDS = 0.01
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    args = _parse_arguments()
+    device, dtype = torch.device(args.device), getattr(torch, args.dtype)
+    clock = Clock(device, args.limit_s)
+    settings = {name: getattr(args, name) for name in ("pairs", "steps", "batch_tokens", "mean_s", "seed")}
+    record: dict[str, Any] = {"device": describe_device(device), "dtype": args.dtype, "settings": settings}
+    record["matmul_flops_per_s"] = matmul_rate(clock, device, dtype)
+    record["sizes"] = {size: {} for size in args.sizes}
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    for size in args.sizes:
+        for mode in args.modes:
+            found: dict[str, Any] = {"left_out": True}
+            if not clock.is_over():
+                found = measure(size, mode, device, dtype, clock, args)
+            if "seconds" in found:
+                found["utilisation"] = found["flops"] / median(found["seconds"]) / record["matmul_flops_per_s"]
+            record["sizes"][size][mode] = found
+            write_run(args.output, **record)
+    print(table(record))
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=["3b", "7b"])
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the backbone")
+    parser.add_argument("--pairs", type=int, default=8, help="of a step")
+    parser.add_argument("--steps", type=int, default=5, help="measured, after one that is not")
+    parser.add_argument("--batch-tokens", type=int, default=16_384, help="tokens in one forward pass")
+    parser.add_argument("--mean-s", type=float, default=MEAN_DIALOGUE_S, help="of audio in a dialogue")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit-s", type=float, default=480.0, help="begin nothing after so many seconds")
+    parser.add_argument("--output", type=Path, default=RESULT)
+    return parser.parse_args()
+
+
+def measure(
+    size: str, mode: str, device: torch.device, dtype: torch.dtype, clock: Clock, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Measure the steps of one size in one mode.
+
+    Args:
+        size (`str`): One of `speed_models.SIZES`.
+        mode (`str`): One of `MODES`.
+        device (`torch.device`): Where the model is.
+        dtype (`torch.dtype`): Of the backbone.
+        clock (`Clock`): Measures.
+        args (`argparse.Namespace`): The rest of the command line.
+    """
+    model, processor = build(size, seed=args.seed, device=str(device), dtype=dtype)
+    batches = [_pairs(processor, args, step) for step in range(args.steps + 1)]
+    bare = model
+    model = _trainable(model, mode)
+    use_packed_forward(bare)
+    model.train()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=2e-5, weight_decay=0.05, fused=device.type == "cuda")
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    seconds = [clock.seconds(lambda: _step(model, batch, optimizer, args.batch_tokens))[0] for batch in batches]  # noqa: B023 (called at once)
+    flops = [_flops(bare.config, batch, mode) for batch in batches]
+    found = {
+        "million_parameters": round(sum(weights.numel() for weights in bare.parameters()) / 1e6, 1),
+        "million_trained": round(sum(weights.numel() for weights in trained) / 1e6, 3),
+        "seconds": seconds[1:],
+        "tokens_per_second": sum(sum(batch.lengths_tokens) for batch in batches[1:]) / sum(seconds[1:]),
+        "flops": median(flops[1:]),
+    }
+    if device.type == "cuda":
+        found["peak_bytes"] = torch.cuda.max_memory_allocated()
+        del model, bare, optimizer, trained
+        torch.cuda.empty_cache()
+    return found
+
+
+def _trainable(model: Any, mode: str) -> Any:
+    """Freeze what the mode leaves alone; checkpoint the activations of what gradients pass through."""
+    if mode == "head":
+        model.freeze_backbone()
+        return model
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    if mode == "full":
+        model.freeze_audio_tower()
+        return model
+    from sdiareward.adapters import add_adapters
+
+    model.model.audio_tower.requires_grad_(False)
+    model.enable_input_require_grads()
+    return add_adapters(model, r=16, alpha=32)
+
+
+def _pairs(processor: Any, args: argparse.Namespace, step: int) -> PairBatch:
+    """Return the pairs of a step, read and ready."""
+    dialogues = SyntheticDialogues(2 * args.pairs, args.seed + step, args.mean_s)
+    batch = Preparation(processor)(range(len(dialogues)), dialogues, ["joint"] * len(dialogues))
+    sides = [
+        PackedSide(messages, {key: batch.mels[key] for message in messages for key in message.clips})
+        for messages in batch.dialogues
+    ]
+    lengths = [sum(len(message.input_ids) for message in messages) for messages in batch.dialogues]
+    both = [one + other for one, other in zip(lengths[::2], lengths[1::2], strict=True)]
+    order = sorted(range(args.pairs), key=lambda pair: -both[pair])
+    return PairBatch(
+        [str(pair) for pair in order],
+        [both[pair] for pair in order],
+        [True] * args.pairs,
+        [sides[2 * pair] for pair in order],
+        [sides[2 * pair + 1] for pair in order],
+        collate_mels,
+    )
+
+
+def _step(model: Any, pairs: PairBatch, optimizer: torch.optim.Optimizer, batch_tokens: int) -> None:
+    for first, stop in cut_by_tokens(pairs.lengths_tokens, batch_tokens, 0):
+        chosen, rejected = model(**pairs.part(first, stop).inputs()).logits.squeeze(-1).chunk(2)
+        loss = -logsigmoid(chosen - rejected).sum() + _CENTER_REWARDS * ((chosen + rejected) ** 2).sum()
+        (loss / len(pairs)).backward()
+    trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    torch.nn.utils.clip_grad_norm_(trained, 1.0)
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def _flops(config: Any, pairs: PairBatch, mode: str) -> int:
+    """Return what a step must compute; a system prompt counts once a dialogue, although parts share it."""
+    text = audio = 0
+    for side in pairs.chosen + pairs.rejected:
+        num_tokens = sum(len(message.input_ids) for message in side.messages)
+        text += text_flops(config.text_config, num_tokens)
+        audio += sum(audio_flops(config.audio_config, mel.shape[1]) for mel in side.clips.values())
+    return _TEXT_PASSES[mode] * text + audio
+
+
+def table(record: Mapping[str, Any]) -> str:
+    """Return the results as text, a line for each size and mode."""
+    lines = [f"{'':<10}{'s a step':>10}{'tokens/s':>12}{'utilisation':>13}{'peak GiB':>10}"]
+    for size, modes in record["sizes"].items():
+        for mode, found in modes.items():
+            if "seconds" not in found:
+                lines.append(f"{size + ' ' + mode:<10} left out for lack of time")
+                continue
+            peak = f"{found['peak_bytes'] / 2**30:.1f}" if "peak_bytes" in found else "-"
+            speed = f"{median(found['seconds']):>10.3f}{found['tokens_per_second']:>12.0f}"
+            lines.append(f"{size + ' ' + mode:<10}{speed}{found['utilisation']:>13.1%}{peak:>10}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

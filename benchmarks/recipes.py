@@ -1,0 +1,106 @@
+"""Train and evaluate the nano recipes, head, LoRA and full, with several seeds, on the open data set.
+
+    python -m sdiareward.dataset_builder build --config configs/data_full.yaml
+    python -m benchmarks.recipes
+
+Each run is `train.py` with its recipe and `eval.py` on the test split, in processes of their own; checkpoints are
+selected by validation loss. A seed decides the random text model that a run begins with and the order of its pairs.
+What is finished is not run again: interrupted training goes on from its newest checkpoint, evaluation from its last
+pair, and results are written after each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from benchmarks import racing
+from sdiareward.provenance import write_run
+
+
+RESULT = Path(__file__).resolve().parent / "results" / "recipes_nano.json"
+RECIPES = {"head": "nano_head", "lora": "nano_lora", "full": "nano"}
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--modes", nargs="+", choices=list(RECIPES), default=list(RECIPES))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--dataset", default="runs/full/sdiareward")
+    parser.add_argument("--work-dir", type=Path, default=Path("runs/recipes"))
+    parser.add_argument("--output", type=Path, default=RESULT)
+    parser.add_argument("--train-flags", nargs=argparse.REMAINDER, default=[], help="passed to train.py")
+    args = parser.parse_args()
+    runs: list[dict[str, Any]] = []
+    for seed, mode in tqdm([(seed, mode) for seed in args.seeds for mode in args.modes], desc="runs"):
+        folder = args.work_dir / f"{mode}_{seed}"
+        train(mode, seed, args.dataset, folder, args.train_flags)
+        evaluate(args.dataset, folder)
+        runs.append(describe(mode, seed, folder))
+        args.output.parent.mkdir(exist_ok=True)
+        write_run(args.output, cpu=racing.describe_cpu(), runs=runs, baselines=read_baselines(folder))
+    print(json.dumps(runs, indent=2))
+
+
+def train(mode: str, seed: int, dataset: str, folder: Path, flags: Sequence[str] = ()) -> None:
+    """Train one recipe in a process of its own, unless that is done."""
+    if (folder / "run.json").exists():
+        return
+    recipe = racing.ROOT / "configs" / f"{RECIPES[mode]}.yaml"
+    options = ("--dataset", dataset, "--output_dir", folder, "--seed", seed, "--resume", True, *flags)
+    _run("sdiareward.train", "--config", recipe, *options)
+
+
+def evaluate(dataset: str, folder: Path) -> None:
+    """Evaluate a trained model in a process of its own, unless that is done."""
+    if not (folder / "eval" / "results.json").exists():
+        _run("sdiareward.eval", "--model", folder, "--dataset", dataset, "--output_dir", folder / "eval")
+
+
+def _run(module: str, *arguments: object) -> None:
+    subprocess.run([sys.executable, "-m", module, *map(str, arguments)], cwd=racing.ROOT, check=True)
+
+
+def describe(mode: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Return what a finished run is remembered by.
+
+    Args:
+        mode (`str`): One of `RECIPES`.
+        seed (`int`): Of the run.
+        folder (`Path`): Of the run.
+    """
+    run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    results = json.loads((folder / "eval" / "results.json").read_text(encoding="utf-8"))
+    history = run["history"]
+    evaluations = [line["eval_loss"] for line in history if "eval_loss" in line]
+    return {
+        "mode": mode,
+        "seed": seed,
+        "learning_rate": run["training"]["learning_rate"],
+        "epochs": run["training"]["num_train_epochs"],
+        "steps": max(line["step"] for line in history),
+        "train_runtime_s": next(line["train_runtime"] for line in reversed(history) if "train_runtime" in line),
+        "best_validation_loss": min(evaluations),
+        "num_skipped_pairs": run["num_skipped_pairs"],
+        "accuracies": results["accuracies"]["model"],
+        "by_synthesizer": results["by_synthesizer"],
+        "left_out_synthesizers": results["left_out_synthesizers"],
+    }
+
+
+def read_baselines(folder: Path) -> Mapping[str, Any]:
+    """Return the accuracies of the baselines, which are the same beside every run."""
+    results = json.loads((folder / "eval" / "results.json").read_text(encoding="utf-8"))
+    return {name: found for name, found in results["accuracies"].items() if name != "model"}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""Training throughput on a CPU against the plain way, with the same pairs in every step and the same losses.
+
+    python -m benchmarks.training_speed
+    python -m benchmarks.training_speed --episodes 2 --steps 2 --rounds 1    # a quick look
+
+Contestants train the nano model (its whole text model, the audio tower frozen) on pairs built from the bundled sample:
+
+- `plain`: `trl.RewardTrainer` as it comes, with a collator of `Qwen2_5OmniProcessor`: every step's dialogues padded to
+  the longest, clips padded to nano's own 30 s.
+- `plain_300_s`: the same with clips padded to 300 s, as with the preprocessor of all released checkpoints.
+- `ours_running_tower`: `SDiaRewardTrainer`; the frozen audio tower runs in each step, as in a recipe of one epoch.
+- `ours`: the same with the tower's output kept from before the first step, as in a recipe of several epochs. The
+  seconds that takes are counted in full against the first epoch in `first_epoch_speedup`.
+
+A speed-up is the median over rounds of the quotient of two times of one round. Losses must agree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from tqdm.auto import tqdm
+from transformers import TrainerCallback
+from trl import RewardConfig, RewardTrainer
+
+from benchmarks import racing
+from benchmarks.head_training import build_pairs
+from benchmarks.opponents import prepare, stock_processor
+from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, load_nano
+from sdiareward.audio_sdiareward import read_audio
+from sdiareward.pair_batches import StepSampler
+from sdiareward.pair_encoding import read_pairs
+from sdiareward.pairs import SIDES, load_pairs, turns_to_messages
+from sdiareward.provenance import write_run
+from sdiareward.trainer import SDiaRewardTrainer
+
+
+RESULT = Path(__file__).resolve().parent / "results" / "training_speed.json"
+_PAIRS_A_STEP = 4
+# Clips encoded ahead are kept in float16.
+_TOLERANCE = 1e-2
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=24, help="of the sample; half as many scripts")
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = load_pairs(build_pairs(Path(folder), args.episodes), "train")
+        result = measure(pairs, Path(folder), args.steps, args.rounds, args.seed)
+    settings = {name: getattr(args, name) for name in ("episodes", "steps", "rounds", "seed")}
+    args.output.parent.mkdir(exist_ok=True)
+    write_run(args.output, settings=settings, cpu=racing.describe_cpu(), **result)
+    print(json.dumps(result, indent=2))
+
+
+@dataclass
+class Race:
+    """Hold what is measured of one contestant, round by round.
+
+    Args:
+        seconds (`list[float]`): Of all steps.
+        losses (`list[float]`): Of each step of the last round.
+        num_tokens (`int`): That TRL counted in them.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    num_tokens: int = 0
+
+
+def measure(pairs: Any, folder: Path, num_steps: int, rounds: int, seed: int) -> dict[str, Any]:
+    """Train with every contestant in turn, each from the same weights.
+
+    Args:
+        pairs (`datasets.Dataset`): What to train on.
+        folder (`Path`): For what is read ahead.
+        num_steps (`int`): Optimizer steps of a round.
+        rounds (`int`): How often.
+        seed (`int`): Of the order of the pairs.
+
+    Raises:
+        ValueError: The losses of two contestants differ.
+    """
+    model, processor = load_nano()
+    read, _ = read_pairs(pairs, processor, folder / "read", split="train")
+    start = time.perf_counter()
+    encoded, _ = read_pairs(pairs, processor, folder / "encoded", split="train", model=model)
+    encoding_s = time.perf_counter() - start
+    ways: dict[str, Callable[[Path], RewardTrainer]] = {
+        "plain": lambda path: plain_trainer(processor, read, path, num_steps, seed, processor_s=None),
+        "plain_300_s": lambda path: plain_trainer(
+            processor, read, path, num_steps, seed, processor_s=RELEASED_CHUNK_LENGTH_S
+        ),
+        "ours_running_tower": lambda path: our_trainer(processor, read, path, num_steps, seed),
+        "ours": lambda path: our_trainer(processor, encoded, path, num_steps, seed),
+    }
+    races = {name: Race() for name in ways}
+    for number in tqdm(range(rounds), desc="rounds"):
+        for name in list(ways)[:: -1 if number % 2 else 1]:
+            _run(ways[name](folder / "run"), races[name])
+    _require_agreement(races)
+    return summarise(races, len(encoded), num_steps, encoding_s)
+
+
+def summarise(races: Mapping[str, Race], num_pairs: int, num_steps: int, encoding_s: float) -> dict[str, Any]:
+    """Return medians and speed-ups.
+
+    Args:
+        races (`Mapping[str, Race]`): What was measured.
+        num_pairs (`int`): Pairs of an epoch.
+        num_steps (`int`): Steps of a round.
+        encoding_s (`float`): What encoding all pairs ahead took.
+    """
+    ours = races["ours"].seconds
+    share = encoding_s * num_steps * _PAIRS_A_STEP / num_pairs
+    first_epoch = [seconds + share for seconds in ours]
+    plain = {name: race.seconds for name, race in races.items() if name.startswith("plain")}
+    return {
+        "pairs": num_pairs,
+        "pairs_a_step": _PAIRS_A_STEP,
+        "encoding_s": encoding_s,
+        "seconds": {name: race.seconds for name, race in races.items()},
+        "tokens_per_second": {name: races["ours"].num_tokens / median(race.seconds) for name, race in races.items()},
+        "speedup": {
+            name: {other: racing.speedup(slow, races[other].seconds) for other in ("ours_running_tower", "ours")}
+            for name, slow in plain.items()
+        },
+        "first_epoch_speedup": {name: racing.speedup(slow, first_epoch) for name, slow in plain.items()},
+        "losses": {name: race.losses for name, race in races.items()},
+    }
+
+
+class _Clock(TrainerCallback):
+    """Take the time from the first step's beginning to the last one's end."""
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.start = time.perf_counter()
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self.seconds = time.perf_counter() - self.start
+
+
+def _run(trainer: RewardTrainer, race: Race) -> None:
+    clock = _Clock()
+    trainer.add_callback(clock)
+    trainer.train()
+    race.seconds.append(clock.seconds)
+    race.losses = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+    race.num_tokens = int(trainer._total_train_tokens)
+
+
+def _require_agreement(races: Mapping[str, Race]) -> None:
+    expected = next(iter(races.values())).losses
+    for name, race in races.items():
+        difference = max(abs(one - other) for one, other in zip(race.losses, expected, strict=True))
+        if not difference <= _TOLERANCE:
+            raise ValueError(f"{name}: a loss differs by {difference:.2g}; at most {_TOLERANCE:g} is allowed.")
+
+
+class PlainTrainer(RewardTrainer):
+    """TRL's trainer, except that the rows of a step are those of `SDiaRewardTrainer`."""
+
+    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        return dataset
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> StepSampler:
+        rows: Any = self.train_dataset
+        return StepSampler(rows["length"], _PAIRS_A_STEP, 1, 1, seed=self.args.seed, drop_last=False)
+
+
+def plain_trainer(
+    processor: Any, rows: Any, folder: Path, num_steps: int, seed: int, *, processor_s: int | None
+) -> PlainTrainer:
+    """Return TRL's trainer with padded batches.
+
+    Args:
+        processor ([`SDiaRewardProcessor`]): Whose tokenizer and prompts are used.
+        rows (`datasets.Dataset`): Pairs that can be used.
+        folder (`Path`): For the trainer.
+        num_steps (`int`): Optimizer steps.
+        seed (`int`): Of the order of the pairs.
+        processor_s (`int`, *optional*): Seconds that clips are padded to; by default nano's own.
+    """
+    plain = stock_processor(processor, processor_s or processor.feature_extractor.chunk_length)
+
+    def collate(batch: Sequence[Mapping[str, Any]]) -> Any:
+        criteria = [row["criterion"] for row in batch] * 2
+        dialogues = [turns_to_messages(row[side]) for side in SIDES for row in batch]
+        prompted = [processor.with_prompt(*each) for each in zip(dialogues, criteria, strict=True)]
+        return prepare(plain, [_decoded(dialogue) for dialogue in prompted])
+
+    options = _config(folder, num_steps, seed)
+    return PlainTrainer(
+        _fresh_model(), options, processing_class=processor.tokenizer, train_dataset=rows, data_collator=collate
+    )
+
+
+def our_trainer(processor: Any, rows: Any, folder: Path, num_steps: int, seed: int) -> SDiaRewardTrainer:
+    """Return our trainer; arguments as in `plain_trainer`."""
+    return SDiaRewardTrainer(_fresh_model(), processor, _config(folder, num_steps, seed), train_dataset=rows)
+
+
+def _fresh_model() -> Any:
+    model, _ = load_nano()
+    model.freeze_audio_tower()
+    # A saturated loss would hide differences.
+    torch.nn.init.zeros_(model.score.weight)
+    return model
+
+
+def _config(folder: Path, num_steps: int, seed: int) -> RewardConfig:
+    return RewardConfig(
+        output_dir=str(folder),
+        max_steps=num_steps,
+        per_device_train_batch_size=_PAIRS_A_STEP,
+        learning_rate=5e-4,
+        center_rewards_coefficient=0.01,
+        gradient_checkpointing=False,
+        remove_unused_columns=False,
+        bf16=False,
+        use_cpu=True,
+        save_strategy="no",
+        logging_steps=1,
+        report_to="none",
+        disable_tqdm=True,
+        seed=seed,
+    )
+
+
+def _decoded(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with the samples of their clips, which is what the library's processor takes."""
+    return [
+        {
+            **message,
+            "content": [
+                {**item, "audio": {"array": read_audio(item["audio"])}} if item["type"] == "audio" else item
+                for item in (message["content"] if isinstance(message["content"], list) else _text(message["content"]))
+            ],
+        }
+        for message in dialogue
+    ]
+
+
+def _text(content: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}]
+
+
+if __name__ == "__main__":
+    main()
