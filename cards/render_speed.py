@@ -28,13 +28,13 @@ def render_guide(guide: str, results: Path = RESULTS) -> str:
     """Return the guide with its numbers taken from the result files; a block without one says so.
 
     Args:
-        guide (`str`): Text with the blocks `scoring`, `switched_off`, `preprocessing`, `best_of_n`, `scale` and `gpu`.
+        guide (`str`): Text with the blocks `scoring`, `changed`, `preprocessing`, `best_of_n`, `scale` and `gpu`.
         results (`Path`): Folder of the result files.
     """
     sources: dict[str, tuple[str, Callable[[Any], str]]] = {
         "scoring": ("scoring_speed_*", _scoring),
         "bfloat16": ("scoring_bfloat16", _bfloat16),
-        "switched_off": ("scoring_speed_*", _switched_off),
+        "changed": ("scoring_speed_*", _changed),
         "preprocessing": ("scoring_speed_*", _preprocessing),
         "best_of_n": ("best_of_n", _best_of_n),
         "scale": ("scoring_scale", _scale),
@@ -73,7 +73,7 @@ def _scoring(runs: Sequence[Mapping[str, Any]]) -> str:
             rows.append(cells)
     heads = ("model", "how", "time", "real-time factor", "peak memory", "largest difference", "`Scorer` is faster by")
     notes = [_workload_note(name, model, run) for run in runs for name, model in run["models"].items()]
-    return "\n".join([*_table(heads, rows, num_left=2), "", " ".join(notes)])
+    return "\n".join([*markdown_table(heads, rows, num_left=2), "", " ".join(notes)])
 
 
 def _workload_note(name: str, model: Mapping[str, Any], run: Mapping[str, Any]) -> str:
@@ -119,23 +119,22 @@ def _bfloat16(found: Mapping[str, Any]) -> str:
         f"{settings['dialogues']} dialogues, medians of {settings['rounds']} paired rounds; a large matrix product "
         f"reaches {speeds} here."
     )
-    return "\n".join([*_table(heads, rows), "", note])
+    return "\n".join([*markdown_table(heads, rows), "", note])
 
 
-def _switched_off(runs: Sequence[Mapping[str, Any]]) -> str:
+def _changed(runs: Sequence[Mapping[str, Any]]) -> str:
     models = _by_model(runs)
-    names = [name for name in next(iter(models.values()))["switched_off"]["slowdown"] if name != "ours"]
+    names = [name for name in next(iter(models.values()))["changed"]["slowdown"] if name != "ours"]
     rows = [
-        (f"`{name}`", *(f"{model['switched_off']['slowdown'][name]:.2f}" for model in models.values()))
-        for name in names
+        (f"`{name}`", *(f"{model['changed']['slowdown'][name]:.2f}" for model in models.values())) for name in names
     ]
-    heads = ("without", *(f"{_MODEL_TITLES[name]}: time grows to" for name in models))
+    heads = ("with", *(f"{_MODEL_TITLES[name]}: time grows to" for name in models))
     waste = [f"{_MODEL_TITLES[name]} {model['padding_waste']['share']:.1%}" for name, model in models.items()]
     model = next(iter(models.values()))["padding_waste"]
     note = (
         f"Padding with `pack=False` on the {model['dialogues']} dialogues of the bundled sample: {', '.join(waste)}."
     )
-    return "\n".join([*_table(heads, rows), "", note])
+    return "\n".join([*markdown_table(heads, rows), "", note])
 
 
 def _preprocessing(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -146,7 +145,7 @@ def _preprocessing(runs: Sequence[Mapping[str, Any]]) -> str:
             plain, ours = (f"{times[way] * 1000:.2f} ms" for way in ("plain_s", "ours_s"))
             padded = f"{_MODEL_TITLES[name]}, {model['padded_to_s']} s"
             rows.append((padded, title, plain, ours, f"{times['speedup']:.0f}"))
-    return "\n".join(_table(("padded to", "step", "plain", "ours", "faster by"), rows, num_left=2))
+    return "\n".join(markdown_table(("padded to", "step", "plain", "ours", "faster by"), rows, num_left=2))
 
 
 def _best_of_n(found: Mapping[str, Any]) -> str:
@@ -163,7 +162,7 @@ def _best_of_n(found: Mapping[str, Any]) -> str:
         )
         for turns, each in (*by_turns.items(), ("", everything))
     ]
-    return "\n".join(_table(("context", "candidates", "each by itself", "shared", "faster by"), rows))
+    return "\n".join(markdown_table(("context", "candidates", "each by itself", "shared", "faster by"), rows))
 
 
 def _scale(found: Mapping[str, Any]) -> str:
@@ -180,7 +179,7 @@ def _scale(found: Mapping[str, Any]) -> str:
     heads = ("dialogues", "audio", "time", "memory before", "peak memory")
     between = ", ".join(f"{slope:.2f}" for slope in found["slopes_between"])
     note = f"Slope of log time against log audio: {found['slope']:.2f}; between neighbours {between}."
-    return "\n".join([*_table(heads, rows, num_left=0), "", note])
+    return "\n".join([*markdown_table(heads, rows, num_left=0), "", note])
 
 
 def _gpu(found: Mapping[str, Any]) -> str:
@@ -208,8 +207,8 @@ def _gpu(found: Mapping[str, Any]) -> str:
         "weights",
         "peak memory",
     )
-    lines = _table(heads, rows)
-    lines += ["", *_table(*_gpu_switched_off(found["sizes"])), "", *_gpu_notes(found)]
+    lines = markdown_table(heads, rows)
+    lines += ["", *markdown_table(*_gpu_switched_off(found["sizes"])), "", *_gpu_notes(found)]
     return "\n".join(lines)
 
 
@@ -241,7 +240,7 @@ def _gpu_notes(found: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], num_left: int = 1) -> list[str]:
+def markdown_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], num_left: int = 1) -> list[str]:
     """Return a Markdown table; columns behind the first `num_left` are aligned to the right."""
     rule = ["---" if index < num_left else "--:" for index in range(len(heads))]
     return [f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)]
