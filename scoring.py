@@ -1,8 +1,8 @@
 """Score many dialogues: rewards as they come, exact whatever is computed together.
 
 Batches are filled to a budget of tokens and laid out without padding (`packing`); system prompt and shared context are
-computed once a batch, each distinct clip is encoded once, and the next batches are read while one is computed
-(`preparation`). Each of these can be switched off; nothing of them enters a reward.
+computed once a batch, each distinct clip is encoded once, and on an accelerator the next batches are read while
+one is computed (`preparation`). Each of these can be switched off; nothing of them enters a reward.
 """
 
 from __future__ import annotations
@@ -27,9 +27,12 @@ from .processing_sdiareward import SDiaRewardProcessor, one_for_each
 # A batch has to fill an accelerator, but stay in the caches of a processor.
 _BATCH_TOKENS = {"cpu": 4096}
 _BATCH_TOKENS_ACCELERATOR = 16_384
+_NUM_WORKERS = {"cpu": 0}
+_NUM_WORKERS_ACCELERATOR = 2
 # Dialogues whose lengths are looked at together: enough to sort, few enough to begin soon.
 _PLANNED_AT_A_TIME = 1024
-_CLIP_CACHE_BYTES = 256 * 2**20
+# What recurs, recurs mostly within a batch: the two sides of a pair, the candidates of a group.
+_CLIP_CACHE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,8 @@ class Scorer:
         processor (`SDiaRewardProcessor`): Its processor.
         batch_tokens (`int`, *optional*): Tokens in one forward pass; by default 16,384 on an accelerator and 4,096 on
             a CPU. A longer dialogue, or a group of dialogues, is a batch of its own.
-        num_workers (`int`, *optional*, defaults to 2): Threads that read ahead; 0 reads between the batches.
+        num_workers (`int`, *optional*): Threads that read ahead, while a batch is computed; 0 reads between the
+            batches. By default 2 on an accelerator and 0 on a CPU, whose cores the model keeps busy by itself.
         pack (`bool`, *optional*, defaults to `True`): Lay a batch out without padding; without it shorter dialogues
             are padded on the right.
         share_prefixes (`bool`, *optional*, defaults to `True`): Compute messages with which several dialogues of a
@@ -81,7 +85,7 @@ class Scorer:
         processor: SDiaRewardProcessor,
         *,
         batch_tokens: int | None = None,
-        num_workers: int = 2,
+        num_workers: int | None = None,
         pack: bool = True,
         share_prefixes: bool = True,
         share_clips: bool = True,
@@ -93,6 +97,8 @@ class Scorer:
             torch.nn.Module.to(model, device)
         if batch_tokens is None:
             batch_tokens = _BATCH_TOKENS.get(model.device.type, _BATCH_TOKENS_ACCELERATOR)
+        if num_workers is None:
+            num_workers = _NUM_WORKERS.get(model.device.type, _NUM_WORKERS_ACCELERATOR)
         for name, value, least in (("batch_tokens", batch_tokens, 1), ("num_workers", num_workers, 0)):
             if value < least:
                 raise ValueError(f"{name} is {value}; give at least {least}.")

@@ -28,13 +28,13 @@ def render_guide(guide: str, results: Path = RESULTS) -> str:
     """Return the guide with its numbers taken from the result files; a block without one says so.
 
     Args:
-        guide (`str`): Text with the blocks `scoring`, `switched_off`, `preprocessing`, `best_of_n`, `scale` and `gpu`.
+        guide (`str`): Text with the blocks `scoring`, `changed`, `preprocessing`, `best_of_n`, `scale` and `gpu`.
         results (`Path`): Folder of the result files.
     """
     sources: dict[str, tuple[str, Callable[[Any], str]]] = {
         "scoring": ("scoring_speed_*", _scoring),
         "bfloat16": ("scoring_bfloat16", _bfloat16),
-        "switched_off": ("scoring_speed_*", _switched_off),
+        "changed": ("scoring_speed_*", _changed),
         "preprocessing": ("scoring_speed_*", _preprocessing),
         "best_of_n": ("best_of_n", _best_of_n),
         "scale": ("scoring_scale", _scale),
@@ -122,14 +122,14 @@ def _bfloat16(found: Mapping[str, Any]) -> str:
     return "\n".join([*_table(heads, rows), "", note])
 
 
-def _switched_off(runs: Sequence[Mapping[str, Any]]) -> str:
+def _changed(runs: Sequence[Mapping[str, Any]]) -> str:
     models = _by_model(runs)
-    names = [name for name in next(iter(models.values()))["switched_off"]["slowdown"] if name != "ours"]
+    names = [name for name in next(iter(models.values()))["changed"]["slowdown"] if name != "ours"]
     rows = [
-        (f"`{name}`", *(f"{model['switched_off']['slowdown'][name]:.2f}" for model in models.values()))
+        (f"`{name}`", *(f"{model['changed']['slowdown'][name]:.2f}" for model in models.values()))
         for name in names
     ]
-    heads = ("without", *(f"{_MODEL_TITLES[name]}: time grows to" for name in models))
+    heads = ("with", *(f"{_MODEL_TITLES[name]}: time grows to" for name in models))
     waste = [f"{_MODEL_TITLES[name]} {model['padding_waste']['share']:.1%}" for name, model in models.items()]
     model = next(iter(models.values()))["padding_waste"]
     note = (
