@@ -32,7 +32,7 @@ $(RUN)/sdiareward/report.json: configs/demo_data.yaml sample/manifest.jsonl
 	touch $@
 
 test: install .venv-datasets3/.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: install
 	$(BIN)/ruff check .

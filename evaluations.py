@@ -29,11 +29,12 @@ class Evaluation:
     config: dict[str, Any]
 
 
-def read_evaluation(folder: str | Path) -> Evaluation:
+def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
     """Read an evaluation that `eval.py` finished.
 
     Args:
         folder (`str` or `Path`): Its `output_dir`.
+        finite (`bool`, *optional*, defaults to `True`): Insist on finite rewards.
 
     Raises:
         FileNotFoundError: The folder holds no evaluation, or one that is not finished.
@@ -48,7 +49,7 @@ def read_evaluation(folder: str | Path) -> Evaluation:
     if not scores:
         raise ValueError(f"{folder}: scores.jsonl holds no pair; evaluate at least one.")
     for record in scores:
-        if not all(math.isfinite(record[side]) for side in SIDES):
+        if finite and not all(math.isfinite(record[side]) for side in SIDES):
             raise ValueError(
                 f"{folder}: pair {record['pair_id']} has a reward that is not finite; take its line out of the file."
             )

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import evaluations
 from ..pairs import SIDES
 from ..records import JsonLines
 
@@ -59,17 +60,13 @@ def read_evaluation(folder: str | Path) -> Evaluation:
 
     Raises:
         FileNotFoundError: The evaluation is not there or not finished.
+        ValueError: It holds no pair.
     """
-    path = Path(folder)
-    for name in ("scores.jsonl", "results.json"):
-        if not (path / name).is_file():
-            raise FileNotFoundError(
-                f"{path}: has no {name}; compare takes output_dirs of finished evaluations: run eval.py there first."
-            )
-    results = json.loads((path / "results.json").read_text(encoding="utf-8"))
-    scores = {record["pair_id"]: record for record in JsonLines(path / "scores.jsonl").read()}
-    reasons = {record["pair_id"]: record["reason"] for record in JsonLines(path / "skipped.jsonl").read()}
-    return Evaluation(str(folder), str(results["config"]["model"]), scores, reasons)
+    found = evaluations.read_evaluation(folder, finite=False)
+    scores = {record["pair_id"]: record for record in found.scores}
+    skipped = JsonLines(found.folder / "skipped.jsonl").read()
+    reasons = {record["pair_id"]: record["reason"] for record in skipped}
+    return Evaluation(str(folder), str(found.config["model"]), scores, reasons)
 
 
 def check_same_pairs(evaluation: Evaluation, pair_ids: Sequence[str], nan: str) -> None:

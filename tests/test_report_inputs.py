@@ -13,6 +13,7 @@ _world = runpy.run_path(str(Path(__file__).with_name("report_world.py")))
 def write_evaluation(folder, scores, skipped=(), model="other/model"):
     folder.mkdir()
     (folder / "results.json").write_text(json.dumps({"config": {"model": model}}))
+    (folder / "run.json").write_text("{}")
     lines = [json.dumps({"pair_id": pair_id, **score}) + "\n" for pair_id, score in scores.items()]
     (folder / "scores.jsonl").write_text("".join(lines))
     (folder / "skipped.jsonl").write_text("".join(json.dumps(row) + "\n" for row in skipped))
@@ -34,7 +35,7 @@ def test_a_finished_evaluation_is_read_with_its_model_and_scores(tmp_path):
 def test_a_folder_that_is_no_finished_evaluation_is_refused(tmp_path, name):
     folder = write_evaluation(tmp_path / "a", {})
     (folder / name).unlink()
-    with pytest.raises(FileNotFoundError, match=f"has no {name}; compare takes output_dirs of finished evaluations"):
+    with pytest.raises(FileNotFoundError, match=f"has no {name}; give the output_dir of a finished evaluation"):
         inputs.read_evaluation(folder)
 
 
