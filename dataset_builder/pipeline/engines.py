@@ -78,6 +78,7 @@ class _OneThread:
 def _clean_processes() -> Iterator[None]:
     """Start the workers of `datasets` from a fresh process: a fork of one that ran torch or CUDA hangs."""
     import multiprocess
+    import multiprocess.forkserver
 
     before = multiprocess.get_start_method(allow_none=True)
     multiprocess.set_start_method("forkserver" if os.name == "posix" else "spawn", force=True)
@@ -87,6 +88,8 @@ def _clean_processes() -> Iterator[None]:
         yield
     finally:
         multiprocess.set_start_method(before, force=True)
+        # It would live, with everything preloaded, as long as this process, and keep its output open.
+        multiprocess.forkserver._forkserver._stop()
 
 
 def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int) -> Rows:
