@@ -62,7 +62,7 @@ LAMBDAS = (0.0, 0.001, 0.01, 0.1, 1.0)
 _NANO = {
     "model": ["nano", "checkpoints/nano"],
     "limit": 160,
-    "learning_rate": [1e-3, 1e-2, 1e-1],
+    "learning_rate": [1e-3, 1e-2, 1e-1, 1.0],
     "epochs": 10.0,
 }
 Records = list[dict[str, Any]]
@@ -142,8 +142,8 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, help="pairs of all splits together, in whole groups; 0 for all")
     parser.add_argument("--learning_rate", type=float, nargs="+", help="of heads; by default the recipe's")
     parser.add_argument("--epochs", type=float, help="of heads; by default the recipe's")
-    parser.add_argument("--freeze_seeds", type=int, default=2)
-    parser.add_argument("--freeze_pairs", type=int, default=60, help="as --limit")
+    parser.add_argument("--freeze_seeds", type=int, default=1)
+    parser.add_argument("--freeze_pairs", type=int, default=20, help="as --limit")
     parser.add_argument("--workers", type=int, help="processes; 0 for none, the default where there is an accelerator")
     parser.add_argument("--output_dir", type=Path, help="by default runs/ablations/RECIPE")
     parser.add_argument("--result", type=Path, help="by default benchmarks/results/ablations_RECIPE.json")
@@ -260,7 +260,8 @@ class Ablation:
 
     def _baselines(self, study: Study, folder: Path) -> dict[str, Any]:
         """Return what the two baselines reach on the same test pairs."""
-        labels, found = study.labels["test"], {}
+        labels = study.labels["test"]
+        found: dict[str, Any] = {}
         for kind in KINDS:
             scores, _ = score_with_baseline(
                 kind, study.pairs["train"], study.labels["train"], study.pairs["test"], labels, folder

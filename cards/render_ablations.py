@@ -19,6 +19,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 GUIDE = _ROOT / "docs" / "ablations.md"
 RESULT = _ROOT / "benchmarks" / "results" / "ablations_nano.json"
 _POOLINGS = {"last_token": "last token", "attention": "attention", "mean": "mean"}
+# With fewer groups in a subset, a bootstrap over groups says nothing.
+_MIN_GROUPS = 5
 _FEW_COLUMNS = ("modality_micro", "colloquialness", "overall_micro")
 
 Rows = Sequence[Mapping[str, Any]]
@@ -121,23 +123,27 @@ def _table4(rows: Rows, result: Result) -> str:
 
 
 def _table6(rows: Rows, result: Result) -> str:
+    groups = [counts["groups"] for counts in result["pairs"]["test"].values()]
     lines = [
-        [
-            row["backbone"],
-            f"{_POOLINGS[row['features']]}, {name_centering(row)}",
-            *_accuracies(row),
-            _interval(row["interval"]),
-        ]
-        for row in rows
+        [row["backbone"], f"{_POOLINGS[row['features']]}, {name_centering(row)}", *_accuracies(row)] for row in rows
     ]
-    baselines = zip(_baselines(result["baselines"]), result["baselines"].values(), strict=True)
-    lines += [[*line, _interval(measured["accuracy"]["interval"])] for line, measured in baselines]
-    heads = ["", "head", *map(_title, COLUMNS), "ties", "n", "overall micro, 95% over groups"]
+    lines += _baselines(result["baselines"])
+    heads = ["", "head", *map(_title, COLUMNS), "ties", "n"]
     note = (
         f"Percent; mean and 95% interval over {rows[0]['num_seeds']} seeds, which differ in the order of the pairs. "
-        "The last column is the interval over groups of test pairs, of the first seed. Ties count as wrong; the most "
-        "of any seed is given."
+        "Ties count as wrong; the most of any seed is given."
     )
+    if min(groups) < _MIN_GROUPS:
+        note += (
+            f" The test pairs stem from {sum(groups)} recordings, of a subset from as few as {min(groups)}: no "
+            "interval over recordings can be given."
+        )
+    else:
+        heads.append("overall micro, 95% over groups")
+        intervals = [row["interval"] for row in rows]
+        intervals += [measured["accuracy"]["interval"] for measured in result["baselines"].values()]
+        lines = [[*line, _interval(interval)] for line, interval in zip(lines, intervals, strict=True)]
+        note += " The last column is the interval over groups of test pairs, of the first seed."
     return "\n".join([*_table([heads, *lines]), "", note])
 
 
@@ -186,8 +192,8 @@ def _freeze(rows: Rows, result: Result) -> str:
     pairs = {split: sum(each["pairs"] for each in counts.values()) for split, counts in result["freeze_pairs"].items()}
     note = (
         f"{rows[0]['backbone'].capitalize()}; {pairs['train']} pairs to train on, {pairs['validation']} to select by, "
-        f"{pairs['test']} to measure on, {rows[0]['num_seeds']} seeds: enough to see that each mode trains, not to "
-        "rank them."
+        f"{pairs['test']} to measure on, {rows[0]['num_seeds']} seed{'s' * (rows[0]['num_seeds'] > 1)}: enough to "
+        "see that each mode runs, not to rank them."
     )
     return "\n".join([*_table([heads, *lines]), "", note])
 
