@@ -32,15 +32,14 @@ def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int) -> PeftModel:
     return get_peft_model(model, adapters)
 
 
-def save_adapters(model: PeftModel, processor: SDiaRewardProcessor, output_dir: str | Path) -> None:
-    """Save adapters, score and pooler, with the configuration and the processor that belong to them.
+def describe_adapters(model: PeftModel, processor: SDiaRewardProcessor, output_dir: str | Path) -> None:
+    """Write the configuration and the processor that belong to adapters beside what `save_pretrained` wrote of them.
 
     Args:
         model (`peft.PeftModel`): A model that `add_adapters` gave.
         processor ([`SDiaRewardProcessor`]): Its processor.
-        output_dir (`str` or `Path`): Folder to write.
+        output_dir (`str` or `Path`): Folder that the adapters, score and pooler were saved in.
     """
-    model.save_pretrained(str(output_dir))
     base: Any = model.get_base_model()
     base.config.save_pretrained(output_dir)
     processor.save_pretrained(output_dir)
@@ -59,7 +58,7 @@ def load_adapted(
     """Load the model that adapters were trained on, with the adapters and their head in it.
 
     Args:
-        name_or_path (`str` or `Path`): What `save_adapters` wrote; folder or Hub id.
+        name_or_path (`str` or `Path`): What `save_pretrained` and `describe_adapters` wrote; folder or Hub id.
         base_model (`str` or `Path`, *optional*): The checkpoint or backbone underneath, where it is not any more where
             the adapters say.
         merge (`bool`, *optional*, defaults to `True`): Add the adapters to the weights; without it a

@@ -123,18 +123,19 @@ def _finish(
     """Write the model, what it was trained with, and what was left out."""
     import shutil
 
-    from sdiareward.adapters import save_adapters
     from sdiareward.nano import save_checkpoint
     from sdiareward.provenance import write_run
     from sdiareward.records import write_file
-    from sdiareward.training_setup import READ_AHEAD, complete_model
+    from sdiareward.training_setup import ADAPTER, READ_AHEAD, TRAINED, complete_model
 
+    output = Path(str(training.output_dir))
+    folder = output / (ADAPTER if args.train == "lora" else TRAINED)
+    # All processes: what is shared out between them is brought together.
+    trainer.save_model(str(folder))
     if not trainer.is_world_process_zero():
         return
-    output, trained = Path(str(training.output_dir)), trainer.accelerator.unwrap_model(trainer.model)
-    if args.train == "lora":
-        save_adapters(trained, setup.processor, output / "adapter")
-    save_checkpoint(complete_model(trained, start, training), setup.processor, output, compact=args.save_compact)
+    (folder / "training_args.bin").unlink(missing_ok=True)
+    save_checkpoint(complete_model(folder, start, training), setup.processor, output, compact=args.save_compact)
     write_file(output / "skipped.jsonl", "".join(json.dumps(pair) + "\n" for pair in setup.skipped))
     write_run(
         output / "run.json",
@@ -143,7 +144,8 @@ def _finish(
         num_skipped_pairs=len(setup.skipped),
         history=trainer.state.log_history,
     )
-    shutil.rmtree(output / READ_AHEAD, ignore_errors=True)
+    for name in (READ_AHEAD, TRAINED):
+        shutil.rmtree(output / name, ignore_errors=True)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -20,6 +20,7 @@ from transformers import PreTrainedModel, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import RewardConfig, RewardTrainer
 
+from .adapters import describe_adapters
 from .batching import default_batch_tokens
 from .modeling_sdiareward import SDiaRewardModel
 from .pair_batches import PairBatch, PairCollator, StepSampler, cut_by_tokens, use_packed_forward
@@ -167,7 +168,12 @@ class SDiaRewardTrainer(RewardTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)
-        self.processor.save_pretrained(output_dir or self.args.output_dir)
+        folder = str(output_dir or self.args.output_dir)
+        bare: Any = self.accelerator.unwrap_model(self.model)
+        if hasattr(bare, "get_base_model"):
+            describe_adapters(bare, self.processor, folder)
+        else:
+            self.processor.save_pretrained(folder)
 
 
 def _require_supported(args: RewardConfig) -> None:

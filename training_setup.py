@@ -13,7 +13,7 @@ import torch
 from transformers import AutoConfig
 from trl import RewardConfig
 
-from .adapters import add_adapters
+from .adapters import add_adapters, load_adapted
 from .feature_cache import FeatureCache
 from .head_training import FeatureCollator, SDiaRewardHead, cache_pairs
 from .layouts_sdiareward import HEAD, list_tensors, own_name
@@ -28,8 +28,8 @@ from .scoring import Scorer
 if TYPE_CHECKING:
     from .train import TrainArguments
 
-# Below the run's folder: what is read ahead goes when the run is finished, cached features stay.
-READ_AHEAD, FEATURES = "read_ahead", "features"
+# Below the run's folder: cached features and adapters stay when the run is finished.
+READ_AHEAD, FEATURES, ADAPTER, TRAINED = "read_ahead", "features", "adapter", "trained"
 
 
 @dataclass
@@ -137,13 +137,21 @@ def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
     return model
 
 
-def complete_model(trained: Any, args: TrainArguments, training: RewardConfig) -> SDiaRewardModel:
-    """Return the complete model with what was trained in it: adapters merged, a head put on its backbone."""
+def complete_model(folder: Path, args: TrainArguments, training: RewardConfig) -> SDiaRewardModel:
+    """Return the complete model with what was trained in it: adapters merged, a head put on its backbone.
+
+    Args:
+        folder (`Path`): What the trainer saved.
+        args ([`TrainArguments`]): Of the run.
+        training (`trl.RewardConfig`): Of the run.
+    """
     if args.uses_cache:
         model, _ = load_model(args, training)
-        trained.put_into(model)
+        SDiaRewardHead.from_pretrained(folder).put_into(model)
         return model
-    return trained.merge_and_unload() if args.train == "lora" else trained
+    if args.train == "lora":
+        return load_adapted(folder, base_model=args.model_name_or_path, dtype=_dtype(training))
+    return SDiaRewardModel.from_pretrained(folder, dtype=_dtype(training))
 
 
 def _dtype(training: RewardConfig) -> torch.dtype:

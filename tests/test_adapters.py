@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sdiareward.adapters import add_adapters, is_adapter, load_adapted, save_adapters
+from sdiareward.adapters import add_adapters, describe_adapters, is_adapter, load_adapted
 from sdiareward.scoring import Scorer
 
 
@@ -16,7 +16,8 @@ def adapted(tmp_path, tiny_checkpoint, make_tiny_model, tiny_processor, request)
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
-    save_adapters(model, tiny_processor, tmp_path / "adapter")
+    model.save_pretrained(str(tmp_path / "adapter"))
+    describe_adapters(model, tiny_processor, tmp_path / "adapter")
     return model, tmp_path / "adapter"
 
 
@@ -68,7 +69,8 @@ def test_adapters_on_a_backbone_bring_their_head(fixtures_dir, tmp_path, make_di
     with torch.no_grad():
         model.get_base_model().score.weight.fill_(0.05)
     processor = SDiaRewardProcessor.from_backbone(base)
-    save_adapters(model, processor, tmp_path)
+    model.save_pretrained(str(tmp_path))
+    describe_adapters(model, processor, tmp_path)
     loaded = load_adapted(tmp_path).eval()
     assert loaded.config.pooling_mode == "attention"
     expected = rewards(model.eval(), processor, make_dialogue)

@@ -274,6 +274,11 @@ def run_script(tmp_path, tiny_checkpoint, data_folder):
 def test_the_script_saves_a_whole_checkpoint_that_scores(mode, run_script, make_dialogue, tiny_checkpoint):
     folder = run_script("--train", mode, "--num_train_epochs", "2", "--load_best_model_at_end", "True")
     assert not (folder / "read_ahead").exists()
+    if mode == "lora":
+        adapted = Scorer.from_pretrained(folder / "adapter").score([make_dialogue(0.3, 0.2)], "modality")
+        assert adapted == pytest.approx(
+            Scorer.from_pretrained(folder).score([make_dialogue(0.3, 0.2)], "modality"), abs=1e-5
+        )
     dialogue = make_dialogue(0.3, 0.2)
     rewards = [Scorer.from_pretrained(path).score([dialogue], "modality")[0] for path in (folder, tiny_checkpoint)]
     assert rewards[0] != rewards[1]
