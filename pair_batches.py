@@ -196,9 +196,8 @@ class StepSampler(BatchRebalanceSampler):
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the indices of this process in each step, longest pair first."""
-        generator = torch.Generator()
-        generator.manual_seed(self.seed + self.epoch)
-        order = torch.randperm(len(self.lengths), generator=generator).tolist()
+        # Not the sum: an epoch of one seed would be another epoch of its neighbour.
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self.lengths)).tolist()
         for step in range(len(self)):
             indices = order[step * self.effective_batch_size : (step + 1) * self.effective_batch_size]
             indices.sort(key=lambda index: (-self.lengths[index], index))

@@ -36,6 +36,12 @@ def test_an_epoch_holds_every_pair_once_and_another_epoch_another_order():
     assert first == deal(LENGTHS, 1, 4, 0, drop_last=False)[0]
 
 
+def test_another_seed_has_other_epochs():
+    one, other = (StepSampler(LENGTHS, 4, 1, 1, seed=seed, drop_last=False) for seed in (0, 1))
+    one.set_epoch(1)
+    assert list(one) != list(other)
+
+
 def test_the_processes_get_pairs_of_like_lengths():
     one, other = deal(LENGTHS, 2, 4, drop_last=False)
     for mine, yours in zip(one, other, strict=True):
