@@ -37,8 +37,6 @@ from sdiareward.train import TrainArguments, train
 from sdiareward.trainer import SDiaRewardTrainer
 
 
-# Orders of the pairs are drawn with seed + epoch: neighbouring seeds would share most of them.
-SEED_STEP = 1000
 _TOKENS_PAIRS, _VECTORS_PAIRS = 4, 256
 _HEAD_OPTIONS = {
     "eval_strategy": "steps",
@@ -140,7 +138,7 @@ class HeadRun:
     def _training(self, folder: str) -> RewardConfig:
         own = {
             "output_dir": folder,
-            "seed": self.seed * SEED_STEP,
+            "seed": self.seed,
             "learning_rate": self.learning_rate,
             "center_rewards_coefficient": self.coefficient or None,
         }
@@ -263,7 +261,7 @@ class FreezeRun:
         """Train, select by validation loss, score the test pairs with what was saved."""
         folder = self.folder / key_of(self)[:12]
         shutil.rmtree(folder, ignore_errors=True)
-        own = {"output_dir": str(folder / "model"), "seed": self.seed * SEED_STEP}
+        own = {"output_dir": str(folder / "model"), "seed": self.seed}
         training = RewardConfig(**{**self.training, **_FREEZE_OPTIONS, **own})
         arguments = TrainArguments(**{**self.arguments, **FREEZE_MODES[self.mode], "dataset": str(self.data)})
         checkpoint = train(arguments, training)
