@@ -202,7 +202,7 @@ def plain_trainer(
         criteria = [row["criterion"] for row in batch] * 2
         dialogues = [turns_to_messages(row[side]) for side in SIDES for row in batch]
         prompted = [processor.with_prompt(*each) for each in zip(dialogues, criteria, strict=True)]
-        return prepare(plain, [_decoded(dialogue) for dialogue in prompted])
+        return prepare(plain, [_decoded(dialogue, processor.max_turn_s) for dialogue in prompted])
 
     options = _config(folder, num_steps, seed)
     return PlainTrainer(
@@ -242,13 +242,15 @@ def _config(folder: Path, num_steps: int, seed: int) -> RewardConfig:
     )
 
 
-def _decoded(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages with the samples of their clips, which is what the library's processor takes."""
+def _decoded(dialogue: Sequence[Mapping[str, Any]], max_turn_s: float) -> list[dict[str, Any]]:
+    """Return messages with the samples of their clips, as much of each as ours hears."""
     return [
         {
             **message,
             "content": [
-                {**item, "audio": {"array": read_audio(item["audio"])}} if item["type"] == "audio" else item
+                {**item, "audio": {"array": read_audio(item["audio"], max_duration_s=max_turn_s)}}
+                if item["type"] == "audio"
+                else item
                 for item in (message["content"] if isinstance(message["content"], list) else _text(message["content"]))
             ],
         }
