@@ -108,7 +108,7 @@ class _Reader:
         self.pairs = pairs
         self.model = model
         self._labels = {name: pairs[name] for name in ("criterion", "pair_id") if name in pairs.column_names}
-        self._prepare = Preparation(processor, () if model is not None else _Everything())
+        self._prepare = Preparation(processor, with_mels=model is not None)
 
     def __call__(self, columns: Mapping[str, list[int]]) -> dict[str, list[Any]]:
         rows = columns["row"]
@@ -140,13 +140,6 @@ class _Reader:
             columns["clip_vectors"].append([vectors_to_bytes(vectors[digest]) for digest in distinct])
             columns["width"].append(self.model.model.audio_tower.config.d_model)
         return columns
-
-
-class _Everything:
-    """Contain everything: no mel features are wanted."""
-
-    def __contains__(self, item: object) -> bool:
-        return True
 
 
 def _describe(batch: PreparedBatch, num_pairs: int) -> tuple[list[int], list[str | None]]:

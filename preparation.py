@@ -51,11 +51,13 @@ class Preparation:
     Args:
         processor ([`SDiaRewardProcessor`]): Turns each dialogue into tokens and clips.
         encoded (`Container[bytes]`): Digests of clips whose mel features are not needed any more.
+        with_mels (`bool`, *optional*, defaults to `True`): Compute mel features at all.
     """
 
-    def __init__(self, processor: SDiaRewardProcessor, encoded: Container[bytes] = ()):
+    def __init__(self, processor: SDiaRewardProcessor, encoded: Container[bytes] = (), *, with_mels: bool = True):
         self.processor = processor
         self.encoded = encoded
+        self.with_mels = with_mels
         to_id = processor.tokenizer.convert_tokens_to_ids
         self._start_id = to_id("<|im_start|>")
         self._audio_start_id = to_id(AUDIO_BOS_TOKEN)
@@ -74,7 +76,8 @@ class Preparation:
                 batch.clips.update(zip(digests, prepared.clips, strict=True))
                 batch.dialogues.append(self.messages(prepared.input_ids, digests))
                 batch.num_samples += sum(clip.size for clip in prepared.clips)
-        batch.mels = self.mels({key: clip for key, clip in batch.clips.items() if key not in self.encoded})
+        if self.with_mels:
+            batch.mels = self.mels({key: clip for key, clip in batch.clips.items() if key not in self.encoded})
         return batch
 
     def messages(self, input_ids: np.ndarray, digests: Sequence[bytes]) -> list[Message]:

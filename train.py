@@ -145,7 +145,8 @@ def _finish(
         history=trainer.state.log_history,
     )
     for name in (READ_AHEAD, TRAINED):
-        shutil.rmtree(output / name, ignore_errors=True)
+        if (output / name).exists():
+            shutil.rmtree(output / name)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -97,6 +97,22 @@ class _EpochClock(TrainerCallback):
         self.seconds.append(time.perf_counter() - self.start)
 
 
+def training_config(folder: Path, **options: Any) -> RewardConfig:
+    """Return the arguments of a training on a CPU that saves nothing; `options` override them."""
+    defaults: dict[str, Any] = {
+        "output_dir": str(folder),
+        "center_rewards_coefficient": 0.01,
+        "gradient_checkpointing": False,
+        "bf16": False,
+        "use_cpu": True,
+        "save_strategy": "no",
+        "logging_steps": 10,
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+    return RewardConfig(**{**defaults, **options})
+
+
 def time_epochs(
     model: Any,
     processor: Any,
@@ -111,20 +127,8 @@ def time_epochs(
 ) -> list[float]:
     """Train, with as many threads as `train.py` does, and return the seconds of each epoch."""
     torch.set_num_threads(num_threads)
-    training = RewardConfig(
-        output_dir=str(folder),
-        num_train_epochs=epochs,
-        per_device_train_batch_size=batch_size,
-        learning_rate=1e-3,
-        center_rewards_coefficient=0.01,
-        gradient_checkpointing=False,
-        bf16=False,
-        use_cpu=True,
-        save_strategy="no",
-        logging_steps=10,
-        report_to="none",
-        disable_tqdm=True,
-        seed=seed,
+    training = training_config(
+        folder, num_train_epochs=epochs, per_device_train_batch_size=batch_size, learning_rate=1e-3, seed=seed
     )
     clock = _EpochClock()
     trainer = SDiaRewardTrainer(

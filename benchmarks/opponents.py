@@ -78,7 +78,7 @@ class PlainTransformers:
 
 def prepare(processor: Any, dialogues: Sequence[Any]) -> Any:
     """Turn dialogues, system prompts included, into the model's inputs with the library's processor."""
-    conversations = [_as_items(dialogue) for dialogue in dialogues]
+    conversations = [as_items(dialogue) for dialogue in dialogues]
     texts = [processor.apply_chat_template(messages, tokenize=False) for messages in conversations]
     items = [item for messages in conversations for message in messages for item in message["content"]]
     clips = [_read(item["audio"]) for item in items if item["type"] == "audio"]
@@ -106,7 +106,7 @@ def stock_processor(processor: SDiaRewardProcessor, chunk_length_s: int) -> Any:
     return WithoutPictures(None, None, feature_extractor, tokenizer, tokenizer.chat_template or CHAT_TEMPLATE)
 
 
-def _as_items(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def as_items(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return messages whose content is always a list of items, as the library's chat templates want it."""
     return [
         {"role": message["role"], "content": [{"type": "text", "text": message["content"]}]}

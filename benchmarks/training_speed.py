@@ -33,8 +33,8 @@ from transformers import TrainerCallback
 from trl import RewardConfig, RewardTrainer
 
 from benchmarks import racing
-from benchmarks.head_training import build_pairs
-from benchmarks.opponents import prepare, stock_processor
+from benchmarks.head_training import build_pairs, training_config
+from benchmarks.opponents import as_items, prepare, stock_processor
 from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, load_nano
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.pair_batches import StepSampler
@@ -224,42 +224,28 @@ def _fresh_model() -> Any:
 
 
 def _config(folder: Path, num_steps: int, seed: int) -> RewardConfig:
-    return RewardConfig(
-        output_dir=str(folder),
+    return training_config(
+        folder,
         max_steps=num_steps,
         per_device_train_batch_size=_PAIRS_A_STEP,
         learning_rate=5e-4,
-        center_rewards_coefficient=0.01,
-        gradient_checkpointing=False,
         remove_unused_columns=False,
-        bf16=False,
-        use_cpu=True,
-        save_strategy="no",
         logging_steps=1,
-        report_to="none",
-        disable_tqdm=True,
         seed=seed,
     )
 
 
 def _decoded(dialogue: Sequence[Mapping[str, Any]], max_turn_s: float) -> list[dict[str, Any]]:
     """Return messages with the samples of their clips, as much of each as ours hears."""
-    return [
-        {
-            **message,
-            "content": [
-                {**item, "audio": {"array": read_audio(item["audio"], max_duration_s=max_turn_s)}}
-                if item["type"] == "audio"
-                else item
-                for item in (message["content"] if isinstance(message["content"], list) else _text(message["content"]))
-            ],
-        }
-        for message in dialogue
-    ]
-
-
-def _text(content: str) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": content}]
+    messages = as_items(dialogue)
+    for message in messages:
+        message["content"] = [
+            {**item, "audio": {"array": read_audio(item["audio"], max_duration_s=max_turn_s)}}
+            if item["type"] == "audio"
+            else item
+            for item in message["content"]
+        ]
+    return messages
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdiareward.cards.render import render_readme
+from sdiareward.cards.render import markdown_table, render_readme
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.records import write_file
 
@@ -101,7 +101,7 @@ def _pairs(result: Result) -> str:
     note = f"{result['num_pairs']}{of} pairs; in each cell pairs and, in brackets, groups (recordings)."
     if skipped:
         note += f" Left out because a recording cannot be read: {skipped}."
-    return "\n".join([*_table([["split", *map(_title, subsets), "all"], *rows]), "", note])
+    return "\n".join([*markdown_table(["split", *map(_title, subsets), "all"], rows, num_left=2), "", note])
 
 
 def _count(counts: Mapping[str, int] | None) -> str:
@@ -119,7 +119,7 @@ def _table4(rows: Rows, result: Result) -> str:
             lines.append([row["backbone"], f"loss: {name_centering(row)}", *_accuracies(row, _FEW_COLUMNS)])
     lines.sort(key=lambda line: [row["backbone"] for row in rows].index(line[0]))
     lines += _baselines(result["baselines"], _FEW_COLUMNS)
-    return "\n".join(_table([["", "setting", *map(_title, _FEW_COLUMNS), "ties", "n"], *lines]))
+    return "\n".join(markdown_table(["", "setting", *map(_title, _FEW_COLUMNS), "ties", "n"], lines, num_left=2))
 
 
 def _table6(rows: Rows, result: Result) -> str:
@@ -144,7 +144,7 @@ def _table6(rows: Rows, result: Result) -> str:
         intervals += [measured["accuracy"]["interval"] for measured in result["baselines"].values()]
         lines = [[*line, _interval(interval)] for line, interval in zip(lines, intervals, strict=True)]
         note += " The last column is the interval over groups of test pairs, of the first seed."
-    return "\n".join([*_table([heads, *lines]), "", note])
+    return "\n".join([*markdown_table(heads, lines, num_left=2), "", note])
 
 
 def _interval(intervals: Mapping[str, Sequence[float]]) -> str:
@@ -165,13 +165,13 @@ def _lambda(rows: Rows, result: Result) -> str:
     baselines = [[*line, "", "", "", ""] for line in _baselines(result["baselines"], _FEW_COLUMNS)]
     heads = ["", "lambda", *map(_title, _FEW_COLUMNS), "ties", "n", "mean chosen", "mean rejected", "margin", "loss"]
     note = "Rewards of the test pairs; the loss is that of the validation pairs, centering term included."
-    return "\n".join([*_table([heads, *lines, *baselines]), "", note])
+    return "\n".join([*markdown_table(heads, [*lines, *baselines], num_left=2), "", note])
 
 
 def _layers(rows: Rows, result: Result) -> str:
     lines = [[row["backbone"], name_layer(row["features"]), *_accuracies(row)] for row in rows]
     lines += _baselines(result["baselines"])
-    return "\n".join(_table([["", "mean of layer", *map(_title, COLUMNS), "ties", "n"], *lines]))
+    return "\n".join(markdown_table(["", "mean of layer", *map(_title, COLUMNS), "ties", "n"], lines, num_left=2))
 
 
 def name_layer(features: str) -> str:
@@ -195,7 +195,7 @@ def _freeze(rows: Rows, result: Result) -> str:
         f"{pairs['test']} to measure on, {rows[0]['num_seeds']} seed{'s' * (rows[0]['num_seeds'] > 1)}: enough to "
         "see that each mode runs, not to rank them."
     )
-    return "\n".join([*_table([heads, *lines]), "", note])
+    return "\n".join([*markdown_table(heads, lines, num_left=2), "", note])
 
 
 def _learning_rates(rows: Rows, result: Result) -> str:
@@ -209,10 +209,15 @@ def _learning_rates(rows: Rows, result: Result) -> str:
         cells = [f"**{loss:.4f}**" if loss == best else f"{loss:.4f}" for loss in map(by_rate.__getitem__, rates)]
         lines.append([backbone, _POOLINGS.get(features, features.replace("_", " ")), *cells])
     note = f"Loss of the validation pairs after {result['arguments']['epochs']:g} epochs at most; the lowest is taken."
-    return "\n".join([*_table([["", "features", *(f"{rate:g}" for rate in rates)], *lines]), "", note])
+    heads = ["", "features", *(f"{rate:g}" for rate in rates)]
+    return "\n".join([*markdown_table(heads, lines, num_left=2), "", note])
 
 
 def _cost(result: Result) -> str:
+    if "cost" not in result:
+        return (
+            "Not measured: the run behind this page was stopped and taken up again, and not all of its time was kept."
+        )
     rows = [
         [stage, f"{seconds['wall_s']:.0f} s", f"{seconds['cpu_s']:.0f} s"] for stage, seconds in result["cost"].items()
     ]
@@ -223,7 +228,7 @@ def _cost(result: Result) -> str:
         f"{result['num_runs']} runs, {result['cpu']['name']}, {cores} cores. Where the processor time, divided by the "
         "cores, is well below the time, others used the machine."
     )
-    return "\n".join([*_table([["stage", "time", "processor time"], *rows]), "", note])
+    return "\n".join([*markdown_table(["stage", "time", "processor time"], rows, num_left=2), "", note])
 
 
 def _accuracies(row: Mapping[str, Any], columns: Sequence[str] = COLUMNS) -> list[str]:
@@ -262,11 +267,6 @@ def _number(found: Mapping[str, float], digits: int = 2) -> str:
 def _title(name: str) -> str:
     titles = {"semi_wild": "semi-wild", "colloquialness": "colloq."}
     return titles.get(name, name.replace("_", " "))
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    rule = ["---" if index < 2 else "--:" for index in range(len(rows[0]))]
-    return [f"| {' | '.join(cells)} |" for cells in (rows[0], rule, *rows[1:])]
 
 
 if __name__ == "__main__":

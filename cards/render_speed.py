@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sdiareward.cards.render import render_readme
+from sdiareward.cards.render import markdown_table, not_measured, render_readme
 from sdiareward.records import write_file
 
 
@@ -48,7 +48,7 @@ def _render(results: Path, source: str, render: Callable[[Any], str]) -> str:
     """Render a result file, or, where `source` ends in an asterisk, the list of those of all models."""
     found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob(f"{source}.json"))[::-1]]
     if not found:
-        return f"Not measured yet: `python -m benchmarks.{source.removesuffix('_*')}` does it."
+        return not_measured(source.removesuffix("_*"))
     return render(found if source.endswith("*") else found[0])
 
 
@@ -238,12 +238,6 @@ def _gpu_notes(found: Mapping[str, Any]) -> list[str]:
                 f"{check['reward_ours_sdpa']:.1e}, cosine of audio vectors at least {check['cosine_ours_sdpa']:.4f}."
             )
     return notes
-
-
-def markdown_table(heads: tuple[str, ...], rows: Sequence[tuple[str, ...]], num_left: int = 1) -> list[str]:
-    """Return a Markdown table; columns behind the first `num_left` are aligned to the right."""
-    rule = ["---" if index < num_left else "--:" for index in range(len(heads))]
-    return [f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)]
 
 
 if __name__ == "__main__":

@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sdiareward.cards.render import render_readme
-from sdiareward.cards.render_speed import markdown_table
+from sdiareward.cards.render import markdown_table, not_measured, render_readme
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.records import write_file
 
@@ -44,7 +43,7 @@ def render_guide(guide: str, results: Path = RESULTS) -> str:
 def _render(results: Path, name: str, render: Callable[[Any], str]) -> str:
     path = results / f"{name}.json"
     if not path.exists():
-        return f"Not measured yet: `python -m benchmarks.{name.removesuffix('_nano')}` does it."
+        return not_measured(name.removesuffix("_nano"))
     return render(json.loads(path.read_text(encoding="utf-8")))
 
 
@@ -77,7 +76,7 @@ def _speed(found: Mapping[str, Any]) -> str:
     rows = [
         (
             _WAYS[name],
-            f"{median(times) / _steps(found):.2f} s",
+            f"{median(times) / found['settings']['steps']:.2f} s",
             f"{found['tokens_per_second'][name]:,.0f}",
             *(f"{found['speedup'][name][way]:.1f}" if name in found["speedup"] else "" for way in list(_WAYS)[2:]),
             f"{found['first_epoch_speedup'][name]:.1f}" if name in found["first_epoch_speedup"] else "",
@@ -98,11 +97,6 @@ def _speed(found: Mapping[str, Any]) -> str:
         f"tokens are those of the dialogues, without padding; {cpu['name']}, {cpu['usable_cores']} cores."
     )
     return "\n".join([*markdown_table(heads, rows), "", note])
-
-
-def _steps(found: Mapping[str, Any]) -> int:
-    """Return the optimizer steps of a round."""
-    return int(found["settings"]["steps"])
 
 
 def _gpu(found: Mapping[str, Any]) -> str:

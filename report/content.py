@@ -81,25 +81,33 @@ def build_report(
         "by_taxonomy": by_taxonomy(records, scores, options),
         "rewards": describe_rewards(finite["model"], scores["model"]),
         "training": [asdict(run) for run in training],
-        "calibration": [
-            {"scorer": name, **describe_calibration(rows, scores[name], options)}
-            for name, rows in finite.items()
-            if rows
-        ],
+        "calibration": _calibrations(finite, scores, options),
         "margins": describe_margins(finite["model"], scores["model"], options),
         "comparisons": describe_comparisons(records, scores, options),
         "examples": list(examples),
         "skipped": results["skipped"],
-        "not_finite": [
-            {"scorer": name, "pair_id": pair_id}
-            for name, found in scores.items()
-            for pair_id in ids
-            if not is_finite(found[pair_id])
-        ],
+        "not_finite": _not_finite(ids, scores),
         **{name: results[name] for name in ("num_skipped", "baselines", "timing", "run", "config")},
         **{name: results[name] for name in ("versions", "python", "machine", "git_revision")},
     }
     return plain(report)
+
+
+def _calibrations(
+    finite: Mapping[str, Records], scores: Mapping[str, Scores], options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    return [
+        {"scorer": name, **describe_calibration(rows, scores[name], options)} for name, rows in finite.items() if rows
+    ]
+
+
+def _not_finite(ids: Sequence[str], scores: Mapping[str, Scores]) -> list[dict[str, str]]:
+    return [
+        {"scorer": name, "pair_id": pair_id}
+        for name, found in scores.items()
+        for pair_id in ids
+        if not is_finite(found[pair_id])
+    ]
 
 
 def plain(value: Any) -> Any:

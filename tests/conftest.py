@@ -92,6 +92,16 @@ def tone_pairs(make_tone):
     return datasets.Dataset.from_list(rows)
 
 
+@pytest.fixture
+def data_folder(tmp_path, tone_pairs):
+    """Return a data set folder whose splits train and validation are the tone pairs."""
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        tone_pairs.to_parquet(folder / f"{split}.parquet")
+    return folder
+
+
 @pytest.fixture(scope="session")
 def tiny_config():
     """Return a function giving a configuration of a few thousand parameters for the fixtures' tokenizer."""

@@ -236,15 +236,6 @@ def test_the_progress_bar_shows_reward_margin_accuracy_and_speed(make_trainer, c
 
 
 @pytest.fixture
-def data_folder(tmp_path, pairs):
-    folder = tmp_path / "pairs"
-    folder.mkdir()
-    for split in ("train", "validation"):
-        pairs.to_parquet(folder / f"{split}.parquet")
-    return folder
-
-
-@pytest.fixture
 def run_script(tmp_path, tiny_checkpoint, data_folder):
     def run(*flags):
         options = {

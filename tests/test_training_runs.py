@@ -35,15 +35,6 @@ OPTIONS = {
 
 
 @pytest.fixture
-def data_folder(tmp_path, tone_pairs):
-    folder = tmp_path / "pairs"
-    folder.mkdir()
-    for split in ("train", "validation"):
-        tone_pairs.to_parquet(folder / f"{split}.parquet")
-    return folder
-
-
-@pytest.fixture
 def command(tiny_checkpoint, data_folder):
     def make(output_dir, *flags, launcher=(), **changes):
         options = {"model_name_or_path": tiny_checkpoint, "dataset": data_folder, "output_dir": output_dir}
