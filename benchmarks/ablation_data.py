@@ -1,7 +1,8 @@
-"""The pairs of an ablation: all of a data set, or an equal share of every subset of every split, in whole groups.
+"""The pairs of an ablation: all of a data set, or an equal share of every subset of every split.
 
-Which groups: in the order of a hash of their ids, until the share is reached. So the choice needs no seed, is the same
-on every machine, and a smaller one is part of a larger one.
+Which pairs: one of each group (recording), then a second of each, and so on until the share is reached, groups and
+pairs in the order of a hash of their ids. So the choice takes in as many recordings as it can, needs no seed, is the
+same on every machine, and a smaller one is part of a larger one. Splits are by group, so no part of one leaks.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +40,10 @@ class Study:
         return sum(map(len, self.labels.values()))
 
     def take(self, limit: int | None) -> Study:
-        """Return about `limit` pairs of all splits together, in whole groups; all of them if there are no more.
+        """Return about `limit` pairs of all splits together; all of them if there are no more.
 
         Args:
-            limit (`int`, *optional*): Number of pairs; None for all. The last group of a subset may go beyond.
+            limit (`int`, *optional*): Number of pairs; None for all. Shares are rounded, and are at least one pair.
         """
         if limit is None or limit >= len(self):
             return self
@@ -97,7 +99,7 @@ def load_study(dataset: str, name: str | None = None) -> Study:
 
 
 def choose_rows(labels: Sequence[Mapping[str, Any]], share: float) -> list[int]:
-    """Choose whole groups of every subset until it has its share of the pairs, at least one group.
+    """Choose a share of the pairs of every subset, at least one, from as many groups as possible.
 
     Args:
         labels (`Sequence[Mapping]`): `subset`, `group_id` and `pair_id` of each pair.
@@ -112,13 +114,17 @@ def choose_rows(labels: Sequence[Mapping[str, Any]], share: float) -> list[int]:
         for row, label in enumerate(labels):
             if label["subset"] == subset:
                 groups.setdefault(_group(label), []).append(row)
-        wanted = max(1, round(share * sum(map(len, groups.values()))))
-        taken: list[int] = []
-        for group in sorted(groups, key=lambda group: hashlib.sha256(group.encode()).digest()):
-            if len(taken) < wanted:
-                taken += groups[group]
-        chosen += taken
+        ordered = [
+            sorted(groups[group], key=lambda row: _digest(labels[row]["pair_id"]))
+            for group in sorted(groups, key=_digest)
+        ]
+        in_turn = [row for turn in zip_longest(*ordered) for row in turn if row is not None]
+        chosen += in_turn[: max(1, round(share * len(in_turn)))]
     return sorted(chosen)
+
+
+def _digest(text: Any) -> bytes:
+    return hashlib.sha256(str(text).encode()).digest()
 
 
 def _group(label: Mapping[str, Any]) -> str:

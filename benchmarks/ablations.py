@@ -61,7 +61,7 @@ PARTS = ("table6", "lambda", "layers", "freeze")
 LAMBDAS = (0.0, 0.001, 0.01, 0.1, 1.0)
 _NANO = {
     "model": ["nano", "checkpoints/nano"],
-    "limit": 160,
+    "limit": 240,
     "learning_rate": [1e-3, 1e-2, 1e-1, 1.0],
     "epochs": 10.0,
 }
@@ -139,7 +139,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", nargs="+", help="backbones or checkpoints; by default the recipe's")
     parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}, with commas")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--limit", type=int, help="pairs of all splits together, in whole groups; 0 for all")
+    parser.add_argument("--limit", type=int, help="pairs of all splits together; 0 for all")
     parser.add_argument("--learning_rate", type=float, nargs="+", help="of heads; by default the recipe's")
     parser.add_argument("--epochs", type=float, help="of heads; by default the recipe's")
     parser.add_argument("--freeze_seeds", type=int, default=1)

@@ -108,20 +108,22 @@ def labels_of(**pairs_by_group):
     ]
 
 
-def test_a_share_is_made_of_whole_groups_and_a_smaller_one_is_part_of_it():
-    labels = labels_of(a=3, b=3, c=3, d=3)
-    few, more = choose_rows(labels, 0.25), choose_rows(labels, 0.5)
-    assert (len(few), len(more)) == (3, 6)
-    assert set(few) < set(more)
-    for rows in (few, more):
-        groups = [labels[row]["group_id"] for row in rows]
-        assert all(groups.count(group) == 3 for group in groups)
+def test_a_share_is_drawn_from_all_groups_and_a_smaller_one_is_part_of_it():
+    labels = labels_of(a=3, b=1, c=7, d=3)
+    few, more, most = (choose_rows(labels, part / 14) for part in (4, 9, 12))
+    assert [len(rows) for rows in (few, more, most)] == [4, 9, 12]
+    assert set(few) < set(more) < set(most)
+    assert sorted(labels[row]["group_id"] for row in few) == ["a", "b", "c", "d"]
+    assert sorted(labels[row]["group_id"] for row in most) == [*"aaa", "b", *"ccccc", *"ddd"]
 
 
-def test_every_subset_has_its_share_and_at_least_one_group(study):
+def test_every_subset_of_every_split_has_its_share_and_at_least_one_pair(study):
     taken = study.take(14)
-    for counts in taken.describe().values():
-        assert {subset: count["groups"] for subset, count in counts.items()} == dict.fromkeys(SUBSETS, 1)
+    for split, counts in taken.describe().items():
+        whole = study.describe()[split]
+        for subset in SUBSETS:
+            assert counts[subset]["pairs"] == max(1, round(14 / len(study) * whole[subset]["pairs"]))
+            assert counts[subset]["groups"] == min(counts[subset]["pairs"], whole[subset]["groups"])
     assert study.take(None) is study.take(1000) is study
 
 
