@@ -1,0 +1,107 @@
+"""What ChatReward is made of (section 3.2, Table 4 of the WavReward paper): parts, attributes, categories, columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    import datasets
+
+# Part -> its share of the samples (section 3.2.2).
+PARTS: dict[str, float] = {"content": 0.15, "understanding": 0.25, "generation": 0.35, "implicit": 0.25}
+# Attribute -> its categories (Table 4).
+CATEGORIES: dict[str, tuple[str, ...]] = {
+    "gender": ("male", "female"),
+    "age": ("children", "adolescent", "middle-aged", "elderly"),
+    "language": ("chinese", "english"),
+    "accent": ("indian", "canadian", "british", "singaporean", "american", "australian"),
+    "emotion": ("neutral", "happy", "sad", "angry", "surprised", "disgusted", "fearful"),
+    "pitch": ("low", "normal", "high"),
+    "speed": ("slow", "normal", "fast"),
+    "volume": ("low", "normal", "high"),
+    "audio": (
+        *("laughing", "crying", "bee", "bird", "car", "cat", "chirping", "clapping", "coughing", "dog", "screaming"),
+        *("duck", "horse", "ice", "knocking", "ocean", "pig", "police", "sneezing", "thunder", "waterfall burbling"),
+    ),
+}
+# What a voice does where nothing is asked of it.
+PLAIN: dict[str, str] = {"age": "middle-aged", "language": "english", "emotion": "neutral"} | dict.fromkeys(
+    ("pitch", "speed", "volume"), "normal"
+)
+# The voices of the content part: right words in a voice that does not suit them get 3 points (equation 1).
+CONTENT_VOICES = "emotion"
+# Section 3.2.3, stage 1.
+TOPICS = (
+    *("daily_life", "health_management", "education", "entertainment", "family_relations", "dietary_culture"),
+    *("healthcare", "shopping", "internet_usage", "fitness", "career_development", "social_interaction"),
+)
+# What an answer is designed to deserve: content and voice right; content right, voice wrong; content wrong.
+DESIGN_SCORES = (5, 3, 1)
+SPLITS = ("train", "test")
+# BCP-47 tags of the categories of `language`; "mul" stands for a dialogue in both.
+LANGUAGE_TAGS = {"english": "en", "chinese": "zh"}
+MIXED_LANGUAGES = "mul"
+
+
+def voice_attribute(part: str, attribute: str | None) -> str:
+    """Return the attribute that the voices of a scenario differ in; the content part has no other of its own."""
+    return attribute or CONTENT_VOICES
+
+
+def features() -> datasets.Features:
+    """Return the columns of a sample as `datasets.Features`.
+
+    `audio` is the question, 1 s of silence and the answer, mono, 16 kHz. `category` is that of the question's voice
+    or, where the question asks for a voice, of the voice asked for; `response_category` that of the answer's voice, or
+    of the sound that the answer speaks of (attribute `audio`). `question_wer` and `response_wer` are None where the
+    recogniser does not know the language.
+    """
+    import datasets
+
+    text, whole, real = datasets.Value("string"), datasets.Value("int32"), datasets.Value("float32")
+    names = ("sample_id", "scenario_id", "part", "attribute", "category", "response_category", "topic")
+    return datasets.Features(
+        {
+            **dict.fromkeys(names, text),
+            "score": whole,
+            "design_score": whole,
+            "expert_scores": datasets.List(whole),
+            "question": text,
+            "response": text,
+            "question_s": real,
+            "response_s": real,
+            "duration_s": real,
+            "audio": datasets.Audio(sampling_rate=16_000),
+            "question_synthesizer": text,
+            "synthesizer": text,
+            "question_wer": real,
+            "response_wer": real,
+            "language": text,
+            "license": text,
+        }
+    )
+
+
+def validate_sample(row: Mapping[str, Any]) -> None:
+    """Check one row against the columns' vocabularies.
+
+    Raises:
+        ValueError: A value is outside of them; the message names the sample.
+    """
+    label = f"sample {row['sample_id']!r}"
+    allowed: dict[str, tuple[Any, ...]] = {
+        "part": tuple(PARTS),
+        "attribute": (None,) if row["part"] == "content" else tuple(CATEGORIES),
+        "topic": TOPICS,
+        "score": (1, 2, 3, 4, 5),
+        "design_score": DESIGN_SCORES,
+    }
+    for column, values in allowed.items():
+        if row[column] not in values:
+            raise ValueError(f"{label}: {column} is {row[column]!r}; it must be one of {list(values)}.")
+    categories = CATEGORIES[voice_attribute(row["part"], row["attribute"])]
+    for column in ("category", "response_category"):
+        if row[column] is not None and row[column] not in categories:
+            raise ValueError(f"{label}: {column} is {row[column]!r}; it must be None or one of {list(categories)}.")
