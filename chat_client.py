@@ -3,10 +3,7 @@
 The data set's judge, its annotator and the writer of its scripts all ask through this client. An answer is kept on
 disk under a hash of everything it depends on as soon as it has passed its check, so a run that was killed pays for
 nothing twice and a second run sends nothing. What cannot be used is asked again with the reason; what was spent on it
-is counted all the same.
-
-Two errors tell apart what failed: `ChatError` is about one question, the others may go on; `EndpointError` is about
-the endpoint (no key, unknown model, nobody listening, quota used up), where going on would only lose every question.
+is counted all the same. `chat_settings` has whom to ask, and the two errors.
 """
 
 from __future__ import annotations
@@ -18,12 +15,16 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
+from .chat_settings import ChatError, ChatSettings, EndpointError, Spent
 from .json_answers import parse_json
+
+
+__all__ = ["Answered", "ChatClient", "ChatError", "ChatSettings", "EndpointError", "ask_again", "audio_content"]
 
 
 Item = TypeVar("Item")
@@ -45,74 +46,29 @@ _COUNTS = (
 )
 
 
-class ChatError(RuntimeError):
-    """Raised when one question gets no usable answer; other questions may."""
-
-
-class EndpointError(RuntimeError):
-    """Raised when the endpoint answers no question at all, as it is configured."""
-
-
 @dataclass(frozen=True)
-class ChatSettings:
-    """An endpoint, a model and how to ask it.
+class Answered(Generic[Value]):
+    """An answer that passed its check.
 
     Args:
-        model (`str`): Name of the model, as the endpoint knows it.
-        base_url (`str`, *optional*): Address up to and including `/v1`; None for the `openai` package's own default.
-        api_key_env (`str`, *optional*, defaults to `"OPENAI_API_KEY"`): Environment variable that holds the key, which
-            is written nowhere; None for an endpoint that asks for none.
-        temperature (`float`, *optional*, defaults to 0.0): None leaves it to the endpoint, as do the next two.
-        max_tokens (`int`, *optional*, defaults to 2048): Longest answer.
-        seed (`int`, *optional*, defaults to 0): Seed of the endpoint's sampling, where it heeds one.
-        max_retries (`int`, *optional*, defaults to 6): How often a request is sent again after a rate limit, a server
-            error or a timeout, with growing pauses or the pause that the endpoint names.
-        timeout_s (`float`, *optional*, defaults to 120.0): Longest wait for one answer, in seconds.
-        concurrency (`int`, *optional*, defaults to 4): Requests under way at once in `ChatClient.map`.
-        usd_per_million_input_tokens, usd_per_million_output_tokens (`float`, *optional*): Prices, in US dollars.
-        extra_body (`Mapping`): Further fields of the request, such as `{"response_format": {"type": "json_object"}}`.
-
-    Raises:
-        ValueError: A number is out of its range, or only one of the two prices is given.
+        value: What the check made of it.
+        text (`str`): What the model said; of an answer from disk its JSON alone.
+        spent ([`Spent`]): On this answer and those before it that were of no use, whichever run paid; how often the
+            model was asked is not kept on disk, there it is 1.
+        is_cached (`bool`): Whether it was found on disk.
     """
 
-    model: str
-    base_url: str | None = None
-    api_key_env: str | None = "OPENAI_API_KEY"
-    temperature: float | None = 0.0
-    max_tokens: int | None = 2048
-    seed: int | None = 0
-    max_retries: int = 6
-    timeout_s: float = 120.0
-    concurrency: int = 4
-    usd_per_million_input_tokens: float | None = None
-    usd_per_million_output_tokens: float | None = None
-    extra_body: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, least in (("max_retries", 0), ("concurrency", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
-        if self.timeout_s <= 0:
-            raise ValueError(f"timeout_s is {self.timeout_s}; it must be more than 0 seconds.")
-        if (self.usd_per_million_input_tokens is None) != (self.usd_per_million_output_tokens is None):
-            raise ValueError("one price is missing; give usd_per_million_input_tokens and _output_tokens, or neither.")
-
-    def request(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the fields of a request for `messages`: all that the answer depends on, and nothing secret."""
-        optional = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed}
-        fields: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
-        if self.extra_body:
-            fields["extra_body"] = dict(self.extra_body)
-        return {"model": self.model, "messages": [dict(message) for message in messages], **fields}
+    value: Value
+    text: str
+    spent: Spent
+    is_cached: bool
 
 
 @dataclass(frozen=True)
 class _Reply:
     content: str
     is_cut: bool
-    prompt_tokens: int
-    completion_tokens: int
+    spent: Spent
 
 
 class ChatClient:
@@ -145,17 +101,18 @@ class ChatClient:
         """
         with self._lock:
             counts = {name: self._counts[name] for name in _COUNTS}
-        input_price = self.settings.usd_per_million_input_tokens
-        output_price = self.settings.usd_per_million_output_tokens
-        usd = None
-        if input_price is not None and output_price is not None:
-            usd = (counts["prompt_tokens"] * input_price + counts["completion_tokens"] * output_price) / 1e6
-        return {**counts, "usd": usd}
+        return {**counts, "usd": self.settings.price_usd(counts["prompt_tokens"], counts["completion_tokens"])}
 
     def ask_json(
         self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
     ) -> Value:
-        """Return what `validate` makes of the answer to `messages`.
+        """Return what `validate` makes of the answer to `messages`; see `ask`."""
+        return self.ask(messages, validate, attempts=attempts).value
+
+    def ask(
+        self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
+    ) -> Answered[Value]:
+        """Return the answer to `messages` with what `validate` makes of it.
 
         Args:
             messages (`Sequence[Mapping]`): The conversation, in the endpoint's form; see `audio_content`.
@@ -175,11 +132,13 @@ class ChatClient:
         # Two threads with the same question: the second waits and finds the answer of the first.
         with lock:
             if (known := self._read_answer(path, validate)) is not None:
-                return known[0]
+                return known
+            replies: list[_Reply] = []
             try:
-                return self._ask(messages, validate, attempts, path)
-            except ChatError:
+                return self._ask(messages, validate, attempts, path, replies)
+            except ChatError as error:
                 self._count(failures=1)
+                error.spent = Spent.total([error.spent, *(reply.spent for reply in replies)])
                 raise
 
     def map(
@@ -231,23 +190,24 @@ class ChatClient:
         with self._lock:
             self._counts.update(counts)
 
-    def _read_answer(self, path: Path, validate: Callable[[Any], Value]) -> tuple[Value] | None:
-        """Return the kept answer in a tuple; None if there is none that passes today's check."""
+    def _read_answer(self, path: Path, validate: Callable[[Any], Value]) -> Answered[Value] | None:
+        """Return the kept answer; None if there is none that passes today's check."""
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             value = validate(record["answer"])
-            reused = {f"reused_{name}": int(record[name]) for name in ("prompt_tokens", "completion_tokens")}
+            spent = Spent(1, int(record["prompt_tokens"]), int(record["completion_tokens"]))
         except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None
+        reused = {"reused_prompt_tokens": spent.prompt_tokens, "reused_completion_tokens": spent.completion_tokens}
         self._count(cached=1, **reused)
-        return (value,)
+        return Answered(value, json.dumps(record["answer"], ensure_ascii=False), spent, is_cached=True)
 
-    def _write_answer(self, path: Path, answer: Any, replies: Sequence[_Reply]) -> None:
+    def _write_answer(self, path: Path, answer: Any, spent: Spent) -> None:
         record = {
             "model": self.settings.model,
             "answer": answer,
-            "prompt_tokens": sum(reply.prompt_tokens for reply in replies),
-            "completion_tokens": sum(reply.completion_tokens for reply in replies),
+            "prompt_tokens": spent.prompt_tokens,
+            "completion_tokens": spent.completion_tokens,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         # Named by process and thread: processes that share the folder may ask the same at the same time.
@@ -256,11 +216,15 @@ class ChatClient:
         unfinished.replace(path)
 
     def _ask(
-        self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], attempts: int, path: Path
-    ) -> Value:
-        """Ask until an answer passes, telling the model each time what was wrong."""
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        validate: Callable[[Any], Value],
+        attempts: int,
+        path: Path,
+        replies: list[_Reply],
+    ) -> Answered[Value]:
+        """Ask until an answer passes, telling the model each time what was wrong; append what it says to `replies`."""
         conversation: list[Mapping[str, Any]] = list(messages)
-        replies: list[_Reply] = []
         problem = ""
         for attempt in range(attempts):
             self._count(reasks=min(attempt, 1))
@@ -272,16 +236,15 @@ class ChatClient:
             except (ValueError, TypeError, KeyError) as error:
                 problem = f"it lacks {error}." if isinstance(error, KeyError) else str(error)
             else:
-                self._write_answer(path, answer, replies)
-                return value
-            remark = f"Your answer cannot be used: {problem} Answer again, with the complete JSON and nothing else."
-            # An endpoint may refuse an empty message.
-            said = [{"role": "assistant", "content": reply.content}] if reply.content.strip() else []
-            conversation = [*messages, *said, {"role": "user", "content": remark}]
-        last = self._redact(replies[-1].content)[:_QUOTED_CHARACTERS] if replies else ""
+                spent = Spent.total(reply.spent for reply in replies)
+                self._write_answer(path, answer, spent)
+                return Answered(value, reply.content, spent, is_cached=False)
+            conversation = ask_again(messages, reply.content, problem)
+        last = self._redact(replies[-1].content) if replies else ""
         raise ChatError(
             f"{self.settings.model} gave no usable answer in {attempts} attempts: {self._redact(problem)} "
-            f"Its last answer begins {last!r}."
+            f"Its last answer begins {last[:_QUOTED_CHARACTERS]!r}.",
+            answer=last,
         )
 
     def _send(self, messages: Sequence[Mapping[str, Any]]) -> _Reply:
@@ -302,13 +265,15 @@ class ChatClient:
             what = f"{type(error).__name__}: {error}"
             raise ChatError(f"the endpoint's answer is no chat completion ({self._redact(what)}).") from None
         usage = completion.usage
-        tokens = (usage.prompt_tokens or 0, usage.completion_tokens or 0) if usage else (0, 0)
-        self._count(prompt_tokens=tokens[0], completion_tokens=tokens[1], calls_without_usage=int(usage is None))
+        spent = Spent(1, usage.prompt_tokens or 0, usage.completion_tokens or 0) if usage else Spent(1)
+        self._count(prompt_tokens=spent.prompt_tokens, completion_tokens=spent.completion_tokens)
+        self._count(calls_without_usage=int(usage is None))
         refusal = getattr(choice.message, "refusal", None)
         if refusal or choice.finish_reason == "content_filter":
             self._count(refusals=1)
-            raise ChatError(f"{self.settings.model} refused: {self._redact(str(refusal or 'content filter'))}")
-        return _Reply(choice.message.content or "", choice.finish_reason == "length", *tokens)
+            said = self._redact(str(refusal or "content filter"))
+            raise ChatError(f"{self.settings.model} refused: {said}", answer=said, is_refusal=True, spent=spent)
+        return _Reply(choice.message.content or "", choice.finish_reason == "length", spent)
 
     def _connect(self) -> Any:
         """Return the `openai` client, made on first use: a run that finds every answer on disk needs no key."""
@@ -358,6 +323,20 @@ class ChatClient:
         if isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError):
             return EndpointError(f"the endpoint cannot be reached {tries} ({what}); check base_url.")
         return ChatError(f"the endpoint gave no answer {tries} ({what}).")
+
+
+def ask_again(messages: Sequence[Mapping[str, Any]], said: str, problem: str) -> list[Mapping[str, Any]]:
+    """Return the conversation that asks once more for an answer that can be used.
+
+    Args:
+        messages (`Sequence[Mapping]`): The question.
+        said (`str`): What the model said to it.
+        problem (`str`): Why that is of no use.
+    """
+    remark = f"Your answer cannot be used: {problem} Answer again, with the complete JSON and nothing else."
+    # An endpoint may refuse an empty message.
+    answer = [{"role": "assistant", "content": said}] if said.strip() else []
+    return [*messages, *answer, {"role": "user", "content": remark}]
 
 
 def audio_content(source: Any, *, name: str | None = None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
-"""Score both sides of every pair, with a model or a baseline, and keep the scores in a run's folder.
+"""Score both sides of every pair, with a model, a judge or a baseline, and keep the scores in a run's folder.
 
-What is there already is not computed again: the model's scores are kept line by line, a baseline's as a whole.
+What is there already is not computed again: scores of a model or a judge are kept line by line, a baseline's as a
+whole.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .baselines import Kind, score_baseline
 from .batching import complete_groups
@@ -47,8 +48,74 @@ class Sides(Sequence[Any]):
         return turns_to_messages(self.pairs[self.rows[index // 2]][SIDES[index % 2]])
 
 
-def score_with_model(
-    load_scorer: Callable[[], Scorer], pairs: datasets.Dataset, labels: Labels, folder: Path
+class PairScorer(Protocol):
+    """Something that scores pairs: a reward model or a judge."""
+
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio heard so far."""
+        ...
+
+    def score_rows(
+        self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int], reasons: dict[int, str]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield each row that is done with `chosen`, `rejected`, `margin` and whatever else its line is to hold.
+
+        Args:
+            pairs (`datasets.Dataset`): Pairs as `pairs.load_pairs` gives them.
+            labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each.
+            rows (`Sequence[int]`): Which of them to score.
+            reasons (`dict[int, str]`): Receives why a row cannot be scored.
+        """
+        ...
+
+    def usage(self) -> dict[str, Any]:
+        """Return what else is worth keeping of this session."""
+        ...
+
+
+class ModelPairScorer:
+    """Score pairs with a reward model.
+
+    Args:
+        scorer (`Scorer`): The model.
+    """
+
+    def __init__(self, scorer: Scorer):
+        self.scorer = scorer
+
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio scored so far."""
+        return self.scorer.audio_s
+
+    def score_rows(
+        self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int], reasons: dict[int, str]
+    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield each row that is done with `chosen`, `rejected` and `margin`; see [`PairScorer`]."""
+        criteria = [labels[row]["criterion"] for row in rows for _ in SIDES]
+        sides = Sides(pairs, rows)
+        # Both sides of a pair in one batch: they often share clips, and a pair is done as soon as its batch is.
+        positions = [index // len(SIDES) for index in range(len(sides))]
+        bad: dict[int, str] = {}
+        results = self.scorer.iter_scores(sides, criteria, groups=positions, skipped=bad, progress=True)
+        for position, (chosen, rejected) in complete_groups(results, len(SIDES)):
+            yield rows[position], {"chosen": chosen, "rejected": rejected, "margin": chosen - rejected}
+        for index, reason in sorted(bad.items(), reverse=True):
+            reasons[rows[index // len(SIDES)]] = f"{SIDES[index % len(SIDES)]}, {reason}"
+
+    def usage(self) -> dict[str, Any]:
+        """Return nothing: a model costs time alone."""
+        return {}
+
+
+def score_pairs(
+    load_scorer: Callable[[], PairScorer],
+    pairs: datasets.Dataset,
+    labels: Labels,
+    folder: Path,
+    *,
+    retry_failed: bool = False,
 ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
     """Score every pair that `scores.jsonl` does not have yet, writing each as soon as both of its sides are done.
 
@@ -59,6 +126,7 @@ def score_with_model(
         pairs (`datasets.Dataset`): Pairs to score.
         labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each.
         folder (`Path`): The run's folder.
+        retry_failed (`bool`, *optional*, defaults to `False`): Score pairs that have no reward once more.
 
     Returns:
         `tuple[dict, list]`: The line of each scored pair by `pair_id` (its labels, `chosen`, `rejected`, `margin`),
@@ -66,35 +134,32 @@ def score_with_model(
     """
     log = JsonLines(folder / "scores.jsonl")
     scores = {record["pair_id"]: record for record in log.read()}
+    if retry_failed:
+        scores = {pair_id: record for pair_id, record in scores.items() if record["margin"] is not None}
+        write_file(log.path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in scores.values()))
     pending = [row for row, label in enumerate(labels) if label["pair_id"] not in scores]
     reasons: dict[int, str] = {}
     if pending:
-        scorer, start = load_scorer(), time.perf_counter()
-        for row, chosen, rejected in _score_rows(scorer, Sides(pairs, pending), labels, reasons):
-            record = {**labels[row], "chosen": chosen, "rejected": rejected, "margin": chosen - rejected}
-            log.append([record])
-            scores[record["pair_id"]] = record
-        seconds = time.perf_counter() - start
-        timing = {"num_pairs": len(pending) - len(reasons), "audio_s": scorer.audio_s, "scoring_s": seconds}
-        JsonLines(folder / "sessions.jsonl").append([timing])
+        scorer, start, num_pairs = load_scorer(), time.perf_counter(), 0
+        try:
+            for row, found in scorer.score_rows(pairs, labels, pending, reasons):
+                record = {**labels[row], **found}
+                log.append([record])
+                scores[record["pair_id"]] = record
+                num_pairs += 1
+        finally:
+            timing = {"num_pairs": num_pairs, "audio_s": scorer.audio_s, "scoring_s": time.perf_counter() - start}
+            JsonLines(folder / "sessions.jsonl").append([{**timing, **scorer.usage()}])
     skipped = [{**labels[row], "reason": reason} for row, reason in sorted(reasons.items())]
     write_file(folder / "skipped.jsonl", "".join(json.dumps(record) + "\n" for record in skipped))
     return scores, skipped
 
 
-def _score_rows(
-    scorer: Scorer, sides: Sides, labels: Labels, reasons: dict[int, str]
-) -> Iterator[tuple[int, float, float]]:
-    """Yield `(row, chosen, rejected)` of each pair; put why others cannot be scored in `reasons`."""
-    criteria = [labels[row]["criterion"] for row in sides.rows for _ in SIDES]
-    # Both sides of a pair in one batch: they often share clips, and a pair is done as soon as its batch is.
-    positions = [index // len(SIDES) for index in range(len(sides))]
-    bad: dict[int, str] = {}
-    results = scorer.iter_scores(sides, criteria, groups=positions, skipped=bad, progress=True)
-    for position, (chosen, rejected) in complete_groups(results, len(SIDES)):
-        yield sides.rows[position], chosen, rejected
-    for index, reason in sorted(bad.items(), reverse=True):
-        reasons[sides.rows[index // len(SIDES)]] = f"{SIDES[index % len(SIDES)]}, {reason}"
+def score_with_model(
+    load_scorer: Callable[[], Scorer], pairs: datasets.Dataset, labels: Labels, folder: Path
+) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+    """Score pairs with a reward model; `load_scorer` returns a new scorer, all else is as in `score_pairs`."""
+    return score_pairs(lambda: ModelPairScorer(load_scorer()), pairs, labels, folder)
 
 
 def score_with_baseline(

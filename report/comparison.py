@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..esdr_accuracy.pairwise import wilson_interval
+
 
 Booleans = NDArray[np.bool_]
 
@@ -72,6 +74,32 @@ def paired_bootstrap(
         return None
     tail = (1 - confidence) / 2
     return [float(bound) for bound in np.quantile(draws, [tail, 1 - tail])]
+
+
+def describe_share(
+    values: ArrayLike, groups: Sequence[Hashable], strata: Sequence[Hashable], **options: Any
+) -> dict[str, Any]:
+    """Return how often something is so, with the interval of a bootstrap that draws whole groups.
+
+    Where no two draws differ the interval is Wilson's, with the number of groups as sample size, as the metric has it.
+
+    Args:
+        values (`ArrayLike` of shape `(num_values,)`): Whether it is so.
+        groups (`Sequence[Hashable]`): Recording of each.
+        strata (`Sequence[Hashable]`): Subset of each.
+        **options: Of `paired_bootstrap`.
+
+    Returns:
+        `dict[str, Any]`: `num_values`, `share` (0-1) and its `interval`; both None where there are no values.
+    """
+    array = np.asarray(values, dtype=np.bool_)
+    if not len(array):
+        return {"num_values": 0, "share": None, "interval": None}
+    share = float(array.mean())
+    interval = paired_bootstrap(array, np.zeros_like(array), groups, strata, **options)
+    if interval is None:
+        interval = wilson_interval(share, len(set(groups)))
+    return {"num_values": len(array), "share": share, "interval": interval}
 
 
 def _counts_by_stratum(
