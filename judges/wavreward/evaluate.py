@@ -1,0 +1,194 @@
+"""Evaluate WavReward, or a thinker that was never trained for it, on ChatReward: Table 1 with what it lacks.
+
+    python -m sdiareward.judges.wavreward.evaluate --model runs/wavreward --dataset runs/chatreward --output_dir runs/w
+    ... --no-reasoning                              # ask for the score alone
+    ... --num_samples 8 --temperature 1.0           # eight answers vote
+    ... --expected                                  # also the mean over the distribution at the score's place
+    ... --out_of_domain recordings/                 # a folder with a list of file,score, or another data set
+
+Each flag is also a key of the YAML that `--config` names; flags override it, unknown keys fail. An answer is kept as
+soon as its chunk is judged, and the same command goes on after a kill. `docs/wavreward_evaluation.md` is the guide.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+
+if TYPE_CHECKING:
+    from .judge import WavRewardJudge
+    from .predictions import Asking
+    from .score_samples import Samples
+
+Records = list[dict[str, Any]]
+
+
+@dataclass
+class EvaluateArguments:
+    """What to evaluate on what; each is a flag and a key of the YAML given with `--config`."""
+
+    model: str = field(metadata={"help": "Folder or Hub name of the thinker."})
+    dataset: str = field(metadata={"help": "Folder of ChatReward."})
+    output_dir: str = field(metadata={"help": "Where answers and results go; a run that was killed goes on there."})
+    split: str = field(default="test", metadata={"help": "Split to evaluate."})
+    train_split: str = field(default="train", metadata={"help": "Split the baselines are fitted on."})
+    baselines: bool = field(default=True, metadata={"help": "Also measure what understands nothing."})
+    out_of_domain: str | None = field(
+        default=None, metadata={"help": "Folder of recordings with a list of file,score, or another data set."}
+    )
+    reasoning: bool = field(default=True, metadata={"help": "Ask for thoughts before the score."})
+    num_samples: int = field(default=1, metadata={"help": "Answers to each recording, whose scores vote."})
+    temperature: float = field(default=0.0, metadata={"help": "0 takes the likeliest token each time."})
+    expected: bool = field(default=False, metadata={"help": "Also find the expected score."})
+    max_new_tokens: int = field(default=512, metadata={"help": "Longest answer."})
+    batch_size: int = field(default=8, metadata={"help": "Recordings heard at once."})
+    dtype: str | None = field(default=None, metadata={"help": "Of the model, such as bfloat16."})
+    device: str | None = field(default=None, metadata={"help": "Such as cuda:0; by default an accelerator if any."})
+    limit: int | None = field(default=None, metadata={"help": "Evaluate the first so many samples only."})
+    num_bootstrap: int = field(default=1000, metadata={"help": "Draws behind the intervals."})
+    seed: int = field(default=0, metadata={"help": "Seed of the answers' sampling and of those draws."})
+    strict: bool = field(default=False, metadata={"help": "Exit with 1 if a sample had to be skipped."})
+
+    @property
+    def asking(self) -> Asking:
+        """How the judge is asked."""
+        from .predictions import Asking
+
+        return Asking(self.num_samples, self.temperature, self.expected, self.max_new_tokens, self.seed)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 1 if `strict` and a sample was skipped, else 0."""
+    from trl import TrlParser
+
+    # The cast: TRL annotates its dataclasses with a type that no class has.
+    (args,) = TrlParser(cast(Any, EvaluateArguments), allow_abbrev=False).parse_args_and_config(argv)
+    results = evaluate(args)
+    sys.stdout.write((Path(args.output_dir) / "results.md").read_text(encoding="utf-8"))
+    return int(args.strict and bool(results["skipped"]))
+
+
+def evaluate(args: EvaluateArguments) -> dict[str, Any]:
+    """Judge, measure and report; see `main`.
+
+    Args:
+        args ([`EvaluateArguments`]): What to evaluate on what.
+
+    Returns:
+        `dict`: What `results.json` holds: `scorers` (by name what `summarise_scores` gives), `skipped`, `num_train`,
+        `run`, `config` and how it came about.
+
+    Raises:
+        ValueError: The folder holds answers of another run, or no sample could be judged.
+    """
+    from ...provenance import describe_run
+    from ...records import open_run, write_file
+    from .predictions import predict
+    from .score_metrics import summarise_scores
+    from .score_tables import JUDGE, render_evaluation
+
+    folder = Path(args.output_dir)
+    sets = _read_sets(args)
+    run = _identity(args, sets)
+    open_run(folder, run)
+    judged, skipped = {}, []
+    for name, samples in sets.items():
+        options: dict[str, Any] = {"batch_size": args.batch_size}
+        judged[name], lost = predict(lambda: _load_judge(args), samples, folder / name, args.asking, **options)
+        skipped += lost
+    scorers = {JUDGE: summarise_scores(*judged.values(), **_draws(args))}
+    train = _read_training_samples(args, sets) if args.baselines else None
+    if train is not None:
+        scorers |= _measure_baselines(train, sets, judged, args)
+    results = {"scorers": scorers, "num_train": train and len(train), "skipped": skipped, "run": run}
+    results |= {"config": asdict(args), **describe_run()}
+    write_file(folder / "results.md", render_evaluation(results))
+    # Last: a folder that has it is complete.
+    write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
+    return results
+
+
+def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
+    """Return the samples to judge by the file of their predictions: the benchmark, then what is from elsewhere."""
+    from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE
+    from .score_samples import read_out_of_domain, read_samples
+
+    sets = {PREDICTIONS_FILE: read_samples(args.dataset, args.split)}
+    if args.out_of_domain is not None:
+        sets[OUT_OF_DOMAIN_FILE] = read_out_of_domain(args.out_of_domain, args.split)
+    return {name: samples.first(args.limit) for name, samples in sets.items()}
+
+
+def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str, Any]:
+    """Return what the answers depend on."""
+    from ...records import fingerprint_model, fingerprint_pairs
+    from .prompts import PROMPT_VERSION
+
+    return {
+        "model": f"{args.model} ({fingerprint_model(args.model)})",
+        "dtype": args.dtype,
+        "reasoning": args.reasoning,
+        **asdict(args.asking),
+        "prompt_version": PROMPT_VERSION,
+        "split": args.split,
+        "samples": {name: fingerprint_pairs(samples.labels) for name, samples in sets.items()},
+    }
+
+
+def _draws(args: EvaluateArguments) -> dict[str, Any]:
+    return {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
+
+
+def _load_judge(args: EvaluateArguments) -> WavRewardJudge:
+    from .judge import WavRewardJudge
+
+    options: dict[str, Any] = {"dtype": args.dtype, "device": args.device, "batch_size": args.batch_size}
+    return WavRewardJudge.from_pretrained(args.model, reasoning=args.reasoning, **options)
+
+
+def _read_training_samples(args: EvaluateArguments, sets: Mapping[str, Samples]) -> Samples:
+    """Read what the baselines are fitted on; raise if it shares a scenario with what is evaluated."""
+    from .score_metrics import scenario_of
+    from .score_samples import read_samples
+
+    train = read_samples(args.dataset, args.train_split)
+    evaluated = {scenario_of(label) for samples in sets.values() for label in samples.labels}
+    if shared := evaluated & {scenario_of(label) for label in train.labels}:
+        raise ValueError(
+            f"{args.train_split!r} and what is evaluated share {len(shared)} scenarios, such as "
+            f"{min(map(str, shared))!r}; baselines need others: give train_split, or turn them off."
+        )
+    return train
+
+
+def _measure_baselines(
+    train: Samples, sets: Mapping[str, Samples], judged: Mapping[str, Records], args: EvaluateArguments
+) -> dict[str, Any]:
+    """Summarise every baseline on the samples that the judge could hear."""
+    from .score_baselines import KINDS, predict_scores
+    from .score_metrics import summarise_scores
+
+    found: dict[str, Any] = {}
+    for kind in KINDS:
+        predictions = []
+        for name, samples in sets.items():
+            if kind == "most_frequent" or samples.has_texts:
+                predictions.append(_label(predict_scores(kind, train, samples), samples, judged[name]))
+        found[kind] = summarise_scores(*predictions, **_draws(args))
+    return found
+
+
+def _label(scores: Sequence[int | None], samples: Samples, judged: Records) -> Records:
+    """Return predictions with their labels, of the samples that were judged."""
+    heard = {record["sample_id"] for record in judged}
+    pairs = zip(samples.labels, scores, strict=True)
+    return [{**label, "predicted": score} for label, score in pairs if label["sample_id"] in heard]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

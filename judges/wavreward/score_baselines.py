@@ -1,0 +1,125 @@
+"""What a judge has to beat before its accuracy means anything: three predictors of the score that understand nothing.
+
+- `most_frequent`: always the most frequent score of the training split.
+- `text`: words and word pairs of question and answer, and how far their words are the same. It hears nothing: where
+  it tells 5 from 3, the words give the way of speaking away.
+- `acoustic`: mean and standard deviation over time of the log-mel bands of question and answer. It knows no word:
+  where it finds score 1, wrong answers sound different.
+
+The last two are multinomial logistic regressions on the training split, and need neither torch nor a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ...audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from ...baselines import acoustic_features
+
+
+if TYPE_CHECKING:
+    from .score_samples import Samples
+
+Kind = Literal["most_frequent", "text", "acoustic"]
+KINDS: tuple[Kind, ...] = ("most_frequent", "text", "acoustic")
+_NUM_THREADS = 2
+_MAX_ITERATIONS = 2000
+# Inverse strength of the penalty: rows of words have length 1, those of sound 320 values of variance 1.
+_TEXT_C, _ACOUSTIC_C = 10.0, 0.1
+
+logger = logging.getLogger(__name__)
+
+
+def predict_scores(kind: Kind, train: Samples, evaluated: Samples) -> list[int | None]:
+    """Fit a baseline on the training samples and predict the score of others.
+
+    Args:
+        kind (`"most_frequent"`, `"text"` or `"acoustic"`): Which baseline.
+        train ([`Samples`]): Samples of ChatReward; those whose recording cannot be read are left out.
+        evaluated ([`Samples`]): Samples to predict; with texts and durations of question and answer, but for
+            `"most_frequent"`.
+
+    Returns:
+        `list[int | None]`: 1-5 for each sample; None where its recording cannot be read.
+
+    Raises:
+        ValueError: The training split is empty or has only one score.
+    """
+    scores = [label["score"] for label in train.labels]
+    if len(set(scores)) < 2:
+        raise ValueError(f"the training split has {len(scores)} samples of score {set(scores)}; baselines need two.")
+    if kind == "most_frequent":
+        counts = Counter(scores)
+        frequent = min(counts, key=lambda score: (-counts[score], score))
+        return [frequent] * len(evaluated)
+    predict: Callable[..., list[int | None]] = _predict_from_text if kind == "text" else _predict_from_sound
+    return predict(train, scores, evaluated)
+
+
+def _predict_from_text(train: Samples, scores: Sequence[int], evaluated: Samples) -> list[int | None]:
+    from scipy import sparse
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+
+    sides = ("question", "response")
+    fitted_on = {side: [row[side] or "" for row in _texts(train)] for side in sides}
+    vectorizer = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", sublinear_tf=True)
+    vectorizer.fit([*fitted_on["question"], *fitted_on["response"]])
+
+    def features(texts: Mapping[str, list[str]]) -> Any:
+        question, response = (vectorizer.transform(texts[side]) for side in sides)
+        overlap = sparse.csr_matrix(question.multiply(response).sum(axis=1))
+        return sparse.hstack([question, response, overlap]).tocsr()
+
+    model = LogisticRegression(max_iter=_MAX_ITERATIONS, C=_TEXT_C).fit(features(fitted_on), scores)
+    asked = {side: [row[side] or "" for row in _texts(evaluated)] for side in sides}
+    return [int(score) for score in model.predict(features(asked))]
+
+
+def _texts(samples: Samples) -> Any:
+    """Return the rows without their recordings, which nobody has to read then."""
+    rows: Any = samples.rows
+    return rows.select_columns(["question", "response"]) if hasattr(rows, "select_columns") else rows
+
+
+def _predict_from_sound(train: Samples, scores: Sequence[int], evaluated: Samples) -> list[int | None]:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    known, asked = _acoustic_rows(train, "training samples"), _acoustic_rows(evaluated, "evaluated samples")
+    pairs = [(row, score) for row, score in zip(known, scores, strict=True) if row is not None]
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=_MAX_ITERATIONS, C=_ACOUSTIC_C))
+    model.fit(np.stack([row for row, _ in pairs]), [score for _, score in pairs])
+    return [None if row is None else int(model.predict(row[None])[0]) for row in asked]
+
+
+def _acoustic_rows(samples: Samples, title: str) -> list[np.ndarray | None]:
+    from tqdm.auto import tqdm
+
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        results = pool.map(lambda index: _acoustic_row(samples[index]), range(len(samples)))
+        return list(tqdm(results, title, len(samples), unit="sample", leave=False))
+
+
+def _acoustic_row(row: Mapping[str, Any]) -> np.ndarray | None:
+    """Return the features of question and answer, shape `(320,)`; None if there are none."""
+    name = f"sample {row['sample_id']}"
+    try:
+        array = read_audio(row["audio"], name=name)
+        end, start = (round(row[field] * SAMPLING_RATE) for field in ("question_s", "response_s"))
+        parts = (array[:end], array[max(len(array) - start, 0) :])
+        return np.concatenate([acoustic_features([_turn(part)], name) for part in parts])
+    except (AudioError, FileNotFoundError) as error:
+        logger.warning("acoustic baseline: %s", error)
+        return None
+
+
+def _turn(array: np.ndarray) -> dict[str, Any]:
+    return {"role": "user", "audio": {"array": array, "sampling_rate": SAMPLING_RATE}}

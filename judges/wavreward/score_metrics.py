@@ -1,0 +1,289 @@
+"""From scores to numbers: exact accuracy by column of Table 1, errors, order within a scenario, form of the answers.
+
+Notable choices:
+
+- A sample counts in one column: `content`, `implicit`, or, where the instruction is explicit, its attribute. What is
+  from elsewhere is `out_of_domain`, whatever its attribute.
+- An answer without a score is wrong; leaving it out would flatter a judge that often gives none.
+- Intervals draw whole scenarios: three answers to one question are not independent. Where all draws are equal (all
+  right, all wrong), which says nothing about uncertainty, the interval is Wilson's over scenarios.
+- A macro average joins the intervals of its columns by the square root of the sum of the squared distances to their
+  bounds (MOVER; Zou and Donner, 2008): no scenario is in two columns, so these are independent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import product
+from statistics import mean
+from typing import Any
+
+from ...esdr_accuracy.pairwise import wilson_interval
+from ...report.comparison import paired_bootstrap
+from .answers import SCORES
+
+
+# In the order of Table 1.
+ATTRIBUTES = ("age", "accent", "language", "gender", "emotion", "pitch", "speed", "volume", "audio")
+IN_DOMAIN = ("content", *ATTRIBUTES, "implicit")
+OUT_OF_DOMAIN = "out_of_domain"
+COLUMNS = (*IN_DOMAIN, OUT_OF_DOMAIN)
+INVALID = "invalid"
+
+Record = Mapping[str, Any]
+Records = Sequence[Record]
+
+
+def column_of(record: Record) -> str:
+    """Return the column of Table 1 that a sample of ChatReward counts in.
+
+    Args:
+        record (`Mapping`): `sample_id`, `part` and `attribute` of the sample.
+
+    Raises:
+        ValueError: An explicit instruction has no attribute of Table 1.
+    """
+    part, attribute = record["part"], record["attribute"]
+    if part in ("content", "implicit"):
+        return str(part)
+    if attribute not in ATTRIBUTES:
+        raise ValueError(
+            f"sample {record['sample_id']}: its part is {part!r} and its attribute {attribute!r}; an explicit "
+            f"instruction needs one of {list(ATTRIBUTES)}."
+        )
+    return str(attribute)
+
+
+def scenario_of(record: Record) -> Hashable:
+    """Return the scenario of a sample; one that names none is its own."""
+    return record.get("scenario_id") or record["sample_id"]
+
+
+def summarise_scores(
+    predictions: Records, out_of_domain: Records = (), *, num_bootstrap: int = 1000, seed: int = 0
+) -> dict[str, Any]:
+    """Compute everything that Table 1 and its neighbours show of one scorer.
+
+    Args:
+        predictions (`Sequence[Mapping]`): Of each sample of the benchmark its labels (`sample_id`, `scenario_id`,
+            `part`, `attribute`, `score`) and `predicted`, 1-5 or None. A judge's answers also have `expected_score`,
+            `follows_format`, `num_tokens`, `seconds` and `duration_s`.
+        out_of_domain (`Sequence[Mapping]`, *optional*): The same of samples from elsewhere.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
+        seed (`int`, *optional*, defaults to 0): Seed of those draws.
+
+    Returns:
+        `dict[str, Any]`: `columns` (by name what `describe_accuracy` gives, None for an absent one), `overall_micro`
+        (all samples of the benchmark), `overall_macro` (plain mean of its columns), `all_columns_macro` (with
+        `out_of_domain`, the average of the paper's abstract; None without), and of `in_domain` and `out_of_domain`
+        what `describe_answers` gives.
+
+    Raises:
+        ValueError: There are no predictions, or a sample has no column.
+    """
+    if not predictions:
+        raise ValueError("there are no predictions; at least one sample is needed.")
+    options = {"num_bootstrap": num_bootstrap, "seed": seed}
+    members: dict[str, list[Record]] = {name: [] for name in COLUMNS}
+    for record in predictions:
+        members[column_of(record)].append(record)
+    members[OUT_OF_DOMAIN] = list(out_of_domain)
+    columns = {name: describe_accuracy(records, options) if records else None for name, records in members.items()}
+    inside = [column for name in IN_DOMAIN if (column := columns[name])]
+    outside = columns[OUT_OF_DOMAIN]
+    return {
+        "columns": columns,
+        "overall_micro": describe_accuracy(predictions, options),
+        "overall_macro": average_columns(inside),
+        "all_columns_macro": average_columns([*inside, outside]) if outside else None,
+        "in_domain": describe_answers(predictions, options),
+        "out_of_domain": describe_answers(out_of_domain, options) if out_of_domain else None,
+    }
+
+
+def describe_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how many scores are exactly right.
+
+    Args:
+        records (`Sequence[Mapping]`): Predictions, at least one.
+        options (`Mapping`): `num_bootstrap` and `seed`.
+
+    Returns:
+        `dict[str, Any]`: `num_samples`, `num_scenarios`, `num_correct`, `num_invalid`, `accuracy` (0-1, higher is
+        better) and its 95% `interval`.
+    """
+    is_correct = [int(record["predicted"] == record["score"]) for record in records]
+    return {
+        "num_samples": len(records),
+        "num_scenarios": len({scenario_of(record) for record in records}),
+        "num_correct": sum(is_correct),
+        "num_invalid": sum(record["predicted"] is None for record in records),
+        "accuracy": mean(is_correct),
+        "interval": mean_interval(is_correct, records, options),
+    }
+
+
+def mean_interval(
+    values: Sequence[int], records: Records, options: Mapping[str, Any], *, is_share: bool = True
+) -> list[float] | None:
+    """Return the 95% interval of a mean over samples, from draws of whole scenarios within their columns.
+
+    Args:
+        values (`Sequence[int]`): A whole number for each record.
+        records (`Sequence[Mapping]`): What the values are of; labels of predictions.
+        options (`Mapping`): `num_bootstrap` and `seed`.
+        is_share (`bool`, *optional*, defaults to `True`): Whether all values are 0 or 1.
+
+    Returns:
+        `list[float]`, *optional*: `[low, high]`; None where all draws are equal and the mean is no share.
+    """
+    scenarios = [scenario_of(record) for record in records]
+    strata = [column_of(record) if record["part"] else OUT_OF_DOMAIN for record in records]
+    found = paired_bootstrap(values, [0] * len(values), scenarios, strata, **options)
+    if found is None and is_share:
+        return wilson_interval(mean(values), len(set(scenarios)))
+    return found
+
+
+def average_columns(columns: Sequence[Record]) -> dict[str, Any]:
+    """Return the plain mean of the accuracies of independent columns, with its interval.
+
+    Args:
+        columns (`Sequence[Mapping]`): `accuracy` and `interval` of each, at least one.
+
+    Returns:
+        `dict[str, Any]`: `num_columns`, `accuracy` and `interval`.
+
+    Example:
+        >>> average_columns([{"accuracy": 0.5, "interval": [0.2, 0.8]}, {"accuracy": 1.0, "interval": [0.6, 1.0]}])
+        {'num_columns': 2, 'accuracy': 0.75, 'interval': [0.5, 0.9]}
+    """
+    accuracy = mean(column["accuracy"] for column in columns)
+    below, above = (
+        math.hypot(*(column["accuracy"] - column["interval"][bound] for column in columns)) / len(columns)
+        for bound in (0, 1)
+    )
+    bounds = [round(max(accuracy - below, 0.0), 12), round(min(accuracy + above, 1.0), 12)]
+    return {"num_columns": len(columns), "accuracy": accuracy, "interval": bounds}
+
+
+def describe_answers(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how far scores are off, whether they keep the order within a scenario, and what answers look like.
+
+    Args:
+        records (`Sequence[Mapping]`): Predictions, at least one.
+        options (`Mapping`): `num_bootstrap` and `seed`.
+
+    Returns:
+        `dict[str, Any]`: `confusion`, `mean_absolute_error`, `order`, `expected_order` (by `expected_score`, None
+        where there is none) and `form` (None of a scorer that writes nothing).
+    """
+    has_expected = any(record.get("expected_score") is not None for record in records)
+    return {
+        "confusion": confusion_matrix(records),
+        "mean_absolute_error": mean_absolute_error(records, options),
+        "order": order_of_scenarios(records, options),
+        "expected_order": order_of_scenarios(records, options, "expected_score") if has_expected else None,
+        "form": describe_form(records) if "follows_format" in records[0] else None,
+    }
+
+
+def confusion_matrix(records: Records) -> dict[str, dict[str, int]]:
+    """Count predictions: by gold score, then by predicted score or `"invalid"`.
+
+    Example:
+        >>> confusion_matrix([{"score": 5, "predicted": 3}, {"score": 5, "predicted": None}])["5"]
+        {'1': 0, '2': 0, '3': 1, '4': 0, '5': 0, 'invalid': 1}
+    """
+    answers = [*map(str, SCORES), INVALID]
+    counts = {str(gold): dict.fromkeys(answers, 0) for gold in SCORES}
+    for record in records:
+        predicted = INVALID if record["predicted"] is None else str(record["predicted"])
+        counts[str(record["score"])][predicted] += 1
+    return counts
+
+
+def mean_absolute_error(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mean distance from the gold score over the answers that have a score; lower is better.
+
+    Args:
+        records (`Sequence[Mapping]`): Predictions.
+        options (`Mapping`): `num_bootstrap` and `seed`.
+
+    Returns:
+        `dict[str, Any]`: `num_samples`, `error` and `interval`; the last two are None where no answer has a score.
+    """
+    valid = [record for record in records if record["predicted"] is not None]
+    if not valid:
+        return {"num_samples": 0, "error": None, "interval": None}
+    errors = [abs(record["predicted"] - record["score"]) for record in valid]
+    return {
+        "num_samples": len(valid),
+        "error": mean(errors),
+        "interval": mean_interval(errors, valid, options, is_share=False),
+    }
+
+
+def order_of_scenarios(records: Records, options: Mapping[str, Any], field: str = "predicted") -> dict[str, Any]:
+    """Count the triples of one scenario, one sample of each of three gold scores, that are scored in their order.
+
+    Args:
+        records (`Sequence[Mapping]`): Predictions.
+        options (`Mapping`): `num_bootstrap` and `seed`.
+        field (`str`, *optional*, defaults to `"predicted"`): The score that decides.
+
+    Returns:
+        `dict[str, Any]`: `num_triples`, of these `num_ordered` (strictly), `num_tied` (two or three are equal, none
+        is inverted), `num_inverted` and `num_invalid` (one has no score), `share_ordered` with its `interval` (None
+        without triples), and `num_left_out`, scenarios without three gold scores.
+    """
+    by_scenario: dict[Hashable, list[Record]] = defaultdict(list)
+    for record in records:
+        by_scenario[scenario_of(record)].append(record)
+    outcomes, members = [], []
+    num_left_out = 0
+    for samples in by_scenario.values():
+        levels = [[r for r in samples if r["score"] == gold] for gold in sorted({r["score"] for r in samples})]
+        if len(levels) != 3:
+            num_left_out += 1
+            continue
+        for triple in product(*levels):
+            outcomes.append(_order(*(record[field] for record in triple)))
+            members.append(triple[0])
+    counts = {f"num_{name}": outcomes.count(name) for name in ("ordered", "tied", "inverted", "invalid")}
+    is_ordered = [int(outcome == "ordered") for outcome in outcomes]
+    share = mean(is_ordered) if outcomes else None
+    bounds = mean_interval(is_ordered, members, options) if outcomes else None
+    found = {"num_triples": len(outcomes), **counts, "share_ordered": share, "interval": bounds}
+    return {**found, "num_left_out": num_left_out}
+
+
+def _order(low: float | None, middle: float | None, high: float | None) -> str:
+    if low is None or middle is None or high is None:
+        return INVALID
+    if low < middle < high:
+        return "ordered"
+    return "tied" if low <= middle <= high else "inverted"
+
+
+def describe_form(records: Records) -> dict[str, Any]:
+    """Return what a judge's answers look like and cost.
+
+    Args:
+        records (`Sequence[Mapping]`): A judge's predictions, at least one.
+
+    Returns:
+        `dict[str, Any]`: `share_follows_format` and `share_valid` (0-1), `mean_tokens` of an answer, `seconds`,
+        `audio_s` and `real_time_factor`, seconds of judging for a second of dialogue (Table 5, lower is better).
+    """
+    seconds, audio_s = (sum(record[name] for record in records) for name in ("seconds", "duration_s"))
+    return {
+        "share_follows_format": mean(bool(record["follows_format"]) for record in records),
+        "share_valid": mean(record["predicted"] is not None for record in records),
+        "mean_tokens": mean(record["num_tokens"] for record in records),
+        "seconds": seconds,
+        "audio_s": audio_s,
+        "real_time_factor": seconds / audio_s if audio_s else None,
+    }

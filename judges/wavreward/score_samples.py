@@ -1,0 +1,172 @@
+"""Samples to evaluate a judge on: ChatReward, or a folder of recordings from elsewhere with a list of scores.
+
+RealDialogue, the out-of-domain set of the paper, is not published; a folder of one's own takes its place:
+
+    recordings/
+        scores.csv          file,score and, if known, scenario_id
+        0001.wav ...
+
+The list may also be JSON lines (`scores.jsonl`). A recording holds question, silence and answer, as ChatReward's do.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .answers import SCORES
+from .score_metrics import column_of
+
+
+if TYPE_CHECKING:
+    import datasets
+
+LABELS = ("sample_id", "scenario_id", "part", "attribute", "category", "score", "duration_s")
+_REQUIRED = ("file", "score")
+_LIST_SUFFIXES = (".csv", ".jsonl")
+
+Labels = list[dict[str, Any]]
+
+
+class Samples(Sequence[Any]):
+    """Samples with their labels at hand and their recordings read when asked for.
+
+    Args:
+        rows (`Sequence[Mapping]`): A `datasets.Dataset` of ChatReward, or rows of the same names.
+        labels (`list[dict]`): `LABELS` of each row.
+    """
+
+    def __init__(self, rows: Sequence[Mapping[str, Any]] | datasets.Dataset, labels: Labels):
+        self.rows = rows
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    @property
+    def has_texts(self) -> bool:
+        """Whether words and durations of question and answer are known, as in ChatReward."""
+        return not isinstance(self.rows, list)
+
+    def first(self, limit: int | None) -> Samples:
+        """Return the first so many samples, all of them for `None`."""
+        return self if limit is None else self.select(range(min(limit, len(self))))
+
+    def select(self, indices: Sequence[int]) -> Samples:
+        """Return the samples at these positions, in this order."""
+        labels = [self.labels[index] for index in indices]
+        if isinstance(self.rows, list):
+            return Samples([self.rows[index] for index in indices], labels)
+        return Samples(self.rows.select(indices), labels)  # type: ignore[union-attr]
+
+
+def read_samples(path: str | Path, split: str) -> Samples:
+    """Read one split of ChatReward.
+
+    Args:
+        path (`str` or `Path`): Its folder.
+        split (`str`): `"train"` or `"test"`.
+
+    Raises:
+        ValueError: A score is no whole number from 1 to 5, a sample has no column, or two have the same id.
+    """
+    from ..chatreward.loading import load_samples
+
+    rows = load_samples(path, split)
+    labels = [dict(row) for row in rows.select_columns(list(LABELS))]
+    for label in labels:
+        _check_score(label["score"], f"{path}, split {split}, sample {label['sample_id']}")
+        column_of(label)
+    _check_ids(labels, f"{path}, split {split}")
+    return Samples(rows, labels)
+
+
+def read_out_of_domain(path: str | Path, split: str) -> Samples:
+    """Read samples from elsewhere: recordings with a list of scores, or another data set in the form of ChatReward.
+
+    Args:
+        path (`str` or `Path`): The folder. Where it holds one `.csv` or `.jsonl` file, this is the list.
+        split (`str`): Split of a data set; a list has none.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or a recording of the list is missing.
+        ValueError: There are several lists, or an entry of the list cannot be used.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such folder of recordings.")
+    lists = sorted(entry for entry in folder.iterdir() if entry.suffix in _LIST_SUFFIXES)
+    if not lists:
+        return read_samples(folder, split)
+    if len(lists) > 1:
+        raise ValueError(f"{folder}: holds several lists ({', '.join(map(str, lists))}); leave one.")
+    rows = [_read_entry(entry, f"{lists[0]}, entry {number}", folder) for number, entry in _entries(lists[0])]
+    if not rows:
+        raise ValueError(f"{lists[0]}: lists no recording; give at least one line of file and score.")
+    labels = [{name: row[name] for name in LABELS} for row in rows]
+    _check_ids(labels, str(lists[0]))
+    return Samples(rows, labels)
+
+
+def _entries(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return the entries of a list with their numbers, from 1."""
+    text = path.read_text(encoding="utf-8-sig")
+    if path.suffix == ".csv":
+        return list(enumerate(csv.DictReader(text.splitlines()), start=1))
+    entries: list[tuple[int, Mapping[str, Any]]] = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        try:
+            entry = json.loads(line)
+        except ValueError as error:
+            raise ValueError(
+                f"{path}, entry {number}: not JSON ({error}); give an object with file, score."
+            ) from error
+        if not isinstance(entry, dict):
+            raise ValueError(f"{path}, entry {number}: holds {type(entry).__name__}; give an object with file, score.")
+        entries.append((number, entry))
+    return entries
+
+
+def _read_entry(entry: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
+    from ...audio_sdiareward import audio_duration_s
+
+    if missing := [column for column in _REQUIRED if entry.get(column) in (None, "")]:
+        raise ValueError(f"{name}: has no {' and no '.join(missing)}; each recording needs file and score.")
+    file = str(entry["file"])
+    if not (folder / file).is_file():
+        raise FileNotFoundError(f"{name}: {folder / file} does not exist; give paths from the list's folder.")
+    return {
+        "sample_id": file,
+        "scenario_id": entry.get("scenario_id") or None,
+        "part": None,
+        "attribute": None,
+        "category": None,
+        "score": _check_score(_as_number(entry["score"]), name),
+        "duration_s": audio_duration_s(folder / file),
+        "audio": {"bytes": None, "path": str(folder / file)},
+    }
+
+
+def _as_number(value: Any) -> Any:
+    """Return a whole number written in a CSV as such; anything else as it is."""
+    return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+
+
+def _check_score(score: Any, name: str) -> int:
+    if type(score) is not int or score not in SCORES:
+        raise ValueError(f"{name}: its score is {score!r}; it must be a whole number from 1 to 5.")
+    return score
+
+
+def _check_ids(labels: Labels, name: str) -> None:
+    seen: set[str] = set()
+    for label in labels:
+        if label["sample_id"] in seen:
+            raise ValueError(f"{name}: sample {label['sample_id']} is there twice; take one of the two out.")
+        seen.add(label["sample_id"])

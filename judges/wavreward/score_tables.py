@@ -1,0 +1,155 @@
+"""Render an evaluation of judges as Markdown: Table 1 with its intervals, confusion, order, form and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...cards.render import markdown_table
+from ...reporting import interval, percent
+from .answers import SCORES
+from .score_metrics import COLUMNS, INVALID, OUT_OF_DOMAIN
+
+
+JUDGE = "judge"
+TITLES = {
+    **{name: name for name in COLUMNS},
+    OUT_OF_DOMAIN: "out of domain",
+    "overall_micro": "micro",
+    "overall_macro": "macro",
+    "all_columns_macro": "macro with out of domain",
+}
+_ABSENT = "-"
+_AVERAGES = ("overall_micro", "overall_macro", "all_columns_macro")
+
+Summary = Mapping[str, Any]
+
+
+def render_evaluation(results: Mapping[str, Any]) -> str:
+    """Render the results of `evaluate`.
+
+    Args:
+        results (`Mapping`): What it writes to `results.json`.
+
+    Returns:
+        `str`: Markdown that also reads well in a terminal.
+    """
+    config, scorers = results["config"], results["scorers"]
+    names = shown_columns(scorers.values())
+    how = "thoughts before the score" if config["reasoning"] else "the score alone"
+    parts = [
+        f"# {config['model']} on {config['dataset']}, split {config['split']}",
+        f"Asked for {how}. Scores that are exactly right in percent, higher is better; 95% intervals over scenarios. "
+        "An answer without a score is wrong.",
+        "\n".join(render_table_one(scorers, names)),
+        "\n".join(f"- {note}" for note in _notes(results)),
+        "## Order and distance\n\n" + "\n".join(_distance_table(scorers)),
+        *(_details(title, scorers[JUDGE][where]) for title, where in _PLACES if scorers[JUDGE][where]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+_PLACES = (("benchmark", "in_domain"), ("out of domain", OUT_OF_DOMAIN))
+
+
+def shown_columns(summaries: Any) -> list[str]:
+    """Return the columns that at least one of some summaries has, then the averages."""
+    found = list(summaries)
+    names = [name for name in COLUMNS if any(each["columns"][name] for each in found)]
+    return names + [name for name in _AVERAGES if any(each[name] for each in found)]
+
+
+def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str], *, counts: bool = True) -> list[str]:
+    """Return the lines of Table 1: a row of accuracies for each scorer and one of intervals below.
+
+    Args:
+        scorers (`Mapping`): By title what `summarise_scores` gives, all of the same samples.
+        names (`Sequence[str]`): Columns to show, of those of `shown_columns`.
+        counts (`bool`, *optional*, defaults to `True`): Also show how many samples and scenarios each column has.
+    """
+    rows = []
+    first = next(iter(scorers.values()))
+    if counts:
+        for field, title in (("num_samples", "samples"), ("num_scenarios", "scenarios")):
+            rows.append([title, *(str((_cell(first, name) or {}).get(field, "")) for name in names)])
+    for title, summary in scorers.items():
+        cells = [_cell(summary, name) for name in names]
+        rows.append([f"**{title}**", *(_ABSENT if cell is None else percent(cell["accuracy"]) for cell in cells)])
+        rows.append(["95%", *(_ABSENT if cell is None else interval(cell["interval"]) for cell in cells)])
+    return markdown_table(["", *(TITLES[name] for name in names)], rows)
+
+
+def _cell(summary: Summary, name: str) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = summary[name] if name in _AVERAGES else summary["columns"][name]
+    return found
+
+
+def _notes(results: Mapping[str, Any]) -> list[str]:
+    """Say what a reader of the table has to know: absent columns, answers without a score, skipped samples."""
+    judge = results["scorers"][JUDGE]
+    found = ["`macro` is the plain mean of the benchmark's columns."]
+    if absent := [TITLES[name] for name in COLUMNS if not judge["columns"][name]]:
+        found.append(f"No samples of {', '.join(absent)}: averages run over the other columns.")
+    whole = judge["overall_micro"]
+    found.append(f"{whole['num_invalid']} of {whole['num_samples']} answers have no score and count as wrong.")
+    if results["skipped"]:
+        num_skipped = len(results["skipped"])
+        found.append(f"{num_skipped} samples could not be read and count nowhere; the skipped files say why.")
+    if fitted := results.get("num_train"):
+        found.append(
+            f"Baselines were fitted on {fitted} training samples; `text` hears nothing, `acoustic` reads none."
+        )
+    return found
+
+
+def _distance_table(scorers: Mapping[str, Summary]) -> list[str]:
+    """Return a row for each scorer and place: distance from the gold score, and order within the scenarios."""
+    rows = []
+    for title, summary in scorers.items():
+        for place, where in _PLACES:
+            if not summary[where]:
+                continue
+            error, order = summary[where]["mean_absolute_error"], summary[where]["order"]
+            rows.append([f"**{title}**", place, *_error_cells(error), *_order_cells(order)])
+            if expected := summary[where]["expected_order"]:
+                rows.append([f"**{title}**, expected score", place, _ABSENT, _ABSENT, *_order_cells(expected)])
+    heads = ("", "samples", "mean absolute error", "95%", "triples", "in order", "95%", "tied", "inverted", "invalid")
+    return markdown_table(heads, rows, num_left=2)
+
+
+def _error_cells(error: Mapping[str, Any]) -> list[str]:
+    bounds = error["interval"]
+    value = _ABSENT if error["error"] is None else f"{error['error']:.2f}"
+    return [value, _ABSENT if bounds is None else f"{bounds[0]:.2f}-{bounds[1]:.2f}"]
+
+
+def _order_cells(order: Mapping[str, Any]) -> list[str]:
+    share = [percent(order["share_ordered"]), interval(order["interval"])]
+    return [str(order["num_triples"]), *share, *(str(order[f"num_{name}"]) for name in ("tied", "inverted", INVALID))]
+
+
+def _details(place: str, answers: Mapping[str, Any]) -> str:
+    """Return the confusion matrix of the judge and the form of its answers."""
+    answered = [*map(str, SCORES), INVALID]
+    rows = [
+        [gold, *(str(counts[name]) for name in answered)]
+        for gold, counts in answers["confusion"].items()
+        if any(counts.values())
+    ]
+    table = "\n".join(markdown_table(["gold", *answered], rows))
+    return f"## Scores of the judge, {place}\n\n{table}\n\n{describe_cost(answers['form'])}"
+
+
+def describe_cost(form: Mapping[str, Any]) -> str:
+    """Say in a line what a judge's answers look like and cost.
+
+    Args:
+        form (`Mapping`): What `describe_form` gives.
+    """
+    factor = form["real_time_factor"]
+    cost = "" if factor is None else f", real-time factor {factor:.4f}"
+    return (
+        f"{percent(form['share_follows_format'])}% of the answers have exactly the form that was asked for, "
+        f"{percent(form['share_valid'])}% have a score; {form['mean_tokens']:.1f} tokens each; "
+        f"{form['seconds']:.1f} s for {form['audio_s']:.1f} s of audio{cost}."
+    )
