@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from .human_study import ANSWERS_FOLDER, KEY_FILE, SIZES, STUDY_FILE
+from .human_study import ANSWERS_FOLDER, KEY_FILE, SCORES_FORM, SIZES, STUDY_FILE
 from .records import JsonLines, write_file
 
 
@@ -111,6 +111,28 @@ def score_study(folder: str | Path, key_file: str | Path | None = None) -> dict[
         ValueError: The key or an answer is of another study.
     """
     folder = Path(folder)
+    results = summarise_study(*read_rated_study(folder, key_file))
+    write_results(folder, results, render_study(results))
+    return results
+
+
+def read_rated_study(
+    folder: str | Path, key_file: str | Path | None = None
+) -> tuple[dict[str, Any], dict[str, dict[str, dict[str, Any]]]]:
+    """Read the truth of a study and what its raters answered.
+
+    Args:
+        folder (`str` or `Path`): The study's folder.
+        key_file (`str` or `Path`, *optional*): Its `key.json`, if that lies elsewhere.
+
+    Returns:
+        `tuple[dict, dict]`: What `key.json` holds, and the answers as `read_answers` gives them.
+
+    Raises:
+        FileNotFoundError: There is no study, no key, or nobody answered.
+        ValueError: The key or an answer is of another study.
+    """
+    folder = Path(folder)
     study = _read(folder / STUDY_FILE, "draw a study with sdiareward human sample")
     key = _read(Path(key_file or folder / KEY_FILE), "name it with --key if it is kept elsewhere")
     if study["study"] != key["study"]:
@@ -118,10 +140,23 @@ def score_study(folder: str | Path, key_file: str | Path | None = None) -> dict[
     answers = read_answers(folder, list(key["items"]))
     if not any(answers.values()):
         raise FileNotFoundError(f"{folder}: holds no answers; let people rate with sdiareward human rate first.")
-    results = summarise_study(key, answers)
+    return key, answers
+
+
+def compares_scores(folder: str | Path) -> bool:
+    """Tell whether a study's raters compare two scores of one dialogue, and not two dialogues.
+
+    Raises:
+        FileNotFoundError: There is no study.
+    """
+    study = _read(Path(folder) / STUDY_FILE, "draw a study with sdiareward human sample")
+    return bool(study.get("form") == SCORES_FORM)
+
+
+def write_results(folder: Path, results: Mapping[str, Any], report: str) -> None:
+    """Write the results of a study beside its answers, `results.json` and `results.md`."""
     write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
-    write_file(folder / "results.md", render_study(results))
-    return results
+    write_file(folder / "results.md", report)
 
 
 def _read(path: Path, remedy: str) -> dict[str, Any]:
@@ -154,8 +189,7 @@ def summarise_study(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
         "strata": {name: summarise_items([items]) for name, items in strata.items() if key["drawn"][name]},
         "overall": summarise_items(list(strata.values())),
         "subsets": {name: summarise_items([items]) for name, items in subsets.items()},
-        "raters": {name: _describe_rater(given, key["items"]) for name, given in answers.items()},
-        "inter_rater": measure_raters({n: {i: a["choice"] for i, a in given.items()} for n, given in answers.items()}),
+        **describe_raters(key, answers),
     }
 
 
@@ -213,13 +247,33 @@ def clustered_se(deviations: Sequence[float], clusters: Sequence[Hashable]) -> f
     return math.sqrt(len(sums) / (len(sums) - 1) * sum(total**2 for total in sums.values())) / len(deviations)
 
 
-def _describe_rater(given: Mapping[str, Mapping[str, Any]], items: Mapping[str, Any]) -> dict[str, Any]:
+def describe_raters(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
+    """Return how far each rater came, and how far they agree with each other.
+
+    Args:
+        key (`Mapping`): What `key.json` holds.
+        answers (`Mapping`): What `read_answers` returns.
+
+    Returns:
+        `dict`: `raters` (by name: `num_answered`, `num_missing`, `num_cannot_tell`, `num_not_heard`, answers given
+        without having played all there is to hear, and `agreement`) and `inter_rater`, as `measure_raters` gives it.
+    """
+    num_parts = 1 if key.get("form") == SCORES_FORM else 2
+    return {
+        "raters": {name: _describe_rater(given, key["items"], num_parts) for name, given in answers.items()},
+        "inter_rater": measure_raters({n: {i: a["choice"] for i, a in given.items()} for n, given in answers.items()}),
+    }
+
+
+def _describe_rater(
+    given: Mapping[str, Mapping[str, Any]], items: Mapping[str, Any], num_parts: int
+) -> dict[str, Any]:
     agreements = [agreement_of(answer["choice"], items[item]["chosen_is"]) for item, answer in given.items()]
     return {
         "num_answered": len(given),
         "num_missing": len(items) - len(given),
         "num_cannot_tell": sum(answer["choice"] == TIE for answer in given.values()),
-        "num_not_heard": sum(len(set(answer.get("heard", ("a", "b")))) < 2 for answer in given.values()),
+        "num_not_heard": sum(len(set(answer.get("heard", ("a", "b")))) < num_parts for answer in given.values()),
         "agreement": mean(agreements) if agreements else None,
     }
 
@@ -284,7 +338,7 @@ def render_study(results: Mapping[str, Any]) -> str:
         "percent, higher is better; SE clustered by recording, in parentheses the binomial one of the paper.",
         _table("sample", rows),
         _table("subset", list(results["subsets"].items())),
-        _render_raters(results),
+        render_raters(results, "answered without hearing both", "human agree."),
     ]
     short = [f"{name} ({results['drawn'][name]} of {n})" for name, n in _short(results)]
     if short:
@@ -318,7 +372,14 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-def _render_raters(results: Mapping[str, Any]) -> str:
+def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> str:
+    """Render what `describe_raters` gives.
+
+    Args:
+        results (`Mapping`): Results with `raters` and `inter_rater`.
+        unheard (`str`): Head of the column of answers given without having played what there is to hear.
+        agreement (`str`): Head of the column of each rater's agreement.
+    """
     among = results["inter_rater"]
     lines = ["## Raters", ""]
     if among["krippendorff_alpha"] is None:
@@ -327,7 +388,7 @@ def _render_raters(results: Mapping[str, Any]) -> str:
         lines.append(f"Krippendorff's alpha (nominal): {among['krippendorff_alpha']:.3f}.")
     if among["percent_agreement"] is not None:
         lines.append(f"Two raters give the same answer to {_percent(among['percent_agreement'])}% of the items.")
-    lines += ["", *_head("rater", "answered", "cannot tell", "answered without hearing both", "human agree.")]
+    lines += ["", *_head("rater", "answered", "cannot tell", unheard, agreement)]
     for name, rater in results["raters"].items():
         answered = f"{rater['num_answered']} of {rater['num_answered'] + rater['num_missing']}"
         answered += " (incomplete)" if rater["num_missing"] else ""

@@ -49,6 +49,8 @@ QUESTIONS = {
     "joint": "Which could sooner be a real conversation, by its sound and its wording?",
 }
 STUDY_FILE, KEY_FILE, AUDIO_FOLDER, ANSWERS_FOLDER = "study.json", "key.json", "audio", "answers"
+# What `form` says in the study's file where raters hear one dialogue and compare two scores of it.
+SCORES_FORM = "scores"
 _NAME_LENGTH = 16
 
 
@@ -81,7 +83,7 @@ def draw_strata(
         left = [record for record in pools[name] if record["pair_id"] not in drawn]
         if name != "low":
             rng.shuffle(left)
-        strata[name] = _draw_evenly(left, sizes.get(name, 0), rng, heard, words_of)
+        strata[name] = draw_evenly(left, sizes.get(name, 0), rng, heard, words_of)
         drawn |= {record["pair_id"] for record in strata[name]}
     return {name: strata[name] for name in SIZES}
 
@@ -99,14 +101,22 @@ def _pools(scores: Sequence[Record], sizes: Mapping[str, int]) -> dict[str, list
     }
 
 
-def _draw_evenly(
+def draw_evenly(
     pool: Sequence[Record],
     size: int,
     rng: random.Random,
     heard: set[Hashable],
     words_of: Callable[[str], Hashable],
 ) -> list[Record]:
-    """Take from the subsets in turn, from each the first pair whose words were not heard yet, or else the first."""
+    """Take from the subsets in turn, from each the first pair whose words were not heard yet, or else the first.
+
+    Args:
+        pool (`Sequence[dict]`): `pair_id` and `subset` of each pair, in the order they are taken in.
+        size (`int`): How many to take, if there are as many.
+        rng (`random.Random`): Decides which subset comes first.
+        heard (`set`): Words that were heard before; those of what is taken are added.
+        words_of (`Callable`): What is said in a pair, by its id.
+    """
     subsets = sorted({record["subset"] for record in pool})
     rng.shuffle(subsets)
     queues = {name: [record for record in pool if record["subset"] == name] for name in subsets}
@@ -148,9 +158,7 @@ def sample_study(
         ValueError: A pair of the evaluation is not in the data, or nothing is to be drawn.
         AudioError, FileNotFoundError: A recording cannot be read.
     """
-    target = Path(output_dir)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"{target}: exists; a study is not overwritten, name another folder.")
+    target = new_folder(output_dir)
     row_of = _rows(evaluation, pairs)
 
     @cache
@@ -161,19 +169,49 @@ def sample_study(
     if not any(strata.values()):
         raise ValueError("no pair is drawn: ask for at least one pair of a stratum that the evaluation has.")
     key = _make_key(strata, evaluation, seed, sizes)
-    _write_study(target, key, pairs, row_of, allow_tie)
+
+    def write_item(name: str, truth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        return _write_item(name, truth, pairs[row_of[truth["pair_id"]]], seed, folder)
+
+    write_study(target, key, write_item, allow_tie=allow_tie)
     return key
 
 
-def _write_study(
-    target: Path, key: Mapping[str, Any], pairs: datasets.Dataset, row_of: Mapping[str, int], allow_tie: bool
+def new_folder(path: str | Path) -> Path:
+    """Return the path of a folder that is to be written; raise `FileExistsError` if it holds something."""
+    target = Path(path)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target}: exists; a study is not overwritten, name another folder.")
+    return target
+
+
+def write_study(
+    target: Path,
+    key: Mapping[str, Any],
+    write_item: Callable[[str, Mapping[str, Any], Path], Mapping[str, Any]],
+    **fields: Any,
 ) -> None:
-    """Write all files of a study into its folder, which appears when it is complete."""
+    """Write all files of a study into its folder, which appears when it is complete.
+
+    Args:
+        target (`Path`): The folder.
+        key (`Mapping`): What `key.json` is to hold: `study` (its name), `seed`, `items` (by name what is true of
+            each), and more.
+        write_item (`Callable`): Takes an item's name, what is true of it and a folder; writes the item's recordings
+            there and returns what raters may know: `item`, `question`, and the turns of `context`, `a` and `b`.
+        **fields: What else raters' pages are told: `allow_tie`, and `form` (`SCORES_FORM`) if they do not compare two
+            dialogues.
+    """
+    from tqdm import tqdm
+
     unfinished = target.with_name(f".{target.name}.tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
     (unfinished / AUDIO_FOLDER).mkdir(parents=True)
-    items = _write_items(key, pairs, row_of, unfinished)
-    study = {"study": key["study"], "allow_tie": allow_tie, "items": items}
+    names = sorted(key["items"])
+    random.Random(f"{key['seed']}/order").shuffle(names)
+    progress = tqdm(names, "Writing recordings", unit="item", leave=False)
+    items = [write_item(name, key["items"][name], unfinished) for name in progress]
+    study = {"study": key["study"], **fields, "items": items}
     for name, content in ((STUDY_FILE, study), (KEY_FILE, key)):
         write_file(unfinished / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
     unfinished.replace(target)
@@ -205,12 +243,10 @@ def _make_key(
 ) -> dict[str, Any]:
     """Return the truth of a study: of each item, under a name that says nothing, its pair, stratum and chosen side."""
     drawn = [(name, record) for name, records in strata.items() for record in records]
-    study = _neutral(seed, *(record["pair_id"] for _, record in drawn))
-    rng = random.Random(f"{seed}/sides")
-    letters = [letter for _ in range(0, len(drawn), 2) for letter in rng.sample("ab", 2)]
+    study = neutral_name(seed, *(record["pair_id"] for _, record in drawn))
     items = {
-        _neutral(seed, study, record["pair_id"]): {"stratum": name, "chosen_is": letter, **record}
-        for letter, (name, record) in zip(letters, drawn, strict=False)
+        neutral_name(seed, study, record["pair_id"]): {"stratum": name, "chosen_is": letter, **record}
+        for letter, (name, record) in zip(draw_letters(len(drawn), seed), drawn, strict=True)
     }
     return {
         "study": study,
@@ -222,31 +258,29 @@ def _make_key(
     }
 
 
-def _neutral(*parts: Any) -> str:
+def draw_letters(count: int, seed: int) -> list[str]:
+    """Return whether the side of interest is `"a"` or `"b"` in each item: in half of them, and of any run of them."""
+    rng = random.Random(f"{seed}/sides")
+    return [letter for _ in range(0, count, 2) for letter in rng.sample("ab", 2)][:count]
+
+
+def neutral_name(*parts: Any) -> str:
     """Return a name that says nothing to who does not have the parts."""
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:_NAME_LENGTH]
 
 
-def _write_items(
-    key: Mapping[str, Any], pairs: datasets.Dataset, row_of: Mapping[str, int], folder: Path
-) -> list[dict[str, Any]]:
-    """Write the recordings of all items; return what raters may know of these, shuffled."""
-    from tqdm import tqdm
-
-    names = sorted(key["items"])
-    random.Random(f"{key['seed']}/order").shuffle(names)
-    items = []
-    for name in tqdm(names, "Writing recordings", unit="pair", leave=False):
-        truth = key["items"][name]
-        chosen, rejected = (pairs[row_of[truth["pair_id"]]][side] for side in SIDES)
-        dialogues = {"a": chosen, "b": rejected} if truth["chosen_is"] == "a" else {"a": rejected, "b": chosen}
-        # A before B, so that not even the times of the files tell.
-        turns = {letter: _write_turns(dialogue, name, key["seed"], folder) for letter, dialogue in dialogues.items()}
-        num_shared = _num_shared(turns["a"], turns["b"])
-        item = {"item": name, "question": QUESTIONS.get(truth["criterion"], QUESTIONS["joint"])}
-        item |= {"context": turns["a"][:num_shared]}
-        items.append(item | {letter: each[num_shared:] for letter, each in turns.items()})
-    return items
+def _write_item(
+    name: str, truth: Mapping[str, Any], pair: Mapping[str, Any], seed: int, folder: Path
+) -> dict[str, Any]:
+    """Write the recordings of an item; return what raters may know of it."""
+    chosen, rejected = (pair[side] for side in SIDES)
+    dialogues = {"a": chosen, "b": rejected} if truth["chosen_is"] == "a" else {"a": rejected, "b": chosen}
+    # A before B, so that not even the times of the files tell.
+    turns = {letter: _write_turns(dialogue, name, seed, folder) for letter, dialogue in dialogues.items()}
+    num_shared = _num_shared(turns["a"], turns["b"])
+    item: dict[str, Any] = {"item": name, "question": QUESTIONS.get(truth["criterion"], QUESTIONS["joint"])}
+    item |= {"context": turns["a"][:num_shared]}
+    return item | {letter: each[num_shared:] for letter, each in turns.items()}
 
 
 def _write_turns(turns: Sequence[Mapping[str, Any]], item: str, seed: int, folder: Path) -> list[dict[str, Any]]:
@@ -264,22 +298,31 @@ def _write_turns(turns: Sequence[Mapping[str, Any]], item: str, seed: int, folde
         turn: dict[str, Any] = {"role": message["role"], "text": _text(message), "audio": None}
         if clips:
             array = np.concatenate(clips)
-            turn["audio"] = _write_clip(array, item, seed, folder)
+            turn["audio"] = write_clip(array, item, seed, folder)
             turn["duration_s"] = round(array.size / SAMPLING_RATE, 2)
         written.append(turn)
     return written
 
 
-def _write_clip(array: np.ndarray, item: str, seed: int, folder: Path) -> str:
+def write_clip(array: np.ndarray, item: str, seed: int, folder: Path) -> str:
     """Write a recording under the hash of its content in this item, so that two items never share a name.
 
     As WAV: Chromium cannot play FLAC of a fraction of a second, and a turn may be one word.
+
+    Args:
+        array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
+        item (`str`): Name of the item.
+        seed (`int`): Seed of the study.
+        folder (`Path`): Where the study is written.
+
+    Returns:
+        `str`: Name of the file in the folder `audio`.
     """
     import soundfile
 
     from .audio_sdiareward import SAMPLING_RATE
 
-    name = f"{_neutral(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
+    name = f"{neutral_name(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
     path = folder / AUDIO_FOLDER / name
     if not path.exists():
         soundfile.write(path, array, SAMPLING_RATE, subtype="PCM_16")

@@ -1,8 +1,9 @@
-"""`sdiareward human`: draw pairs for people to rate blindly, rate them on a local page, score the answers."""
+"""`sdiareward human`: draw pairs, or scores of two judges, for people to rate blindly on a page; score the answers."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -27,8 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's own commands to its parser."""
     steps = parser.add_subparsers(required=True, metavar="STEP", dest="step")
     _add_sample(steps.add_parser("sample", help="draw a study from a finished evaluation", allow_abbrev=False))
+    _add_ab(steps.add_parser("ab", help="draw a study of the scores of two judges (WavReward)", allow_abbrev=False))
     _add_rate(steps.add_parser("rate", help="open a study for one rater on a local page", allow_abbrev=False))
-    _add_score(steps.add_parser("score", help="compute agreement from the answers (Table 3)", allow_abbrev=False))
+    _add_score(steps.add_parser("score", help="compute agreement or wins from the answers", allow_abbrev=False))
 
 
 def _add_sample(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +45,22 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: %(default)s)")
     for name, meaning in _SIZES.items():
         parser.add_argument(f"--{name}", type=_count, default=SIZES[name], help=f"{meaning} (default: %(default)s)")
+    parser.add_argument("--no-tie", action="store_true", help="raters must choose: there is no `cannot tell`")
+
+
+def _add_ab(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(do=_ab)
+    parser.add_argument("first_dir", type=Path, help="evaluation of the judge whose wins are counted")
+    parser.add_argument("second_dir", type=Path, help="evaluation of the other judge, on the same samples")
+    parser.add_argument(
+        "--dataset", help="samples that were evaluated (default: where the first evaluation read them)"
+    )
+    parser.add_argument("--split", help="of the data set (default: the first evaluation's)")
+    parser.add_argument("--out-of-domain", action="store_true", help="draw from what was evaluated as out of domain")
+    parser.add_argument("--output", type=Path, required=True, help="folder of the study; new or empty")
+    parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: %(default)s)")
+    parser.add_argument("--size", type=_count, default=120, help="samples to draw (default: %(default)s)")
+    parser.add_argument("--all", action="store_true", help="also draw samples that both judges score the same")
     parser.add_argument("--no-tie", action="store_true", help="raters must choose: there is no `cannot tell`")
 
 
@@ -94,6 +112,28 @@ def _sample(args: argparse.Namespace) -> int:
     return 0
 
 
+def _ab(args: argparse.Namespace) -> int:
+    from ..judges.wavreward.ab_study import pair_scores, sample_ab_study
+    from ..judges.wavreward.predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
+    from ..judges.wavreward.score_samples import read_out_of_domain, read_samples
+
+    file = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
+    predictions = [read_predictions(folder, file) for folder in (args.first_dir, args.second_dir)]
+    pairs, counts = pair_scores(*predictions, include_equal=args.all)
+    config = json.loads((args.first_dir / "results.json").read_text(encoding="utf-8"))["config"]
+    read = read_out_of_domain if args.out_of_domain else read_samples
+    dataset = args.dataset or config["out_of_domain" if args.out_of_domain else "dataset"]
+    samples = read(dataset, args.split or config["split"])
+    options: dict[str, Any] = {"seed": args.seed, "size": args.size, "allow_tie": not args.no_tie, **counts}
+    names = (str(args.first_dir), str(args.second_dir))
+    key = sample_ab_study(pairs, samples, args.output, judges=names, **options)
+    by_column = sorted(Counter(truth["subset"] for truth in key["items"].values()).items())
+    print(f"{counts['num_shared']} samples judged by both, {len(pairs)} to draw from")
+    print(", ".join(f"{column} {count}" for column, count in by_column))
+    print(f"{args.output}: {len(key['items'])} items; keep key.json away from the raters")
+    return 0
+
+
 def _describe(name: str, drawn: list[dict[str, Any]], asked: int) -> str:
     parts = [f"{name:<6} {len(drawn):>3}" + (f" of {asked}: there are no more" if len(drawn) < asked else "")]
     if drawn:
@@ -123,8 +163,12 @@ def _progress(session: RatingSession) -> str:
 
 
 def _score(args: argparse.Namespace) -> int:
-    from ..human_scoring import render_study, score_study
+    from ..human_scoring import compares_scores, render_study, score_study
 
-    results = score_study(args.study_dir, args.key)
-    print(render_study(results), end="")
+    if compares_scores(args.study_dir):
+        from ..judges.wavreward.ab_study import render_ab_study, score_ab_study
+
+        print(render_ab_study(score_ab_study(args.study_dir, args.key)), end="")
+    else:
+        print(render_study(score_study(args.study_dir, args.key)), end="")
     return 0

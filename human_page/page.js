@@ -4,6 +4,11 @@
 const PARTS = ["context", "a", "b"];
 const NAMES = { a: "A", b: "B", tie: "Cannot tell" };
 const SPEAKERS = { user: "Speaker 1", assistant: "Speaker 2" };
+// What is compared: two dialogues, or two scores of the one that both parts share. What has to be heard differs.
+const FORMS = {
+  dialogues: { title: "Compare two conversations", shared: "beginning", heading: "Shared beginning", hear: ["a", "b"] },
+  scores: { title: "Compare two scores", shared: "conversation", heading: "The conversation", hear: ["context"] },
+};
 const KEYS = { 1: "a", a: "a", 2: "b", b: "b", 3: "tie" };
 const byId = (id) => document.getElementById(id);
 
@@ -23,6 +28,10 @@ function item() {
   return study.items[position];
 }
 
+function form() {
+  return FORMS[study.form ?? "dialogues"];
+}
+
 function say(text, isBad = false) {
   byId("status").textContent = text;
   byId("status").classList.toggle("bad", isBad);
@@ -34,12 +43,12 @@ function element(tag, properties) {
 
 function showTurn(turn, index, partName) {
   const entry = element("li", {});
-  const who = `${index + 1}. ${SPEAKERS[turn.role] ?? turn.role}`;
-  entry.append(element("span", { className: "who", textContent: who }));
+  const who = turn.role ? `${index + 1}. ${SPEAKERS[turn.role] ?? turn.role}` : "";
+  if (who) entry.append(element("span", { className: "who", textContent: who }));
   entry.append(element("p", { textContent: turn.text || "(no transcript)" }));
   if (turn.audio) {
     const audio = element("audio", { controls: true, preload: "metadata", src: `/audio/${turn.audio}` });
-    audio.setAttribute("aria-label", `${partName}, turn ${who}`);
+    audio.setAttribute("aria-label", who ? `${partName}, turn ${who}` : partName);
     audio.addEventListener("play", () => onPlay(audio, entry));
     audio.addEventListener("pause", () => onPause(entry));
     audio.addEventListener("ended", () => playNext(audio));
@@ -70,7 +79,7 @@ function isPlaying(part) {
 function showPlaying() {
   for (const button of document.querySelectorAll(".play")) {
     const { part } = button.dataset;
-    button.textContent = `${isPlaying(part) ? "Pause" : "Play"} ${NAMES[part] ?? "beginning"}`;
+    button.textContent = `${isPlaying(part) ? "Pause" : "Play"} ${NAMES[part] ?? form().shared}`;
   }
 }
 
@@ -119,9 +128,10 @@ function show(newPosition) {
     const list = byId(part).querySelector(".turns");
     // Turns count on from the shared beginning, for A and for B alike.
     const before = part === "context" ? 0 : item().context.length;
-    const name = part === "context" ? "Beginning" : NAMES[part];
+    const name = NAMES[part] ?? form().shared.replace(/^./, (letter) => letter.toUpperCase());
     list.replaceChildren(...item()[part].map((turn, offset) => showTurn(turn, before + offset, name)));
     byId(part).querySelector(".play").disabled = players([part]).length === 0;
+    byId(part).querySelector(".play").hidden = part !== "context" && !form().hear.includes(part);
   }
   showPlaying();
   byId("context").hidden = item().context.length === 0;
@@ -152,7 +162,7 @@ function firstUnanswered(from = 0) {
 }
 
 function heard() {
-  return ["a", "b"].filter((part) => players([part]).every((audio) => started.has(audio)));
+  return form().hear.filter((part) => players([part]).every((audio) => started.has(audio)));
 }
 
 async function choose(choice) {
@@ -210,6 +220,9 @@ async function begin() {
     say(`The study cannot be loaded: ${error.message} Reload this page when the server runs again.`, true);
     return;
   }
+  document.body.dataset.form = study.form ?? "dialogues";
+  document.title = byId("title").textContent = form().title;
+  byId("context-title").textContent = form().heading;
   byId("rater").textContent = `You rate as ${study.rater}.`;
   document.querySelector("[data-choice=tie]").hidden = !study.allow_tie;
   byId("tie-key").hidden = !study.allow_tie;

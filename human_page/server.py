@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..human_scoring import CHOICES, TIE
-from ..human_study import ANSWERS_FOLDER, AUDIO_FOLDER, STUDY_FILE
+from ..human_study import ANSWERS_FOLDER, AUDIO_FOLDER, SCORES_FORM, STUDY_FILE
 from ..records import JsonLines
 
 
@@ -73,6 +73,8 @@ class RatingSession:
             for turn in item[part]
             if turn["audio"]
         }
+        # What is played: both dialogues, or the one that both scores are of.
+        self.parts = ("context",) if self.study.get("form") == SCORES_FORM else ("a", "b")
         self.choices = tuple(choice for choice in CHOICES if choice != TIE or self.study["allow_tie"])
         self._path = self.folder / ANSWERS_FOLDER / f"{rater}.jsonl"
         # Also cuts off a line that a kill left incomplete.
@@ -87,7 +89,8 @@ class RatingSession:
         """Keep an answer: it is on the disk when this returns.
 
         Args:
-            given (`dict`): `item`, `choice`, and `heard`, which of `"a"` and `"b"` the rater listened to.
+            given (`dict`): `item`, `choice`, and `heard`, which of the parts to be heard the rater listened to: of
+                `"a"` and `"b"`, or `"context"` where scores of one dialogue are compared.
 
         Returns:
             `int`: How many items are answered.
@@ -100,8 +103,8 @@ class RatingSession:
         if given.get("choice") not in self.choices:
             raise ValueError(f"the choice is {given.get('choice')!r}; it must be one of {', '.join(self.choices)}.")
         heard = given.get("heard", [])
-        if not isinstance(heard, list) or not set(map(str, heard)) <= {"a", "b"}:
-            raise ValueError(f"heard is {heard!r}; it must be a list of 'a' and 'b'.")
+        if not isinstance(heard, list) or not set(map(str, heard)) <= set(self.parts):
+            raise ValueError(f"heard is {heard!r}; it must be a list of {' and '.join(map(repr, self.parts))}.")
         at = datetime.now(UTC).isoformat(timespec="seconds")
         record = {"item": str(given["item"]), "choice": given["choice"], "heard": sorted(set(heard)), "at": at}
         with self._lock:

@@ -5,6 +5,7 @@ import runpy
 import shutil
 import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,14 @@ import pytest
 from sdiareward.evaluations import read_evaluation
 from sdiareward.human_page.server import RatingServer, RatingSession
 from sdiareward.human_study import sample_study
+from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
+from sdiareward.judges.wavreward.score_samples import read_samples
 from sdiareward.pairs import load_pairs
 
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 _world = runpy.run_path(str(Path(__file__).with_name("human_world.py")))
+_chatreward = runpy.run_path(str(Path(__file__).with_name("wavreward_eval_world.py")))
 BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 pytestmark = pytest.mark.skipif(
     not (BROWSER and DRIVER),
@@ -53,12 +57,31 @@ def page(browser, tmp_path):
     evaluation = read_evaluation(_world["write_evaluation"](tmp_path / "eval", scores))
     sizes = {"high": 1, "low": 1, "wrong": 1}
     sample_study(evaluation, load_pairs(pairs, "test"), tmp_path / "study", seed=0, sizes=sizes)
-    server = RatingServer(RatingSession(tmp_path / "study", "ann"))
+    with opened(browser, tmp_path / "study"):
+        yield browser, tmp_path / "study"
+
+
+@pytest.fixture
+def scores_page(browser, tmp_path):
+    """Open a study of the scores of two judges, of two items; give the browser and the study's folder."""
+    data = _chatreward["write_chatreward"](tmp_path / "data")
+    samples = read_samples(data, "test")
+    judged = [{**label, "predicted": label["score"]} for label in samples.labels]
+    pairs, _ = pair_scores(judged, [{**record, "predicted": 4} for record in judged])
+    sample_ab_study(pairs, samples, tmp_path / "study", seed=0, size=2, judges=("one", "other"))
+    with opened(browser, tmp_path / "study"):
+        yield browser, tmp_path / "study"
+
+
+@contextmanager
+def opened(browser, study):
+    """Serve a study and open it at phone width."""
+    server = RatingServer(RatingSession(study, "ann"))
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     resize(browser, PHONE)
     browser.get(server.url)
     wait(browser, lambda: text(browser, "count").startswith("Pair"))
-    yield browser, tmp_path / "study"
+    yield
     server.shutdown()
     server.server_close()
 
@@ -187,3 +210,30 @@ def test_an_answer_that_cannot_be_saved_is_said_and_the_page_stays(page):
     time.sleep(0.05)
     press(browser, "1")
     wait(browser, lambda: text(browser, "count") == "Pair 2 of 3, 1 answered")
+
+
+def test_two_scores_of_one_recording_are_compared_by_keyboard(scores_page):
+    browser, study = scores_page
+    item = RatingSession(study, "ann").study["items"][0]
+    assert text(browser, "title") == browser.title == "Compare two scores"
+    assert text(browser, "context-title") == "The conversation"
+    assert [text(browser, part).splitlines()[-1] for part in "ab"] == [item[part][0]["text"] for part in "ab"]
+    # A score is read, not played; the recording is all there is to hear.
+    shown = [button.text for button in browser.find_elements("css selector", ".play") if button.is_displayed()]
+    assert shown == ["Play conversation"]
+    press(browser, webdriver.Keys.SPACE)
+    wait(browser, lambda: is_playing(browser) == 0)
+    press(browser, "2")
+    wait(browser, lambda: text(browser, "count").startswith("Pair 2"))
+    press(browser, "3")
+    wait(browser, lambda: len(answers(study)) == 2)
+    assert [(record["choice"], record["heard"]) for record in answers(study)] == [("b", ["context"]), ("tie", [])]
+    assert "All 2 pairs are answered" in text(browser, "status")
+
+
+@pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
+def test_two_scores_fit_the_screen(scores_page, size, tmp_path):
+    browser, _ = scores_page
+    resize(browser, size)
+    assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+    assert browser.get_screenshot_as_file(str(tmp_path / "page.png"))
