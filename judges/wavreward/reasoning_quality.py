@@ -1,0 +1,233 @@
+"""Have another judge say whether WavReward's thoughts are Good or Poor (appendix I).
+
+    python -m sdiareward.judges.wavreward.reasoning_quality \
+        --predictions runs/wavreward-eval --dataset runs/chatreward --judge judge.yaml
+
+`judge.yaml` holds the fields of `ChatSettings`: `model`, `base_url`, `api_key_env` and so on; the model must take
+audio. It hears the recording, reads thoughts and score, and answers four questions, those of the paper's prompt;
+thoughts are Good if all four are answered yes. Answers are kept in `cache_dir`, so the same command goes on after a
+kill.
+
+Notable choices:
+
+- The judge is not told the gold score: it is to look at the thoughts, not at whether the score is right.
+- An answer without thoughts is Poor, and nobody is asked.
+- What the judge gave no usable answer to counts nowhere, and is reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .answers import parse_thoughts
+from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
+
+
+if TYPE_CHECKING:
+    from ...chat_client import ChatClient
+    from .score_samples import Samples
+
+# Key of the judge's answer -> what it is asked.
+QUESTIONS = {
+    "is_complete": (
+        "Are they complete? They follow through from what is heard to the score; nothing breaks off, and no step that "
+        "the score needs is left out."
+    ),
+    "is_right_on_content": (
+        "Are they right about the words? What they say of the question, of the answer and of how the two fit together "
+        "is true."
+    ),
+    "is_right_on_sound": (
+        "Are they right about the sound? What they say of how both speak (emotion, age, gender, accent, language, "
+        "pitch, speed, volume, other sounds), and of whether that suits, is true, and they do not pass over it where "
+        "it matters."
+    ),
+    "is_faithful": (
+        "Are they faithful? They come from this very dialogue and lead to the score that is given; they are no "
+        "phrases that fit any dialogue, and make nothing up."
+    ),
+}
+GOOD, POOR = "Good", "Poor"
+SYSTEM = (
+    "You examine how an automatic judge reasons. It listened to a recording in which somebody speaks to a voice "
+    "assistant and, after one second of silence, the assistant answers. It wrote down its thoughts and scored the "
+    "answer from 1 to 5: 5 where content and way of speaking fit, 3 where only the content does, 1 where the content "
+    "does not. You hear the same recording. Whether you would give the same score is not the question; how good the "
+    "thoughts are is.\n\nAnswer these four questions with true or false. Be strict: in doubt say false.\n\n"
+    + "\n".join(f"{name}: {question}" for name, question in QUESTIONS.items())
+    + "\n\nAnswer with one JSON object of this form, and with nothing before or after it:\n"
+    + json.dumps(dict.fromkeys(QUESTIONS, True) | {"reason": "one or two sentences"})
+)
+_OPTIONS = {"num_bootstrap": 1000, "seed": 0}
+_RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasoning_quality_out_of_domain"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 1 if the judge failed on a sample, else 0."""
+    from ...chat_client import ChatClient, ChatSettings
+    from ...dataset_builder.settings import make_settings, read_mapping
+    from .score_samples import read_out_of_domain, read_samples
+
+    args = _parse_arguments(argv)
+    name = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
+    predictions = read_predictions(args.predictions, name)[: args.limit]
+    read = read_out_of_domain if args.out_of_domain else read_samples
+    samples = read(args.dataset, args.split)
+    settings = make_settings(ChatSettings, read_mapping(args.judge), str(args.judge))
+    client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
+    results = examine(predictions, samples, client)
+    report = write_results(results, args.predictions / _RESULTS[name])
+    sys.stdout.write(report)
+    return int(bool(results["failures"]))
+
+
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m sdiareward.judges.wavreward.reasoning_quality",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--predictions", type=Path, required=True, help="output_dir of a finished evaluation")
+    parser.add_argument("--dataset", required=True, help="folder of what was evaluated")
+    parser.add_argument("--split", default="test", help="of the data set (default: %(default)s)")
+    parser.add_argument("--out_of_domain", action="store_true", help="examine what was evaluated as out of domain")
+    parser.add_argument("--judge", type=Path, required=True, help="YAML with the fields of ChatSettings")
+    parser.add_argument("--cache_dir", type=Path, help="of the judge's answers (default: in the evaluation's folder)")
+    parser.add_argument("--limit", type=int, help="examine the first so many samples only")
+    return parser.parse_args(argv)
+
+
+def examine(predictions: Sequence[Mapping[str, Any]], samples: Samples, client: ChatClient) -> dict[str, Any]:
+    """Ask about the thoughts of every prediction.
+
+    Args:
+        predictions (`Sequence[Mapping]`): Labels and `text` of each, as `read_predictions` gives them.
+        samples ([`Samples`]): The samples that were judged.
+        client ([`ChatClient`]): Asks a model that takes audio.
+
+    Returns:
+        `dict[str, Any]`: `share_good` (0-1, higher is better) with its 95% `interval` over scenarios, `num_good`,
+        `num_examined`, `num_without_thoughts`; `shares`, how often each of `QUESTIONS` was answered yes where the
+        judge was asked; `verdicts` (by sample), `failures` (why a sample got none), `judge` and `usage`.
+
+    Raises:
+        ValueError: There are no predictions, or a sample is not in the data.
+        EndpointError: The judge cannot be reached at all; what it has said is kept.
+        ChatError: It gave no usable answer on any sample.
+    """
+    from ...chat_client import ChatError
+
+    rows = _rows(predictions, samples)
+    thoughtful = [record for record in predictions if parse_thoughts(record["text"])]
+    asked = client.map(
+        lambda record: _ask(record, samples[rows[record["sample_id"]]], client), thoughtful, description="examining"
+    )
+    verdicts: dict[str, dict[str, Any]] = {}
+    failures: dict[str, str] = {}
+    for record, found in zip(thoughtful, asked, strict=True):
+        if isinstance(found, Exception):
+            failures[record["sample_id"]] = str(found)
+        else:
+            verdicts[record["sample_id"]] = found
+    examined = [record for record in predictions if record["sample_id"] not in failures]
+    if not examined:
+        raise ChatError(f"the judge gave no usable answer; the first failure: {next(iter(failures.values()))}")
+    return {**_summarise(examined, verdicts), "failures": failures, "judge": client.settings.model} | {
+        "usage": client.usage
+    }
+
+
+def _rows(predictions: Sequence[Mapping[str, Any]], samples: Samples) -> dict[str, int]:
+    if not predictions:
+        raise ValueError("there are no predictions to examine; evaluate at least one sample.")
+    rows = {label["sample_id"]: row for row, label in enumerate(samples.labels)}
+    if missing := [record["sample_id"] for record in predictions if record["sample_id"] not in rows]:
+        raise ValueError(
+            f"{len(missing)} of {len(predictions)} samples are not in the data, such as {missing[0]!r}; give the data "
+            "set and split that were evaluated."
+        )
+    return rows
+
+
+def _ask(record: Mapping[str, Any], sample: Mapping[str, Any], client: ChatClient) -> dict[str, Any]:
+    from ...chat_client import audio_content
+
+    thoughts, score = parse_thoughts(record["text"]), record["predicted"]
+    given = "no score" if score is None else f"the score {score}"
+    content = [
+        audio_content(sample["audio"], name=f"sample {record['sample_id']}"),
+        {"type": "text", "text": f"The judge's thoughts:\n{thoughts}\n\nIt gave {given}. Answer in JSON alone."},
+    ]
+    return client.ask_json(
+        [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}], _read_verdict
+    )
+
+
+def _read_verdict(answer: Any) -> dict[str, Any]:
+    """Check the examiner's answer; raise `ValueError` with what it is to mend."""
+    if not isinstance(answer, dict):
+        raise ValueError(f"the answer must be a JSON object with {', '.join(QUESTIONS)} and reason.")
+    for name in QUESTIONS:
+        if not isinstance(answer.get(name), bool):
+            raise ValueError(f"{name!r} is {answer.get(name)!r}; it must be true or false.")
+    if not isinstance(answer.get("reason"), str):
+        raise ValueError("'reason' must be a text.")
+    found = {name: answer[name] for name in QUESTIONS}
+    return {"quality": GOOD if all(found.values()) else POOR, **found, "reason": answer["reason"]}
+
+
+def _summarise(examined: Sequence[Mapping[str, Any]], verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    from .score_metrics import mean_interval
+
+    is_good = [int(verdicts.get(record["sample_id"], {}).get("quality") == GOOD) for record in examined]
+    yes = {name: [verdict[name] for verdict in verdicts.values()] for name in QUESTIONS}
+    return {
+        "num_examined": len(examined),
+        "num_without_thoughts": len(examined) - len(verdicts),
+        "num_good": sum(is_good),
+        "share_good": sum(is_good) / len(is_good),
+        "interval": mean_interval(is_good, examined, _OPTIONS),
+        "shares": {name: sum(answers) / len(answers) if answers else None for name, answers in yes.items()},
+        "verdicts": dict(verdicts),
+    }
+
+
+def write_results(results: Mapping[str, Any], path: Path) -> str:
+    """Write results as JSON and Markdown; return the latter.
+
+    Args:
+        results (`Mapping`): What `examine` gives.
+        path (`Path`): Of the files, without suffix.
+    """
+    from ...provenance import write_run
+    from ...records import write_file
+
+    report = render_results(results)
+    write_run(path.with_suffix(".json"), **results)
+    write_file(path.with_suffix(".md"), report)
+    return report
+
+
+def render_results(results: Mapping[str, Any]) -> str:
+    """Render what `examine` gives as Markdown."""
+    from ...cards.render import markdown_table
+    from ...reporting import interval, percent
+
+    rows = [["**Good**", percent(results["share_good"]), interval(results["interval"])]]
+    rows += [[name.replace("_", " "), percent(share), ""] for name, share in results["shares"].items()]
+    counts = (
+        f"{results['num_examined']} samples examined by {results['judge']}; {results['num_without_thoughts']} have no "
+        f"thoughts and are Poor; on {len(results['failures'])} others it gave no usable answer."
+    )
+    table = "\n".join(markdown_table(["", "%", "95%"], rows))
+    return f"# Quality of the thoughts\n\n{counts}\n\n{table}\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
