@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
 
     Raises:
         FileNotFoundError: The folder holds no evaluation, or one that is not finished.
-        ValueError: A reward is not finite, or no pair was scored.
+        ValueError: A reward is missing or not finite, or no pair was scored.
     """
     folder = Path(folder)
     for name in ("scores.jsonl", "results.json", "run.json"):
@@ -49,9 +50,19 @@ def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
     if not scores:
         raise ValueError(f"{folder}: scores.jsonl holds no pair; evaluate at least one.")
     for record in scores:
-        if finite and not all(math.isfinite(record[side]) for side in SIDES):
+        if finite and not all(record[side] is not None and math.isfinite(record[side]) for side in SIDES):
             raise ValueError(
-                f"{folder}: pair {record['pair_id']} has a reward that is not finite; take its line out of the file."
+                f"{folder}: pair {record['pair_id']} has a reward that is missing or not finite; take its line out of "
+                "the file."
             )
     run, results = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("run.json", "results.json"))
     return Evaluation(folder, scores, run, results.get("config", {}))
+
+
+def name_scorer(config: Mapping[str, Any]) -> str:
+    """Return what an evaluation scored: the name of its model, or that of its judge with the word before it.
+
+    Args:
+        config (`Mapping`): The arguments of `eval.py`.
+    """
+    return str(config["model"]) if config.get("judge") is None else f"judge {config['judge']}"

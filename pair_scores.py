@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .baselines import Kind, score_baseline
 from .batching import complete_groups
 from .pairs import SIDES, turns_to_messages
-from .records import JsonLines, fingerprint_pairs, write_file
+from .prompt_files import read_prompts
+from .records import JsonLines, fingerprint_model, fingerprint_pairs, write_file
 
 
 if TYPE_CHECKING:
@@ -72,6 +74,44 @@ class PairScorer(Protocol):
     def usage(self) -> dict[str, Any]:
         """Return what else is worth keeping of this session."""
         ...
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """A reward model to evaluate, and how.
+
+    Args:
+        model (`str`): Folder or Hub name of the checkpoint.
+        dtype (`str`, *optional*): Of the backbone, such as `"bfloat16"`.
+        device (`str`, *optional*): Such as `"cuda:0"`; by default an accelerator if there is one.
+        batch_tokens (`int`, *optional*): Tokens in one forward pass.
+        prompt_file (`str`, *optional*): System prompts in place of the checkpoint's; see `prompt_files`.
+    """
+
+    model: str
+    dtype: str | None = None
+    device: str | None = None
+    batch_tokens: int | None = None
+    prompt_file: str | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the scores depend on, but for the pairs."""
+        identity: dict[str, Any] = {"model": f"{self.model} ({fingerprint_model(self.model)})", "dtype": self.dtype}
+        return identity if self.prompt_file is None else {**identity, "prompts": read_prompts(self.prompt_file)}
+
+    def load(self, folder: Path) -> PairScorer:
+        """Return the model as a scorer of pairs; it writes nothing to the run's `folder`."""
+        from .scoring import Scorer
+
+        prompts = None if self.prompt_file is None else read_prompts(self.prompt_file)
+        scorer = Scorer.from_pretrained(
+            self.model, dtype=self.dtype, device=self.device, prompts=prompts, batch_tokens=self.batch_tokens
+        )
+        return ModelPairScorer(scorer)
+
+    def describe(self, *_: Any, **__: Any) -> dict[str, Any]:
+        """Return nothing: what is to be said of a model is in its scores."""
+        return {}
 
 
 class ModelPairScorer:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .esdr_accuracy.pairwise import COLUMNS, SUBSETS, pairwise_accuracy
+from .evaluations import name_scorer
 from .pairs import SIDES
 from .records import write_file
 
@@ -158,21 +159,24 @@ def total_timing(sessions: Sequence[Mapping[str, float]]) -> dict[str, float | N
 
 
 def render_report(results: Mapping[str, Any]) -> str:
-    """Render a run's results as Markdown: Table 2's columns, accuracy by synthesizer, what was skipped.
+    """Render a run's results as Markdown: Table 2's columns, how a judge decided, accuracy by synthesizer, and so on.
 
     Args:
-        results (`Mapping`): What `summarise` returns, with `timing` and `config`.
+        results (`Mapping`): What `summarise` returns, with `timing` and `config`; of a judge with `judge`, of a run
+            that was compared with others with `disagreements`.
 
     Returns:
         `str`: Markdown that also reads well in a terminal.
     """
     config = results["config"]
     parts = [
-        f"# {config['model']} on {config['dataset']}, split {config['split']}",
+        f"# {name_scorer(config)} on {config['dataset']}, split {config['split']}",
         "Pairwise accuracy in percent, higher is better; 95% intervals in the line below. A tie is wrong.",
         _main_table(results),
         "\n".join(f"- {note}" for note in notes(results)),
+        render_judge(results["judge"]) if results.get("judge") else "",
         _synthesizer_table(results),
+        *(render_disagreements(found) for found in results.get("disagreements", ())),
         _timing_line(results["timing"]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -200,7 +204,8 @@ def _main_table(results: Mapping[str, Any]) -> str:
     if results["skipped"]:
         rows.append(["skipped", *(str(results["num_skipped"][name]) for name in COLUMNS)])
     for scorer, result in accuracies.items():
-        rows.append([f"**{scorer}**", *(percent(result[name]) for name in COLUMNS)])
+        title = "judge" if scorer == "model" and results.get("judge") else scorer
+        rows.append([f"**{title}**", *(percent(result[name]) for name in COLUMNS)])
         rows.append(["95%", *(interval(result["interval"][name]) for name in COLUMNS)])
         rows.append(["ties", *(str(result["num_ties"][name]) for name in COLUMNS)])
     return _table(rows)
@@ -216,14 +221,16 @@ def notes(results: Mapping[str, Any]) -> list[str]:
     missing = results["accuracies"]["model"]["missing_subsets"]
     if missing:
         found.append(f"No pairs of {', '.join(missing)}: the averages run over the other subsets.")
-    for scorer, result in results["accuracies"].items():
+    for name, result in results["accuracies"].items():
+        scorer = "judge" if name == "model" and results.get("judge") else name
         for criterion, column in CRITERION_COLUMNS.items():
             total, ties = result["num_pairs"][column], result["num_ties"][column]
             if ties:
                 split = percent((result["num_correct"][column] + ties / 2) / total)
                 found.append(f"{scorer}: {ties} of {total} {criterion} pairs tie; {split} if ties are split.")
         if invalid := result["num_invalid"]["overall_micro"]:
-            found.append(f"{scorer}: {invalid} pairs have a reward that is not finite, counted as wrong.")
+            what = "got no usable answer" if scorer == "judge" else "have a reward that is not finite"
+            found.append(f"{scorer}: {invalid} pairs {what}, counted as wrong.")
     if results["skipped"]:
         found.append(f"{len(results['skipped'])} pairs could not be scored and count nowhere; skipped.jsonl says why.")
     return found
@@ -245,6 +252,57 @@ def _synthesizer_table(results: Mapping[str, Any]) -> str:
     else:
         marked = f"Left out of training: {', '.join(left_out) or 'none'}."
     return f"## By synthesizer\n\n{marked}\n\n{_table(table)}"
+
+
+def render_judge(judge: Mapping[str, Any]) -> str:
+    """Render how a judge came to its decisions as Markdown.
+
+    Args:
+        judge (`Mapping`): What `judges.zero_shot.summary` says of it.
+    """
+    names = [row["criterion"] for row in judge["groups"]]
+    table = [["", *names], ["pairs", *(str(row["num_pairs"]) for row in judge["groups"])]]
+    for rule in judge["groups"][0]["decided_by"]:
+        table.append([f"decided: {rule}", *(str(row["decided_by"][rule]) for row in judge["groups"])])
+    shares = {"ties": "ties"}
+    if judge["kind"] == "pairwise":
+        shares |= {"position_bias": "position bias", "order_agreement": "orders agree"}
+    for key, title in shares.items():
+        found = [row[key] for row in judge["groups"]]
+        values = [share.get("bias", share["share"]) for share in found]
+        cells = [
+            f"{percent(value)} ({interval(share['interval'])})" for value, share in zip(values, found, strict=True)
+        ]
+        table.append([title, *cells])
+    usable = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in judge["answers"].items())
+    spent = f"{judge['prompt_tokens']} tokens in, {judge['completion_tokens']} out"
+    cost = "" if judge["usd"] is None else f", {judge['usd']:.2f} US dollars"
+    answers = f"{judge['num_answers']} answers ({usable}) in {judge['num_replies']} replies: {spent}{cost}."
+    return f"## The judge\n\nShares in percent, 95% intervals.\n\n{_table(table)}\n\n{answers}"
+
+
+def _bias_or_share(found: Mapping[str, Any]) -> float | None:
+    return found["bias"] if "bias" in found else found["share"]
+
+
+def render_disagreements(found: Mapping[str, Any]) -> str:
+    """Render where an evaluation and another one disagree as Markdown.
+
+    Args:
+        found (`Mapping`): What `report.disagreements.find_disagreements` says of the other one.
+    """
+    title = f"## Disagreements with {found['title']} ({found['folder']})"
+    if not found["num_pairs"]:
+        return f"{title}\n\nNone: of every pair, both are right or both are wrong."
+    table = [["pair", "subset", "right", "margin", "other margin", "confidence"]]
+    for row in found["rows"]:
+        margins = [_ABSENT if row[key] is None else f"{row[key]:+.3f}" for key in ("margin", "other_margin")]
+        right = "this" if row["is_right"] else "other"
+        table.append([row["pair_id"], row["subset"], right, *margins, f"{100 * row['confidence']:.0f}"])
+    shown = (
+        f"{found['num_pairs']} pairs that only one of the two has right; {len(found['rows'])} with most confidence:"
+    )
+    return f"{title}\n\n{shown}\n\n{_table(table)}"
 
 
 def _timing_line(timing: Mapping[str, Any]) -> str:

@@ -12,10 +12,11 @@ import numpy as np
 
 from .. import reporting
 from ..esdr_accuracy.pairwise import SUBSETS
+from ..evaluations import name_scorer
 from ..pairs import SIDES
 from .calibration_content import describe_calibration
 from .comparison import compare
-from .inputs import Evaluation, TrainingRun, is_finite
+from .inputs import Evaluation, TrainingRun, is_finite, is_right, title_scorers
 from .margins import STRATA, WRONG, strata
 from .reliability import equal_mass_bins
 
@@ -41,6 +42,7 @@ def build_report(
     others: Sequence[Evaluation] = (),
     training: Sequence[TrainingRun] = (),
     examples: Records = (),
+    disagreements: Records = (),
 ) -> dict[str, Any]:
     """Compute the numbers of the page.
 
@@ -51,12 +53,15 @@ def build_report(
         others (`Sequence[Evaluation]`): Evaluations to compare with, which have all of these pairs.
         training (`Sequence[TrainingRun]`): Training runs to show.
         examples (`Sequence[Mapping]`): What `examples.describe_lowest` says of single pairs.
+        disagreements (`Sequence[Mapping]`): What `disagreements.find_disagreements` says of each of `others`, its rows
+            with words and sound.
 
     Returns:
         `dict[str, Any]`: JSON values without NaN or infinity, those are None.
     """
     options = {name: results["config"][name] for name in ("nan", "num_bootstrap", "seed")}
-    scorers, scores = _scorers(results["config"]["model"], by_scorer, others)
+    title = name_scorer(results["config"])
+    scorers, scores = _scorers(title, by_scorer, others)
     ids = [record["pair_id"] for record in records]
     finite = {
         name: [record for record in records if is_finite(scores[name][record["pair_id"]])]
@@ -66,7 +71,8 @@ def build_report(
     accuracies = {name: reporting.accuracy_of(records, found, options) for name, found in scores.items()}
     left_out = results["left_out_synthesizers"]
     report = {
-        "model": results["config"]["model"],
+        "model": title,
+        "judge": results.get("judge"),
         "dataset": results["config"]["dataset"],
         "split": results["config"]["split"],
         "num_pairs": len(ids),
@@ -84,6 +90,9 @@ def build_report(
         "calibration": _calibrations(finite, scores, options),
         "margins": describe_margins(finite["model"], scores["model"], options),
         "comparisons": describe_comparisons(records, scores, options),
+        "disagreements": [
+            {**found, "scorer": f"compared_{number}"} for number, found in enumerate(disagreements, start=1)
+        ],
         "examples": list(examples),
         "skipped": results["skipped"],
         "not_finite": _not_finite(ids, scores),
@@ -127,9 +136,8 @@ def _scorers(
     """Return name, title and kind of every scorer, the evaluated model first, and their scores by name."""
     rows = [{"name": "model", "title": model, "kind": "model"}]
     scores = {"model": by_scorer["model"]}
-    models = [model, *(other.model for other in others)]
-    for number, other in enumerate(others, start=1):
-        title = other.model if models.count(other.model) == 1 else f"{other.model} ({other.folder})"
+    titles = title_scorers(model, others)
+    for number, (title, other) in enumerate(zip(titles, others, strict=True), start=1):
         rows.append({"name": f"compared_{number}", "title": title, "kind": "compared"})
         scores[f"compared_{number}"] = other.scores
     for name, title in _BASELINE_TITLES.items():
@@ -250,8 +258,8 @@ def describe_comparisons(
         `list[dict]`: `scorer`, `column` (`overall_micro`, `modality_micro` or `colloquialness`) and what
         `comparison.compare` gives, the evaluated model being first.
     """
-    is_right = {
-        name: np.array([_is_right(scores[record["pair_id"]]) for record in records])
+    right = {
+        name: np.array([is_right(scores[record["pair_id"]]) for record in records])
         for name, scores in by_scorer.items()
     }
     is_colloquial = np.array([record["subset"] == "colloquialness" for record in records])
@@ -267,11 +275,7 @@ def describe_comparisons(
             if name == "model" or not rows.any():
                 continue
             where = np.flatnonzero(rows)
-            one, other = is_right["model"][where], is_right[name][where]
+            one, other = right["model"][where], right[name][where]
             parts = ([groups[row] for row in where], [subsets[row] for row in where])
             found.append({"scorer": name, "column": column, **compare(one, other, *parts, **draws)})
     return found
-
-
-def _is_right(score: Mapping[str, Any]) -> bool:
-    return is_finite(score) and score["chosen"] > score["rejected"]

@@ -1,18 +1,18 @@
-"""Words and sound of single pairs: what the page plays and shows of those with the lowest margins."""
+"""Words and sound of single pairs: what the page plays of the lowest margins and of disagreements."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from ..audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from ..pairs import SIDES, turns_to_messages
+from .disagreements import margin_of
 from .margins import lowest
 
 
@@ -35,56 +35,65 @@ _URI = "data:audio/mpeg;base64,"
 _COMPRESSION_LEVEL = 0.4
 
 
-@dataclass
-class Examples:
-    """Some pairs of a data set.
-
-    Args:
-        rows (`list[dict]`): For `report.json`: labels, rewards, and by side the turns with `role`, `text` and `clips`:
-            `duration_s`, and `clip` (a key of `clips`) or `no_audio` (why there is none).
-        clips (`dict[str, str]`): MP3 as data URIs by a hash of the samples.
-    """
-
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    clips: dict[str, str] = field(default_factory=dict)
-
-
 def describe_lowest(
     pairs: datasets.Dataset,
     records: Sequence[Mapping[str, Any]],
     scores: Mapping[str, Mapping[str, Any]],
-    embed_audio: EmbedAudio = "open",
-    max_audio_characters: int = MAX_AUDIO_CHARACTERS,
-) -> Examples:
+    collector: Collector,
+) -> list[dict[str, Any]]:
     """Collect words and sound of the pairs with the lowest margins, wrong ones first.
 
     Args:
         pairs (`datasets.Dataset`): The scored pairs as `pairs.load_pairs` gives them.
         records (`Sequence[Mapping]`): Labels of each, in the same order.
-        scores (`Mapping`): `chosen` and `rejected` by `pair_id`; a pair whose margin is NaN is left out.
-        embed_audio (`str`, *optional*, defaults to `"open"`): Which recordings to take: those of licences that let
-            anyone pass them on, `"all"` or `"none"`.
-        max_audio_characters (`int`, *optional*): What all data URIs of the page may come to.
+        scores (`Mapping`): `chosen` and `rejected` by `pair_id`; a pair without a margin is left out.
+        collector (`Collector`): Takes the recordings.
+
+    Returns:
+        `list[dict]`: Labels, `margin`, `chosen_reward` and `rejected_reward` of each, and what `Collector.describe`
+        gives.
     """
+    margins = [margin_of(scores[record["pair_id"]]) for record in records]
+    positions = lowest([np.nan if margin is None else margin for margin in margins], NUM_EXAMPLES).tolist()
+    found = []
+    for position in _progress(positions, "lowest margins"):
+        record = records[position]
+        rewards = {f"{side}_reward": scores[record["pair_id"]][side] for side in SIDES}
+        found.append({"margin": margins[position], **rewards, **collector.describe(pairs[position], record)})
+    return found
+
+
+def describe_disagreements(
+    pairs: datasets.Dataset,
+    records: Sequence[Mapping[str, Any]],
+    disagreements: Sequence[Mapping[str, Any]],
+    collector: Collector,
+) -> list[dict[str, Any]]:
+    """Add words and sound to what `disagreements.find_disagreements` found.
+
+    Args:
+        pairs (`datasets.Dataset`): The scored pairs as `pairs.load_pairs` gives them.
+        records (`Sequence[Mapping]`): Labels of each, in the same order.
+        disagreements (`Sequence[Mapping]`): Of each other evaluation.
+        collector (`Collector`): Takes the recordings.
+    """
+    positions = {record["pair_id"]: position for position, record in enumerate(records)}
+    return [
+        {
+            **found,
+            "rows": [
+                {**row, **collector.describe(pairs[positions[row["pair_id"]]], row)}
+                for row in _progress(found["rows"], "disagreements")
+            ],
+        }
+        for found in disagreements
+    ]
+
+
+def _progress(items: Sequence[Any], title: str) -> Iterable[Any]:
     from tqdm import tqdm
 
-    margins = [scores[record["pair_id"]]["chosen"] - scores[record["pair_id"]]["rejected"] for record in records]
-    collector = _Collector(embed_audio, max_audio_characters)
-    found = Examples(clips=collector.clips)
-    positions = lowest(margins, NUM_EXAMPLES).tolist()
-    for position in tqdm(positions, "lowest margins", unit="pair", disable=None):
-        record, pair = records[position], pairs[position]
-        score = scores[record["pair_id"]]
-        found.rows.append(
-            {
-                "pair_id": record["pair_id"],
-                **{name: record.get(name) for name in _LABELS},
-                "margin": margins[position],
-                **{f"{side}_reward": score[side] for side in SIDES},
-                **{side: collector.describe_side(pair[side], record.get("license")) for side in SIDES},
-            }
-        )
-    return found
+    return tqdm(items, title, unit="pair", disable=None)
 
 
 def may_be_passed_on(license: str | None) -> bool:
@@ -92,15 +101,42 @@ def may_be_passed_on(license: str | None) -> bool:
     return bool(license and _OPEN_LICENSES.match(license.strip()))
 
 
-class _Collector:
-    """Collects clips up to a size; what is not taken is told why."""
+class Collector:
+    """Collect recordings for a page up to a size; what is not taken is told why.
 
-    def __init__(self, embed_audio: EmbedAudio, max_audio_characters: int):
+    Args:
+        embed_audio (`str`, *optional*, defaults to `"open"`): Which recordings to take: those of licences that let
+            anyone pass them on, `"all"` or `"none"`.
+        max_audio_characters (`int`, *optional*): What all data URIs of the page may come to.
+
+    Attributes:
+        clips (`dict[str, str]`): What was taken: MP3 as data URIs by a hash of the samples.
+    """
+
+    def __init__(self, embed_audio: EmbedAudio = "open", max_audio_characters: int = MAX_AUDIO_CHARACTERS):
         self.embed_audio = embed_audio
         self.left_characters = max_audio_characters
         self.clips: dict[str, str] = {}
 
+    def describe(self, pair: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a pair for `report.json`.
+
+        Args:
+            pair (`Mapping`): Its row, with both sides.
+            record (`Mapping`): Its labels.
+
+        Returns:
+            `dict[str, Any]`: Labels, and by side the turns with `role`, `text` and `clips`: `duration_s`, and `clip`
+            (a key of `self.clips`) or `no_audio` (why there is none).
+        """
+        return {
+            "pair_id": record["pair_id"],
+            **{name: record.get(name) for name in _LABELS},
+            **{side: self.describe_side(pair[side], record.get("license")) for side in SIDES},
+        }
+
     def describe_side(self, turns: Sequence[Mapping[str, Any]], license: str | None) -> list[dict[str, Any]]:
+        """Return one side of a pair turn by turn."""
         described = []
         for message in turns_to_messages(turns):
             content = message["content"]
@@ -112,6 +148,7 @@ class _Collector:
         return described
 
     def describe_clip(self, source: Any, license: str | None) -> dict[str, Any]:
+        """Return a recording's length, and its key or why there is none."""
         try:
             array = read_audio(source)
         except (AudioError, FileNotFoundError, TypeError) as error:

@@ -24,7 +24,7 @@ class Evaluation:
 
     Args:
         folder (`str`): Its output_dir.
-        model (`str`): What it evaluated.
+        model (`str`): What it evaluated, a model or a judge.
         scores (`dict`): `chosen` and `rejected` by `pair_id`.
         reasons (`dict[str, str]`): Why pairs were skipped, by `pair_id`.
     """
@@ -66,7 +66,7 @@ def read_evaluation(folder: str | Path) -> Evaluation:
     scores = {record["pair_id"]: record for record in found.scores}
     skipped = JsonLines(found.folder / "skipped.jsonl").read()
     reasons = {record["pair_id"]: record["reason"] for record in skipped}
-    return Evaluation(str(folder), str(found.config["model"]), scores, reasons)
+    return Evaluation(str(folder), evaluations.name_scorer(found.config), scores, reasons)
 
 
 def check_same_pairs(evaluation: Evaluation, pair_ids: Sequence[str], nan: str) -> None:
@@ -99,6 +99,17 @@ def check_same_pairs(evaluation: Evaluation, pair_ids: Sequence[str], nan: str) 
 def is_finite(score: Mapping[str, Any]) -> bool:
     """Return whether both sides have a finite reward."""
     return all(score[side] is not None and np.isfinite(score[side]) for side in SIDES)
+
+
+def is_right(score: Mapping[str, Any]) -> bool:
+    """Return whether the chosen side has the higher reward; a tie and a missing reward are wrong."""
+    return is_finite(score) and score["chosen"] > score["rejected"]
+
+
+def title_scorers(title: str, others: Sequence[Evaluation]) -> list[str]:
+    """Return what to call other evaluations beside one called `title`; of equal names the folders are added."""
+    names = [title, *(other.model for other in others)]
+    return [other.model if names.count(other.model) == 1 else f"{other.model} ({other.folder})" for other in others]
 
 
 def read_training_runs(paths: Sequence[str | Path]) -> list[TrainingRun]:

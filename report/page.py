@@ -16,9 +16,10 @@ from ..records import write_file
 from ..reporting import ALL_LEFT_OUT, ALL_SEEN, TITLES
 from .captions import describe_figures
 from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report
-from .examples import EmbedAudio, describe_lowest
+from .disagreements import find_disagreements
+from .examples import Collector, EmbedAudio, describe_disagreements, describe_lowest
 from .figures import draw_figures
-from .inputs import Evaluation, TrainingRun, check_same_pairs
+from .inputs import Evaluation, TrainingRun
 
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ _ABSENT = "n/a"
 _TITLES = {**TITLES, "colloquialness": "colloquialness"}
 SECTIONS = {
     "accuracy": "Accuracy",
+    "judge": "The judge",
     "synthesizers": "By synthesizer",
     "categories": "By source and category",
     "rewards": "Rewards",
@@ -40,9 +42,13 @@ SECTIONS = {
     "margins": "Margins",
     "comparison": "Comparison",
     "examples": "Lowest margins",
+    "disagreements": "Disagreements",
     "left-out": "Left out",
     "provenance": "How this was made",
 }
+
+# Sections that a page has only if there is something in them.
+_OPTIONAL = ("judge", "disagreements")
 
 
 def write_page(
@@ -75,11 +81,12 @@ def write_page(
     Raises:
         ValueError: Another evaluation lacks pairs of this one.
     """
-    for other in others:
-        check_same_pairs(other, [label["pair_id"] for label in labels], results["config"]["nan"])
     records = _add_columns(pairs, labels)
-    examples = describe_lowest(pairs, records, by_scorer["model"], embed_audio)
-    report = build_report(results, records, by_scorer, others, training, examples.rows)
+    found = find_disagreements(records, by_scorer["model"], others, results["config"]["nan"])
+    collector = Collector(embed_audio)
+    examples = describe_lowest(pairs, records, by_scorer["model"], collector)
+    disagreements = describe_disagreements(pairs, records, found, collector)
+    report = build_report(results, records, by_scorer, others, training, examples, disagreements)
     target = Path(folder) / "report"
     target.mkdir(parents=True, exist_ok=True)
     scored = [{**record, **by_scorer["model"][record["pair_id"]]} for record in records]
@@ -88,7 +95,7 @@ def write_page(
         (target / f"{stale}.png").unlink()
     text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
     write_file(target / "report.json", text + "\n")
-    page = render_page(report, {name: (target / f"{name}.png").read_bytes() for name in figures}, examples.clips)
+    page = render_page(report, {name: (target / f"{name}.png").read_bytes() for name in figures}, collector.clips)
     write_file(target / "index.html", page)
     return target / "index.html"
 
@@ -136,7 +143,7 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
         report=report,
         figures={name: {**descriptions[name], **_picture(data)} for name, data in figures.items()},
         clips=clips,
-        sections=SECTIONS.items(),
+        sections=[(key, title) for key, title in SECTIONS.items() if key not in _OPTIONAL or report[key]],
         columns=COLUMNS,
         titles=_TITLES,
         scorer_titles={scorer["name"]: scorer["title"] for scorer in report["scorers"]},
@@ -176,6 +183,8 @@ def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _in_words(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_in_words(item)}" for name, item in value.items() if item is not None)
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)

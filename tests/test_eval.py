@@ -358,7 +358,7 @@ def test_the_page_and_what_it_compares_can_be_asked_for_in_the_yaml(run, tmp_pat
 
 
 def test_what_only_the_page_shows_needs_the_page_and_is_checked_before_anything_is_scored(run, tmp_path):
-    with pytest.raises(ValueError, match="shown on the page alone: add --report"):
+    with pytest.raises(ValueError, match="shown in the report alone: add --report"):
         run("--compare", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="has no scores.jsonl; give the output_dir of a finished evaluation"):
         run("--report", "--compare", str(tmp_path))

@@ -13,10 +13,12 @@ _world = runpy.run_path(str(Path(__file__).with_name("report_world.py")))
 
 
 def lowest(**options):
+    """Return the rows of a page's lowest margins and the recordings they play."""
     limits = {name: options.pop(name) for name in ("embed_audio", "max_audio_characters") if name in options}
+    collector = examples.Collector(**limits)
     pairs = _world["make_pairs"](**options)
     labels = [{**label, "license": pairs["license"][0]} for label in _world["make_labels"](pairs)]
-    return examples.describe_lowest(pairs, labels, _world["make_scores"](labels), **limits)
+    return examples.describe_lowest(pairs, labels, _world["make_scores"](labels), collector), collector.clips
 
 
 def clips_of(row):
@@ -24,17 +26,17 @@ def clips_of(row):
 
 
 def test_the_twenty_lowest_margins_are_shown_turn_by_turn_on_both_sides():
-    found = lowest()
-    margins = [row["margin"] for row in found.rows]
+    rows, clips = lowest()
+    margins = [row["margin"] for row in rows]
     assert len(margins) == 20
     assert margins == sorted(margins)
-    row = found.rows[0]
+    row = rows[0]
     number = int(row["pair_id"].removeprefix("pair-"))
     assert [turn["role"] for turn in row["chosen"]] == ["user", "assistant"]
     assert row["rejected"][1]["text"] == f"so, um, hello {number} rejected"
     assert row["margin"] == row["chosen_reward"] - row["rejected_reward"]
     assert clips_of(row)[0]["duration_s"] == 0.25
-    assert all(clip["clip"] in found.clips and clip["no_audio"] is None for clip in clips_of(row))
+    assert all(clip["clip"] in clips and clip["no_audio"] is None for clip in clips_of(row))
 
 
 @pytest.mark.parametrize(
@@ -58,23 +60,23 @@ def test_only_licences_known_to_let_anyone_pass_recordings_on_count_as_open(lice
 
 
 def test_a_recording_that_may_not_be_passed_on_is_named_not_embedded_unless_asked_for():
-    closed = lowest(license="LicenseRef-YouTube")
-    assert closed.clips == {}
-    reasons = {clip["no_audio"] for row in closed.rows for clip in clips_of(row)}
+    rows, clips = lowest(license="LicenseRef-YouTube")
+    assert clips == {}
+    reasons = {clip["no_audio"] for row in rows for clip in clips_of(row)}
     assert reasons == {"its licence, LicenseRef-YouTube, is not known to let anyone pass it on"}
-    assert len(lowest(license="LicenseRef-YouTube", embed_audio="all").clips) == 16
-    assert lowest(embed_audio="none").clips == {}
+    assert len(lowest(license="LicenseRef-YouTube", embed_audio="all")[1]) == 16
+    assert lowest(embed_audio="none")[1] == {}
 
 
 def test_audio_beyond_the_size_of_a_page_is_named():
-    uris = lowest().clips
+    _, uris = lowest()
     limit = 5 * sum(map(len, uris.values())) // len(uris)
-    found = lowest(max_audio_characters=limit)
-    shown = [clip["clip"] for row in found.rows for clip in clips_of(row) if clip["clip"]]
+    rows, _ = lowest(max_audio_characters=limit)
+    shown = [clip["clip"] for row in rows for clip in clips_of(row) if clip["clip"]]
     # A recording counts as often as it is played.
     assert 0 < sum(len(uris[key]) for key in shown) <= limit
     assert 4 <= len(shown) <= 6
-    assert any(clip["no_audio"] == "the page would become too large" for row in found.rows for clip in clips_of(row))
+    assert any(clip["no_audio"] == "the page would become too large" for row in rows for clip in clips_of(row))
 
 
 def test_a_recording_that_cannot_be_read_any_more_is_named():
@@ -85,8 +87,9 @@ def test_a_recording_that_cannot_be_read_any_more_is_named():
         row["chosen"][0]["audio"] = {"bytes": b"not audio", "path": None}
         return row
 
-    found = examples.describe_lowest(pairs.map(breaking), labels, _world["make_scores"](labels), "all")
-    assert "cannot be decoded" in found.rows[0]["chosen"][0]["clips"][0]["no_audio"]
+    scores = _world["make_scores"](labels)
+    rows = examples.describe_lowest(pairs.map(breaking), labels, scores, examples.Collector("all"))
+    assert "cannot be decoded" in rows[0]["chosen"][0]["clips"][0]["no_audio"]
 
 
 def test_an_encoded_clip_plays_back_and_is_the_same_whenever_it_is_made():

@@ -105,7 +105,8 @@ def test_transcripts_and_names_are_shown_as_they_are_and_never_run(complete):
     assert len(page.all("script")) == 1
     assert "alert" not in re.search(r"<script>(.*?)</script>", path.read_text(), re.DOTALL)[1]
     shown = "".join(page.words)
-    assert shown.count(NASTY) == 20 * 4
+    # Twenty lowest margins and twenty disagreements, four turns each.
+    assert shown.count(NASTY) == (20 + 20) * 4
     assert "other/<model>" in shown
 
 
@@ -129,7 +130,7 @@ def test_every_figure_and_player_says_what_it_is(complete):
         assert re.search(r"\d", image["alt"]), image["alt"]
         assert int(image["width"]) > int(image["height"]) > 0
     players = [player["aria-label"] for player in page.all("audio")]
-    assert len(players) == len(set(players)) == 80
+    assert len(players) == len(set(players)) == 160
     assert players[0] == "pair 1, chosen, turn 1, user, 0.2 seconds"
 
 

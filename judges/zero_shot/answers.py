@@ -1,0 +1,165 @@
+"""Read what a judge answers about two versions: which scores, which preference, and whether it answers at all.
+
+What decides must be there and be exact: a score of 7, a missing dimension or one that nobody asked for makes the
+answer invalid, and the judge is asked again. What is plain although its form is wrong is mended, and counted: prose
+around the JSON, "4" for 4, scores by version instead of by dimension, a reason that is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...json_answers import parse_json
+from .prompts import DIMENSIONS
+
+
+VERSIONS = ("A", "B")
+_KEYS = ("scores", "overall_preference", "reason")
+_PREFERENCE = re.compile(r"(?:version\s+)?[\"']?([AB])[\"']?\.?", re.IGNORECASE)
+# How the models say that they will not or cannot; a judge that says so within a longer answer has answered.
+_REFUSAL = re.compile(
+    r"(?:i['’]?m |i am )?(?:really |very |so )?(?:sorry|afraid)\b|"
+    r"(?:unfortunately,? )?(?:i (?:can['’]?t|cannot|won['’]?t|will not|do not have)|i['’]?m (?:unable|not able)|"
+    r"i am (?:unable|not able))\b|as an? (?:ai|text|language)\b",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a judge says of two versions.
+
+    Args:
+        preference (`str`): `"A"` or `"B"`.
+        scores (`Mapping[str, tuple[int, int]]`): Of A and of B in each dimension, 1-5; higher is better.
+        reason (`str`): The judge's words.
+        repairs (`tuple[str, ...]`): What had to be mended in the form of the answer.
+    """
+
+    preference: str
+    scores: Mapping[str, tuple[int, int]]
+    reason: str = ""
+    repairs: tuple[str, ...] = ()
+
+    def total(self, version: str) -> int:
+        """Return the sum of a version's scores."""
+        return sum(both[VERSIONS.index(version)] for both in self.scores.values())
+
+    @property
+    def is_contradictory(self) -> bool:
+        """Whether the version that is preferred has the lower scores."""
+        other = VERSIONS[1 - VERSIONS.index(self.preference)]
+        return self.total(self.preference) < self.total(other)
+
+
+def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
+    """Read an answer as the judge wrote it.
+
+    Args:
+        text (`str`): The answer.
+        criterion (`str`): `"modality"` or `"colloquialness"`.
+        is_cut (`bool`, *optional*, defaults to `False`): Whether it ended at the token limit.
+
+    Raises:
+        ValueError: It holds no verdict; the message says what is wrong, for the judge to mend.
+    """
+    return read_verdict(parse_json(text, is_cut=is_cut), criterion, text=text)
+
+
+def read_verdict(answer: Any, criterion: str, *, text: str = "") -> Verdict:
+    """Check a judge's JSON.
+
+    Args:
+        answer: The parsed JSON.
+        criterion (`str`): `"modality"` or `"colloquialness"`.
+        text (`str`, *optional*): The answer as it was written, to tell whether there was anything around the JSON.
+
+    Raises:
+        ValueError: It holds no verdict; the message says what is wrong, for the judge to mend.
+    """
+    if not isinstance(answer, dict) or not isinstance(answer.get("scores"), dict):
+        raise ValueError("the answer must be a JSON object with 'scores', 'overall_preference' and 'reason'.")
+    _check_keys(answer, _KEYS, "the answer", optional=("reason",))
+    repairs = ["text around the JSON"] if text and not _is_json(text) else []
+    by_dimension = answer["scores"]
+    if set(by_dimension) == set(VERSIONS):
+        by_dimension = _turn_round(by_dimension)
+        repairs.append("scores by version")
+    _check_keys(by_dimension, DIMENSIONS[criterion], "'scores'")
+    scores = {name: _read_scores(by_dimension[name], name, repairs) for name in DIMENSIONS[criterion]}
+    preference = _read_preference(answer["overall_preference"], repairs)
+    reason = answer.get("reason")
+    if not isinstance(reason, str):
+        repairs.append("no reason")
+    return Verdict(preference, scores, reason if isinstance(reason, str) else "", tuple(dict.fromkeys(repairs)))
+
+
+def is_refusal(text: str) -> bool:
+    """Return whether an answer that holds no verdict begins as models begin when they decline.
+
+    Example:
+        >>> is_refusal("I'm sorry, but I can't listen to audio."), is_refusal("Version A sounds better.")
+        (True, False)
+    """
+    return bool(_REFUSAL.match(text.strip()))
+
+
+def _check_keys(
+    found: Mapping[str, Any], required: tuple[str, ...], where: str, optional: tuple[str, ...] = ()
+) -> None:
+    if missing := [name for name in required if name not in found and name not in optional]:
+        raise ValueError(f"{where} lacks {missing}; it must have {list(required)}.")
+    if unknown := [name for name in found if name not in required]:
+        raise ValueError(f"{where} has {unknown}, which nobody asked for; it must have {list(required)} alone.")
+
+
+def _turn_round(by_version: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return scores by dimension that were given by version."""
+    if not all(isinstance(of_version, dict) for of_version in by_version.values()):
+        raise ValueError("'scores' must hold the dimensions, each with a score of A and one of B.")
+    names = dict.fromkeys(name for version in VERSIONS for name in by_version[version])
+    return {
+        name: {version: by_version[version][name] for version in VERSIONS if name in by_version[version]}
+        for name in names
+    }
+
+
+def _read_scores(by_version: Any, dimension: str, repairs: list[str]) -> tuple[int, int]:
+    if not isinstance(by_version, dict):
+        raise ValueError(f"{dimension!r} is {by_version!r}; it must hold a score of A and one of B.")
+    _check_keys(by_version, VERSIONS, f"{dimension!r}")
+    first, second = (_read_score(by_version[version], dimension, version, repairs) for version in VERSIONS)
+    return first, second
+
+
+def _read_score(value: Any, dimension: str, version: str, repairs: list[str]) -> int:
+    is_quoted = isinstance(value, str) and re.fullmatch(r"\s*\d+\s*", value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    score = int(value) if is_quoted or is_whole else value
+    if type(score) is not int or not 1 <= score <= 5:
+        raise ValueError(f"{dimension!r} of version {version} is {value!r}; it must be a whole number, 1 to 5.")
+    if type(value) is not int:
+        repairs.append("a score that was no whole number by its type")
+    return score
+
+
+def _read_preference(value: Any, repairs: list[str]) -> str:
+    match = _PREFERENCE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"'overall_preference' is {value!r}; it must be 'A' or 'B'.")
+    preference = match[1].upper()
+    if value != preference:
+        repairs.append("a preference in other words")
+    return preference
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True

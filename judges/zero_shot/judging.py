@@ -1,0 +1,176 @@
+"""Score pairs with a judge: one that compares two versions, or one that scores each side by itself.
+
+Both are what `pair_scores.score_pairs` calls for. What they were told and answered is appended to `answers.jsonl`, two
+lines a pair, before the pair's line is written to `scores.jsonl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...audio_sdiareward import SAMPLING_RATE
+from ...pairs import SIDES
+from ...records import JsonLines
+from ..recordings import GAP_S, join_turns
+from .backends import UNHEARD
+from .decisions import FAILED, Decision, decide
+from .questions import MAX_TURN_S, ORDERS, Backend, Question, criterion_of, heard_turns
+
+
+if TYPE_CHECKING:
+    import datasets
+
+    from ..wavreward.judge import Judgement, WavRewardJudge
+
+ANSWERS_FILE = "answers.jsonl"
+# A question and its answer, what WavReward was made for, are never left out.
+_MIN_TURNS = 2
+Labels = Sequence[Mapping[str, Any]]
+Scored = Iterator[tuple[int, dict[str, Any]]]
+
+
+class PairwiseJudge:
+    """Compare both sides of a pair in both orders; see `decisions`.
+
+    Args:
+        backend (`Backend`): Whom to ask.
+        folder (`Path`): The run's folder, where the answers are recorded.
+        max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
+    """
+
+    def __init__(self, backend: Backend, folder: Path, max_turn_s: float = MAX_TURN_S):
+        self.backend = backend
+        self.record = JsonLines(folder / ANSWERS_FILE)
+        self.max_turn_s = max_turn_s
+        self.audio_s = 0.0
+
+    def score_rows(
+        self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int], reasons: dict[int, str]
+    ) -> Scored:
+        """Yield each row that is decided; a pair whose audio cannot be read goes to `reasons`.
+
+        Raises:
+            EndpointError: Nobody can be asked at all; what has been answered is kept.
+        """
+        questions = [self._question(pairs, labels, row, order) for row in rows for order in ORDERS]
+        # Cuts off an unfinished line of a run that was killed.
+        self.record.read()
+        answers = self.backend.answer(questions)
+        for position, row in enumerate(rows):
+            asked = questions[len(ORDERS) * position : len(ORDERS) * (position + 1)]
+            found = {question.order: next(answers) for question in asked}
+            if unheard := [answer.problem for answer in found.values() if answer.status == "unheard"]:
+                reasons[row] = str(unheard[0])
+                continue
+            # Both answers are about the same audio, which is counted once, as a reward model's is.
+            self.audio_s += max(answer.audio_s for answer in found.values())
+            self.record.append([found[question.order].as_record(question) for question in asked])
+            yield row, decide(found).as_record()
+
+    def _question(self, pairs: datasets.Dataset, labels: Labels, row: int, order: str) -> Question:
+        label = labels[row]
+        return Question(label["pair_id"], order, criterion_of(label), lambda: pairs[row], self.max_turn_s)
+
+    def usage(self) -> dict[str, Any]:
+        """Return what the back end says of this session."""
+        return self.backend.usage()
+
+
+class PointwiseJudge:
+    """Score each side of a pair by itself with WavReward; the side with the higher score is the better one.
+
+    A side is played as one recording, its turns joined with silence between them. Where that would be more than the
+    judge hears, the dialogue's beginning is left out, turn by turn: the last answer is what is judged.
+
+    Args:
+        judge ([`WavRewardJudge`]): Trained or not.
+        folder (`Path`): The run's folder, where the answers are recorded.
+        options (`Mapping`): Of `WavRewardJudge.judge`. With `expected` a side's reward is the expected score, which
+            hardly ever ties; otherwise it is the score.
+        max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
+    """
+
+    def __init__(
+        self, judge: WavRewardJudge, folder: Path, options: Mapping[str, Any], max_turn_s: float = MAX_TURN_S
+    ):
+        self.judge = judge
+        self.record = JsonLines(folder / ANSWERS_FILE)
+        self.options = dict(options)
+        self.max_turn_s = max_turn_s
+        self.audio_s = 0.0
+
+    def score_rows(
+        self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int], reasons: dict[int, str]
+    ) -> Scored:
+        """Yield each row that is scored; a pair whose audio cannot be read goes to `reasons`."""
+        from tqdm import tqdm
+
+        self.record.read()
+        size = max(1, self.judge.thinker.batch_size // len(SIDES))
+        with tqdm(total=len(rows), desc="pairs") as progress:
+            for start in range(0, len(rows), size):
+                batch = rows[start : start + size]
+                for row, found in self._score_batch(pairs, batch, reasons):
+                    self.record.append([_record(labels[row], side, found[side]) for side in SIDES])
+                    yield row, _compare(found).as_record()
+                progress.update(len(batch))
+
+    def _score_batch(
+        self, pairs: datasets.Dataset, rows: Sequence[int], reasons: dict[int, str]
+    ) -> Iterator[tuple[int, dict[str, Judgement]]]:
+        recordings: dict[int, list[np.ndarray]] = {}
+        for row in rows:
+            pair = pairs[row]
+            try:
+                recordings[row] = [self._play(pair[side], side) for side in SIDES]
+            except UNHEARD as error:
+                reasons[row] = str(error)
+        both = [recording for sides in recordings.values() for recording in sides]
+        self.audio_s += sum(recording.size for recording in both) / SAMPLING_RATE
+        judgements = iter(self.judge.judge(both, **self.options) if both else ())
+        for row in recordings:
+            yield row, {side: next(judgements) for side in SIDES}
+
+    def _play(self, turns: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+        """Return one side as a recording of what the judge hears at most."""
+        limit = round(self.judge.thinker.processor.max_turn_s * SAMPLING_RATE)
+        clips = [turn["audio"] for turn in heard_turns(turns, name, self.max_turn_s)]
+        gap = round(GAP_S * SAMPLING_RATE)
+        while len(clips) > _MIN_TURNS and sum(clip.size + gap for clip in clips) - gap > limit:
+            clips.pop(0)
+        return join_turns(clips)[-limit:]
+
+    def usage(self) -> dict[str, Any]:
+        """Return nothing: the answers tell all that was spent."""
+        return {}
+
+
+def _compare(found: Mapping[str, Judgement]) -> Decision:
+    rewards = [_reward(found[side]) for side in SIDES]
+    if any(reward is None for reward in rewards):
+        return FAILED
+    return Decision(rewards[0], rewards[1], "tie" if rewards[0] == rewards[1] else "scores")
+
+
+def _reward(judgement: Judgement) -> float | None:
+    return judgement.score if judgement.expected_score is None else judgement.expected_score
+
+
+def _record(label: Mapping[str, Any], side: str, judgement: Judgement) -> dict[str, Any]:
+    """Return what a judge says of one side as a line of `answers.jsonl`."""
+    return {
+        "pair_id": label["pair_id"],
+        "side": side,
+        "answer": "\n\n".join(judgement.texts),
+        "score": judgement.score,
+        "expected_score": judgement.expected_score,
+        "scores": list(judgement.scores),
+        "follows_format": judgement.follows_format,
+        "num_replies": len(judgement.texts),
+        "prompt_tokens": 0,
+        "completion_tokens": judgement.num_tokens,
+    }

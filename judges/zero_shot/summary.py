@@ -1,0 +1,179 @@
+"""Say how a judge came to its decisions: position bias, order agreement, ties, answers of no use, tokens and cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...chat_settings import Spent
+from ...records import JsonLines
+from ...report.comparison import describe_share
+from ...reporting import groups_of
+from .backends import ReplayBackend
+from .decisions import RULES
+from .judging import ANSWERS_FILE
+from .questions import ORDERS, Answer, Question, criterion_of
+
+
+Labels = Sequence[Mapping[str, Any]]
+Scores = Mapping[str, Mapping[str, Any]]
+# By order, the answer about one pair.
+Both = Mapping[str, Answer]
+ALL = "all pairs"
+_MAX_PROBLEMS = 20
+_SESSION_COUNTS = ("calls", "cached", "retries", "reasks", "calls_without_usage")
+
+
+def describe_comparisons(labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the judge of a run that compared both sides of each pair.
+
+    Args:
+        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each scored pair.
+        scores (`Mapping`): The line of each in `scores.jsonl`, by `pair_id`.
+        folder (`Path`): The run's folder.
+        options (`Mapping`): `num_bootstrap` and `seed` of the intervals.
+
+    Returns:
+        `dict[str, Any]`: What `describe_spending` gives;
+        `answers`: counts of those that were `usable`, `refused`, `unusable` or `unanswered`, and of the usable ones
+        `repaired` and `contradictory` (the version with the lower scores was preferred);
+        `problems`: the first 20 answers of no use, and why;
+        `groups`: of all pairs and of each criterion `num_pairs`, `decided_by` (a count by rule) and some shares, each
+        with an interval: `position_bias` (of answers that prefer the version heard first, minus one half),
+        `order_agreement` (of pairs with two usable answers), `ties` (of all pairs), and `one_order` (accuracy of the
+        verdicts in one order alone: what a judge that is asked once would have got).
+    """
+    answers = _read_answers(labels, folder)
+    flat = [answer for both in answers.values() for answer in both.values()]
+    counts = Counter(answer.status for answer in flat)
+    verdicts = [answer.verdict for answer in flat if answer.verdict is not None]
+    return {
+        "kind": "pairwise",
+        **describe_spending([answer.spent for answer in flat], folder),
+        "answers": {
+            **{status: counts[status] for status in ("usable", "refused", "unusable", "unanswered")},
+            "repaired": sum(bool(verdict.repairs) for verdict in verdicts),
+            "contradictory": sum(verdict.is_contradictory for verdict in verdicts),
+        },
+        "problems": _problems(answers),
+        "groups": [_describe_group(name, rows, scores, answers, options) for name, rows in _groups(labels).items()],
+    }
+
+
+def describe_scores(labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe the judge of a run that scored each side by itself; the arguments are those of `describe_comparisons`.
+
+    Returns:
+        `dict[str, Any]`: What `describe_spending` gives; `answers`, counts of those that `follow_format` and of those
+        `without_score`; and `groups` with `num_pairs`, `decided_by` and `ties`.
+    """
+    wanted = {label["pair_id"] for label in labels}
+    lines = JsonLines(folder / ANSWERS_FILE).read()
+    records = {(line["pair_id"], line["side"]): line for line in lines if line["pair_id"] in wanted}.values()
+    spent = [Spent(line["num_replies"], line["prompt_tokens"], line["completion_tokens"]) for line in records]
+    return {
+        "kind": "pointwise",
+        **describe_spending(spent, folder),
+        "answers": {
+            "follow_format": sum(line["follows_format"] for line in records),
+            "without_score": sum(line["score"] is None for line in records),
+        },
+        "problems": [],
+        "groups": [_describe_decisions(name, rows, scores, options) for name, rows in _groups(labels).items()],
+    }
+
+
+def describe_spending(spent: Sequence[Spent], folder: Path) -> dict[str, Any]:
+    """Return what all answers cost together, whichever session paid, and what the sessions counted.
+
+    Args:
+        spent (`Sequence[Spent]`): Of each answer.
+        folder (`Path`): The run's folder.
+    """
+    total = Spent.total(spent)
+    sessions = JsonLines(folder / "sessions.jsonl").read()
+    counted = {name: sum(session[name] for session in sessions if name in session) for name in _SESSION_COUNTS}
+    return {
+        "num_answers": len(spent),
+        "num_replies": total.num_replies,
+        "prompt_tokens": total.prompt_tokens,
+        "completion_tokens": total.completion_tokens,
+        "sessions": counted if any("calls" in session for session in sessions) else None,
+    }
+
+
+def _read_answers(labels: Labels, folder: Path) -> dict[str, Both]:
+    """Return the answers of each pair by order, read as a replay would."""
+    questions = [Question(label["pair_id"], order, criterion_of(label), dict) for label in labels for order in ORDERS]
+    found: dict[str, dict[str, Answer]] = {}
+    for question, answer in zip(questions, ReplayBackend(folder / ANSWERS_FILE).answer(questions), strict=True):
+        found.setdefault(question.pair_id, {})[question.order] = answer
+    return dict(found)
+
+
+def _problems(answers: Mapping[str, Both]) -> list[dict[str, str | None]]:
+    found = [
+        {"pair_id": pair_id, "order": order, "status": answer.status, "problem": answer.problem}
+        for pair_id, both in answers.items()
+        for order, answer in both.items()
+        if answer.verdict is None
+    ]
+    return found[:_MAX_PROBLEMS]
+
+
+def _groups(labels: Labels) -> dict[str, Labels]:
+    """Return all pairs, and those of each criterion where there are several."""
+    by_criterion: dict[str, list[Mapping[str, Any]]] = {}
+    for label in labels:
+        by_criterion.setdefault(criterion_of(label), []).append(label)
+    return {ALL: labels, **(by_criterion if len(by_criterion) > 1 else {})}
+
+
+def _describe_decisions(name: str, labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+    decided_by = Counter(scores[label["pair_id"]]["decided_by"] for label in labels)
+    is_tie = [scores[label["pair_id"]]["decided_by"] == "tie" for label in labels]
+    return {
+        "criterion": name,
+        "num_pairs": len(labels),
+        "decided_by": {rule: decided_by[rule] for rule in RULES},
+        "ties": describe_share(is_tie, groups_of(labels), _strata(labels), **options),
+    }
+
+
+def _describe_group(
+    name: str, labels: Labels, scores: Scores, answers: Mapping[str, Both], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    usable = [(label, answers[label["pair_id"]]) for label in labels]
+    complete = [(label, both) for label, both in usable if all(answer.verdict for answer in both.values())]
+    each = [(label, order, answer) for label, both in usable for order, answer in both.items() if answer.verdict]
+    agree = [len({both[order].preferred_side(order) for order in ORDERS}) == 1 for _, both in complete]
+    return {
+        **_describe_decisions(name, labels, scores, options),
+        "position_bias": _position_bias(each, options),
+        "order_agreement": _share(agree, [label for label, _ in complete], options),
+        "one_order": {
+            order: _share([both[order].preferred_side(order) == "chosen" for _, both in usable], list(labels), options)
+            for order in ORDERS
+        },
+    }
+
+
+def _position_bias(
+    each: Sequence[tuple[Mapping[str, Any], str, Answer]], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return by how much the version heard first is preferred more often than half of the time."""
+    prefers_first = [answer.preferred_side(order) == ORDERS[order][0] for _, order, answer in each]
+    found = _share(prefers_first, [label for label, _, _ in each], options)
+    if found["share"] is None:
+        return {**found, "bias": None}
+    return {**found, "bias": found["share"] - 0.5, "interval": [bound - 0.5 for bound in found["interval"]]}
+
+
+def _share(values: Sequence[bool], labels: Labels, options: Mapping[str, Any]) -> dict[str, Any]:
+    return describe_share(values, groups_of(labels), _strata(labels), **options)
+
+
+def _strata(labels: Labels) -> list[str]:
+    return [label["subset"] for label in labels]
