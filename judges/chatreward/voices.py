@@ -90,7 +90,11 @@ class Cast:
     @property
     def engines(self) -> frozenset[str]:
         """Names of the engines that speak."""
-        return frozenset(voice.engine for voice in self.voices.values())
+        return frozenset(engine_name(voice) for voice in self.voices.values())
+
+    def without(self, engines: frozenset[str]) -> Cast:
+        """Return the cast without the voices of some engines."""
+        return replace(self, voices={r: v for r, v in self.voices.items() if engine_name(v) not in engines})
 
     def voice(self, attribute: str, category: str | None, gender: str) -> Voice | None:
         """Return the voice that can do a category, None if the cast has none.
@@ -103,7 +107,9 @@ class Cast:
         if category is None:
             return self.voices.get(gender)
         if attribute in self.instructed:
-            voice = self.voices[gender]
+            voice = self.voices.get(gender)
+            if voice is None:
+                return None
             said = INSTRUCTIONS[attribute].format(category=category)
             body = {**voice.options.get("extra_body", {}), "instructions": said}
             return replace(voice, options={**voice.options, "extra_body": body})
@@ -111,7 +117,15 @@ class Cast:
 
 
 CASTS: dict[str, Cast] = {
-    "neural": Cast("neural", {"female": Voice("hibari"), "male": Voice("piper")}),
+    "neural": Cast(
+        "neural",
+        {
+            "female": Voice("hibari"),
+            "male": Voice("piper"),
+            "english": Voice("hibari"),
+            "chinese": Voice(MANDARIN),
+        },
+    ),
     "flite": Cast(
         "flite",
         {
@@ -157,9 +171,14 @@ def endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast
 
 def missing_engines(cast: Cast) -> list[str]:
     """Return the engines of a cast that cannot be loaded here."""
-    found = {voice.engine: voice.options for voice in cast.voices.values()}
-    names = {engine.split()[0]: options for engine, options in found.items()}
-    return sorted(name for name, options in names.items() if not is_available(name, options or None))
+    found = {engine_name(voice): voice.options for voice in cast.voices.values()}
+    return sorted(name for name, options in found.items() if not is_available(name, options or None))
+
+
+def engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
+    """Return the version of every engine of some casts, by name."""
+    voices = {engine_name(voice): voice for cast in casts for voice in cast.voices.values()}
+    return {name: _load(voice).version for name, voice in sorted(voices.items())}
 
 
 def order_casts(casts: Sequence[Cast], seed: int, key: str) -> list[Cast]:
