@@ -358,6 +358,8 @@ def test_a_turn_that_cannot_be_heard_costs_its_pair_and_asks_nothing(run, data_f
     assert skipped["reason"].startswith("rejected, turn 1: cannot be decoded")
     assert len(server.requests) == 10
     assert read(out)["accuracies"]["model"]["num_pairs"]["overall_micro"] == 5
+    _, again = run("--judge", "replay", out="again", options=[f"path={out / 'answers.jsonl'}"])
+    assert read(again)["skipped"] == read(out)["skipped"]
 
 
 @pytest.mark.parametrize(

@@ -63,12 +63,12 @@ class PairwiseJudge:
         for position, row in enumerate(rows):
             asked = questions[len(ORDERS) * position : len(ORDERS) * (position + 1)]
             found = {question.order: next(answers) for question in asked}
+            self.record.append([found[question.order].as_record(question) for question in asked])
             if unheard := [answer.problem for answer in found.values() if answer.status == "unheard"]:
                 reasons[row] = str(unheard[0])
                 continue
             # Both answers are about the same audio, which is counted once, as a reward model's is.
             self.audio_s += max(answer.audio_s for answer in found.values())
-            self.record.append([found[question.order].as_record(question) for question in asked])
             yield row, decide(found).as_record()
 
     def _question(self, pairs: datasets.Dataset, labels: Labels, row: int, order: str) -> Question:
