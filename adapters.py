@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _ADAPTER_CONFIG = "adapter_config.json"
 # The text model only: the names of its projections occur in the audio tower too.
-_TARGETS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+TEXT_PROJECTIONS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 
 
 def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int) -> PeftModel:
@@ -28,7 +28,7 @@ def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int) -> PeftModel:
     from peft import LoraConfig, get_peft_model
 
     saved = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
-    adapters = LoraConfig(r=r, lora_alpha=alpha, target_modules=_TARGETS, modules_to_save=saved)
+    adapters = LoraConfig(r=r, lora_alpha=alpha, target_modules=TEXT_PROJECTIONS, modules_to_save=saved)
     return get_peft_model(model, adapters)
 
 

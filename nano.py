@@ -83,10 +83,10 @@ def build_nano(output_dir: str | Path, *, whisper: str | Path | None = None, see
         FileNotFoundError: `whisper` or the package's dialogue scripts are missing.
         ValueError: The CTranslate2 file has another version or dtype than the one known here.
     """
-    tokenizer = train_tokenizer(_training_texts())
+    tokenizer = train_tokenizer(training_texts())
     torch.manual_seed(seed)
     model = SDiaRewardModel(nano_config(tokenizer))
-    _load_audio_tower(model.model.audio_tower, whisper_encoder_weights(whisper))
+    load_audio_tower(model.model.audio_tower, whisper_encoder_weights(whisper))
     processor = SDiaRewardProcessor(
         WhisperFeatureExtractor(feature_size=80), tokenizer, max_turn_s=model.config.max_turn_s
     )
@@ -180,8 +180,12 @@ def train_tokenizer(texts: Iterator[str]) -> Qwen2Tokenizer:
     )
 
 
-def _load_audio_tower(audio_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Load everything of the tower that Whisper has; its projection and its two marker vectors stay random."""
+def load_audio_tower(audio_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Load everything of an audio tower that Whisper has; its projection and its two marker vectors stay random.
+
+    Raises:
+        ValueError: The weights are those of another model.
+    """
     loaded = audio_tower.load_state_dict(weights, strict=False)
     missing = [key for key in loaded.missing_keys if not key.startswith(("proj.", "audio_bos_eos_token."))]
     if missing or loaded.unexpected_keys:
@@ -290,7 +294,8 @@ def _installed_whisper() -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
 
 
-def _training_texts() -> Iterator[str]:
+def training_texts() -> Iterator[str]:
+    """Yield what the nano tokenizer is trained on: the package's prompts and dialogue scripts."""
     yield from DEFAULT_PROMPTS.values()
     with _SCRIPTS.open(encoding="utf-8") as lines:
         for line in lines:

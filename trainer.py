@@ -71,7 +71,7 @@ class SDiaRewardTrainer(RewardTrainer):
         if isinstance(bare, SDiaRewardModel):
             use_packed_forward(bare)
         self._last_log = (time.perf_counter(), 0.0)
-        self.add_callback(_EpochOfSampler(self))
+        self.add_callback(EpochOfSampler(self))
         if not args.disable_tqdm:
             self.remove_callback(ProgressCallback)
             self.add_callback(RewardProgressCallback)
@@ -189,7 +189,7 @@ def _require_supported(args: RewardConfig) -> None:
         )
 
 
-class _EpochOfSampler(TrainerCallback):
+class EpochOfSampler(TrainerCallback):
     """Tell the sampler the epoch; the library forgets to when it goes on in the middle of one."""
 
     def __init__(self, trainer: SDiaRewardTrainer):

@@ -12,7 +12,7 @@ from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return nano.train_tokenizer(nano._training_texts())
+    return nano.train_tokenizer(nano.training_texts())
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_the_audio_tower_computes_what_whispers_encoder_computes(nano_checkpoint
 
 
 def test_the_same_texts_give_the_same_tokenizer(tokenizer):
-    again = nano.train_tokenizer(nano._training_texts())
+    again = nano.train_tokenizer(nano.training_texts())
     digests = [hashlib.sha256(one.backend_tokenizer.to_str().encode()).hexdigest() for one in (tokenizer, again)]
     assert digests[0] == digests[1]
 

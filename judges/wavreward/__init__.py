@@ -1,1 +1,1 @@
-"""WavReward: a generative judge that reasons, scores an answer from 1 to 5, and is trained by reinforcement learning."""
+"""WavReward: a generative judge that reasons, scores an answer from 1 to 5, and is trained by reinforcement."""

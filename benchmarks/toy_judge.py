@@ -1,0 +1,292 @@
+"""Train a nano judge by GRPO on a task with three scores that anybody can check, from chance to nearly all right.
+
+    python -m benchmarks.toy_judge            # within 15 minutes on 2 cores
+
+Each clip is a real recording, made loud or soft and fast or slow. The score is 5 for loud and fast, 3 for one of the
+two, 1 for neither; a scenario is the same words three times, one clip a score. The judge first imitates answers whose
+scores are drawn at random: it then knows the form of an answer and nothing of the scores. From there on it learns by
+GRPO alone, with the rewards of WavReward, and is measured on clips of recordings that it has not heard.
+
+The result is `benchmarks/results/toy_judge.json`, with the curve (.png) made of it.
+
+Notable choices:
+
+- The words of the thoughts are the same in every answer: what is shown is that scores are learnt from rewards, not
+  that a model of this size reasons.
+- The audio tower, Whisper tiny.en's encoder, stays as it is; the text model begins at random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm.auto import tqdm
+from transformers import TrainerCallback
+
+from benchmarks.racing import describe_cpu
+from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.provenance import write_run
+
+
+if TYPE_CHECKING:
+    import datasets
+
+RESULT = Path(__file__).resolve().parent / "results" / "toy_judge.json"
+SCORES = (5, 3, 1)
+# Loud or soft, fast or slow, of each score; a 3 is one of two.
+_SETTINGS = {5: ((True, True),), 3: ((True, False), (False, True)), 1: ((False, False),)}
+_LEVELS_DB = {True: -20.0, False: -40.0}
+_TEMPOS = {True: 1.4, False: 0.7}
+_CLIP_S = (0.8, 1.8)
+_QUESTION = "Loud and fast is 5, one of the two is 3, neither is 1."
+_ANSWER = "<think>so</think><score>{}</score>"
+_MAX_TOKENS = 24
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=120, help="of GRPO")
+    parser.add_argument("--warm_up_steps", type=int, default=100, help="of imitation")
+    parser.add_argument("--learning_rate", type=float, default=5e-4)
+    parser.add_argument("--num_generations", type=int, default=8)
+    parser.add_argument("--scenarios_per_step", type=int, default=2)
+    parser.add_argument("--num_clips", type=int, default=120, help="recordings to train on")
+    parser.add_argument("--num_test_clips", type=int, default=60)
+    parser.add_argument("--accuracy", choices=("nonlinear", "exact"), default="nonlinear")
+    parser.add_argument("--eval_steps", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work-dir", type=Path, default=Path("runs/toy_judge"))
+    parser.add_argument("--output", type=Path, default=RESULT)
+    args = parser.parse_args(argv)
+    result = run(args)
+    args.output.parent.mkdir(parents=True, exist_ok=True)
+    write_run(args.output, arguments={**vars(args), "work_dir": None, "output": None}, cpu=describe_cpu(), **result)
+    draw_curve(result["curve"], args.output.with_suffix(".png"))
+    print(json.dumps(result["curve"][-1], indent=2))
+
+
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    """Make the clips, warm up, train, and return the curve with its times."""
+    start = time.perf_counter()
+    clips = list(short_clips())
+    groups = sorted({group for group, _ in clips})
+    order = np.random.default_rng(args.seed).permutation(len(groups))
+    held_out = {groups[index] for index in order[: len(groups) // 4]}
+    train = make_samples([clip for group, clip in clips if group not in held_out][: args.num_clips], args.seed)
+    test = make_samples([clip for group, clip in clips if group in held_out][: args.num_test_clips], args.seed + 1)
+    folder = warm_up(train, args)
+    warm_up_s = time.perf_counter() - start
+    curve = learn(folder, train, test, args)
+    sizes = {"num_train_samples": len(train), "num_test_samples": len(test), "num_test_recordings": len(held_out)}
+    return {**sizes, "warm_up_s": warm_up_s, "total_s": time.perf_counter() - start, "curve": curve}
+
+
+def warm_up(samples: datasets.Dataset, args: argparse.Namespace) -> Path:
+    """Teach a new nano judge the form of an answer, with scores drawn at random, and return its folder."""
+    from trl import SFTConfig
+
+    from sdiareward.judges.nano_judge import build_nano_judge
+    from sdiareward.judges.wavreward.settings import JudgeArguments, load_judge_to_train, run_training
+    from sdiareward.judges.wavreward.train_sft import make_trainer
+    from sdiareward.judges.wavreward.training_rows import target_rows
+
+    folder = args.work_dir / "warm_up"
+    generator = np.random.default_rng(args.seed)
+    targets = [_ANSWER.format(score) for score in generator.choice(SCORES, len(samples))]
+    start = str(build_nano_judge(args.work_dir / "init", seed=args.seed))
+    judge = JudgeArguments(start, "clips of the benchmark", freeze_audio_tower=True)
+    training = SFTConfig(
+        str(folder), per_device_train_batch_size=12, max_steps=args.warm_up_steps, learning_rate=1e-3, **_options(args)
+    )
+    model, processor, _ = load_judge_to_train(judge, training)
+    rows = target_rows(samples.add_column("target", targets), ask, reasoning=True)
+    return run_training(make_trainer(model, processor, rows, training), processor, judge, training)
+
+
+def learn(
+    folder: Path, train: datasets.Dataset, test: datasets.Dataset, args: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """Train by GRPO and return the accuracy on the held-out clips after so many steps."""
+    from trl import GRPOConfig
+
+    from sdiareward.judges.wavreward.rewards import reward_functions
+    from sdiareward.judges.wavreward.settings import GRPOArguments, load_judge_to_train, run_training
+    from sdiareward.judges.wavreward.training_rows import prompt_rows
+    from sdiareward.judges.wavreward.wavreward_trainer import WavRewardTrainer
+
+    judge = GRPOArguments(
+        str(folder), "clips of the benchmark", freeze_audio_tower=True, accuracy_reward=args.accuracy
+    )
+    training = GRPOConfig(
+        str(args.work_dir / "grpo"),
+        per_device_train_batch_size=len(SCORES) * args.num_generations,
+        gradient_accumulation_steps=args.scenarios_per_step,
+        num_generations=args.num_generations,
+        max_completion_length=_MAX_TOKENS,
+        max_steps=args.steps,
+        learning_rate=args.learning_rate,
+        loss_type="grpo",
+        use_bias_correction_kl=False,
+        beta=0.01,
+        **_options(args),
+    )
+    model, processor, _ = load_judge_to_train(judge, training)
+    curve = Curve(model, processor, test, args.eval_steps)
+    trainer = WavRewardTrainer(
+        model,
+        reward_functions(accuracy=args.accuracy),
+        training,
+        scenario_ids=train["scenario_id"],
+        processing_class=processor,
+        train_dataset=prompt_rows(train, ask),
+        callbacks=[curve],
+    )
+    run_training(trainer, processor, judge, training)
+    return curve.points
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "lr_scheduler_type": "constant_with_warmup",
+        "warmup_steps": 10,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_steps": args.eval_steps,
+        "seed": args.seed,
+    }
+
+
+class Curve(TrainerCallback):
+    """Measure a judge on held-out clips while it is trained.
+
+    Args:
+        model (`Qwen2_5OmniThinkerForConditionalGeneration`): The judge that is trained.
+        processor (`ThinkerProcessor`): Its processor.
+        samples (`datasets.Dataset`): Held-out clips with `audio` and `score`.
+        every_steps (`int`): How often.
+    """
+
+    def __init__(self, model: Any, processor: Any, samples: datasets.Dataset, every_steps: int):
+        self.model, self.processor, self.samples, self.every_steps = model, processor, samples, every_steps
+        self.points: list[dict[str, Any]] = []
+        self.start = time.perf_counter()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure what the warm start knows."""
+        self._measure(0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Measure after every so many steps."""
+        if state.global_step % self.every_steps == 0 or state.global_step == state.max_steps:
+            self._measure(state.global_step)
+
+    def _measure(self, step: int) -> None:
+        from sdiareward.judges.thinker import Thinker
+        from sdiareward.judges.wavreward.answers import follows_format, parse_score
+
+        seconds = time.perf_counter() - self.start
+        thinker = Thinker(self.model, self.processor, batch_size=30)
+        answers = thinker.generate([ask(audio) for audio in self.samples["audio"]], max_new_tokens=_MAX_TOKENS)
+        texts = [found[0].text for found in answers]
+        self.model.train()
+        right = [parse_score(text) == score for text, score in zip(texts, self.samples["score"], strict=True)]
+        form = sum(map(follows_format, texts)) / len(texts)
+        self.points.append({"step": step, "seconds": seconds, "accuracy": sum(right) / len(right), "format": form})
+        tqdm.write(json.dumps(self.points[-1]))
+
+
+def draw_curve(curve: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw accuracy against steps."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.5), layout="constrained")
+    axes = figure.add_subplot(xlabel="GRPO steps", ylabel="accuracy on held-out recordings", ylim=(0, 1.02))
+    axes.plot([point["step"] for point in curve], [point["accuracy"] for point in curve], marker="o", color="black")
+    axes.axhline(1 / len(SCORES), linestyle="--", color="gray")
+    axes.annotate("chance", (0, 1 / len(SCORES)), xytext=(2, 3), textcoords="offset points", color="gray")
+    figure.savefig(path, dpi=150)
+
+
+def ask(recording: Any) -> list[dict[str, Any]]:
+    """Return the messages that ask for the score of a clip."""
+    content = [{"type": "audio", "audio": recording}, {"type": "text", "text": _QUESTION}]
+    return [{"role": "user", "content": content}]
+
+
+def short_clips() -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the group and the samples of the bundled recordings' turns of one or two seconds."""
+    from sdiareward.audio_sdiareward import read_audio
+    from sdiareward.dataset_builder.schema import Episode
+    from sdiareward.dataset_builder.sources import sample
+
+    for episode in sample.episodes():
+        if not isinstance(episode, Episode) or episode.source != "amazon_queen":
+            continue
+        for turn in episode.turns:
+            part = turn.parts[0]
+            # The sample's parts all have an end.
+            end_s = float(part.end_s or 0.0)
+            if len(turn.parts) == 1 and _CLIP_S[0] <= end_s - part.start_s <= _CLIP_S[1]:
+                whole = read_audio(part.audio)
+                yield episode.group, whole[round(part.start_s * SAMPLING_RATE) : round(end_s * SAMPLING_RATE)]
+
+
+def make_samples(clips: Sequence[np.ndarray], seed: int) -> datasets.Dataset:
+    """Return a scenario of three samples a clip: `audio`, `score`, `sample_id` and `scenario_id`."""
+    import datasets
+
+    from sdiareward.dataset_builder.channel import encode
+
+    generator = np.random.default_rng(seed)
+    rows = []
+    for number, clip in enumerate(clips):
+        for score in SCORES:
+            is_loud, is_fast = _SETTINGS[score][generator.integers(len(_SETTINGS[score]))]
+            recording = at_level(change_tempo(clip, _TEMPOS[is_fast]), _LEVELS_DB[is_loud] + generator.uniform(-3, 3))
+            audio = {"bytes": encode(recording, SAMPLING_RATE, "WAV", "PCM_16", None), "path": None}
+            row = {"sample_id": f"{number}-{score}", "scenario_id": str(number), "score": score, "audio": audio}
+            rows.append(row)
+    return datasets.Dataset.from_list(rows)
+
+
+def change_tempo(clip: np.ndarray, tempo: float) -> np.ndarray:
+    """Return a clip faster (above 1) or slower at the same pitch, by FFmpeg's `atempo`."""
+    import av
+
+    graph = av.filter.Graph()
+    time_base = Fraction(1, SAMPLING_RATE)
+    source = graph.add_abuffer(sample_rate=SAMPLING_RATE, format="flt", layout="mono", time_base=time_base)
+    nodes = [source, graph.add("atempo", str(tempo)), graph.add("abuffersink")]
+    graph.link_nodes(*nodes).configure()
+    frame = av.AudioFrame.from_ndarray(clip[None].astype(np.float32), format="flt", layout="mono")
+    frame.sample_rate = SAMPLING_RATE
+    source.push(frame)
+    source.push(None)
+    parts = []
+    while True:
+        try:
+            pulled: Any = nodes[-1].pull()
+            parts.append(pulled.to_ndarray()[0])
+        except (av.BlockingIOError, av.EOFError):
+            return np.concatenate(parts)
+
+
+def at_level(clip: np.ndarray, level_db: float) -> np.ndarray:
+    """Return a clip whose root mean square is `level_db` below full scale."""
+    rms = float(np.sqrt(np.mean(clip.astype(np.float64) ** 2)))
+    return np.clip(clip * (10 ** (level_db / 20) / max(rms, 1e-6)), -1, 1).astype(np.float32)
+
+
+if __name__ == "__main__":
+    main()

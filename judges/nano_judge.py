@@ -1,0 +1,90 @@
+"""Build the untrained nano judge: `transformers`' own thinker at the size of the nano model.
+
+Run as `python -m sdiareward.judges.nano_judge OUTPUT_DIR`.
+
+The audio tower is Whisper tiny.en's encoder, the text model is random: until it is trained it writes gibberish. The
+vision tower, which no judge looks with, is as small as the class allows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    GenerationConfig,
+    Qwen2_5OmniThinkerConfig,
+    Qwen2_5OmniThinkerForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
+
+from ..configuration_sdiareward import SDiaRewardConfig
+from ..nano import load_audio_tower, nano_config, train_tokenizer, training_texts, whisper_encoder_weights
+from .thinker import MAX_RECORDING_S, ThinkerProcessor
+
+
+_NO_VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 1, "fullatt_block_indexes": [0]}
+
+
+def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = None, seed: int = 0) -> Path:
+    """Write the untrained nano judge and its processor.
+
+    Args:
+        output_dir (`str` or `Path`): Folder of the checkpoint.
+        whisper (`str` or `Path`, *optional*): Where Whisper tiny.en is, as in [`nano.build_nano`].
+        seed (`int`, *optional*, defaults to 0): Seed of the random tensors.
+
+    Returns:
+        `Path`: `output_dir`.
+
+    Raises:
+        FileNotFoundError: `whisper` or the package's dialogue scripts are missing.
+    """
+    tokenizer = train_tokenizer(training_texts())
+    torch.manual_seed(seed)
+    model = Qwen2_5OmniThinkerForConditionalGeneration(thinker_config(nano_config(tokenizer), tokenizer))
+    load_audio_tower(model.model.audio_tower, whisper_encoder_weights(whisper))
+    model.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"), pad_token_id=tokenizer.pad_token_id
+    )
+    model.save_pretrained(output_dir)
+    processor = ThinkerProcessor(WhisperFeatureExtractor(feature_size=80), tokenizer, max_turn_s=MAX_RECORDING_S)
+    processor.save_pretrained(output_dir)
+    return Path(output_dir)
+
+
+def thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5OmniThinkerConfig:
+    """Return the configuration of a thinker with the towers and tokens of a reward model, and hardly any vision.
+
+    Args:
+        reward ([`SDiaRewardConfig`]): Of the reward model.
+        tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
+    """
+    names = ("audio_token_id", "image_token_id", "video_token_id", "audio_start_token_id", "audio_end_token_id")
+    return Qwen2_5OmniThinkerConfig(
+        audio_config=reward.audio_config.to_dict(),
+        vision_config={**_NO_VISION, "out_hidden_size": reward.text_config.hidden_size},
+        text_config=reward.text_config.to_dict(),
+        user_token_id=reward.user_token_id,
+        # No field of the class, and yet looked for when positions are counted.
+        vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_bos|>"),
+        **{name: getattr(reward, name) for name in names},
+    )
+
+
+def main() -> None:
+    """Build the nano judge from the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m sdiareward.judges.nano_judge", description="Build the untrained nano judge."
+    )
+    parser.add_argument("output_dir", type=Path)
+    parser.add_argument("--whisper", help="folder or Hub id of Whisper tiny.en")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    build_nano_judge(args.output_dir, whisper=args.whisper, seed=args.seed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Ask the thinker of Qwen2.5-Omni, an audio language model, for text: what every local judge is made of.
+
+Notable choices:
+
+- Inputs are made by `SDiaRewardProcessor.prepare`, the function that makes those of the reward model.
+- Rows are padded on the left, longest first, so that batches hold conversations of like length.
+- A placeholder of audio, image or video is never sampled: the model would look for a recording that is not there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+from transformers import BatchFeature, Qwen2_5OmniThinkerForConditionalGeneration
+
+from ..layouts_sdiareward import HUB_KWARGS
+from ..processing_sdiareward import SDiaRewardProcessor
+from .repeated_clips import encode_each_clip_once
+
+
+Conversation = Sequence[Mapping[str, Any]]
+# An answer is judged whole: ChatReward's dialogues take up to 35 s (section 3.2.2), recorded ones longer.
+MAX_RECORDING_S = 60.0
+ASSISTANT = "<|im_start|>assistant\n"
+_CONTROL_TOKENS = ("<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>")
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Hold one answer.
+
+    Args:
+        text (`str`): The answer without control tokens.
+        num_tokens (`int`): Its length, the token that ends it included.
+        seconds (`float`): Time of its batch, divided by the answers in it.
+    """
+
+    text: str
+    num_tokens: int
+    seconds: float
+
+
+class ThinkerProcessor(SDiaRewardProcessor):
+    """Turn conversations that the assistant is to answer into token ids and mel features.
+
+    Args: As [`SDiaRewardProcessor`]; `max_turn_s` is 60 by default.
+    """
+
+    # Not one of the files that travel with a reward model.
+    _auto_class = None
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> ThinkerProcessor:
+        """Load what `save_pretrained` wrote, or build one from a Qwen2.5-Omni checkpoint, folder or Hub id."""
+        hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
+        saved, _ = cls.get_processor_dict(pretrained_model_name_or_path, **hub_kwargs)
+        if saved.get("processor_class") == cls.__name__:
+            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        return cls.from_backbone(pretrained_model_name_or_path, **{"max_turn_s": MAX_RECORDING_S, **kwargs})
+
+    def apply_chat_template(  # type: ignore[override]
+        self,
+        conversation: Conversation | Sequence[Conversation],
+        chat_template: None = None,
+        add_generation_prompt: bool = False,
+        padding: bool = False,
+        tools: None = None,
+        tokenize: bool = True,
+        return_dict: bool = True,
+    ) -> BatchFeature:
+        """Prepare one conversation or several, as trainers ask a multimodal processor to.
+
+        Args:
+            conversation (`list[dict]` or `list[list[dict]]`): Messages as `SDiaRewardProcessor` takes them.
+            chat_template (`None`): The template is ChatML, Qwen2.5-Omni's; no other can be given.
+            add_generation_prompt (`bool`, *optional*, defaults to `False`): Begin the assistant's answer.
+            padding (`bool`, *optional*, defaults to `False`): Pad on the left and return tensors instead of lists.
+            tools (`None`): There are none.
+            tokenize (`bool`): True.
+            return_dict (`bool`): True.
+
+        Returns:
+            [`BatchFeature`] with `input_ids` and `attention_mask`, and, if there is audio, `input_features` and
+            `feature_attention_mask` of all recordings in order.
+
+        Raises:
+            ValueError: Something was asked for that is not there, or a conversation is empty.
+            AudioError: A recording cannot be used.
+        """
+        if chat_template is not None or tools or not (tokenize and return_dict):
+            raise ValueError("conversations are rendered as ChatML to token ids, without tools; leave the rest out.")
+        conversations = [conversation] if isinstance(conversation[0], Mapping) else conversation
+        prepared = [self.prepare(each) for each in conversations]
+        begin = np.array(self.encode_text(ASSISTANT if add_generation_prompt else ""), dtype=np.int64)
+        rows = [np.concatenate([each.input_ids, begin]) for each in prepared]
+        batch: dict[str, Any] = self.pad(rows, padding_side="left") if padding else _unpadded(rows)
+        clips = [clip for each in prepared for clip in each.clips]
+        if clips:
+            features, mask = self.log_mel(clips)
+            batch["input_features"], batch["feature_attention_mask"] = torch.tensor(features), torch.tensor(mask)
+        return BatchFeature(batch)
+
+    def with_prompt(self, dialogue: Conversation, criterion: str = "joint") -> list[Mapping[str, Any]]:
+        """Return the messages as they are: a judge is told its task in them."""
+        if not dialogue:
+            raise ValueError("a conversation has no messages; give at least one.")
+        return list(dialogue)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Return the token ids of a text that may hold control tokens."""
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def control_token_ids(self) -> list[int]:
+        """Return the ids of the placeholders, which are never part of an answer."""
+        vocabulary = self.tokenizer.get_vocab()
+        return [vocabulary[token] for token in _CONTROL_TOKENS if token in vocabulary]
+
+
+def _unpadded(rows: Sequence[np.ndarray]) -> dict[str, list[list[int]]]:
+    return {"input_ids": [row.tolist() for row in rows], "attention_mask": [[1] * row.size for row in rows]}
+
+
+class Thinker:
+    """Answer conversations with audio.
+
+    Args:
+        model (`Qwen2_5OmniThinkerForConditionalGeneration`): The model.
+        processor (`ThinkerProcessor`): Processor that belongs to it.
+        batch_size (`int`, *optional*, defaults to 8): Answers written at once.
+    """
+
+    def __init__(
+        self, model: Qwen2_5OmniThinkerForConditionalGeneration, processor: ThinkerProcessor, batch_size: int = 8
+    ):
+        self.model = model.eval()
+        self.processor = processor
+        self.batch_size = batch_size
+
+    @classmethod
+    def from_pretrained(
+        cls, path: str | Path, *, dtype: str | None = None, device: str | None = None, batch_size: int = 8
+    ) -> Thinker:
+        """Load a thinker: a folder, or a Hub id such as `Qwen/Qwen2.5-Omni-7B`, whose thinker alone is read.
+
+        Args:
+            path (`str` or `Path`): Folder or Hub id; a folder of adapters loads what they were trained on, too.
+            dtype (`str`, *optional*): Such as `"bfloat16"`; by default the checkpoint's.
+            device (`str`, *optional*): Such as `"cuda:0"`; by default an accelerator if there is one.
+            batch_size (`int`, *optional*, defaults to 8): Answers written at once.
+        """
+        model = load_thinker_model(path, dtype=dtype)
+        if device is None:
+            device = str(torch.accelerator.current_accelerator()) if torch.accelerator.is_available() else "cpu"
+        torch.nn.Module.to(model, device)
+        return cls(model, ThinkerProcessor.from_pretrained(path), batch_size)
+
+    def generate(
+        self,
+        conversations: Sequence[Conversation],
+        *,
+        max_new_tokens: int = 512,
+        temperature: float = 0.0,
+        num_return_sequences: int = 1,
+        seed: int = 0,
+        progress: bool = False,
+        min_new_tokens: int | None = None,
+    ) -> list[list[Generation]]:
+        """Answer each conversation, once or several times.
+
+        Args:
+            conversations (`list[list[dict]]`): Messages, the last one the user's.
+            max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
+            temperature (`float`, *optional*, defaults to 0.0): 0 takes the likeliest token each time.
+            num_return_sequences (`int`, *optional*, defaults to 1): Answers to each conversation; more than one need a
+                temperature.
+            seed (`int`, *optional*, defaults to 0): Of the sampling; the caller's generator is left as it was.
+            progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            min_new_tokens (`int`, *optional*): Shortest answer, to measure speed at a fixed length.
+
+        Returns:
+            `list[list[Generation]]`: The answers to each conversation, in order.
+
+        Raises:
+            ValueError: Several answers were asked for without a temperature, or a number is out of its range.
+            AudioError: A recording cannot be used.
+        """
+        options = self._options(max_new_tokens, temperature, num_return_sequences, min_new_tokens)
+        lengths = [self.processor.num_tokens(conversation) for conversation in conversations]
+        order = sorted(range(len(conversations)), key=lambda index: -lengths[index])
+        rows = [index for index in order for _ in range(num_return_sequences)]
+        answers: list[list[Generation]] = [[] for _ in conversations]
+        devices = [self.model.device] if self.model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=devices), tqdm(total=len(rows), disable=not progress) as bar:
+            torch.manual_seed(seed)
+            for start in range(0, len(rows), self.batch_size):
+                batch = rows[start : start + self.batch_size]
+                for index, answer in zip(batch, self._answer([conversations[i] for i in batch], options), strict=True):
+                    answers[index].append(answer)
+                bar.update(len(batch))
+        return answers
+
+    def _options(
+        self, max_new_tokens: int, temperature: float, num_return_sequences: int, min_new_tokens: int | None
+    ) -> dict[str, Any]:
+        if num_return_sequences > 1 and temperature == 0:
+            raise ValueError(
+                f"{num_return_sequences} answers at temperature 0 would be the same; give a temperature, such as 1."
+            )
+        if max_new_tokens < 1 or temperature < 0 or num_return_sequences < 1:
+            raise ValueError("max_new_tokens and num_return_sequences must be at least 1, temperature at least 0.")
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+        tokenizer = self.processor.tokenizer
+        return {
+            "max_new_tokens": max_new_tokens,
+            "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
+            "pad_token_id": tokenizer.pad_token_id,
+            "suppress_tokens": self.processor.control_token_ids(),
+            **({} if min_new_tokens is None else {"min_new_tokens": min_new_tokens}),
+            **(sampling if temperature else {"do_sample": False}),
+        }
+
+    @torch.inference_mode()
+    def _answer(self, conversations: Sequence[Conversation], options: Mapping[str, Any]) -> list[Generation]:
+        start = time.perf_counter()
+        inputs = self.prepare(conversations)
+        ids = self.model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
+        texts = self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
+        lengths = _lengths(ids, options["eos_token_id"])
+        seconds = (time.perf_counter() - start) / len(conversations)
+        return [Generation(text, length, seconds) for text, length in zip(texts, lengths, strict=True)]
+
+    def prepare(self, conversations: Sequence[Conversation], answers: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return the model's inputs on its device, padded on the left.
+
+        Args:
+            conversations (`list[list[dict]]`): Messages, the last one the user's.
+            answers (`list[str]`, *optional*): How each answer begins.
+        """
+        batch = self.processor.apply_chat_template(conversations, add_generation_prompt=True)
+        begun = [self.processor.encode_text(answer) for answer in answers or [""] * len(conversations)]
+        rows = [np.array(ids + more) for ids, more in zip(batch["input_ids"], begun, strict=True)]
+        inputs = {**batch, **self.processor.pad(rows, padding_side="left")}
+        if "input_features" in inputs:
+            inputs["input_features"] = inputs["input_features"].to(self.model.dtype)
+        return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
+
+    @torch.inference_mode()
+    def next_token_probabilities(
+        self, conversations: Sequence[Conversation], answers: Sequence[str], tokens: Sequence[str]
+    ) -> torch.Tensor:
+        """Return how likely each of some tokens comes next, among these tokens alone.
+
+        Args:
+            conversations (`list[list[dict]]`): Messages, the last one the user's.
+            answers (`list[str]`): What the assistant has said so far, of each conversation.
+            tokens (`list[str]`): Texts that are one token each.
+
+        Returns:
+            `torch.Tensor` of shape `(num_conversations, num_tokens)`, float32, on the CPU; each row sums to 1.
+
+        Raises:
+            ValueError: A text is not one token.
+        """
+        encoded = [self.processor.encode_text(token) for token in tokens]
+        for token, ids in zip(tokens, encoded, strict=True):
+            if len(ids) != 1:
+                raise ValueError(f"{token!r} is {len(ids)} tokens of this tokenizer; it must be one.")
+        found = []
+        for start in range(0, len(conversations), self.batch_size):
+            part = slice(start, start + self.batch_size)
+            hidden_states = self.model.model(**self.prepare(conversations[part], answers[part])).last_hidden_state
+            logits = self.model.lm_head(hidden_states[:, -1])[:, [ids[0] for ids in encoded]]
+            found.append(logits.float().softmax(dim=-1).cpu())
+        return torch.cat(found)
+
+
+def load_thinker_model(path: str | Path, *, dtype: str | None = None) -> Qwen2_5OmniThinkerForConditionalGeneration:
+    """Load the thinker of a checkpoint; adapters are merged into what they were trained on.
+
+    Args:
+        path (`str` or `Path`): Folder or Hub id.
+        dtype (`str`, *optional*): By default the checkpoint's.
+    """
+    adapters = (Path(path) / "adapter_config.json").is_file()
+    base = _base_of_adapters(path) if adapters else path
+    model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(base, dtype=dtype or "auto")
+    if adapters:
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, str(path)).merge_and_unload()
+    encode_each_clip_once(model.model.audio_tower)
+    return model
+
+
+def _base_of_adapters(path: str | Path) -> str:
+    from peft import PeftConfig
+
+    return str(PeftConfig.from_pretrained(str(path)).base_model_name_or_path)
+
+
+def _lengths(ids: torch.Tensor, eos_token_id: int) -> list[int]:
+    """Return the number of tokens of each row up to and with its first end token."""
+    is_end = ids == eos_token_id
+    first = torch.where(is_end.any(dim=1), is_end.int().argmax(dim=1) + 1, ids.shape[1])
+    return [int(length) for length in first]

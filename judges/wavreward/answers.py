@@ -1,0 +1,69 @@
+"""Read what a judge wrote: `<think>...</think><score>n</score>`, or what comes near it."""
+
+from __future__ import annotations
+
+import re
+
+
+SCORES = (1, 2, 3, 4, 5)
+_FORMATS = {
+    True: re.compile(r"\s*<think>(?P<thoughts>.*?)</think>\s*<score>\s*[1-5]\s*</score>\s*", re.DOTALL),
+    False: re.compile(r"\s*<score>\s*[1-5]\s*</score>\s*"),
+}
+_NUMBER = r"(?P<score>\d+(?:\.\d+)?)"
+# From what is asked for to what models write instead; the last occurrence of the first that is found counts.
+_SCORE_FORMS = tuple(
+    re.compile(form, re.IGNORECASE)
+    for form in (
+        rf"<score>\s*{_NUMBER}\s*(?:/\s*5\s*)?(?:</score>|$|\s)",
+        rf"\b(?:score|rating)\b[\"'*]*\s*(?:[:=]|is|of)?\s*[\"'*]*\s*{_NUMBER}(?:\s*/\s*5)?\b",
+        rf"{_NUMBER}\s*/\s*5\b",
+        rf"^\s*{_NUMBER}\s*\.?\s*$",
+    )
+)
+
+
+def parse_score(text: str) -> int | None:
+    """Return the score of an answer, `None` where none can be told.
+
+    What stands in the thoughts does not count, where they end. A number that is no whole number from 1 to 5 is no
+    score: a judge that says 7 has not understood the scale.
+
+    Args:
+        text (`str`): What the judge wrote.
+
+    Example:
+        >>> parse_score("<think>It fits.</think><score>5</score>")
+        5
+        >>> parse_score("Score: 4/5")
+        4
+    """
+    verdict = text.rpartition("</think>")[2]
+    for form in _SCORE_FORMS:
+        if found := list(form.finditer(verdict)):
+            number = float(found[-1]["score"])
+            return int(number) if number in SCORES else None
+    return None
+
+
+def follows_format(text: str, reasoning: bool = True) -> bool:
+    """Tell whether an answer has exactly the form that was asked for, with thoughts that are not empty.
+
+    Args:
+        text (`str`): What the judge wrote.
+        reasoning (`bool`, *optional*, defaults to `True`): Whether thoughts were asked for.
+    """
+    match = _FORMATS[reasoning].fullmatch(text)
+    if match is None:
+        return False
+    if not reasoning:
+        return True
+    thoughts = match["thoughts"]
+    return bool(thoughts.strip()) and "<score>" not in thoughts and "<think>" not in thoughts
+
+
+def parse_thoughts(text: str) -> str:
+    """Return the thoughts of an answer; all that stands before the score where they are not marked."""
+    if match := re.search(r"<think>(.*?)(?:</think>|$)", text, re.DOTALL):
+        return match[1].strip()
+    return text.partition("<score>")[0].strip()

@@ -1,0 +1,102 @@
+"""GRPO for models that hear: `trl.GRPOTrainer` with recordings in its prompts, and nothing of WavReward in it.
+
+TRL carries images through a GRPO step, but not audio. Three things are missing, and added here: recordings reach the
+forward passes that score tokens, they stay beside their rows when a generated batch is shuffled and cut into steps,
+and a prompt that is repeated for its group is read once. All else is TRL's.
+
+A prompt is a list of messages whose content is a list of `{"type": "text", "text"}` and `{"type": "audio", "audio"}`
+items; the processor's `apply_chat_template` makes `input_features` and `feature_attention_mask` of the latter, one row
+a recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from trl import GRPOConfig, GRPOTrainer
+
+
+# One entry a row: the features of its recordings, and their masks.
+_FIELDS = ("input_features", "feature_attention_mask")
+
+
+class AudioGRPOTrainer(GRPOTrainer):
+    """Train an audio language model with group-relative policy optimization.
+
+    Args: As `trl.GRPOTrainer`. `processing_class` is needed; control tokens that stand for recordings are never
+    sampled where the processor names them (`control_token_ids`).
+
+    Raises:
+        ValueError: Generation was to happen where recordings cannot be sent to: vLLM or continuous batching.
+    """
+
+    def __init__(self, model: Any, reward_funcs: Any, args: GRPOConfig, *, processing_class: Any, **kwargs: Any):
+        if args.use_vllm or args.use_transformers_continuous_batching:
+            raise ValueError(
+                "use_vllm and use_transformers_continuous_batching take no recordings in TRL; leave both off."
+            )
+        suppressed = getattr(processing_class, "control_token_ids", list)()
+        args.generation_kwargs = {"suppress_tokens": suppressed or None, **(args.generation_kwargs or {})}
+        self._audio: dict[str, list[torch.Tensor]] = {}
+        super().__init__(model, reward_funcs, args, processing_class=processing_class, **kwargs)
+
+    def _tokenize_prompts(self, prompts: list[Any]) -> tuple[Any, Any, dict[str, Any]]:
+        """Read each prompt once, however often it is repeated, and keep its recordings for the passes that follow."""
+        firsts = [index for index, prompt in enumerate(prompts) if not index or prompt != prompts[index - 1]]
+        prompt_ids, images, fields = super()._tokenize_prompts([prompts[index] for index in firsts])
+        sizes = [after - first for first, after in zip(firsts, [*firsts[1:], len(prompts)], strict=True)]
+        rows = [row for row, size in enumerate(sizes) for _ in range(size)]
+        counts = [_num_recordings(prompts[index]) for index in firsts]
+        by_prompt = {name: fields[name].split(counts) for name in _FIELDS if name in fields}
+        device = self.accelerator.device
+        self._audio = {name: [parts[row].to(device) for row in rows] for name, parts in by_prompt.items()}
+        return [prompt_ids[row] for row in rows], images, {**fields, **_joined(self._audio)}
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return TRL's batch and, beside it, the recordings of each row; lists are shuffled and cut with the rest."""
+        batch = super()._generate_and_score_completions(inputs)
+        return {**batch, **self._audio}
+
+    def _compute_loss(self, model: Any, inputs: Mapping[str, Any]) -> torch.Tensor:
+        self._audio = {name: inputs[name] for name in _FIELDS if name in inputs}
+        return super()._compute_loss(model, inputs)
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """Score the tokens part by part, as TRL does, with the recordings of each part."""
+        size = batch_size or len(input_ids)
+        found = []
+        for start in range(0, len(input_ids), size):
+            part = slice(start, start + size)
+            audio = _joined({name: rows[part] for name, rows in self._audio.items()})
+            found.append(
+                super()._get_per_token_logps_and_entropies(
+                    partial(model, **audio), input_ids[part], attention_mask[part], logits_to_keep, **kwargs
+                )
+            )
+        logps, entropies, losses = zip(*found, strict=True)
+        return (
+            torch.cat(logps),
+            None if entropies[0] is None else torch.cat(entropies),
+            None if losses[0] is None else torch.stack(losses).mean(),
+        )
+
+
+def _num_recordings(prompt: Sequence[Mapping[str, Any]]) -> int:
+    contents = [message["content"] for message in prompt if not isinstance(message["content"], str)]
+    return sum(item.get("audio") is not None for content in contents for item in content)
+
+
+def _joined(audio: Mapping[str, Sequence[torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Return the recordings of all rows one after the other; empty where no row has one."""
+    return {name: torch.cat(list(rows)) for name, rows in audio.items() if sum(map(len, rows))}

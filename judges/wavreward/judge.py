@@ -1,0 +1,161 @@
+"""WavReward as a judge: listen to a question and its answer, think, and score the answer from 1 to 5."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .answers import SCORES, follows_format, parse_score
+from .prompts import judging_conversation
+
+
+if TYPE_CHECKING:
+    from ..thinker import Generation, Thinker
+
+_SCORE_TAG = "<score>"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Hold what a judge makes of one recording.
+
+    Args:
+        score (`int`, *optional*): 1-5, higher is better; of several answers the most frequent, the lower of two as
+            frequent. `None` if no answer has one.
+        expected_score (`float`, *optional*): Mean of the scores 1-5 under the model's distribution at the score's
+            place, over all answers; `None` unless it was asked for.
+        scores (`tuple[int | None, ...]`): Score of each answer.
+        texts (`tuple[str, ...]`): The answers.
+        follows_format (`bool`): Whether every answer has exactly the form that was asked for.
+        num_tokens (`int`): Tokens of all answers together.
+        seconds (`float`): Time spent on them, of a batch its share.
+    """
+
+    score: int | None
+    expected_score: float | None
+    scores: tuple[int | None, ...]
+    texts: tuple[str, ...]
+    follows_format: bool
+    num_tokens: int
+    seconds: float
+
+
+class WavRewardJudge:
+    """Score spoken answers with a thinker, trained as WavReward or not.
+
+    Args:
+        thinker (`Thinker`): The model.
+        reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
+
+    Example:
+        >>> judge = WavRewardJudge.from_pretrained("runs/wavreward")  # doctest: +SKIP
+        >>> judge.judge(["question_and_answer.wav"])[0].score  # doctest: +SKIP
+    """
+
+    def __init__(self, thinker: Thinker, *, reasoning: bool = True):
+        self.thinker = thinker
+        self.reasoning = reasoning
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | Path,
+        *,
+        reasoning: bool = True,
+        dtype: str | None = None,
+        device: str | None = None,
+        batch_size: int = 8,
+    ) -> WavRewardJudge:
+        """Load a judge; the arguments are those of the class and of [`Thinker.from_pretrained`]."""
+        from ..thinker import Thinker
+
+        thinker = Thinker.from_pretrained(path, dtype=dtype, device=device, batch_size=batch_size)
+        return cls(thinker, reasoning=reasoning)
+
+    def judge(
+        self,
+        recordings: Sequence[Any],
+        *,
+        num_samples: int = 1,
+        temperature: float = 0.0,
+        expected: bool = False,
+        max_new_tokens: int = 512,
+        seed: int = 0,
+        progress: bool = False,
+        min_new_tokens: int | None = None,
+    ) -> list[Judgement]:
+        """Score recordings.
+
+        Args:
+            recordings (`list`): Question, silence and answer each; anything `audio_sdiareward.read_audio` takes. The
+                first 60 s are heard.
+            num_samples (`int`, *optional*, defaults to 1): Answers to each recording, whose scores vote
+                (self-consistency).
+            temperature (`float`, *optional*, defaults to 0.0): 0 takes the likeliest token each time.
+            expected (`bool`, *optional*, defaults to `False`): Also find the expected score, by one more forward pass.
+            max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
+            seed (`int`, *optional*, defaults to 0): Of the sampling.
+            progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            min_new_tokens (`int`, *optional*): Shortest answer, to measure speed at a fixed length.
+
+        Raises:
+            ValueError: Several answers were asked for without a temperature.
+            AudioError: A recording cannot be used.
+        """
+        conversations = [judging_conversation(recording, reasoning=self.reasoning) for recording in recordings]
+        answers = self.thinker.generate(
+            conversations,
+            max_new_tokens=max_new_tokens,
+            temperature=temperature,
+            num_return_sequences=num_samples,
+            seed=seed,
+            progress=progress,
+            min_new_tokens=min_new_tokens,
+        )
+        means = self._expected_scores(conversations, answers) if expected else [None] * len(answers)
+        return [self._judgement(found, mean) for found, mean in zip(answers, means, strict=True)]
+
+    def _judgement(self, answers: Sequence[Generation], expected_score: float | None) -> Judgement:
+        scores = tuple(parse_score(answer.text) for answer in answers)
+        return Judgement(
+            score=vote(scores),
+            expected_score=expected_score,
+            scores=scores,
+            texts=tuple(answer.text for answer in answers),
+            follows_format=all(follows_format(answer.text, self.reasoning) for answer in answers),
+            num_tokens=sum(answer.num_tokens for answer in answers),
+            seconds=sum(answer.seconds for answer in answers),
+        )
+
+    def _expected_scores(
+        self, conversations: Sequence[Any], answers: Sequence[Sequence[Generation]]
+    ) -> list[float | None]:
+        """Return the mean score under the distribution behind each answer's thoughts; the mean over its answers."""
+        rows = [(index, _up_to_score(answer.text)) for index, found in enumerate(answers) for answer in found]
+        probabilities = self.thinker.next_token_probabilities(
+            [conversations[index] for index, _ in rows], [text for _, text in rows], [str(score) for score in SCORES]
+        )
+        by_recording: list[list[float]] = [[] for _ in conversations]
+        for (index, _), row in zip(rows, probabilities.tolist(), strict=True):
+            by_recording[index].append(sum(score * share for score, share in zip(SCORES, row, strict=True)))
+        return [sum(means) / len(means) for means in by_recording]
+
+
+def vote(scores: Sequence[int | None]) -> int | None:
+    """Return the most frequent score, the lower of two as frequent; `None` if there is none.
+
+    Example:
+        >>> vote([5, 3, None, 3])
+        3
+    """
+    counts = Counter(score for score in scores if score is not None)
+    return min(counts, key=lambda score: (-counts[score], score)) if counts else None
+
+
+def _up_to_score(text: str) -> str:
+    """Return an answer up to where its score stands; one without a score is told to give it now."""
+    before, tag, _ = text.rpartition(_SCORE_TAG)
+    return before + tag if tag else text.removesuffix("</think>") + "</think>" * ("<think>" in text) + _SCORE_TAG

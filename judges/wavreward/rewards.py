@@ -1,0 +1,77 @@
+"""The rewards that WavReward is trained with (section 3.1), as reward functions of TRL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .answers import follows_format, parse_score
+
+
+FORMAT_REWARD = 5.0
+ACCURACY_REWARD = 10.0
+EXACT_REWARD = 5.0
+MAX_DIFFERENCE = 4
+# The paper does not give its sigma. With 1, a score off by two (the distance between two levels) earns 1.4 of 10 and
+# one off by four nothing to speak of: the levels stay apart, and 4 for a 5 is still better than 3.
+DEFAULT_SIGMA = 1.0
+Completion = str | Sequence[Mapping[str, Any]]
+RewardFunction = Callable[..., list[float]]
+
+
+def accuracy_reward(predicted: int | None, gold: float, sigma: float = DEFAULT_SIGMA) -> float:
+    """Return `R_a` of one score (equation 3): `10 exp(-(p - g)^2 / (2 sigma^2))`, 0 beyond a difference of 4.
+
+    Args:
+        predicted (`int`, *optional*): The judge's score; `None`, an answer without one, earns 0.
+        gold (`float`): The score it should have given.
+        sigma (`float`, *optional*, defaults to 1.0): How much a difference is forgiven.
+    """
+    if predicted is None or abs(predicted - gold) > MAX_DIFFERENCE:
+        return 0.0
+    return ACCURACY_REWARD * math.exp(-((predicted - gold) ** 2) / (2 * sigma**2))
+
+
+def exact_reward(predicted: int | None, gold: float) -> float:
+    """Return the reward of the ablation `w/o nonlinear reward` (section 4.4): 5 for the right score, else 0."""
+    return EXACT_REWARD if predicted == gold else 0.0
+
+
+def reward_functions(
+    *, reasoning: bool = True, accuracy: str = "nonlinear", sigma: float = DEFAULT_SIGMA
+) -> list[RewardFunction]:
+    """Return the reward functions of a run, for `GRPOTrainer`; the trainer adds them up.
+
+    Args:
+        reasoning (`bool`, *optional*, defaults to `True`): Also reward the form, `R_f`: 5 for thoughts and a score in
+            their tags, else 0. Without reasoning there is no such reward (section 4.4, `w/o cot think`).
+        accuracy (`"nonlinear"` or `"exact"`, *optional*): Equation 3, or right and wrong.
+        sigma (`float`, *optional*, defaults to 1.0): Of equation 3.
+
+    Raises:
+        ValueError: `accuracy` or `sigma` is none of these.
+    """
+    if accuracy not in ("nonlinear", "exact"):
+        raise ValueError(f"accuracy is {accuracy!r}; it must be 'nonlinear' or 'exact'.")
+    if not sigma > 0:
+        raise ValueError(f"sigma is {sigma}; it must be more than 0.")
+
+    def format_of_answer(completions: Sequence[Completion], **_: Any) -> list[float]:
+        return [FORMAT_REWARD if follows_format(text_of(each)) else 0.0 for each in completions]
+
+    def accuracy_of_score(completions: Sequence[Completion], score: Sequence[float], **_: Any) -> list[float]:
+        predicted = [parse_score(text_of(each)) for each in completions]
+        if accuracy == "exact":
+            return [exact_reward(found, gold) for found, gold in zip(predicted, score, strict=True)]
+        return [accuracy_reward(found, gold, sigma) for found, gold in zip(predicted, score, strict=True)]
+
+    return [format_of_answer, accuracy_of_score] if reasoning else [accuracy_of_score]
+
+
+def text_of(completion: Completion) -> str:
+    """Return the text of a completion, which TRL gives as a string or as messages."""
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1]["content"]
+    return content if isinstance(content, str) else "".join(item.get("text") or "" for item in content)

@@ -1,0 +1,155 @@
+"""What a training run of WavReward is told beside TRL's own arguments, and what it starts from and ends with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .rewards import DEFAULT_SIGMA
+
+
+if TYPE_CHECKING:
+    import datasets
+
+    from ..thinker import ThinkerProcessor
+
+
+@dataclass
+class JudgeArguments:
+    """What `trl.GRPOConfig` and `trl.SFTConfig` do not cover.
+
+    Args:
+        model_name_or_path (`str`): A thinker (Hub id or folder) or `"nano"` for a new, untrained nano judge.
+        dataset (`str`): Folder or repository of ChatReward samples.
+        split (`str`): Split to train on.
+        train (`str`): `full` trains all weights (as the paper), `lora` adapters in the text model.
+        freeze_audio_tower (`bool`): Keep the audio tower as it is; `lora` always does.
+        reasoning (`bool`): Ask for thoughts before the score.
+        lora_r, lora_alpha (`int`): Rank and scale of the adapters.
+        resume (`bool`): Go on from the newest checkpoint in `output_dir`.
+        max_scenarios (`int`, *optional*): Train on the first so many scenarios only.
+    """
+
+    model_name_or_path: str
+    dataset: str
+    split: str = "train"
+    train: str = field(default="full", metadata={"choices": ("full", "lora")})
+    freeze_audio_tower: bool = False
+    reasoning: bool = True
+    lora_r: int = 16
+    lora_alpha: int = 32
+    resume: bool = False
+    max_scenarios: int | None = None
+
+
+@dataclass
+class GRPOArguments(JudgeArguments):
+    """What is told to the run that trains by reinforcement learning.
+
+    Args:
+        multi_sample (`bool`): All answers of a scenario in one batch (section 3.1); else one of them at random.
+        accuracy_reward (`str`): `nonlinear` (equation 3) or `exact` (right or wrong, section 4.4).
+        sigma (`float`): Of equation 3, which the paper leaves open.
+    """
+
+    multi_sample: bool = True
+    accuracy_reward: str = field(default="nonlinear", metadata={"choices": ("nonlinear", "exact")})
+    sigma: float = DEFAULT_SIGMA
+
+
+def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
+    """Load the samples of a run: whole scenarios, as many as it asks for."""
+    from ..chatreward.loading import load_samples
+    from .sampling import group_by_scenario
+    from .training_rows import complete_scenarios
+
+    samples = complete_scenarios(load_samples(args.dataset, args.split))
+    if args.max_scenarios is None:
+        return samples
+    groups = group_by_scenario(samples["scenario_id"])[: args.max_scenarios]
+    return samples.select([row for group in groups for row in group])
+
+
+def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, ThinkerProcessor, Any]:
+    """Load what a run starts from.
+
+    Args:
+        args ([`JudgeArguments`]): What to train.
+        training (`trl.GRPOConfig` or `trl.SFTConfig`): Decides the dtype; `output_dir` holds a new nano judge.
+
+    Returns:
+        `tuple`: The model, its processor, and the configuration of adapters, `None` without any.
+    """
+    from ..thinker import ThinkerProcessor, load_thinker_model
+
+    name = args.model_name_or_path
+    if name == "nano":
+        from ..nano_judge import build_nano_judge
+
+        name = str(build_nano_judge(Path(training.output_dir) / "init", seed=training.seed))
+    model = load_thinker_model(name, dtype="bfloat16" if training.bf16 else "float32")
+    # Nothing is ever seen, so the vision tower has no gradients; processes that train together would wait for them.
+    model.model.visual.requires_grad_(False)
+    if args.freeze_audio_tower:
+        model.model.audio_tower.requires_grad_(False)
+    return model, ThinkerProcessor.from_pretrained(name), _adapters(args)
+
+
+def _adapters(args: JudgeArguments) -> Any:
+    if args.train != "lora":
+        return None
+    from peft import LoraConfig
+
+    from ...adapters import TEXT_PROJECTIONS
+
+    return LoraConfig(
+        r=args.lora_r, lora_alpha=args.lora_alpha, target_modules=TEXT_PROJECTIONS, task_type="CAUSAL_LM"
+    )
+
+
+class ThinkerCheckpoints:
+    """Have a trainer read all of a thinker's checkpoint; stands before the trainer's class.
+
+    On disk a thinker's tensors have other names than in memory. `transformers.Trainer` looks for the latter, finds
+    hardly any, and goes on from the weights that training began with.
+    """
+
+    def _load_from_checkpoint(self: Any, resume_from_checkpoint: str, model: Any = None) -> None:
+        from peft import PeftModel
+
+        from ..thinker import load_thinker_model
+
+        model = model or self.model
+        if isinstance(model, PeftModel) or self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+            return
+        model.load_state_dict(load_thinker_model(resume_from_checkpoint).state_dict())
+
+
+def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments, training: Any) -> Path:
+    """Train, going on after a kill where `args.resume` says so, and write a judge that loads in one line.
+
+    Returns:
+        `Path`: `output_dir`: the model or its adapters, the processor and `run.json`.
+    """
+    from ...provenance import write_run
+    from ...trainer import newest_checkpoint
+    from .prompts import PROMPT_VERSION
+
+    output = Path(training.output_dir)
+    checkpoint = newest_checkpoint(output) if args.resume else None
+    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    trainer.save_model(str(output))
+    if trainer.is_world_process_zero():
+        processor.save_pretrained(output)
+        (output / "training_args.bin").unlink(missing_ok=True)
+        write_run(
+            output / "run.json",
+            arguments=args,
+            training=training.to_dict(),
+            prompt_version=PROMPT_VERSION,
+            num_samples=len(trainer.train_dataset),
+            history=trainer.state.log_history,
+        )
+    return output

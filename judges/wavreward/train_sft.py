@@ -1,0 +1,86 @@
+"""Fine-tune a judge on scores as a supervised baseline (Table 1, II).
+
+    python -m sdiareward.judges.wavreward.train_sft --config configs/wavreward-nano-sft.yaml --train lora
+
+Each flag is also a key of the YAML; flags override it, unknown keys fail. Only the answer counts in the loss.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from .settings import JudgeArguments
+
+
+if TYPE_CHECKING:
+    import datasets
+    from trl import SFTConfig, SFTTrainer
+
+    from ..thinker import ThinkerProcessor
+
+
+def train(args: JudgeArguments, training: SFTConfig) -> Path:
+    """Train and save a judge.
+
+    Args:
+        args ([`JudgeArguments`]): What to train on what.
+        training (`trl.SFTConfig`): How.
+
+    Returns:
+        `Path`: The folder of the checkpoint, `output_dir`.
+    """
+    from functools import partial
+
+    from .prompts import judging_conversation
+    from .settings import load_judge_to_train, load_samples_to_train_on, run_training
+    from .training_rows import target_rows
+
+    ask = partial(judging_conversation, reasoning=args.reasoning)
+    rows = target_rows(load_samples_to_train_on(args), ask, reasoning=args.reasoning)
+    model, processor, adapters = load_judge_to_train(args, training)
+    return run_training(make_trainer(model, processor, rows, training, adapters), processor, args, training)
+
+
+def make_trainer(
+    model: Any, processor: ThinkerProcessor, rows: datasets.Dataset, training: SFTConfig, adapters: Any = None
+) -> SFTTrainer:
+    """Return TRL's trainer, set up for rows whose recordings are read in the collator.
+
+    Args:
+        model (`Qwen2_5OmniThinkerForConditionalGeneration`): The judge.
+        processor (`ThinkerProcessor`): Its processor.
+        rows (`datasets.Dataset`): Rows of `prompt` and `target`, as `training_rows.target_rows` gives them.
+        training (`trl.SFTConfig`): How; it is changed where rows that are not tokens yet need it.
+        adapters (`peft.LoraConfig`, *optional*): Adapters to train instead of the weights.
+    """
+    from trl import SFTTrainer
+
+    from .settings import ThinkerCheckpoints
+    from .training_rows import TargetCollator
+
+    class JudgeSFTTrainer(ThinkerCheckpoints, SFTTrainer):
+        """TRL's trainer, which goes on from a thinker's checkpoint."""
+
+    training.dataset_kwargs = {**(training.dataset_kwargs or {}), "skip_prepare_dataset": True}
+    training.remove_unused_columns = False
+    collator = TargetCollator(processor)
+    return JudgeSFTTrainer(
+        model, training, data_collator=collator, train_dataset=rows, processing_class=processor, peft_config=adapters
+    )
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Parse the command line and train."""
+    from trl import SFTConfig, TrlParser
+
+    # The cast: TRL annotates its dataclasses with a type that no class has.
+    parser = TrlParser(
+        cast(Any, (JudgeArguments, SFTConfig)), prog="train_sft", description=__doc__, allow_abbrev=False
+    )
+    args, training = parser.parse_args_and_config(argv, fail_with_unknown_args=True)
+    print(train(args, training))
+
+
+if __name__ == "__main__":
+    main()

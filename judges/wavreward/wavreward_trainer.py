@@ -1,0 +1,54 @@
+"""The trainer of WavReward: GRPO with recordings, whose batches are made of scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trl import GRPOConfig
+
+from ...trainer import EpochOfSampler
+from ..repeated_clips import encode_each_clip_once
+from .audio_grpo import AudioGRPOTrainer
+from .sampling import ScenarioSampler, group_by_scenario
+from .settings import ThinkerCheckpoints
+
+
+class WavRewardTrainer(ThinkerCheckpoints, AudioGRPOTrainer):
+    """Train a judge so that it compares a scenario's good and bad answers within one batch.
+
+    Args: As [`AudioGRPOTrainer`], and:
+        scenario_ids (`list[str]`): Scenario of each row of `train_dataset`.
+        multi_sample (`bool`, *optional*, defaults to `True`): All answers of a scenario in a batch, or one at random.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any,
+        args: GRPOConfig,
+        *,
+        scenario_ids: Sequence[str],
+        multi_sample: bool = True,
+        **kwargs: Any,
+    ):
+        self._scenarios = group_by_scenario(scenario_ids)
+        self._multi_sample = multi_sample
+        super().__init__(model, reward_funcs, args, **kwargs)
+        if self.ref_model is not None:
+            # TRL loads the reference model by itself.
+            encode_each_clip_once(self.accelerator.unwrap_model(self.ref_model).model.audio_tower)
+        # Made at once, so that wrong sizes are told before anything is computed.
+        self.sampler = self._get_train_sampler()
+        self.add_callback(EpochOfSampler(self))
+
+    def _get_train_sampler(self, dataset: Any = None) -> ScenarioSampler:
+        self.sampler = ScenarioSampler(
+            self._scenarios,
+            num_generations=self.num_generations,
+            prompts_per_batch=self.args.generation_batch_size // self.num_generations,
+            repeat_count=self.num_iterations * self.args.steps_per_generation,
+            multi_sample=self._multi_sample,
+            seed=self.args.seed,
+        )
+        return self.sampler

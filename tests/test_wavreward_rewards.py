@@ -1,0 +1,102 @@
+import math
+
+import pytest
+
+from sdiareward.judges.wavreward.answers import follows_format, parse_score, parse_thoughts
+from sdiareward.judges.wavreward.judge import vote
+from sdiareward.judges.wavreward.rewards import accuracy_reward, exact_reward, reward_functions, text_of
+
+
+@pytest.mark.parametrize(
+    ("text", "score"),
+    [
+        ("<think>It fits.</think><score>5</score>", 5),
+        ("<think>I would say <score>1</score>, no.</think>\n<score> 3 </score>\n", 3),
+        ("<score>4</score>", 4),
+        ("<score>2", 2),
+        ("<score>4/5</score>", 4),
+        ("<score>3.0</score>", 3),
+        ("The score is 3.", 3),
+        ("**Score:** 4/5", 4),
+        ('{"score": 2}', 2),
+        ("Rating: 5", 5),
+        ("4/5", 4),
+        (" 3 ", 3),
+        ("<score>1</score> no, <score>5</score>", 5),
+        ("<score>7</score>", None),
+        ("<score>0</score>", None),
+        ("<score>3.5</score>", None),
+        ("score 10", None),
+        ("It was said in 1999 by 5 people.", None),
+        ("<think>score: 5</think>", None),
+        ("", None),
+    ],
+)
+def test_a_score_is_found_in_what_models_write_and_nothing_else_is_one(text, score):
+    assert parse_score(text) == score
+
+
+@pytest.mark.parametrize(
+    ("text", "with_thoughts", "without"),
+    [
+        ("<think>It fits.</think><score>5</score>", True, False),
+        (" <think>Two\nlines.</think>\n<score> 3 </score>\n", True, False),
+        ("<score>4</score>", False, True),
+        ("<think></think><score>4</score>", False, False),
+        ("<think> </think><score>4</score>", False, False),
+        ("<think>a</think><score>6</score>", False, False),
+        ("<think>a</think><score>5</score>.", False, False),
+        ("So: <think>a</think><score>5</score>", False, False),
+        ("<think>a<think>b</think><score>5</score>", False, False),
+        ("<think>a</think>", False, False),
+    ],
+)
+def test_only_the_exact_form_is_rewarded_as_form(text, with_thoughts, without):
+    assert follows_format(text) is with_thoughts
+    assert follows_format(text, reasoning=False) is without
+
+
+def test_thoughts_are_what_stands_in_their_tags_or_before_the_score():
+    assert parse_thoughts("<think> a b </think><score>5</score>") == "a b"
+    assert parse_thoughts("<think>cut off") == "cut off"
+    assert parse_thoughts("plain words <score>5</score>") == "plain words"
+
+
+def test_the_accuracy_reward_is_equation_3():
+    assert accuracy_reward(5, 5) == 10.0
+    assert accuracy_reward(4, 5) == pytest.approx(6.0653066)
+    assert accuracy_reward(3, 5) == pytest.approx(1.3533528)
+    assert accuracy_reward(1, 5) == pytest.approx(10 * math.exp(-8))
+    assert accuracy_reward(1, 3) == accuracy_reward(5, 3) == accuracy_reward(3, 1)
+    assert accuracy_reward(3, 5, sigma=2.0) == pytest.approx(10 * math.exp(-0.5))
+    assert accuracy_reward(None, 5) == 0.0
+    # Beyond the scale the paper cuts off: a gold score of 5 and a guess of 0.
+    assert accuracy_reward(0, 5) == 0.0
+
+
+def test_the_ablation_rewards_the_right_score_alone():
+    assert [exact_reward(predicted, 3) for predicted in (3, 4, 1, None)] == [5.0, 0.0, 0.0, 0.0]
+
+
+def test_reward_functions_read_completions_as_text_or_messages():
+    good, bare = "<think>a</think><score>5</score>", "<score>3</score>"
+    completions = [good, [{"role": "assistant", "content": bare}], [{"role": "assistant", "content": "hm"}]]
+    of_form, of_accuracy = reward_functions()
+    assert of_form(completions=completions, prompts=[]) == [5.0, 0.0, 0.0]
+    assert of_accuracy(completions=completions, score=[5, 5, 5]) == [10.0, pytest.approx(1.3533528), 0.0]
+    (exact,) = reward_functions(reasoning=False, accuracy="exact")
+    assert exact(completions=completions, score=[5, 3, 1]) == [5.0, 5.0, 0.0]
+    assert text_of([{"role": "assistant", "content": [{"type": "text", "text": "a"}]}]) == "a"
+
+
+def test_unknown_rewards_are_refused():
+    with pytest.raises(ValueError, match="accuracy is 'linear'; it must be 'nonlinear' or 'exact'"):
+        reward_functions(accuracy="linear")
+    with pytest.raises(ValueError, match="sigma is 0; it must be more than 0"):
+        reward_functions(sigma=0)
+
+
+def test_several_answers_vote_and_the_lower_of_two_as_frequent_wins():
+    assert vote([5, 3, None, 3]) == 3
+    assert vote([5, 3]) == 3
+    assert vote([None]) is None
