@@ -264,16 +264,11 @@ def render_judge(judge: Mapping[str, Any]) -> str:
     table = [["", *names], ["pairs", *(str(row["num_pairs"]) for row in judge["groups"])]]
     for rule in judge["groups"][0]["decided_by"]:
         table.append([f"decided: {rule}", *(str(row["decided_by"][rule]) for row in judge["groups"])])
-    shares = {"ties": "ties"}
+    cells = {"ties": [_share(row["ties"]) for row in judge["groups"]]}
     if judge["kind"] == "pairwise":
-        shares |= {"position_bias": "position bias", "order_agreement": "orders agree"}
-    for key, title in shares.items():
-        found = [row[key] for row in judge["groups"]]
-        values = [share.get("bias", share["share"]) for share in found]
-        cells = [
-            f"{percent(value)} ({interval(share['interval'])})" for value, share in zip(values, found, strict=True)
-        ]
-        table.append([title, *cells])
+        cells["position bias"] = [_bias(row["position_bias"]) for row in judge["groups"]]
+        cells["orders agree"] = [_share(row["order_agreement"]) for row in judge["groups"]]
+    table += [[title, *row] for title, row in cells.items()]
     usable = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in judge["answers"].items())
     spent = f"{judge['prompt_tokens']} tokens in, {judge['completion_tokens']} out"
     cost = "" if judge["usd"] is None else f", {judge['usd']:.2f} US dollars"
@@ -281,8 +276,15 @@ def render_judge(judge: Mapping[str, Any]) -> str:
     return f"## The judge\n\nShares in percent, 95% intervals.\n\n{_table(table)}\n\n{answers}"
 
 
-def _bias_or_share(found: Mapping[str, Any]) -> float | None:
-    return found["bias"] if "bias" in found else found["share"]
+def _share(found: Mapping[str, Any]) -> str:
+    return f"{percent(found['share'])} ({interval(found['interval'])})"
+
+
+def _bias(found: Mapping[str, Any]) -> str:
+    if found["bias"] is None:
+        return _ABSENT
+    low, high = found["interval"]
+    return f"{100 * found['bias']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def render_disagreements(found: Mapping[str, Any]) -> str:

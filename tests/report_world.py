@@ -92,6 +92,35 @@ def make_evaluation(**pair_options):
     return pairs, labels, by_scorer
 
 
+def make_judge():
+    """Return what is said of a judge that compared 48 pairs."""
+    share = {"num_values": 48, "share": 0.25, "interval": [0.1, 0.4]}
+    group = {
+        "criterion": "all pairs",
+        "num_pairs": 48,
+        "decided_by": {"verdict": 30, "scores": 10, "tie": 7, "failed": 1},
+        "ties": share,
+        "position_bias": {**share, "bias": -0.25, "interval": [-0.4, -0.1]},
+        "order_agreement": share,
+        "one_order": {"chosen_first": share, "rejected_first": {**share, "share": None, "interval": None}},
+    }
+    problem = {"pair_id": "pair-05", "order": "chosen_first", "status": "refused", "problem": "I <can't>."}
+    return {
+        "name": "ear",
+        "backend": "endpoint",
+        "kind": "pairwise",
+        "num_answers": 96,
+        "num_replies": 99,
+        "prompt_tokens": 9600,
+        "completion_tokens": 960,
+        "usd": 0.12,
+        "sessions": {"calls": 99, "retries": 4},
+        "answers": {"usable": 95, "refused": 1},
+        "problems": [problem],
+        "groups": [group],
+    }
+
+
 def make_training(coefficient, drift):
     """Return what `train.py` writes of a run of 100 steps."""
     history = [

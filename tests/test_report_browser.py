@@ -32,7 +32,7 @@ def page(tmp_path_factory):
     log.write_text(json.dumps(_world["make_training"](0.01, 0.3)))
     pairs, labels, scores = _world["make_evaluation"](text="a rather long word: " + "supercalifragilistic" * 6)
     others = [Evaluation("runs/other", "runs/a/rather/long/path/of/a/model" * 3, _world["make_scores"](labels, 7), {})]
-    results = _world["make_results"](labels, scores)
+    results = {**_world["make_results"](labels, scores), "judge": _world["make_judge"]()}
     return write_page(folder, results, pairs, labels, scores, others=others, training=read_training_runs([log]))
 
 
