@@ -1,0 +1,256 @@
+"""Train and evaluate every row of Table 1 that can be made: direct inference, SFT, and WavReward without its parts.
+
+    python -m benchmarks.wavreward_ablations \
+        --config configs/wavreward-nano.yaml --sft_config configs/wavreward-nano-sft.yaml \
+        --model nano --warm_up_steps 150 --set reasoning=true max_completion_length=24 --max_new_tokens 24
+    python -m benchmarks.wavreward_ablations --config configs/wavreward-7b.yaml --sft_config ... \
+        --launcher "accelerate launch --config_file configs/accelerate_zero3.yaml --num_processes 8"
+
+Each variant is trained by `train_grpo` or `train_sft`, here or where `--launcher` says, and evaluated by `evaluate`.
+What is finished is not done again, and what was cut short goes on from its last checkpoint: the same command goes on
+after a kill. The result is `benchmarks/results/wavreward_ablations.json`, with its table (.md).
+
+Notable choices:
+
+- A variant differs from `wavreward` in the one setting that its name says, as in section 4.4 of the paper. SFT learns
+  scores without thoughts, as there.
+- A nano model never writes a score by chance. With `--warm_up_steps` all start from models that imitate answers whose
+  scores are drawn at random, one with and one without thoughts: they know the form and nothing of the scores.
+- The baselines that understand nothing are measured once, and stand below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import shlex
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tqdm.auto import tqdm
+
+from benchmarks.racing import ROOT
+from sdiareward.cards.render_wavreward import render_ablations
+from sdiareward.judges.chatreward.loading import load_samples
+from sdiareward.judges.wavreward.score_tables import JUDGE
+from sdiareward.provenance import write_run
+from sdiareward.records import JsonLines, open_run, write_file
+
+
+RESULT = ROOT / "benchmarks" / "results" / "wavreward_ablations.json"
+_MODULES = "sdiareward.judges.wavreward"
+_THOUGHTFUL, _THOUGHTLESS = "<think>I listen.</think><score>{}</score>", "<score>{}</score>"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A row of Table 1.
+
+    Args:
+        trainer (`str`, *optional*): `"train_grpo"` or `"train_sft"`; None for direct inference.
+        changes (`dict[str, str]`): What differs from the recipe.
+    """
+
+    trainer: str | None
+    changes: dict[str, str] = field(default_factory=dict)
+
+
+# In the order of Table 1, the whole of WavReward last.
+VARIANTS = {
+    "direct": Variant(None),
+    "sft_full": Variant("train_sft", {"train": "full", "reasoning": "false"}),
+    "sft_lora": Variant("train_sft", {"train": "lora", "reasoning": "false"}),
+    "no_reasoning": Variant("train_grpo", {"reasoning": "false"}),
+    "no_multi_sample": Variant("train_grpo", {"multi_sample": "false"}),
+    "no_nonlinear_reward": Variant("train_grpo", {"accuracy_reward": "exact"}),
+    "wavreward": Variant("train_grpo"),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> Path:
+    """Run the command line and return the path of the result."""
+    args = _parse_arguments(argv)
+    rows: list[dict[str, Any]] = []
+    baselines: dict[str, Any] = {}
+    for name in tqdm(args.only, desc="variants"):
+        row, found = run_variant(name, args)
+        rows.append(row)
+        baselines = baselines or found
+    args.result.parent.mkdir(parents=True, exist_ok=True)
+    result = {"settings": _settings(args), "rows": rows, "baselines": baselines}
+    write_run(args.result, **result)
+    report = render_ablations(result)
+    write_file(args.result.with_suffix(".md"), report)
+    print(report)
+    return args.result
+
+
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.wavreward_ablations",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--config", type=Path, required=True, help="recipe of train_grpo")
+    parser.add_argument("--sft_config", type=Path, required=True, help="recipe of train_sft")
+    parser.add_argument("--model", help="what all start from (default: the recipes')")
+    parser.add_argument("--warm_up_steps", type=int, default=0, help="learn the form first (default: %(default)s)")
+    parser.add_argument("--dataset", help="folder of ChatReward (default: the recipe's)")
+    parser.add_argument("--out_of_domain", help="folder of recordings from elsewhere, with their scores")
+    parser.add_argument("--only", default=",".join(VARIANTS), help=f"some of {', '.join(VARIANTS)}, with commas")
+    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="over the recipe of train_grpo")
+    parser.add_argument("--sft_set", nargs="+", default=[], metavar="KEY=VALUE", help="over that of train_sft")
+    parser.add_argument("--launcher", help="what starts each training in processes of its own (default: none)")
+    parser.add_argument(
+        "--max_new_tokens", type=int, default=512, help="of an evaluated answer (default: %(default)s)"
+    )
+    parser.add_argument("--limit", type=int, help="evaluate the first so many samples only")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output_dir", type=Path, help="by default runs/wavreward_ablations/RECIPE")
+    parser.add_argument("--result", type=Path, default=RESULT)
+    args = parser.parse_args(argv)
+    args.only = args.only.split(",")
+    if unknown := sorted(set(args.only) - set(VARIANTS)):
+        parser.error(f"--only: {', '.join(unknown)} is no variant; choose from {', '.join(VARIANTS)}.")
+    if wrong := [change for change in (*args.set, *args.sft_set) if "=" not in change]:
+        parser.error(f"{', '.join(wrong)} is no KEY=VALUE.")
+    args.output_dir = args.output_dir or Path("runs") / "wavreward_ablations" / args.config.stem
+    return args
+
+
+def run_variant(name: str, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Train and evaluate one variant, or read what it gave before.
+
+    Args:
+        name (`str`): One of `VARIANTS`.
+        args (`Namespace`): The command's arguments.
+
+    Returns:
+        `tuple[dict, dict]`: Its row (`variant`, `reasoning`, `training_s`, `scores`: what `summarise_scores` gives),
+        and the same scores of the baselines, by name, if they were measured with it.
+    """
+    recipe = read_recipe(name, args)
+    folder = args.output_dir / name
+    told = {"variant": name, "warm_up_steps": args.warm_up_steps, "recipe": recipe}
+    open_run(folder, {**told, "evaluation": evaluation_arguments(recipe, args)})
+    if args.warm_up_steps:
+        recipe["model_name_or_path"] = str(warm_up(recipe, args))
+    trainer = VARIANTS[name].trainer
+    model = train(trainer, recipe, folder, args.launcher) if trainer else Path(recipe["model_name_or_path"])
+    if not (folder / "eval" / "results.json").is_file():
+        own = {"model": str(model), "output_dir": str(folder / "eval"), "baselines": str(name == args.only[0]).lower()}
+        _run(None, "evaluate", {**evaluation_arguments(recipe, args), **own})
+    results = json.loads((folder / "eval" / "results.json").read_text(encoding="utf-8"))
+    row = {"variant": name, "reasoning": recipe["reasoning"], "scores": results["scorers"].pop(JUDGE)}
+    sessions = JsonLines(folder / "sessions.jsonl").read()
+    row["training_s"] = sum(session["training_s"] for session in sessions) if sessions else None
+    return row, results["scorers"]
+
+
+def read_recipe(name: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the recipe of a variant: its file's, with the variant's changes and those of the command line.
+
+    Args:
+        name (`str`): One of `VARIANTS`.
+        args (`Namespace`): The command's arguments.
+    """
+    variant = VARIANTS[name]
+    is_sft = variant.trainer == "train_sft"
+    recipe = yaml.safe_load((args.sft_config if is_sft else args.config).read_text(encoding="utf-8"))
+    given = dict(change.split("=", 1) for change in (args.sft_set if is_sft else args.set)) | variant.changes
+    recipe |= {key: yaml.safe_load(value) for key, value in given.items()}
+    recipe["seed"] = args.seed
+    recipe.setdefault("reasoning", True)
+    own = {"model_name_or_path": args.model, "dataset": args.dataset}
+    return recipe | {key: value for key, value in own.items() if value is not None}
+
+
+def evaluation_arguments(recipe: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """Return what `evaluate` is told of a variant, beside where its model and its results are."""
+    arguments = {
+        "dataset": recipe["dataset"],
+        "reasoning": str(recipe["reasoning"]).lower(),
+        "max_new_tokens": args.max_new_tokens,
+        "out_of_domain": args.out_of_domain,
+        "limit": args.limit,
+        "seed": args.seed,
+    }
+    return {key: value for key, value in arguments.items() if value is not None}
+
+
+def warm_up(recipe: dict[str, Any], args: argparse.Namespace) -> Path:
+    """Return a model that knows the form of an answer, with or without thoughts, and nothing of the scores.
+
+    Args:
+        recipe (`dict`): Of the variant that starts from it.
+        args (`Namespace`): The command's arguments.
+    """
+    folder = args.output_dir / f"warm_up_{'with' if recipe['reasoning'] else 'without'}_thoughts"
+    data = folder / "data_set"
+    if not data.is_dir():
+        _write_random_answers(recipe["dataset"], data, recipe["reasoning"], args.seed)
+    own = {name: recipe[name] for name in ("model_name_or_path", "reasoning", "seed")}
+    own |= {"dataset": str(data), "max_steps": args.warm_up_steps, "train": "full"}
+    return train("train_sft", {**read_recipe("sft_full", args), **own}, folder, args.launcher)
+
+
+def _write_random_answers(dataset: str, target: Path, reasoning: bool, seed: int) -> None:
+    """Write the training split with an answer to imitate for each sample, its score drawn at random."""
+    samples = load_samples(dataset, "train")
+    form = _THOUGHTFUL if reasoning else _THOUGHTLESS
+    rng = random.Random(seed)
+    scores = sorted(set(samples["score"]))
+    samples = samples.add_column("target", [form.format(rng.choice(scores)) for _ in range(len(samples))])
+    unfinished = target.with_name(f".{target.name}.tmp")
+    (unfinished / "data").mkdir(parents=True, exist_ok=True)
+    samples.to_parquet(unfinished / "data" / "train-00000.parquet")
+    unfinished.replace(target)
+
+
+def train(trainer: str, recipe: dict[str, Any], folder: Path, launcher: str | None) -> Path:
+    """Train what was not finished before; return the folder of its checkpoint.
+
+    Args:
+        trainer (`str`): `"train_grpo"` or `"train_sft"`.
+        recipe (`dict`): What it is told.
+        folder (`Path`): Where the training works.
+        launcher (`str`, *optional*): What starts it in processes of its own.
+    """
+    model = folder / "model"
+    # A training writes its run.json last.
+    if not (model / "run.json").is_file():
+        config = folder / "recipe.yaml"
+        write_file(config, yaml.safe_dump({**recipe, "output_dir": str(model)}))
+        start = time.perf_counter()
+        _run(launcher, trainer, {"config": config, "resume": "true"})
+        JsonLines(folder / "sessions.jsonl").append([{"training_s": round(time.perf_counter() - start, 1)}])
+    return model
+
+
+def _run(launcher: str | None, module: str, arguments: dict[str, Any]) -> None:
+    """Run a command of WavReward, here or in processes of its own; raise what it raises, or `CalledProcessError`."""
+    options = [str(part) for key, value in arguments.items() for part in (f"--{key}", value)]
+    if launcher is not None:
+        subprocess.run([*shlex.split(launcher), "-m", f"{_MODULES}.{module}", *options], check=True)
+        return
+    import_module(f"{_MODULES}.{module}").main(options)
+    # The next model needs the room of this one.
+    gc.collect()
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    places = ("output_dir", "result", "launcher")
+    return {name: value for name, value in vars(args).items() if name not in places}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""Measure how long WavReward takes for a score, with and without thoughts, in one run (Table 5).
+
+    python -m benchmarks.wavreward_speed --model runs/wavreward --dataset runs/chatreward
+    python -m benchmarks.wavreward_speed --dataset runs/chatreward          # a new nano judge, fixed lengths
+
+The real-time factor is the time until the scores are there, divided by the duration of the dialogues; lower is better.
+Every way judges the same recordings, one at a time and in batches; each round is in the reverse order of the one
+before. The result is `benchmarks/results/wavreward_speed.json`.
+
+Notable choices:
+
+- Recordings are decoded before the clock starts; the mel features are part of the time.
+- A new nano judge has no thoughts, so how long its answers are would be chance. There the number of tokens is set:
+  `--reasoning_tokens` with thoughts, `--score_tokens` without. A trained judge writes as much as it wants, unless
+  these are given; what it wrote is reported either way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from tqdm.auto import tqdm
+
+from benchmarks.racing import ROOT, describe_cpu
+from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+from sdiareward.judges.chatreward.loading import load_samples
+from sdiareward.judges.nano_judge import build_nano_judge
+from sdiareward.judges.thinker import Thinker
+from sdiareward.judges.wavreward.judge import WavRewardJudge
+from sdiareward.provenance import write_run
+
+
+RESULT = ROOT / "benchmarks" / "results" / "wavreward_speed.json"
+NEW_NANO = "a new nano judge"
+_NANO_TOKENS = {True: 128, False: 8}
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to ask for scores.
+
+    Args:
+        reasoning (`bool`): Ask for thoughts before the score.
+        batch_size (`int`): Recordings heard at once.
+        num_tokens (`int`, *optional*): Exact length of an answer; None leaves it to the judge.
+    """
+
+    reasoning: bool
+    batch_size: int
+    num_tokens: int | None
+
+    @property
+    def name(self) -> str:
+        """What the way is called in the result."""
+        return f"{'with' if self.reasoning else 'without'} thoughts, batch {self.batch_size}"
+
+    def judge(self, thinker: Thinker, recordings: Sequence[Any], max_new_tokens: int) -> list[Any]:
+        """Score recordings in this way."""
+        own = Thinker(thinker.model, thinker.processor, self.batch_size)
+        length = self.num_tokens or max_new_tokens
+        judge = WavRewardJudge(own, reasoning=self.reasoning)
+        return judge.judge(recordings, max_new_tokens=length, min_new_tokens=self.num_tokens)
+
+
+def main(argv: Sequence[str] | None = None) -> Path:
+    """Run the command line and return the path of the result."""
+    args = _parse_arguments(argv)
+    recordings = [read_audio(row["audio"]) for row in load_samples(args.dataset, args.split).select(range(args.limit))]
+    with tempfile.TemporaryDirectory() as folder:
+        model = str(build_nano_judge(Path(folder) / "judge")) if args.model == NEW_NANO else args.model
+        thinker = Thinker.from_pretrained(model, dtype=args.dtype, device=args.device)
+    ways = [
+        Way(reasoning, batch_size, args.reasoning_tokens if reasoning else args.score_tokens)
+        for batch_size in dict.fromkeys((1, args.batch_size))
+        for reasoning in (True, False)
+    ]
+    found = measure(thinker, ways, recordings, args.rounds, args.max_new_tokens)
+    args.result.parent.mkdir(parents=True, exist_ok=True)
+    write_run(args.result, settings=_settings(args), device=describe_device(thinker), cpu=describe_cpu(), **found)
+    print(args.result.read_text(encoding="utf-8"))
+    return args.result
+
+
+def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.wavreward_speed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--model", default=NEW_NANO, help="folder or Hub name of the judge (default: %(default)s)")
+    parser.add_argument("--dataset", required=True, help="folder of ChatReward")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--limit", type=int, default=16, help="dialogues (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each way is measured (default: %(default)s)")
+    parser.add_argument("--batch_size", type=int, default=8, help="beside one at a time (default: %(default)s)")
+    parser.add_argument("--max_new_tokens", type=int, default=512, help="longest answer (default: %(default)s)")
+    parser.add_argument("--reasoning_tokens", type=int, help="exact length of an answer with thoughts")
+    parser.add_argument("--score_tokens", type=int, help="exact length of an answer without")
+    parser.add_argument("--dtype", help="of the model, such as bfloat16 (default: the checkpoint's)")
+    parser.add_argument("--device", help="such as cuda:0 (default: an accelerator if there is one)")
+    parser.add_argument("--result", type=Path, default=RESULT)
+    args = parser.parse_args(argv)
+    if args.model == NEW_NANO:
+        args.reasoning_tokens = args.reasoning_tokens or _NANO_TOKENS[True]
+        args.score_tokens = args.score_tokens or _NANO_TOKENS[False]
+    return args
+
+
+def measure(
+    thinker: Thinker, ways: Sequence[Way], recordings: Sequence[Any], rounds: int, max_new_tokens: int
+) -> dict[str, Any]:
+    """Time every way on the same recordings.
+
+    Args:
+        thinker ([`Thinker`]): The model.
+        ways (`Sequence[Way]`): What to compare.
+        recordings (`list[np.ndarray]`): Mono, 16 kHz.
+        rounds (`int`): How often.
+        max_new_tokens (`int`): Longest answer where a way does not fix it.
+
+    Returns:
+        `dict`: `dialogues`, `audio_s`, and `ways`: by name `seconds` of each round, `real_time_factor` (of the median
+        round), `mean_tokens` and `share_with_score`.
+    """
+    for way in ways:
+        way.judge(thinker, recordings[: way.batch_size], max_new_tokens)
+    seconds: dict[str, list[float]] = {way.name: [] for way in ways}
+    answers: dict[str, list[Any]] = {}
+    for number in tqdm(range(rounds), desc="rounds"):
+        for way in tqdm(list(ways)[:: -1 if number % 2 else 1], desc="ways", leave=False):
+            gc.collect()
+            start = time.perf_counter()
+            answers[way.name] = way.judge(thinker, recordings, max_new_tokens)
+            seconds[way.name].append(time.perf_counter() - start)
+    audio_s = sum(array.size for array in recordings) / SAMPLING_RATE
+    found = {
+        name: {
+            "seconds": times,
+            "real_time_factor": median(times) / audio_s,
+            "mean_tokens": mean(answer.num_tokens for answer in answers[name]),
+            "share_with_score": mean(answer.score is not None for answer in answers[name]),
+        }
+        for name, times in seconds.items()
+    }
+    return {"dialogues": len(recordings), "audio_s": audio_s, "ways": found}
+
+
+def describe_device(thinker: Thinker) -> dict[str, Any]:
+    """Return where a model runs, how, and how large it is."""
+    import torch
+
+    device = thinker.model.device
+    return {
+        "name": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "dtype": str(thinker.model.dtype).removeprefix("torch."),
+        "million_parameters": round(sum(weight.numel() for weight in thinker.model.parameters()) / 1e6, 1),
+    }
+
+
+def _settings(args: argparse.Namespace) -> dict[str, Any]:
+    return {name: value for name, value in vars(args).items() if name not in ("result", "device")}
+
+
+if __name__ == "__main__":
+    main()
