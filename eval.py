@@ -117,19 +117,17 @@ def evaluate(args: EvalArguments) -> int:
     if not rows:
         raise ValueError(f"none of {len(labels)} pairs could be scored; {folder / 'skipped.jsonl'} has the reasons.")
     pairs, labels = pairs.select(rows), [labels[row] for row in rows]
-    baselines = {
-        kind: pair_scores.score_with_baseline(kind, train, train_labels, pairs, labels, folder)
-        for kind in (KINDS if args.baselines else ())
-    }
-    by_scorer = {"model": scores, **{kind: found for kind, (found, _) in baselines.items()}}
+    by_scorer, fitted = {"model": scores}, {}
+    for kind in KINDS if args.baselines else ():
+        found = pair_scores.score_with_baseline(kind, train, train_labels or [], pairs, labels, folder)
+        by_scorer[kind], fitted[kind] = found
     draws = {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
     results = reporting.summarise(labels, by_scorer, train_labels, skipped, nan=args.nan, **draws)
     results |= choice.describe(labels, scores, folder, **draws)
     if others:
-        results["disagreements"] = find_disagreements(labels, scores, others, args.nan)
+        results["disagreements"] = find_disagreements(labels, scores, others, str(args.nan))
     timing = reporting.total_timing(records.JsonLines(folder / "sessions.jsonl").read())
-    results["baselines"] = {kind: fitted for kind, (_, fitted) in baselines.items()}
-    results |= {"timing": timing, "run": run, "config": asdict(args), **provenance.describe_run()}
+    results |= {"baselines": fitted, "timing": timing, "run": run, "config": asdict(args), **provenance.describe_run()}
     reporting.write_report(results, [scores[label["pair_id"]] for label in labels], folder)
     print(reporting.render_report(results))
     if args.report:

@@ -1,4 +1,5 @@
 import json
+import re
 import runpy
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from sdiareward.judges.zero_shot.answers import Verdict, is_refusal, read_text, 
 from sdiareward.judges.zero_shot.decisions import VERDICT_MARGIN, decide
 from sdiareward.judges.zero_shot.prompts import DIMENSIONS, PROMPT_VERSIONS, PROMPTS
 from sdiareward.judges.zero_shot.questions import Answer, criterion_of
+from sdiareward.judges.zero_shot.settings import BACKENDS, JUDGES_FILE
 
 
 _world = runpy.run_path(str(Path(__file__).with_name("judge_world.py")))
@@ -189,3 +191,23 @@ def test_a_pair_with_one_answer_has_no_reward():
 )
 def test_a_pair_of_the_released_form_is_judged_as_its_subset_says(criterion, subset, expected):
     assert criterion_of({"criterion": criterion, "subset": subset}) == expected
+
+
+GUIDE = Path(__file__).parents[1] / "docs" / "judges.md"
+
+
+def test_the_guide_names_every_judge_and_every_setting_and_its_python_runs():
+    import dataclasses
+
+    import yaml
+
+    guide = GUIDE.read_text()
+    for name in yaml.safe_load(JUDGES_FILE.read_text()):
+        assert f"`{name}`" in guide, name
+    for backend in BACKENDS.values():
+        for field in dataclasses.fields(backend):
+            assert f"`{field.name}`" in guide, field.name
+    (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    found = {}
+    exec(compile(example, "judges.md", "exec"), found)
+    assert found["found"].decided_by == "tie"

@@ -87,7 +87,7 @@ class ThinkerBackend:
     ):
         self.thinker = thinker
         self.attempts = attempts
-        self.options = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        self.options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
 
     def answer(self, questions: Sequence[Question]) -> Iterator[Answer]:
         """Yield the answers in order, batch by batch."""
@@ -151,7 +151,8 @@ class _Asked:
             verdict = read_text(text, self.question.criterion, is_cut=is_cut)
         except ValueError as error:
             # A control token in a text would be taken for one.
-            self.conversation = ask_again(self.messages, _CONTROL_TOKEN.sub("", text), str(error))
+            said, problem = (_CONTROL_TOKEN.sub("", words) for words in (text, str(error)))
+            self.conversation = ask_again(self.messages, said, problem)
             return failed_answer(str(error), text, self.spent, self.audio_s)
         return Answer(verdict, text, spent=self.spent, audio_s=self.audio_s)
 

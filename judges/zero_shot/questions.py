@@ -100,7 +100,10 @@ class Question:
             content.append({"type": "text", "text": f"Version {version}:"})
             content += spoken_turns(heard, side)
         content.append({"type": "text", "text": request})
-        messages = [{"role": "system", "content": system}, {"role": "user", "content": content}]
+        messages: list[dict[str, Any]] = [
+            {"role": "system", "content": system},
+            {"role": "user", "content": content},
+        ]
         return messages, num_samples / SAMPLING_RATE
 
 
