@@ -48,10 +48,11 @@ def ask(tmp_path, data, predictions):
     """Return a function running the command against a server, and giving its exit code and results."""
 
     def run(server, *more):
-        judge = tmp_path / "judge.yaml"
+        judges = tmp_path / "judges.yaml"
         fields = {"model": "ears", "base_url": server.url, "api_key_env": None, "max_retries": 0, "concurrency": 1}
-        judge.write_text(json.dumps(fields))
-        arguments = ["--predictions", predictions, "--dataset", data, "--judge", judge, *more]
+        judges.write_text(json.dumps({"examiner": {"backend": "endpoint", **fields}}))
+        arguments = ["--predictions", predictions, "--dataset", data, "--judge", "examiner", "--judges_file", judges]
+        arguments += more
         code = main([str(argument) for argument in arguments])
         return code, json.loads((predictions / "reasoning_quality.json").read_text())
 

@@ -1,6 +1,7 @@
-"""Evaluate WavReward, or a thinker that was never trained for it, on ChatReward: Table 1 with what it lacks.
+"""Evaluate WavReward, or a model that was never trained for it, on ChatReward: Table 1 with what it lacks.
 
     python -m sdiareward.judges.wavreward.evaluate --model runs/wavreward --dataset runs/chatreward --output_dir runs/w
+    ... --judge gpt-4o-audio                        # in place of --model: an endpoint of configs/judges.yaml
     ... --no-reasoning                              # ask for the score alone
     ... --num_samples 8 --temperature 1.0           # eight answers vote
     ... --expected                                  # also the mean over the distribution at the score's place
@@ -21,8 +22,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 
 if TYPE_CHECKING:
-    from .judge import WavRewardJudge
-    from .predictions import Asking
+    from ..zero_shot.settings import EndpointSettings
+    from .predictions import Asking, ScoreJudge
     from .score_samples import Samples
 
 Records = list[dict[str, Any]]
@@ -32,9 +33,14 @@ Records = list[dict[str, Any]]
 class EvaluateArguments:
     """What to evaluate on what; each is a flag and a key of the YAML given with `--config`."""
 
-    model: str = field(metadata={"help": "Folder or Hub name of the thinker."})
     dataset: str = field(metadata={"help": "Folder of ChatReward."})
     output_dir: str = field(metadata={"help": "Where answers and results go; a run that was killed goes on there."})
+    model: str | None = field(default=None, metadata={"help": "Folder or Hub name of the thinker."})
+    judge: str | None = field(default=None, metadata={"help": "Name of an endpoint, in place of a model."})
+    judges_file: str | None = field(default=None, metadata={"help": "YAML of judges, not our configs/judges.yaml."})
+    judge_options: list[str] = field(
+        default_factory=list, metadata={"help": "KEY=VALUE in place of what the file says of the judge."}
+    )
     split: str = field(default="test", metadata={"help": "Split to evaluate."})
     train_split: str = field(default="train", metadata={"help": "Split the baselines are fitted on."})
     baselines: bool = field(default=True, metadata={"help": "Also measure what understands nothing."})
@@ -45,7 +51,7 @@ class EvaluateArguments:
     num_samples: int = field(default=1, metadata={"help": "Answers to each recording, whose scores vote."})
     temperature: float = field(default=0.0, metadata={"help": "0 takes the likeliest token each time."})
     expected: bool = field(default=False, metadata={"help": "Also find the expected score."})
-    max_new_tokens: int = field(default=512, metadata={"help": "Longest answer."})
+    max_new_tokens: int = field(default=512, metadata={"help": "Longest answer; the file says it of an endpoint."})
     batch_size: int = field(default=8, metadata={"help": "Recordings heard at once."})
     dtype: str | None = field(default=None, metadata={"help": "Of the model, such as bfloat16."})
     device: str | None = field(default=None, metadata={"help": "Such as cuda:0; by default an accelerator if any."})
@@ -53,6 +59,12 @@ class EvaluateArguments:
     num_bootstrap: int = field(default=1000, metadata={"help": "Draws behind the intervals."})
     seed: int = field(default=0, metadata={"help": "Seed of the answers' sampling and of those draws."})
     strict: bool = field(default=False, metadata={"help": "Exit with 1 if a sample had to be skipped."})
+
+    def __post_init__(self) -> None:
+        if (self.model is None) == (self.judge is None):
+            raise ValueError("give a model or a judge to evaluate: one of the two, not both.")
+        if self.judge is None and (self.judges_file or self.judge_options):
+            raise ValueError("judges_file and judge_options are of a judge: name one, or leave them out.")
 
     @property
     def asking(self) -> Asking:
@@ -129,9 +141,13 @@ def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str,
     from ...records import fingerprint_model, fingerprint_pairs
     from .prompts import PROMPT_VERSION
 
+    if args.model is not None:
+        whose = {"model": f"{args.model} ({fingerprint_model(args.model)})", "dtype": args.dtype}
+    else:
+        request = _choose_endpoint(args).request([])
+        whose = {"judge": args.judge, **{name: request[name] for name in request if name != "messages"}}
     return {
-        "model": f"{args.model} ({fingerprint_model(args.model)})",
-        "dtype": args.dtype,
+        **whose,
         "reasoning": args.reasoning,
         **asdict(args.asking),
         "prompt_version": PROMPT_VERSION,
@@ -144,9 +160,18 @@ def _draws(args: EvaluateArguments) -> dict[str, Any]:
     return {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
 
 
-def _load_judge(args: EvaluateArguments) -> WavRewardJudge:
+def _choose_endpoint(args: EvaluateArguments) -> EndpointSettings:
+    from .endpoint_judge import choose_endpoint
+
+    return choose_endpoint(str(args.judge), args.judges_file, args.judge_options)
+
+
+def _load_judge(args: EvaluateArguments) -> ScoreJudge:
+    from .endpoint_judge import EndpointJudge
     from .judge import WavRewardJudge
 
+    if args.model is None:
+        return EndpointJudge(_choose_endpoint(args), Path(args.output_dir) / "cache", reasoning=args.reasoning)
     options: dict[str, Any] = {"dtype": args.dtype, "device": args.device, "batch_size": args.batch_size}
     return WavRewardJudge.from_pretrained(args.model, reasoning=args.reasoning, **options)
 

@@ -1,12 +1,11 @@
 """Have another judge say whether WavReward's thoughts are Good or Poor (appendix I).
 
     python -m sdiareward.judges.wavreward.reasoning_quality \
-        --predictions runs/wavreward-eval --dataset runs/chatreward --judge judge.yaml
+        --predictions runs/wavreward-eval --dataset runs/chatreward --judge gemini-2.5-pro
 
-`judge.yaml` holds the fields of `ChatSettings`: `model`, `base_url`, `api_key_env` and so on; the model must take
-audio. It hears the recording, reads thoughts and score, and answers four questions, those of the paper's prompt;
-thoughts are Good if all four are answered yes. Answers are kept in `cache_dir`, so the same command goes on after a
-kill.
+The judge is an endpoint of `configs/judges.yaml`, or of `--judges_file`. It hears the recording, reads thoughts and
+score, and answers four questions, those of the paper's prompt; thoughts are Good if all four are answered yes. Answers
+are kept in `cache_dir`, so the same command goes on after a kill.
 
 Notable choices:
 
@@ -69,8 +68,8 @@ _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasonin
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 1 if the judge failed on a sample, else 0."""
-    from ...chat_client import ChatClient, ChatSettings
-    from ...dataset_builder.settings import make_settings, read_mapping
+    from ...chat_client import ChatClient
+    from .endpoint_judge import choose_endpoint
     from .score_samples import read_out_of_domain, read_samples
 
     args = _parse_arguments(argv)
@@ -78,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     predictions = read_predictions(args.predictions, name)[: args.limit]
     read = read_out_of_domain if args.out_of_domain else read_samples
     samples = read(args.dataset, args.split)
-    settings = make_settings(ChatSettings, read_mapping(args.judge), str(args.judge))
+    settings = choose_endpoint(args.judge, args.judges_file, args.judge_options)
     client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
     results = examine(predictions, samples, client)
     report = write_results(results, args.predictions / _RESULTS[name])
@@ -97,7 +96,9 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dataset", required=True, help="folder of what was evaluated")
     parser.add_argument("--split", default="test", help="of the data set (default: %(default)s)")
     parser.add_argument("--out_of_domain", action="store_true", help="examine what was evaluated as out of domain")
-    parser.add_argument("--judge", type=Path, required=True, help="YAML with the fields of ChatSettings")
+    parser.add_argument("--judge", required=True, help="name of an endpoint whose model takes audio")
+    parser.add_argument("--judges_file", type=Path, help="YAML of judges (default: configs/judges.yaml)")
+    parser.add_argument("--judge_options", nargs="+", default=[], metavar="KEY=VALUE", help="over what the file says")
     parser.add_argument("--cache_dir", type=Path, help="of the judge's answers (default: in the evaluation's folder)")
     parser.add_argument("--limit", type=int, help="examine the first so many samples only")
     return parser.parse_args(argv)

@@ -38,7 +38,7 @@ def render_evaluation(results: Mapping[str, Any]) -> str:
     names = shown_columns(scorers.values())
     how = "thoughts before the score" if config["reasoning"] else "the score alone"
     parts = [
-        f"# {config['model']} on {config['dataset']}, split {config['split']}",
+        f"# {config['judge'] or config['model']} on {config['dataset']}, split {config['split']}",
         f"Asked for {how}. Scores that are exactly right in percent, higher is better; 95% intervals over scenarios. "
         "An answer without a score is wrong.",
         "\n".join(render_table_one(scorers, names)),
