@@ -100,12 +100,18 @@ def _record_all(plans: Sequence[Plan], config: ChatRewardConfig) -> None:
     from tqdm import tqdm
 
     todo = [plan for plan in plans if not plan.notes.is_file()]
+    progress: Any = {"total": len(plans), "initial": len(plans) - len(todo), "desc": "scenarios"}
+    if config.num_workers == 1:
+        recorder = Recorder(config)
+        for plan in tqdm(todo, **progress):
+            _record_part(plan, recorder)
+        return
     # Not forked: the synthesizers' runtimes start threads, which a fork would leave locked.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(config.num_workers, context, initializer=_start_worker, initargs=(config,))
     try:
-        futures = [pool.submit(_record_part, plan) for plan in todo]
-        for future in tqdm(as_completed(futures), total=len(plans), initial=len(plans) - len(todo), desc="scenarios"):
+        futures = [pool.submit(_record_in_worker, plan) for plan in todo]
+        for future in tqdm(as_completed(futures), **progress):
             future.result()
     finally:
         # What is under way is finished and kept; nothing new is begun when one has failed or the user interrupts.
@@ -119,12 +125,16 @@ def _start_worker(config: ChatRewardConfig) -> None:
     _WORKER["recorder"] = Recorder(config)
 
 
-def _record_part(plan: Plan) -> None:
+def _record_in_worker(plan: Plan) -> None:
+    _record_part(plan, _WORKER["recorder"])
+
+
+def _record_part(plan: Plan, recorder: Recorder) -> None:
     """Speak a scenario and keep its samples on disk, then what became of the others."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    recorded = _WORKER["recorder"].record(plan.scenario, plan.split)
+    recorded = recorder.record(plan.scenario, plan.split)
     temporary = plan.part.with_suffix(".tmp")
     pq.write_table(pa.Table.from_pylist(recorded.rows, schema=features().arrow_schema), temporary)
     os.replace(temporary, plan.part)
@@ -171,7 +181,7 @@ def _write_report(
     report = {
         "build_id": content_id(output),
         "plan_id": plan_id,
-        "config": config.identity(),
+        "config": json.loads(json.dumps(config.identity())),
         "synthesizers": dict(versions),
         "scenarios": {"read": len(plans), **statistics["scenarios"]},
         "samples": statistics["by"]["split"],

@@ -77,7 +77,7 @@ def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> fl
     code = language.lower().split("-")[0]
     normalize = EnglishTextNormalizer({}) if code == "en" else BasicTextNormalizer()
     said, heard = normalize(reference).strip(), normalize(hypothesis).strip()
-    if not said:
+    if not any(character.isalnum() for character in said):
         raise ValueError(f"{reference!r} holds no word; a word error rate needs one.")
     if code in _BY_CHARACTER:
         return float(jiwer.cer(said.replace(" ", ""), heard.replace(" ", "")))

@@ -1,8 +1,8 @@
 """Have a scenario spoken, check every line, and join question and answers to samples.
 
-The casts try one after another, in an order of the scenario's own, until one speaks all lines so that they pass the
-filters; if none does, the one with the most samples counts, and what it lacks is reported. So a sample is lost only
-where no cast could say it. One cast speaks all lines of a scenario: a voice tells nothing about the score.
+The casts try one after another, each as a woman and as a man, in an order of the scenario's own: the question until
+one passes the filters; the answers until one speaker's all pass, for the three are of one speaker, so that a voice
+tells nothing about the score. If none does, the speaker with the most counts, and what is missing is reported.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from sdiareward.judges.chatreward.voices import Cast, engine_name, order_casts, 
 from sdiareward.judges.recordings import join_turns
 
 
+# A cast, and the gender of its voice where a category leaves that open.
+Speaker = tuple[Cast, str]
 QUESTION = "question"
 _GENDERS = ("female", "male")
 
@@ -105,39 +107,62 @@ class Recorder:
         Raises:
             ComponentError: The recogniser cannot be loaded.
         """
-        silent = frozenset(self._config.left_out) if split == "train" else frozenset()
-        attempts: list[Recorded] = []
-        for cast in order_casts(self._casts, self._config.seed, scenario.scenario_id):
-            attempts.append(self._record_with(cast.without(silent), scenario))
-            if not attempts[-1].drops:
-                break
-        best = max(attempts, key=lambda attempt: len(attempt.rows))
-        return Recorded(best.rows, best.drops, [drop for attempt in attempts for drop in attempt.rejected])
-
-    def _record_with(self, cast: Cast, scenario: Scenario) -> Recorded:
-        """Return what one cast makes of a scenario; once its question fails no answer is tried."""
-        recorded, gender = Recorded(), self._answering_gender(scenario)
-        takes: dict[str, Take | Drop] = {}
-        for name, line in ((QUESTION, scenario.question), *((str(s), line) for s, line in scenario.answers.items())):
-            speaker = gender if name != QUESTION or scenario.voices == "age" else _other(gender)
-            takes[name] = self._try_line(cast, scenario, name, line, speaker)
-            if isinstance(failed := takes[name], Drop):
-                recorded.rejected.append(failed)
-                if name == QUESTION:
-                    break
+        recorded = Recorded()
+        asking, answering = self._speakers(scenario, split)
+        question = self._record_question(scenario, asking, recorded.rejected)
+        takes = {} if question is None else self._record_answers(scenario, answering, recorded.rejected)
         for score in scenario.answers:
-            outcome = self._join(scenario, score, takes)
+            outcome = self._join(scenario, score, question, takes.get(score))
             if isinstance(outcome, Drop):
                 recorded.drops.append(outcome)
             else:
                 recorded.rows.append(outcome)
         return recorded
 
-    def _answering_gender(self, scenario: Scenario) -> str:
-        """Who answers; a woman's voice is the nearer one to every age."""
+    def _speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
+        """Return who may ask and who may answer, in the order in which they are tried.
+
+        User and assistant are of different gender at first; a woman's voice is the nearer one to every age.
+        """
+        silent = frozenset(self._config.left_out) if split == "train" else frozenset()
+        casts = [cast.without(silent) for cast in order_casts(self._casts, self._config.seed, scenario.scenario_id)]
+        first = int(stable_id(self._config.seed, scenario.scenario_id), 16) % 2
+        answering, asking = _GENDERS[first], _GENDERS[1 - first]
         if scenario.voices == "age":
-            return "female"
-        return _GENDERS[int(stable_id(self._config.seed, scenario.scenario_id), 16) % 2]
+            women = [(cast, _GENDERS[0]) for cast in casts]
+            return women, women
+        by_gender = {gender: [(cast, gender) for cast in casts] for gender in _GENDERS}
+        return by_gender[asking] + by_gender[answering], by_gender[answering] + by_gender[asking]
+
+    def _record_question(self, scenario: Scenario, speakers: list[Speaker], rejected: list[Drop]) -> Take | None:
+        """Return the first question that passes; put the others on `rejected`."""
+        for cast, gender in speakers:
+            take = self._try_line(cast, scenario, QUESTION, scenario.question, gender)
+            if isinstance(take, Take):
+                return take
+            rejected.append(take)
+        return None
+
+    def _record_answers(
+        self, scenario: Scenario, speakers: list[Speaker], rejected: list[Drop]
+    ) -> dict[int, Take | Drop]:
+        """Return the answers of the first speaker all of whose answers pass, else of the one with the most.
+
+        A speaker is given up at the first answer that fails; only when all have failed do they say the rest.
+        """
+        attempts: list[dict[int, Take | Drop]] = [{} for _ in speakers]
+        for is_last_round in (False, True):
+            for (cast, gender), takes in zip(speakers, attempts, strict=True):
+                for score, line in scenario.answers.items():
+                    if score not in takes:
+                        takes[score] = take = self._try_line(cast, scenario, str(score), line, gender)
+                        if isinstance(take, Drop):
+                            rejected.append(take)
+                            if not is_last_round:
+                                break
+                if _count_takes(takes) == len(scenario.answers):
+                    return takes
+        return max(attempts, key=_count_takes)
 
     def _try_line(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take | Drop:
         try:
@@ -189,14 +214,15 @@ class Recorder:
             raise LineRejected("no_event", str(error)) from error
         return mix_event(speech, event, snr_db=events.snr_db, lead_s=events.lead_s)
 
-    def _join(self, scenario: Scenario, score: int, takes: Mapping[str, Take | Drop]) -> dict[str, Any] | Drop:
+    def _join(
+        self, scenario: Scenario, score: int, question: Take | None, answer: Take | Drop | None
+    ) -> dict[str, Any] | Drop:
         """Return a sample of the scenario, or why there is none."""
         item = f"{scenario.scenario_id} {score}"
-        question, answer = takes[QUESTION], takes.get(str(score))
-        for take in (question, answer):
-            if isinstance(take, Drop):
-                return Drop(item, take.kind, take.reason)
-        assert isinstance(question, Take) and isinstance(answer, Take)
+        if question is None or answer is None:
+            return Drop(item, "no_question", "nobody could ask the question; see the rejected lines.")
+        if isinstance(answer, Drop):
+            return Drop(item, answer.kind, answer.reason)
         array = join_turns([question.array, answer.array], self._config.gap_s)
         duration_s = len(array) / SAMPLING_RATE
         if not self._config.min_s <= duration_s <= self._config.max_s:
@@ -205,8 +231,8 @@ class Recorder:
         return _make_row(scenario, score, question, answer, array)
 
 
-def _other(gender: str) -> str:
-    return _GENDERS[gender == _GENDERS[0]]
+def _count_takes(takes: Mapping[int, Take | Drop]) -> int:
+    return sum(isinstance(take, Take) for take in takes.values())
 
 
 def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, array: np.ndarray) -> dict[str, Any]:

@@ -52,7 +52,9 @@ class Slot:
 
 
 def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
-    """Plan `count` scenarios: shares of section 3.2.2, and attributes, categories and topics in turn.
+    """Plan `count` scenarios: shares of section 3.2.2, attributes and categories in turn, topics by a hash.
+
+    A longer plan begins with the shorter one, so that a file can grow.
 
     Args:
         count (`int`): How many.
@@ -63,14 +65,14 @@ def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
     """
     if count < 1:
         raise ValueError(f"count is {count}; it must be at least 1.")
-    slots: list[Slot] = []
-    bounds = [round(count * sum(list(PARTS.values())[: number + 1])) for number in range(len(PARTS))]
-    for part, bound in zip(PARTS, bounds, strict=True):
-        labels = _labels(part)
-        for number in range(len(slots) + 1, bound + 1):
-            attribute, category = labels[number % len(labels)]
-            topic = TOPICS[int(stable_id(seed, number), 16) % len(TOPICS)]
-            slots.append(Slot(number, part, attribute, category, topic))
+    labels, done, slots = {part: _labels(part) for part in PARTS}, dict.fromkeys(PARTS, 0), []
+    for number in range(1, count + 1):
+        # The part that lacks most of its share; the first of several.
+        part = max(PARTS, key=lambda name, number=number: PARTS[name] * number - done[name])  # type: ignore[misc]
+        attribute, category = labels[part][done[part] % len(labels[part])]
+        done[part] += 1
+        topic = TOPICS[int(stable_id(seed, number), 16) % len(TOPICS)]
+        slots.append(Slot(number, part, attribute, category, topic))
     return slots
 
 

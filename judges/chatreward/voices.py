@@ -45,7 +45,7 @@ SHAPES: dict[str, dict[str, Shape]] = {
     },
     "pitch": {"low": Shape(pitch=0.7), "normal": Shape(), "high": Shape(pitch=1.5)},
     "speed": {"slow": Shape(tempo=0.68), "normal": Shape(), "fast": Shape(tempo=1.45)},
-    "volume": {"low": Shape(gain_db=-14.0), "normal": Shape(), "high": Shape(gain_db=10.0)},
+    "volume": {"low": Shape(gain_db=-14.0), "normal": Shape(), "high": Shape(gain_db=9.0)},
 }
 VOCODED = ("age", "emotion", "pitch")
 # Asked of an endpoint; section 3.2.3 words it as "repeat this sentence with the ... of ...".
