@@ -24,7 +24,7 @@ from tqdm import tqdm
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.dataset_builder.statistics_report import render_table
 from sdiareward.judges.chatreward.loading import load_samples
-from sdiareward.judges.chatreward.schema import CATEGORIES, SPLITS
+from sdiareward.judges.chatreward.schema import CATEGORIES, NO_VOICE, SPLITS
 from sdiareward.judges.chatreward.statistics_report import write_statistics
 from sdiareward.records import write_file
 
@@ -73,20 +73,23 @@ def measure(folder: Path) -> list[dict[str, Any]]:
 
 
 def count_rejected(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Count the rejected lines of a report by kind and cast."""
+    """Count the lines of a report that were spoken and rejected, by kind and cast."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for drop in report["rejected"]:
+        if drop["kind"] == NO_VOICE:
+            continue
         counts[drop["kind"]][drop["reason"].split(":")[0]] += 1
     return {kind: dict(sorted(by_cast.items())) for kind, by_cast in sorted(counts.items())}
 
 
 def render(measured: Sequence[Mapping[str, Any]], report: Mapping[str, Any], rejected: Mapping[str, Any]) -> str:
     """Render measurements and drops as Markdown."""
+    num_lines = sum(sum(by_cast.values()) for by_cast in rejected.values())
     lines = [
         "",
         "## What the filters took out",
         "",
-        f"{sum(report['rejected_lines'].values())} lines were rejected and spoken again by another voice; "
+        f"{num_lines} lines were rejected and tried with the next voice; "
         f"{len(report['skipped'])} samples are missing ({report['drops']}).",
         "",
     ]

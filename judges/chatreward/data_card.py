@@ -7,7 +7,7 @@ from string import Template
 from typing import Any
 
 from sdiareward.dataset_builder.statistics_report import render_table
-from sdiareward.judges.chatreward.schema import LANGUAGE_TAGS, MIXED_LANGUAGES, SPLITS
+from sdiareward.judges.chatreward.schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE, SPLITS
 from sdiareward.judges.chatreward.statistics_report import render_table4
 
 
@@ -84,7 +84,7 @@ def render_card(report: Mapping[str, Any], statistics: Mapping[str, Any]) -> str
         if config["max_wer"] is None
         else f"at most {config['max_wer']} ({config['asr']['model']})",
         emotion=config["emotion"]["model"] if config["emotion"] else "none",
-        rejected=sum(report["rejected_lines"].values()),
+        rejected=sum(count for kind, count in report["rejected_lines"].items() if kind != NO_VOICE),
         skipped=len(report["skipped"]),
         experts=f"{experts['ratings']} of {experts['raters']} raters on {experts['rated']} samples"
         if experts

@@ -148,8 +148,9 @@ def _chirp(start_hz: float, end_hz: float, duration_s: float) -> np.ndarray:
 def _bird(rng: Generator, num_samples: int) -> np.ndarray:
     """Phrases of whistled glides between 2.5 and 6 kHz, a pause after each."""
     starts = [0.9 * phrase + 0.16 * note for phrase in range(1 + num_samples // 14_400) for note in range(4)]
-    melody = rng.uniform(2500, 6000, (4, 2))
-    return _place(num_samples, np.array(starts), lambda number: _chirp(*melody[number % 4], 0.13))
+    melody_hz = rng.uniform(2500, 6000, (4, 2))
+    notes = [_chirp(float(start_hz), float(end_hz), 0.13) for start_hz, end_hz in melody_hz]
+    return _place(num_samples, np.array(starts), lambda number: notes[number % 4])
 
 
 def _chirping(rng: Generator, num_samples: int) -> np.ndarray:

@@ -138,7 +138,8 @@ class PipelineClassifier:
 
         self._pipeline: Any = pipeline("audio-classification", model=settings.model, device=settings.device)
         self._labels = dict(settings.labels)
-        known = set(self._pipeline.model.config.label2id)
+        model: Any = self._pipeline.model
+        known = set(model.config.label2id)
         if not known & set(self._labels):
             raise ValueError(
                 f"{settings.model}: has the labels {sorted(known)}, and 'labels' names {sorted(self._labels)}; say "

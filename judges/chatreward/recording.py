@@ -21,7 +21,7 @@ from sdiareward.dataset_builder.synthesis import SynthesisError
 from sdiareward.judges.chatreward.events import load_event, mix_event
 from sdiareward.judges.chatreward.filters import EmotionClassifier, WordErrors, load_emotion_classifier
 from sdiareward.judges.chatreward.scenarios import Line, Scenario
-from sdiareward.judges.chatreward.schema import LANGUAGE_TAGS, MIXED_LANGUAGES, validate_sample
+from sdiareward.judges.chatreward.schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE, validate_sample
 from sdiareward.judges.chatreward.settings import ChatRewardConfig
 from sdiareward.judges.chatreward.voices import Cast, engine_name, order_casts, speak_line
 from sdiareward.judges.recordings import join_turns
@@ -175,7 +175,7 @@ class Recorder:
         attribute = scenario.voices
         voice = cast.voice(attribute, line.category, gender)
         if voice is None:
-            raise LineRejected("no_voice", f"has no voice for {attribute} {line.category!r}.")
+            raise LineRejected(NO_VOICE, f"has no voice for {attribute} {line.category!r}.")
         try:
             is_instructed = attribute in cast.instructed
             array = speak_line(line.text, voice, attribute, line.category, is_instructed=is_instructed)

@@ -43,6 +43,8 @@ SPLITS = ("train", "test")
 # BCP-47 tags of the categories of `language`; "mul" stands for a dialogue in both.
 LANGUAGE_TAGS = {"english": "en", "chinese": "zh"}
 MIXED_LANGUAGES = "mul"
+# Kind of the drops of lines that a cast has no voice for: nothing was spoken.
+NO_VOICE = "no_voice"
 
 
 def voice_attribute(part: str, attribute: str | None) -> str:

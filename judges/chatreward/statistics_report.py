@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def describe(folder: str | Path) -> dict[str, Any]:
         "samples": len(rows),
         "hours": _hours(rows),
         "scenarios": {split: sum(name == split for name, _ in scenarios) for split in SPLITS},
-        "by": {name: _count(rows, lambda row, name=name: str(row[name])) for name in _BY},
+        "by": {name: _count(rows, name) for name in _BY},
         "table4": [_table4_row(name, rows) for name in (*CATEGORIES, None)],
         "categories": {
             name: dict(Counter(str(row["category"]) for row in rows if row["attribute"] == name))
@@ -90,10 +90,10 @@ def _hours(rows: Sequence[Mapping[str, Any]]) -> float:
     return round(sum(row["duration_s"] for row in rows) / 3600, 4)
 
 
-def _count(rows: Sequence[Mapping[str, Any]], key: Callable[[Mapping[str, Any]], str]) -> dict[str, dict[str, Any]]:
+def _count(rows: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[str, Any]]:
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        groups[key(row)].append(row)
+        groups[str(row[column])].append(row)
     return {name: {"samples": len(group), "hours": _hours(group)} for name, group in sorted(groups.items())}
 
 
