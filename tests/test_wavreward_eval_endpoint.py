@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sdiareward.chat_client import ChatSettings, EndpointError
+from sdiareward.chat_client import ChatSettings
 from sdiareward.judges.wavreward.endpoint_judge import EndpointJudge, choose_endpoint
 from sdiareward.judges.wavreward.evaluate import EvaluateArguments, main
 from sdiareward.judges.wavreward.prompts import judging_conversation
@@ -73,7 +73,7 @@ def test_what_an_endpoint_cannot_do_is_refused(tmp_path):
         choose_endpoint("qwen2.5-omni-7b")
 
 
-def test_the_command_evaluates_an_endpoint_and_pays_for_no_answer_twice(tmp_path):
+def test_the_command_evaluates_an_endpoint_and_pays_for_no_answer_twice(tmp_path, capsys):
     data = _world["write_chatreward"](tmp_path / "data")
     judges = tmp_path / "judges.yaml"
 
@@ -84,8 +84,9 @@ def test_the_command_evaluates_an_endpoint_and_pays_for_no_answer_twice(tmp_path
         arguments += ["--baselines", "false", "--num_bootstrap", 20]
         return main([str(argument) for argument in arguments])
 
-    with ChatServer(*[FIVE] * 7, Reply(status=401)) as server, pytest.raises(EndpointError):
-        run(server)
+    with ChatServer(*[FIVE] * 7, Reply(status=401)) as server:
+        assert run(server) == 2
+    assert "the same command goes on" in capsys.readouterr().err
     with ChatServer(FIVE) as server:
         assert run(server) == 0
     assert len(server.requests) == 12 - 7

@@ -75,13 +75,19 @@ class EvaluateArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 1 if `strict` and a sample was skipped, else 0."""
+    """Run the command line; return 1 if `strict` and a sample was skipped, 2 if a judge cannot be reached, else 0."""
     from trl import TrlParser
 
     # The cast: TRL annotates its dataclasses with a type that no class has.
     (args,) = TrlParser(cast(Any, EvaluateArguments), allow_abbrev=False).parse_args_and_config(argv)
-    results = evaluate(args)
-    sys.stdout.write((Path(args.output_dir) / "results.md").read_text(encoding="utf-8"))
+    from ...chat_settings import EndpointError
+
+    try:
+        results = evaluate(args)
+    except EndpointError as error:
+        print(f"evaluate: {error} What was answered is kept: the same command goes on.", file=sys.stderr)
+        return 2
+    print((Path(args.output_dir) / "results.md").read_text(encoding="utf-8"), end="")
     return int(args.strict and bool(results["skipped"]))
 
 
@@ -97,6 +103,7 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
 
     Raises:
         ValueError: The folder holds answers of another run, or no sample could be judged.
+        EndpointError: The judge cannot be reached; what it has said is kept.
     """
     from ...provenance import describe_run
     from ...records import open_run, write_file
@@ -108,13 +115,13 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
     sets = _read_sets(args)
     run = _identity(args, sets)
     open_run(folder, run)
+    train = _read_training_samples(args, sets) if args.baselines else None
     judged, skipped = {}, []
     for name, samples in sets.items():
         options: dict[str, Any] = {"batch_size": args.batch_size}
         judged[name], lost = predict(lambda: _load_judge(args), samples, folder / name, args.asking, **options)
         skipped += lost
     scorers = {JUDGE: summarise_scores(*judged.values(), **_draws(args))}
-    train = _read_training_samples(args, sets) if args.baselines else None
     if train is not None:
         scorers |= _measure_baselines(train, sets, judged, args)
     results = {"scorers": scorers, "num_train": train and len(train), "skipped": skipped, "run": run}

@@ -67,8 +67,8 @@ _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasonin
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code: 1 if the judge failed on a sample, else 0."""
-    from ...chat_client import ChatClient
+    """Run the command line; return 1 if the judge failed on a sample, 2 if it cannot be reached, else 0."""
+    from ...chat_client import ChatClient, EndpointError
     from .endpoint_judge import choose_endpoint
     from .score_samples import read_out_of_domain, read_samples
 
@@ -79,9 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     samples = read(args.dataset, args.split)
     settings = choose_endpoint(args.judge, args.judges_file, args.judge_options)
     client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
-    results = examine(predictions, samples, client)
+    try:
+        results = examine(predictions, samples, client)
+    except EndpointError as error:
+        print(f"reasoning_quality: {error} What was answered is kept: the same command goes on.", file=sys.stderr)
+        return 2
     report = write_results(results, args.predictions / _RESULTS[name])
-    sys.stdout.write(report)
+    print(report, end="")
     return int(bool(results["failures"]))
 
 
