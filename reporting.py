@@ -204,11 +204,15 @@ def _main_table(results: Mapping[str, Any]) -> str:
     if results["skipped"]:
         rows.append(["skipped", *(str(results["num_skipped"][name]) for name in COLUMNS)])
     for scorer, result in accuracies.items():
-        title = "judge" if scorer == "model" and results.get("judge") else scorer
-        rows.append([f"**{title}**", *(percent(result[name]) for name in COLUMNS)])
+        rows.append([f"**{_name(scorer, results)}**", *(percent(result[name]) for name in COLUMNS)])
         rows.append(["95%", *(interval(result["interval"][name]) for name in COLUMNS)])
         rows.append(["ties", *(str(result["num_ties"][name]) for name in COLUMNS)])
     return _table(rows)
+
+
+def _name(scorer: str, results: Mapping[str, Any]) -> str:
+    """Return what a table calls a scorer; results have a judge's scores where they have a model's."""
+    return "judge" if scorer == "model" and results.get("judge") else scorer
 
 
 def notes(results: Mapping[str, Any]) -> list[str]:
@@ -222,7 +226,7 @@ def notes(results: Mapping[str, Any]) -> list[str]:
     if missing:
         found.append(f"No pairs of {', '.join(missing)}: the averages run over the other subsets.")
     for name, result in results["accuracies"].items():
-        scorer = "judge" if name == "model" and results.get("judge") else name
+        scorer = _name(name, results)
         for criterion, column in CRITERION_COLUMNS.items():
             total, ties = result["num_pairs"][column], result["num_ties"][column]
             if ties:
@@ -242,7 +246,7 @@ def _synthesizer_table(results: Mapping[str, Any]) -> str:
         return ""
     scorers = list(results["accuracies"])
     left_out = results["left_out_synthesizers"]
-    table = [["criterion", "synthesizer", "pairs", *scorers]]
+    table = [["criterion", "synthesizer", "pairs", *(_name(scorer, results) for scorer in scorers)]]
     for row in rows:
         name = row["synthesizer"] + (" (left out)" if row["synthesizer"] in (left_out or ()) else "")
         cells = (f"{percent(row[scorer]['accuracy'])} ({interval(row[scorer]['interval'])})" for scorer in scorers)

@@ -170,7 +170,7 @@ def test_rate_limits_and_server_errors_are_waited_out_and_counted(judge_with):
         ("Hm.", "unusable"),
         (Reply(status=500, headers=SOON), "unanswered"),
         (Reply(status=400), "unanswered"),
-        (Reply(json.dumps(verdict("A")), delay_s=1.5), "unanswered"),
+        (Reply(json.dumps(verdict("A")), delay_s=2.5), "unanswered"),
     ],
 )
 def test_a_pair_without_a_usable_answer_is_told_apart_and_has_no_reward(judge_with, bad, status):
@@ -178,7 +178,7 @@ def test_a_pair_without_a_usable_answer_is_told_apart_and_has_no_reward(judge_wi
         return bad if _world["first_is_low"](body)[0] else listening(body)
 
     with ChatServer(only_low_first) as server:
-        scores, found = judge_with(server, 1, max_retries=0, timeout_s=0.7)
+        scores, found = judge_with(server, 1, max_retries=0, timeout_s=2.0)
     assert scores["pair-0"]["chosen"] is scores["pair-0"]["margin"] is None
     assert found["answers"][status] == found["answers"]["usable"] == 1
     assert found["groups"][0]["decided_by"]["failed"] == 1
@@ -401,3 +401,45 @@ def test_a_killed_run_asks_nothing_twice_that_was_answered(data_folder, tmp_path
     assert 3 <= answered <= 7
     assert read(tmp_path / "out")["accuracies"]["model"]["overall_micro"] == 1.0
     assert len((tmp_path / "out" / "scores.jsonl").read_text().splitlines()) == 6
+
+
+def test_pairs_of_the_released_form_are_heard_and_judged_as_their_subset_says(tmp_path):
+    rows = []
+    for row in _world["make_pairs"]().select([0, 4]):
+        sides = {
+            side: [
+                {"role": "system", "content": [{"type": "text", "text": "Be kind."}]},
+                *(
+                    {"role": turn["role"], "content": [{"type": kind, kind: turn[kind]} for kind in ("text", "audio")]}
+                    for turn in row[side]
+                ),
+            ]
+            for side in ("chosen", "rejected")
+        }
+        rows.append({**sides, "category": row["subset"], "source": "somewhere"})
+    released = datasets.Dataset.from_list(rows)
+    with ChatServer(listening) as server:
+        client = ChatClient(EndpointSettings("tiny", server.url, api_key_env=None, concurrency=1), tmp_path / "cache")
+        scorer = PairwiseJudge(EndpointBackend(client), tmp_path)
+        scores, _ = score_pairs(lambda: scorer, released, describe_pairs(released), tmp_path)
+    assert [score["margin"] for score in scores.values()] == [2.0, 2.0]
+    asked = ["COLLOQUIAL" in request["messages"][0]["content"] for request in server.requests]
+    assert asked == [False, False, True, True]
+    assert "Be kind." not in json.dumps(server.requests)
+
+
+def test_two_evaluations_of_the_same_pairs_are_compared_and_their_disagreements_listed(run):
+    with ChatServer(deaf) as server:
+        _, other = run("--judge", "own-endpoint", out="other", options=at(server))
+    with ChatServer(listening) as server:
+        _, out = run("--judge", "own-endpoint", "--report", "--compare", other, options=at(server))
+    (found,) = read(out)["disagreements"]
+    assert (found["title"], found["folder"], found["num_pairs"]) == ("judge own-endpoint", str(other), 6)
+    assert {(row["margin"], row["other_margin"], row["is_right"]) for row in found["rows"]} == {(2.0, 0.0, True)}
+    assert f"## Disagreements with judge own-endpoint ({other})" in (out / "results.md").read_text()
+    report = read(out, "report/report.json")
+    assert report["comparisons"][0]["num_only_first"] == 6
+    assert len(report["disagreements"][0]["rows"]) == 6
+    page = (out / "report" / "index.html").read_text()
+    # Six pairs of four turns, as lowest margins and as disagreements.
+    assert page.count("data:audio/mpeg;base64,") == 2 * 6 * 4
