@@ -143,7 +143,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--learning_rate", type=float, nargs="+", help="of heads; by default the recipe's")
     parser.add_argument("--epochs", type=float, help="of heads; by default the recipe's")
     parser.add_argument("--freeze_seeds", type=int, default=1)
-    parser.add_argument("--freeze_pairs", type=int, default=20, help="as --limit")
+    parser.add_argument("--freeze_pairs", type=int, default=40, help="as --limit")
     parser.add_argument("--workers", type=int, help="processes; 0 for none, the default where there is an accelerator")
     parser.add_argument("--output_dir", type=Path, help="by default runs/ablations/RECIPE")
     parser.add_argument("--result", type=Path, help="by default benchmarks/results/ablations_RECIPE.json")
