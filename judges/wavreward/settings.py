@@ -24,7 +24,7 @@ class JudgeArguments:
         dataset (`str`): Folder or repository of ChatReward samples.
         split (`str`): Split to train on.
         train (`str`): `full` trains all weights (as the paper), `lora` adapters in the text model.
-        freeze_audio_tower (`bool`): Keep the audio tower as it is; `lora` always does.
+        freeze_audio_tower (`bool`): Keep the audio tower up to its projection as it is; `lora` keeps all of it.
         reasoning (`bool`): Ask for thoughts before the score.
         lora_r, lora_alpha (`int`): Rank and scale of the adapters.
         resume (`bool`): Go on from the newest checkpoint in `output_dir`.
@@ -93,6 +93,7 @@ def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, Think
     model.model.visual.requires_grad_(False)
     if args.freeze_audio_tower:
         model.model.audio_tower.requires_grad_(False)
+        model.model.audio_tower.proj.requires_grad_(True)
     return model, ThinkerProcessor.from_pretrained(name), _adapters(args)
 
 
