@@ -100,9 +100,9 @@ def test_the_voices_of_the_samples_are_those_of_their_labels(built):
     assert rows["content-text-01", 3]["attribute"] is None
 
 
-def test_the_same_configuration_gives_the_same_shards_and_does_nothing_twice(built, tmp_path, make_config, caplog):
+def test_two_processes_give_the_same_shards_and_nothing_is_done_twice(built, tmp_path, make_config, caplog):
     folder, report = built
-    assert build(make_config(tmp_path / "again"))["build_id"] == report["build_id"]
+    assert build(make_config(tmp_path / "again", num_workers=2))["build_id"] == report["build_id"]
     assert build(make_config(folder)) == report
     assert "is up to date" in caplog.text
 

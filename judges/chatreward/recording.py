@@ -162,7 +162,8 @@ class Recorder:
                                 break
                 if _count_takes(takes) == len(scenario.answers):
                     return takes
-        return max(attempts, key=_count_takes)
+        # Of equals the one who could say most of it, whose drops tell more than that there is no voice.
+        return max(attempts, key=lambda takes: (_count_takes(takes), -_count_silent(takes)))
 
     def _try_line(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take | Drop:
         try:
@@ -233,6 +234,10 @@ class Recorder:
 
 def _count_takes(takes: Mapping[int, Take | Drop]) -> int:
     return sum(isinstance(take, Take) for take in takes.values())
+
+
+def _count_silent(takes: Mapping[int, Take | Drop]) -> int:
+    return sum(isinstance(take, Drop) and take.kind == NO_VOICE for take in takes.values())
 
 
 def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, array: np.ndarray) -> dict[str, Any]:
