@@ -1,8 +1,9 @@
-"""Train and evaluate every row of Table 1 that can be made: direct inference, SFT, and WavReward without its parts.
+r"""Train and evaluate every row of Table 1 that can be made: direct inference, SFT, and WavReward without its parts.
 
     python -m benchmarks.wavreward_ablations \
         --config configs/wavreward-nano.yaml --sft_config configs/wavreward-nano-sft.yaml \
-        --model nano --warm_up_steps 150 --set reasoning=true max_completion_length=24 --max_new_tokens 24
+        --dataset runs/toy_chatreward --model nano --warm_up_steps 150 \
+        --set reasoning=true max_completion_length=24 --max_new_tokens 24
     python -m benchmarks.wavreward_ablations --config configs/wavreward-7b.yaml --sft_config ... \
         --launcher "accelerate launch --config_file configs/accelerate_zero3.yaml --num_processes 8"
 
@@ -16,6 +17,8 @@ Notable choices:
   scores without thoughts, as there.
 - A nano model never writes a score by chance. With `--warm_up_steps` all start from models that imitate answers whose
   scores are drawn at random, one with and one without thoughts: they know the form and nothing of the scores.
+- Beside its own accuracy stands how much more WavReward has right on the same samples, with the interval of the
+  difference and McNemar's p value.
 - The baselines that understand nothing are measured once, and stand below.
 """
 
@@ -28,7 +31,7 @@ import random
 import shlex
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -40,9 +43,12 @@ from tqdm.auto import tqdm
 from benchmarks.racing import ROOT
 from sdiareward.cards.render_wavreward import render_ablations
 from sdiareward.judges.chatreward.loading import load_samples
+from sdiareward.judges.wavreward.predictions import read_predictions
+from sdiareward.judges.wavreward.score_metrics import column_of, scenario_of
 from sdiareward.judges.wavreward.score_tables import JUDGE
 from sdiareward.provenance import write_run
 from sdiareward.records import JsonLines, open_run, write_file
+from sdiareward.report.comparison import compare
 
 
 RESULT = ROOT / "benchmarks" / "results" / "wavreward_ablations.json"
@@ -73,6 +79,7 @@ VARIANTS = {
     "no_nonlinear_reward": Variant("train_grpo", {"accuracy_reward": "exact"}),
     "wavreward": Variant("train_grpo"),
 }
+_WHOLE = "wavreward"
 
 
 def main(argv: Sequence[str] | None = None) -> Path:
@@ -84,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         row, found = run_variant(name, args)
         rows.append(row)
         baselines = baselines or found
+    compare_with_whole(rows, args.output_dir)
     args.result.parent.mkdir(parents=True, exist_ok=True)
     result = {"settings": _settings(args), "rows": rows, "baselines": baselines}
     write_run(args.result, **result)
@@ -154,6 +162,27 @@ def run_variant(name: str, args: argparse.Namespace) -> tuple[dict[str, Any], di
     sessions = JsonLines(folder / "sessions.jsonl").read()
     row["training_s"] = sum(session["training_s"] for session in sessions) if sessions else None
     return row, results["scorers"]
+
+
+def compare_with_whole(rows: Sequence[dict[str, Any]], output_dir: Path) -> None:
+    """Add to each row its `difference`: what `compare` finds of WavReward against it on the same samples, or None.
+
+    Args:
+        rows (`list[dict]`): The rows of the table.
+        output_dir (`Path`): The command's folder.
+    """
+    predictions = {row["variant"]: read_predictions(output_dir / row["variant"] / "eval") for row in rows}
+    whole = {record["sample_id"]: _is_right(record) for record in predictions.get(_WHOLE, [])}
+    for row in rows:
+        shared = [record for record in predictions[row["variant"]] if record["sample_id"] in whole]
+        row["difference"] = None
+        if shared and row["variant"] != _WHOLE:
+            first, second = [whole[record["sample_id"]] for record in shared], list(map(_is_right, shared))
+            row["difference"] = compare(first, second, list(map(scenario_of, shared)), list(map(column_of, shared)))
+
+
+def _is_right(record: Mapping[str, Any]) -> bool:
+    return bool(record["predicted"] == record["score"])
 
 
 def read_recipe(name: str, args: argparse.Namespace) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def _ablation_lines(result: Mapping[str, Any]) -> list[str]:
 
 
 def _cost_table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return a row for each variant: how it was asked, what its answers look like, and what it cost."""
+    """Return a row for each variant: how far WavReward is ahead, what its answers look like, and what it cost."""
     cells = []
     for titles in SECTIONS.values():
         for name, title in titles.items():
@@ -97,9 +97,18 @@ def _cost_table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
             training = "-" if row["training_s"] is None else f"{row['training_s']:.0f} s"
             shares = [percent(form[share]) for share in ("share_follows_format", "share_valid")]
             thoughts = "yes" if row["reasoning"] else "no"
-            cells.append([title, thoughts, *shares, f"{form['mean_tokens']:.1f}", training])
-    heads = ("", "thoughts", "form as asked for, %", "has a score, %", "tokens of an answer", "training")
-    return markdown_table(heads, cells, num_left=2)
+            cost = (*shares, f"{form['mean_tokens']:.1f}", training)
+            cells.append([title, *_difference_cells(row["difference"]), thoughts, *cost])
+    heads = ("", "WavReward has more right, points", "95%", "p", "thoughts", "form as asked for, %", "has a score, %")
+    return markdown_table((*heads, "tokens of an answer", "training"), cells)
+
+
+def _difference_cells(difference: Mapping[str, Any] | None) -> list[str]:
+    if difference is None:
+        return ["-", "-", "-"]
+    bounds = difference["interval"]
+    width = "-" if bounds is None else f"{100 * bounds[0]:+.1f} to {100 * bounds[1]:+.1f}"
+    return [f"{100 * difference['difference']:+.2f}", width, f"{difference['p_value']:.3f}"]
 
 
 def render_speed(result: Mapping[str, Any]) -> str:

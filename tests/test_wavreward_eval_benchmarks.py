@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from benchmarks import wavreward_ablations, wavreward_speed
+from benchmarks import wavreward_ablations, wavreward_speed, wavreward_toy_data
 from sdiareward.cards.render_wavreward import GUIDE, render_ablations, render_guide, render_speed
 from sdiareward.judges.chatreward.loading import load_samples
 from sdiareward.judges.thinker import Thinker
 from sdiareward.judges.wavreward.answers import follows_format
 from sdiareward.judges.wavreward.score_metrics import summarise_scores
+from sdiareward.judges.wavreward.score_samples import read_samples
 
 
 _world = runpy.run_path(str(Path(__file__).with_name("wavreward_eval_world.py")))
@@ -107,6 +108,14 @@ def test_a_warm_up_imitates_the_form_with_scores_that_are_not_the_samples(tmp_pa
         assert 0.1 < sum(right) / len(right) < 0.6
 
 
+def test_the_toy_task_is_a_data_set_of_its_own_recordings_in_each_split(tmp_path):
+    folder = wavreward_toy_data.write_toy_data(tmp_path / "toy", 3, 2, seed=0)
+    train, test = (read_samples(folder, split) for split in ("train", "test"))
+    assert [label["score"] for label in train.labels] == [5, 3, 1] * 3
+    assert (len(test), {label["attribute"] for label in test.labels}) == (6, {"volume"})
+    assert not {label["scenario_id"] for label in train.labels} & {label["scenario_id"] for label in test.labels}
+
+
 @pytest.mark.parametrize("more", [("--only", "wavreward,none"), ("--set", "max_steps"), ("--sft_set", "x")])
 def test_options_that_make_no_sense_are_refused(more):
     with pytest.raises(SystemExit):
@@ -164,10 +173,12 @@ def result():
         records = [_world["prediction"](0, score, predicted or score, **cost) for score in (5, 3, 1)]
         return summarise_scores(records, num_bootstrap=10)
 
+    ahead = {"difference": 1.0, "interval": [0.25, 1.0], "p_value": 0.25}
     rows = [
-        {"variant": "direct", "reasoning": True, "training_s": None, "scores": scores(4)},
-        {"variant": "wavreward", "reasoning": True, "training_s": 61.4, "scores": scores(None)},
+        {"variant": "direct", "training_s": None, "scores": scores(4), "difference": ahead},
+        {"variant": "wavreward", "training_s": 61.4, "scores": scores(None), "difference": None},
     ]
+    rows = [{**row, "reasoning": True} for row in rows]
     return {"settings": {"config": "configs/made_up.yaml"}, "rows": rows, "baselines": {"text": scores(5)}}
 
 
@@ -181,7 +192,28 @@ def test_the_table_has_the_sections_of_table_1_and_what_answers_cost(result):
         "IV. baseline: words alone",
     ]
     assert "| **III. WavReward: WavReward** | 100.00 | 100.00 | 100.00 |" in lines
-    assert "| WavReward | yes | 100.00 | 100.00 | 10.0 | 61 s |" in lines
+    assert "| WavReward | - | - | - | yes | 100.00 | 100.00 | 10.0 | 61 s |" in lines
+    assert "| what all start from | +100.00 | +25.0 to +100.0 | 0.250 | yes | 100.00 | 100.00 | 10.0 | - |" in lines
+
+
+def test_variants_are_compared_with_the_whole_on_the_same_samples(tmp_path):
+    def write(variant, predicted):
+        folder = tmp_path / variant / "eval"
+        folder.mkdir(parents=True)
+        records = [_world["prediction"](number, 5, score) for number, score in enumerate(predicted)]
+        (folder / "predictions.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        (folder / "results.json").write_text("{}")
+        return {"variant": variant}
+
+    rows = [write("direct", (5, 1, 1, None)), write("wavreward", (1, 5, 5, 5))]
+    wavreward_ablations.compare_with_whole(rows, tmp_path)
+    found = rows[0]["difference"]
+    # Only direct inference has one right, only WavReward three: (3 - 1) / 4, and 2 * (1 + 4) / 2**4.
+    assert (found["num_only_first"], found["num_only_second"], found["difference"]) == (3, 1, 0.5)
+    assert found["p_value"] == pytest.approx(0.625)
+    assert rows[1]["difference"] is None
+    wavreward_ablations.compare_with_whole(rows[:1], tmp_path)
+    assert rows[0]["difference"] is None
 
 
 def test_a_block_without_a_result_says_so_and_one_with_a_result_shows_it(tmp_path, result):

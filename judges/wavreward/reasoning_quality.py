@@ -1,4 +1,4 @@
-"""Have another judge say whether WavReward's thoughts are Good or Poor (appendix I).
+r"""Have another judge say whether WavReward's thoughts are Good or Poor (appendix I).
 
     python -m sdiareward.judges.wavreward.reasoning_quality \
         --predictions runs/wavreward-eval --dataset runs/chatreward --judge gemini-2.5-pro

@@ -1,0 +1,103 @@
+"""Write the task of `toy_judge` in the form of ChatReward, so that every variant of WavReward can be trained on it.
+
+    python -m benchmarks.wavreward_toy_data runs/toy_chatreward
+    python -m benchmarks.wavreward_ablations --dataset runs/toy_chatreward ...
+
+The clips are loud or soft and fast or slow, and their scores 5, 3 or 1 can be heard without knowing a word: a model of
+nano's size can learn them. ChatReward itself asks for more than it can understand. All samples count in the column
+`volume`; their words say nothing, and question and answer are one and the same clip.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.toy_judge import make_samples, short_clips
+from sdiareward.audio_sdiareward import audio_duration_s
+from sdiareward.judges.chatreward.schema import features
+from sdiareward.records import write_file
+
+
+_TEST_SHARE = 0.25
+
+
+def main(argv: Sequence[str] | None = None) -> Path:
+    """Run the command line and return the folder."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.wavreward_toy_data",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("output_dir", type=Path)
+    parser.add_argument("--num_clips", type=int, default=120, help="recordings to train on (default: %(default)s)")
+    parser.add_argument("--num_test_clips", type=int, default=60, help="others to test on (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args(argv)
+    return write_toy_data(args.output_dir, args.num_clips, args.num_test_clips, args.seed)
+
+
+def write_toy_data(folder: Path, num_clips: int, num_test_clips: int, seed: int) -> Path:
+    """Write the task's samples, three of each recording; no dialogue is in both splits.
+
+    Args:
+        folder (`Path`): Where to.
+        num_clips (`int`): Recordings to train on, if there are as many.
+        num_test_clips (`int`): Recordings to test on.
+        seed (`int`): Decides which dialogues are held out, and how each clip sounds.
+
+    Returns:
+        `Path`: `folder`.
+    """
+    clips = list(short_clips())
+    groups = sorted({group for group, _ in clips})
+    order = np.random.default_rng(seed).permutation(len(groups))
+    held_out = {groups[index] for index in order[: round(_TEST_SHARE * len(groups))]}
+    chosen = {
+        "train": [clip for group, clip in clips if group not in held_out][:num_clips],
+        "test": [clip for group, clip in clips if group in held_out][:num_test_clips],
+    }
+    for number, (split, arrays) in enumerate(chosen.items()):
+        _write_split(folder, split, make_samples(arrays, seed + number))
+    write_file(folder / "README.md", f"{__doc__}\nSeed {seed}.\n")
+    return folder
+
+
+def _write_split(folder: Path, split: str, samples: Iterable[Mapping[str, Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [_row(sample, split) for sample in samples]
+    (folder / "data").mkdir(parents=True, exist_ok=True)
+    # `datasets` wants torchcodec to build an Audio column, even of bytes that are encoded already.
+    table = pa.Table.from_pylist(rows, schema=features().arrow_schema)
+    pq.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet")
+
+
+def _row(sample: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """Return a sample with all columns of ChatReward."""
+    duration_s = audio_duration_s(sample["audio"])
+    return {
+        **dict.fromkeys(features()),
+        "sample_id": f"{split}-{sample['sample_id']}",
+        "scenario_id": f"{split}-{sample['scenario_id']}",
+        "part": "generation",
+        "attribute": "volume",
+        "topic": "daily_life",
+        "score": sample["score"],
+        "design_score": sample["score"],
+        **dict.fromkeys(("question", "response"), f"clip {sample['scenario_id']}"),
+        **dict.fromkeys(("question_s", "response_s", "duration_s"), duration_s),
+        "audio": sample["audio"],
+        **dict.fromkeys(("question_synthesizer", "synthesizer"), "recorded"),
+        "language": "en",
+        "license": "LicenseRef-Flight-of-the-Amazon-Queen",
+    }
+
+
+if __name__ == "__main__":
+    main()
