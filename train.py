@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:
@@ -151,14 +151,11 @@ def _finish(
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
-    from trl import RewardConfig, TrlParser
+    from trl import RewardConfig
 
-    # No abbreviations: a misspelt key shall fail, not stand for another one.
-    # The cast: TRL annotates its dataclasses with a type that no class has.
-    parser = TrlParser(
-        cast(Any, (TrainArguments, RewardConfig)), prog="train.py", description=__doc__, allow_abbrev=False
-    )
-    args, training = parser.parse_args_and_config(argv, fail_with_unknown_args=True)
+    from sdiareward.trl_arguments import parse_arguments
+
+    args, training = parse_arguments((TrainArguments, RewardConfig), argv, prog="train.py", description=__doc__)
     print(train(args, training))
 
 

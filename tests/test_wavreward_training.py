@@ -1,12 +1,15 @@
+import dataclasses
 import json
 import math
 from functools import partial
+from pathlib import Path
 
 import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+import yaml
 from trl import GRPOConfig, SFTConfig
 
 from sdiareward.dataset_builder.channel import encode
@@ -321,3 +324,51 @@ def test_the_gold_scores_reach_the_rewards(samples):
     of_form, of_accuracy = reward_functions()
     assert of_form(completions=completions, **columns) == [5.0] * 3
     assert of_accuracy(completions=completions, **columns) == pytest.approx([1.3533528, 10.0, 1.3533528])
+
+
+def read_recipe(name):
+    return yaml.safe_load((Path(__file__).parent.parent / "configs" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("wavreward-7b", (GRPOArguments, GRPOConfig)),
+        ("wavreward-nano", (GRPOArguments, GRPOConfig)),
+        ("wavreward-nano-sft", (JudgeArguments, SFTConfig)),
+    ],
+)
+def test_every_key_of_a_recipe_is_one_of_the_command(name, kinds):
+    known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    assert set(read_recipe(name)) <= known
+
+
+def test_the_recipe_of_7b_is_appendix_f_and_its_batches_hold_whole_scenarios():
+    recipe = read_recipe("wavreward-7b")
+    paper = {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "max_steps": 3500,
+        "learning_rate": 1e-6,
+        "temperature": 1.0,
+        "max_completion_length": 5120,
+        "beta": 0.01,
+        "train": "full",
+        "freeze_audio_tower": False,
+    }
+    assert {name: recipe[name] for name in paper} == paper
+    answers = 8 * recipe["per_device_train_batch_size"] * recipe["steps_per_generation"]
+    assert answers % (3 * recipe["num_generations"]) == 0
+
+
+def test_both_commands_run_from_their_recipes(tmp_path, tiny_judge, dataset_folder, capsys):
+    configs = Path(__file__).parent.parent / "configs"
+    common = ["--dataset", str(dataset_folder), "--max_steps", "1", "--save_strategy", "no"]
+    sft = ["--config", str(configs / "wavreward-nano-sft.yaml"), "--model_name_or_path", str(tiny_judge)]
+    train_sft.main([*sft, *common, "--output_dir", str(tmp_path / "sft")])
+    grpo = ["--config", str(configs / "wavreward-nano.yaml"), "--model_name_or_path", str(tmp_path / "sft")]
+    sizes = ["--per_device_train_batch_size", "6", "--num_generations", "2", "--multi_sample", "false"]
+    train_grpo.main([*grpo, *common, *sizes, "--accuracy_reward", "exact", "--output_dir", str(tmp_path / "grpo")])
+    run = json.loads((tmp_path / "grpo" / "run.json").read_text())
+    assert (run["arguments"]["accuracy_reward"], run["arguments"]["multi_sample"]) == ("exact", False)
+    assert str(tmp_path / "grpo") in capsys.readouterr().out

@@ -14,7 +14,7 @@ Notable choices:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .settings import GRPOArguments
 
@@ -61,13 +61,11 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
-    from trl import GRPOConfig, TrlParser
+    from trl import GRPOConfig
 
-    # The cast: TRL annotates its dataclasses with a type that no class has.
-    parser = TrlParser(
-        cast(Any, (GRPOArguments, GRPOConfig)), prog="train_grpo", description=__doc__, allow_abbrev=False
-    )
-    args, training = parser.parse_args_and_config(argv, fail_with_unknown_args=True)
+    from ...trl_arguments import parse_arguments
+
+    args, training = parse_arguments((GRPOArguments, GRPOConfig), argv, prog="train_grpo", description=__doc__)
     print(train(args, training))
 
 

@@ -8,7 +8,7 @@ Each flag is also a key of the YAML; flags override it, unknown keys fail. Only 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from .settings import JudgeArguments
 
@@ -72,13 +72,11 @@ def make_trainer(
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
-    from trl import SFTConfig, TrlParser
+    from trl import SFTConfig
 
-    # The cast: TRL annotates its dataclasses with a type that no class has.
-    parser = TrlParser(
-        cast(Any, (JudgeArguments, SFTConfig)), prog="train_sft", description=__doc__, allow_abbrev=False
-    )
-    args, training = parser.parse_args_and_config(argv, fail_with_unknown_args=True)
+    from ...trl_arguments import parse_arguments
+
+    args, training = parse_arguments((JudgeArguments, SFTConfig), argv, prog="train_sft", description=__doc__)
     print(train(args, training))
 
 
