@@ -38,14 +38,17 @@ def main(argv: Sequence[str] | None = None) -> Path:
     parser.add_argument("--num_test_clips", type=int, default=60, help="others to test on (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args(argv)
-    return write_toy_data(args.output_dir, args.num_clips, args.num_test_clips, args.seed)
+    return write_toy_data(args.output_dir, list(short_clips()), args.num_clips, args.num_test_clips, args.seed)
 
 
-def write_toy_data(folder: Path, num_clips: int, num_test_clips: int, seed: int) -> Path:
+def write_toy_data(
+    folder: Path, clips: Sequence[tuple[str, np.ndarray]], num_clips: int, num_test_clips: int, seed: int
+) -> Path:
     """Write the task's samples, three of each recording; no dialogue is in both splits.
 
     Args:
         folder (`Path`): Where to.
+        clips (`Sequence[tuple[str, np.ndarray]]`): Dialogue and samples of each recording, mono, 16 kHz.
         num_clips (`int`): Recordings to train on, if there are as many.
         num_test_clips (`int`): Recordings to test on.
         seed (`int`): Decides which dialogues are held out, and how each clip sounds.
@@ -53,7 +56,6 @@ def write_toy_data(folder: Path, num_clips: int, num_test_clips: int, seed: int)
     Returns:
         `Path`: `folder`.
     """
-    clips = list(short_clips())
     groups = sorted({group for group, _ in clips})
     order = np.random.default_rng(seed).permutation(len(groups))
     held_out = {groups[index] for index in order[: round(_TEST_SHARE * len(groups))]}

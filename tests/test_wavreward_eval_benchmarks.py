@@ -109,7 +109,8 @@ def test_a_warm_up_imitates_the_form_with_scores_that_are_not_the_samples(tmp_pa
 
 
 def test_the_toy_task_is_a_data_set_of_its_own_recordings_in_each_split(tmp_path):
-    folder = wavreward_toy_data.write_toy_data(tmp_path / "toy", 3, 2, seed=0)
+    clips = [(f"dialogue {number // 2}", _world["noise"](0.1, number)) for number in range(8)]
+    folder = wavreward_toy_data.write_toy_data(tmp_path / "toy", clips, 3, 2, seed=0)
     train, test = (read_samples(folder, split) for split in ("train", "test"))
     assert [label["score"] for label in train.labels] == [5, 3, 1] * 3
     assert (len(test), {label["attribute"] for label in test.labels}) == (6, {"volume"})
