@@ -73,7 +73,8 @@ class Way:
 def main(argv: Sequence[str] | None = None) -> Path:
     """Run the command line and return the path of the result."""
     args = _parse_arguments(argv)
-    recordings = [read_audio(row["audio"]) for row in load_samples(args.dataset, args.split).select(range(args.limit))]
+    samples = load_samples(args.dataset, args.split)
+    recordings = [read_audio(row["audio"]) for row in samples.select(range(min(args.limit, len(samples))))]
     with tempfile.TemporaryDirectory() as folder:
         model = str(build_nano_judge(Path(folder) / "judge")) if args.model == NEW_NANO else args.model
         thinker = Thinker.from_pretrained(model, dtype=args.dtype, device=args.device)
