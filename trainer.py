@@ -192,10 +192,11 @@ def _require_supported(args: RewardConfig) -> None:
 class EpochOfSampler(TrainerCallback):
     """Tell the sampler the epoch; the library forgets to when it goes on in the middle of one."""
 
-    def __init__(self, trainer: SDiaRewardTrainer):
+    def __init__(self, trainer: Any):
         self.trainer = trainer
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Set the epoch that begins."""
         self.trainer.sampler.set_epoch(int(state.epoch))
 
 

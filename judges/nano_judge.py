@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import (
@@ -62,15 +62,17 @@ def thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5OmniThink
         reward ([`SDiaRewardConfig`]): Of the reward model.
         tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
     """
+    # A configuration's parts are typed as whatever they may be read from.
+    text, audio = cast(Any, reward.text_config), cast(Any, reward.audio_config)
     names = ("audio_token_id", "image_token_id", "video_token_id", "audio_start_token_id", "audio_end_token_id")
     return Qwen2_5OmniThinkerConfig(
-        audio_config=reward.audio_config.to_dict(),
-        vision_config={**_NO_VISION, "out_hidden_size": reward.text_config.hidden_size},
-        text_config=reward.text_config.to_dict(),
+        audio_config=audio.to_dict(),
+        vision_config={**_NO_VISION, "out_hidden_size": text.hidden_size},
+        text_config=text.to_dict(),
         user_token_id=reward.user_token_id,
-        # No field of the class, and yet looked for when positions are counted.
-        vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_bos|>"),
         **{name: getattr(reward, name) for name in names},
+        # No field of the class, and yet looked for when positions are counted.
+        **{"vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_bos|>")},
     )
 
 

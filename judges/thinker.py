@@ -62,8 +62,10 @@ class ThinkerProcessor(SDiaRewardProcessor):
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         saved, _ = cls.get_processor_dict(pretrained_model_name_or_path, **hub_kwargs)
         if saved.get("processor_class") == cls.__name__:
-            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        return cls.from_backbone(pretrained_model_name_or_path, **{"max_turn_s": MAX_RECORDING_S, **kwargs})
+            loaded: Any = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        else:
+            loaded = cls.from_backbone(pretrained_model_name_or_path, **{"max_turn_s": MAX_RECORDING_S, **kwargs})
+        return loaded
 
     def apply_chat_template(  # type: ignore[override]
         self,
@@ -96,7 +98,7 @@ class ThinkerProcessor(SDiaRewardProcessor):
         """
         if chat_template is not None or tools or not (tokenize and return_dict):
             raise ValueError("conversations are rendered as ChatML to token ids, without tools; leave the rest out.")
-        conversations = [conversation] if isinstance(conversation[0], Mapping) else conversation
+        conversations: Any = [conversation] if isinstance(conversation[0], Mapping) else conversation
         prepared = [self.prepare(each) for each in conversations]
         begin = np.array(self.encode_text(ASSISTANT if add_generation_prompt else ""), dtype=np.int64)
         rows = [np.concatenate([each.input_ids, begin]) for each in prepared]

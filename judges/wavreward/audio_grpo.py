@@ -38,8 +38,10 @@ class AudioGRPOTrainer(GRPOTrainer):
             raise ValueError(
                 "use_vllm and use_transformers_continuous_batching take no recordings in TRL; leave both off."
             )
-        suppressed = getattr(processing_class, "control_token_ids", list)()
-        args.generation_kwargs = {"suppress_tokens": suppressed or None, **(args.generation_kwargs or {})}
+        suppressed: list[int] = getattr(processing_class, "control_token_ids", list)()
+        # TRL's field is typed as a string too, which it is on a command line only.
+        given: Any = args.generation_kwargs or {}
+        args.generation_kwargs = {"suppress_tokens": suppressed or None, **given}
         self._audio: dict[str, list[torch.Tensor]] = {}
         super().__init__(model, reward_funcs, args, processing_class=processing_class, **kwargs)
 

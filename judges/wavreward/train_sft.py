@@ -62,7 +62,9 @@ def make_trainer(
     class JudgeSFTTrainer(ThinkerCheckpoints, SFTTrainer):
         """TRL's trainer, which goes on from a thinker's checkpoint."""
 
-    training.dataset_kwargs = {**(training.dataset_kwargs or {}), "skip_prepare_dataset": True}
+    # TRL's field is typed as a string too, which it is on a command line only.
+    given: Any = training.dataset_kwargs or {}
+    training.dataset_kwargs = {**given, "skip_prepare_dataset": True}
     training.remove_unused_columns = False
     collator = TargetCollator(processor)
     return JudgeSFTTrainer(

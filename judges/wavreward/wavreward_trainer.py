@@ -43,12 +43,13 @@ class WavRewardTrainer(ThinkerCheckpoints, AudioGRPOTrainer):
         self.add_callback(EpochOfSampler(self))
 
     def _get_train_sampler(self, dataset: Any = None) -> ScenarioSampler:
+        args: Any = self.args
         self.sampler = ScenarioSampler(
             self._scenarios,
-            num_generations=self.num_generations,
-            prompts_per_batch=self.args.generation_batch_size // self.num_generations,
-            repeat_count=self.num_iterations * self.args.steps_per_generation,
+            num_generations=args.num_generations,
+            prompts_per_batch=args.generation_batch_size // args.num_generations,
+            repeat_count=args.num_iterations * args.steps_per_generation,
             multi_sample=self._multi_sample,
-            seed=self.args.seed,
+            seed=args.seed,
         )
         return self.sampler
