@@ -13,7 +13,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(wildcard *.py */*.py */*/*.
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable ".[train,eval,build,ray,dev]" --config-settings editable_mode=strict
+		--editable ".[train,eval,build,judges,ray,dev]" --config-settings editable_mode=strict
 	touch $@
 
 # Real recordings -> pairs -> trained reward model -> benchmark table.
