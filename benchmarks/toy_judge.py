@@ -1,6 +1,6 @@
 """Train a nano judge by GRPO on a task with three scores that anybody can check, from chance to nearly all right.
 
-    python -m benchmarks.toy_judge            # within 15 minutes on 2 cores
+    python -m benchmarks.toy_judge
 
 Each clip is a real recording, made loud or soft and fast or slow. The score is 5 for loud and fast, 3 for one of the
 two, 1 for neither; a scenario is the same words three times, one clip a score. The judge first imitates answers whose
@@ -13,6 +13,9 @@ Notable choices:
 
 - The words of the thoughts are the same in every answer: what is shown is that scores are learnt from rewards, not
   that a model of this size reasons.
+- Sigma is 0.5, not 1: a middle score that is off by two would otherwise be a safe bet, which takes long to leave.
+- The KL weight is 0.2, not 0.01: the reference is the warm start, whose scores are drawn at random, and what holds the
+  judge near it keeps it from settling on two of the three scores.
 - The audio tower, Whisper tiny.en's encoder, stays as it is; the text model begins at random.
 """
 
@@ -42,10 +45,10 @@ RESULT = Path(__file__).resolve().parent / "results" / "toy_judge.json"
 SCORES = (5, 3, 1)
 # Loud or soft, fast or slow, of each score; a 3 is one of two.
 _SETTINGS = {5: ((True, True),), 3: ((True, False), (False, True)), 1: ((False, False),)}
-_LEVELS_DB = {True: -20.0, False: -40.0}
-_TEMPOS = {True: 1.4, False: 0.7}
-_CLIP_S = (0.8, 1.8)
-_QUESTION = "Loud and fast is 5, one of the two is 3, neither is 1."
+_LEVELS_DB = {True: -16.0, False: -46.0}
+_TEMPOS = {True: 1.8, False: 0.75}
+_CLIP_S = 1.0
+_QUESTION = "Loud and fast?"
 _ANSWER = "<think>so</think><score>{}</score>"
 _MAX_TOKENS = 24
 
@@ -53,15 +56,17 @@ _MAX_TOKENS = 24
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=120, help="of GRPO")
-    parser.add_argument("--warm_up_steps", type=int, default=100, help="of imitation")
-    parser.add_argument("--learning_rate", type=float, default=5e-4)
-    parser.add_argument("--num_generations", type=int, default=8)
-    parser.add_argument("--scenarios_per_step", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=200, help="of GRPO")
+    parser.add_argument("--warm_up_steps", type=int, default=200, help="of imitation")
+    parser.add_argument("--learning_rate", type=float, default=3e-4)
+    parser.add_argument("--num_generations", type=int, default=4)
+    parser.add_argument("--scenarios_per_step", type=int, default=4)
     parser.add_argument("--num_clips", type=int, default=120, help="recordings to train on")
     parser.add_argument("--num_test_clips", type=int, default=60)
     parser.add_argument("--accuracy", choices=("nonlinear", "exact"), default="nonlinear")
-    parser.add_argument("--eval_steps", type=int, default=10)
+    parser.add_argument("--beta", type=float, default=0.2, help="weight of the KL term")
+    parser.add_argument("--sigma", type=float, default=0.5, help="of equation 3")
+    parser.add_argument("--eval_steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work-dir", type=Path, default=Path("runs/toy_judge"))
     parser.add_argument("--output", type=Path, default=RESULT)
@@ -104,7 +109,12 @@ def warm_up(samples: datasets.Dataset, args: argparse.Namespace) -> Path:
     start = str(build_nano_judge(args.work_dir / "init", seed=args.seed))
     judge = JudgeArguments(start, "clips of the benchmark", freeze_audio_tower=True)
     training = SFTConfig(
-        str(folder), per_device_train_batch_size=12, max_steps=args.warm_up_steps, learning_rate=1e-3, **_options(args)
+        str(folder),
+        per_device_train_batch_size=12,
+        max_steps=args.warm_up_steps,
+        learning_rate=1e-3,
+        lr_scheduler_type="cosine",
+        **_options(args),
     )
     model, processor, _ = load_judge_to_train(judge, training)
     rows = target_rows(samples.add_column("target", targets), ask, reasoning=True)
@@ -127,22 +137,22 @@ def learn(
     )
     training = GRPOConfig(
         str(args.work_dir / "grpo"),
-        per_device_train_batch_size=len(SCORES) * args.num_generations,
-        gradient_accumulation_steps=args.scenarios_per_step,
+        per_device_train_batch_size=len(SCORES) * args.scenarios_per_step * args.num_generations,
         num_generations=args.num_generations,
         max_completion_length=_MAX_TOKENS,
         max_steps=args.steps,
         learning_rate=args.learning_rate,
+        lr_scheduler_type="constant_with_warmup",
         loss_type="grpo",
         use_bias_correction_kl=False,
-        beta=0.01,
+        beta=args.beta,
         **_options(args),
     )
     model, processor, _ = load_judge_to_train(judge, training)
     curve = Curve(model, processor, test, args.eval_steps)
     trainer = WavRewardTrainer(
         model,
-        reward_functions(accuracy=args.accuracy),
+        reward_functions(accuracy=args.accuracy, sigma=args.sigma),
         training,
         scenario_ids=train["scenario_id"],
         processing_class=processor,
@@ -155,7 +165,6 @@ def learn(
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     return {
-        "lr_scheduler_type": "constant_with_warmup",
         "warmup_steps": 10,
         "use_cpu": True,
         "bf16": False,
@@ -225,21 +234,21 @@ def ask(recording: Any) -> list[dict[str, Any]]:
 
 
 def short_clips() -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the group and the samples of the bundled recordings' turns of one or two seconds."""
+    """Yield the group and the first second of each of the bundled recordings' turns that are as long."""
     from sdiareward.audio_sdiareward import read_audio
     from sdiareward.dataset_builder.schema import Episode
     from sdiareward.dataset_builder.sources import sample
 
+    num_samples = round(_CLIP_S * SAMPLING_RATE)
     for episode in sample.episodes():
         if not isinstance(episode, Episode) or episode.source != "amazon_queen":
             continue
+        whole = read_audio(episode.turns[0].parts[0].audio)
         for turn in episode.turns:
-            part = turn.parts[0]
+            start = round(turn.parts[0].start_s * SAMPLING_RATE)
             # The sample's parts all have an end.
-            end_s = float(part.end_s or 0.0)
-            if len(turn.parts) == 1 and _CLIP_S[0] <= end_s - part.start_s <= _CLIP_S[1]:
-                whole = read_audio(part.audio)
-                yield episode.group, whole[round(part.start_s * SAMPLING_RATE) : round(end_s * SAMPLING_RATE)]
+            if float(turn.parts[0].end_s or 0.0) - turn.parts[0].start_s >= _CLIP_S:
+                yield episode.group, whole[start : start + num_samples]
 
 
 def make_samples(clips: Sequence[np.ndarray], seed: int) -> datasets.Dataset:

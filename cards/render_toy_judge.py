@@ -1,0 +1,50 @@
+"""Render what a nano judge learnt: `python -m sdiareward.cards.render_toy_judge` renders `docs/wavreward.md`.
+
+All numbers come from the result of `benchmarks.toy_judge`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sdiareward.cards.render import markdown_table, render_readme
+from sdiareward.records import write_file
+from sdiareward.reporting import percent
+
+
+_ROOT = Path(__file__).resolve().parent.parent
+GUIDE = _ROOT / "docs" / "wavreward.md"
+RESULT = _ROOT / "benchmarks" / "results" / "toy_judge.json"
+
+
+def render_curve(result: Mapping[str, Any]) -> str:
+    """Return the curve as a table, and how it came about.
+
+    Args:
+        result (`Mapping`): What `benchmarks.toy_judge` wrote.
+    """
+    rows = [
+        [str(point["step"]), percent(point["accuracy"]), percent(point["format"]), f"{point['seconds']:.0f}"]
+        for point in result["curve"]
+    ]
+    table = "\n".join(markdown_table(["GRPO steps", "right scores", "exact form", "s"], rows, num_left=0))
+    minutes = result["total_s"] / 60
+    cpu = result["cpu"]
+    return (
+        f"{table}\n\nPercent of {result['num_test_samples']} held-out clips, answered greedily. Trained on "
+        f"{result['num_train_samples']} clips; {minutes:.1f} minutes in all, {result['warm_up_s'] / 60:.1f} of them "
+        f"for clips and warm start; {cpu['name']}, {cpu['torch_threads']} threads."
+    )
+
+
+def main() -> None:
+    """Render the guide."""
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    write_file(GUIDE, render_readme(GUIDE.read_text(encoding="utf-8"), {"toy": render_curve(result)}))
+
+
+if __name__ == "__main__":
+    main()
