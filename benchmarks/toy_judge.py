@@ -167,7 +167,7 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "warmup_steps": 10,
         "use_cpu": True,
-        "bf16": False,
+        "bf16": True,
         "gradient_checkpointing": False,
         "report_to": "none",
         "save_strategy": "no",

@@ -311,4 +311,4 @@ def test_a_foreign_checkpoint_is_to_be_converted_first(finished, fixtures_dir, c
 def test_a_reward_that_is_not_finite_is_named(tmp_path, tiny_checkpoint, capsys):
     folder = write_evaluation(tmp_path / "eval", [make_score(7, math.nan)])
     assert main(["calibrate", str(tiny_checkpoint), str(folder), "--output", str(tmp_path / "out")]) == 2
-    assert "pair pair-007 has a reward that is not finite" in capsys.readouterr().err
+    assert "pair pair-007 has a reward that is missing or not finite" in capsys.readouterr().err

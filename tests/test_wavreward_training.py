@@ -19,7 +19,7 @@ from sdiareward.judges.wavreward import train_grpo, train_sft
 from sdiareward.judges.wavreward.audio_grpo import AudioGRPOTrainer
 from sdiareward.judges.wavreward.prompts import judging_conversation
 from sdiareward.judges.wavreward.rewards import reward_functions
-from sdiareward.judges.wavreward.settings import GRPOArguments, JudgeArguments
+from sdiareward.judges.wavreward.settings import GRPOArguments, JudgeArguments, load_judge_to_train
 from sdiareward.judges.wavreward.training_rows import TargetCollator, complete_scenarios, prompt_rows, target_rows
 
 
@@ -256,6 +256,20 @@ def test_the_loss_of_imitation_is_the_cross_entropy_of_the_answer_alone(tiny_jud
         count += len(ids)
     assert rows[1]["target"] == "<score>1</score>"
     assert float(found) == pytest.approx(total / count, abs=1e-4)
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("full", torch.float32), ("lora", torch.bfloat16)])
+def test_weights_that_are_updated_stay_in_float32_under_bfloat16(tmp_path, tiny_judge, dataset_folder, mode, dtype):
+    args = JudgeArguments(model_name_or_path=str(tiny_judge), dataset=str(dataset_folder), train=mode)
+    model, _, _ = load_judge_to_train(args, grpo_config(tmp_path, bf16=True))
+    assert model.model.language_model.layers[0].mlp.up_proj.weight.dtype == dtype
+
+
+@pytest.mark.parametrize("mode", ["full", "lora"])
+def test_a_step_in_bfloat16_trains_and_saves(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters, mode):
+    folder = run_grpo(tmp_path, tiny_judge, dataset_folder, {"bf16": True}, train=mode)
+    before, after = weights(tiny_judge), weights(folder)
+    assert any(not torch.equal(before[name].float(), after[name].float()) for name in before)
 
 
 def run_sft(folder, tiny_judge, dataset_folder, config=None, **arguments):

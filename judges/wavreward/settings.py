@@ -88,13 +88,20 @@ def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, Think
         from ..nano_judge import build_nano_judge
 
         name = str(build_nano_judge(Path(training.output_dir) / "init", seed=training.seed))
-    model = load_thinker_model(name, dtype="bfloat16" if training.bf16 else "float32")
+    model = load_thinker_model(name, dtype=_dtype(args, training))
     # Nothing is ever seen, so the vision tower has no gradients; processes that train together would wait for them.
     model.model.visual.requires_grad_(False)
     if args.freeze_audio_tower:
         model.model.audio_tower.requires_grad_(False)
         model.model.audio_tower.proj.requires_grad_(True)
     return model, ThinkerProcessor.from_pretrained(name), _adapters(args)
+
+
+def _dtype(args: JudgeArguments, training: Any) -> str:
+    """Return float32 for weights that are updated, unless DeepSpeed keeps copies of them in float32."""
+    # At a learning rate of 1e-6 weights in bfloat16 would not move; autocast computes in bfloat16 all the same.
+    is_kept_elsewhere = args.train == "lora" or training.deepspeed_plugin is not None
+    return "bfloat16" if training.bf16 and is_kept_elsewhere else "float32"
 
 
 def _adapters(args: JudgeArguments) -> Any:
