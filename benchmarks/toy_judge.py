@@ -56,7 +56,7 @@ _MAX_TOKENS = 24
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200, help="of GRPO")
+    parser.add_argument("--steps", type=int, default=260, help="of GRPO")
     parser.add_argument("--warm_up_steps", type=int, default=200, help="of imitation")
     parser.add_argument("--learning_rate", type=float, default=3e-4)
     parser.add_argument("--num_generations", type=int, default=4)
