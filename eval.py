@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 
 if TYPE_CHECKING:
@@ -82,10 +82,9 @@ class EvalArguments:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if `strict` and a pair was skipped, 2 if a judge cannot be reached, else 0."""
-    from trl import TrlParser
+    from sdiareward.trl_arguments import parse_arguments
 
-    # The cast: TRL annotates its dataclasses with a type that no class has.
-    (args,) = TrlParser(cast(Any, EvalArguments), allow_abbrev=False).parse_args_and_config(argv)
+    (args,) = parse_arguments((EvalArguments,), argv, prog="eval.py", description=__doc__)
     from sdiareward.chat_settings import EndpointError
 
     try:

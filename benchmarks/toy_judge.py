@@ -1,4 +1,4 @@
-"""Train a nano judge by GRPO on a task with three scores that anybody can check, from chance to nearly all right.
+"""Train a nano judge by GRPO on a task with three scores that anybody can check, beginning at chance.
 
     python -m benchmarks.toy_judge
 
@@ -25,7 +25,6 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,7 @@ from transformers import TrainerCallback
 
 from benchmarks.racing import describe_cpu
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.judges.chatreward.voice_shaping import change_tempo
 from sdiareward.provenance import write_run
 
 
@@ -269,30 +269,8 @@ def make_samples(clips: Sequence[np.ndarray], seed: int) -> datasets.Dataset:
     return datasets.Dataset.from_list(rows)
 
 
-def change_tempo(clip: np.ndarray, tempo: float) -> np.ndarray:
-    """Return a clip faster (above 1) or slower at the same pitch, by FFmpeg's `atempo`."""
-    import av
-
-    graph = av.filter.Graph()
-    time_base = Fraction(1, SAMPLING_RATE)
-    source = graph.add_abuffer(sample_rate=SAMPLING_RATE, format="flt", layout="mono", time_base=time_base)
-    nodes = [source, graph.add("atempo", str(tempo)), graph.add("abuffersink")]
-    graph.link_nodes(*nodes).configure()
-    frame = av.AudioFrame.from_ndarray(clip[None].astype(np.float32), format="flt", layout="mono")
-    frame.sample_rate = SAMPLING_RATE
-    source.push(frame)
-    source.push(None)
-    parts = []
-    while True:
-        try:
-            pulled: Any = nodes[-1].pull()
-            parts.append(pulled.to_ndarray()[0])
-        except (av.BlockingIOError, av.EOFError):
-            return np.concatenate(parts)
-
-
 def at_level(clip: np.ndarray, level_db: float) -> np.ndarray:
-    """Return a clip whose root mean square is `level_db` below full scale."""
+    """Return a clip whose root mean square is `level_db` against full scale; peaks beyond it are cut off."""
     rms = float(np.sqrt(np.mean(clip.astype(np.float64) ** 2)))
     return np.clip(clip * (10 ** (level_db / 20) / max(rms, 1e-6)), -1, 1).astype(np.float32)
 

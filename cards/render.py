@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -44,12 +43,6 @@ def render_model_card(checkpoint: Path) -> str:
         max_turn_s=f"{config['max_turn_s']:g}",
         results=tables((checkpoint / "results.md").read_text(encoding="utf-8")),
     )
-
-
-def markdown_table(heads: Sequence[str], rows: Iterable[Sequence[str]], num_left: int = 1) -> list[str]:
-    """Return the lines of a Markdown table; columns behind the first `num_left` are aligned to the right."""
-    rule = ["---" if index < num_left else "--:" for index in range(len(heads))]
-    return [f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows)]
 
 
 def not_measured(benchmark: str) -> str:

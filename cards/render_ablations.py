@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdiareward.cards.render import markdown_table, render_readme
+from sdiareward.cards.render import render_readme
+from sdiareward.dataset_builder.statistics_report import render_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.records import write_file
 
@@ -101,7 +102,7 @@ def _pairs(result: Result) -> str:
     note = f"{result['num_pairs']}{of} pairs; in each cell pairs and, in brackets, groups (recordings)."
     if skipped:
         note += f" Left out because a recording cannot be read: {skipped}."
-    return "\n".join([*markdown_table(["split", *map(_title, subsets), "all"], rows, num_left=2), "", note])
+    return "\n".join([*render_table(["split", *map(_title, subsets), "all"], rows, num_left=2), "", note])
 
 
 def _count(counts: Mapping[str, int] | None) -> str:
@@ -119,7 +120,7 @@ def _table4(rows: Rows, result: Result) -> str:
             lines.append([row["backbone"], f"loss: {name_centering(row)}", *_accuracies(row, _FEW_COLUMNS)])
     lines.sort(key=lambda line: [row["backbone"] for row in rows].index(line[0]))
     lines += _baselines(result["baselines"], _FEW_COLUMNS)
-    return "\n".join(markdown_table(["", "setting", *map(_title, _FEW_COLUMNS), "ties", "n"], lines, num_left=2))
+    return "\n".join(render_table(["", "setting", *map(_title, _FEW_COLUMNS), "ties", "n"], lines, num_left=2))
 
 
 def _table6(rows: Rows, result: Result) -> str:
@@ -144,7 +145,7 @@ def _table6(rows: Rows, result: Result) -> str:
         intervals += [measured["accuracy"]["interval"] for measured in result["baselines"].values()]
         lines = [[*line, _interval(interval)] for line, interval in zip(lines, intervals, strict=True)]
         note += " The last column is the interval over groups of test pairs, of the first seed."
-    return "\n".join([*markdown_table(heads, lines, num_left=2), "", note])
+    return "\n".join([*render_table(heads, lines, num_left=2), "", note])
 
 
 def _interval(intervals: Mapping[str, Sequence[float]]) -> str:
@@ -165,13 +166,13 @@ def _lambda(rows: Rows, result: Result) -> str:
     baselines = [[*line, "", "", "", ""] for line in _baselines(result["baselines"], _FEW_COLUMNS)]
     heads = ["", "lambda", *map(_title, _FEW_COLUMNS), "ties", "n", "mean chosen", "mean rejected", "margin", "loss"]
     note = "Rewards of the test pairs; the loss is that of the validation pairs, centering term included."
-    return "\n".join([*markdown_table(heads, [*lines, *baselines], num_left=2), "", note])
+    return "\n".join([*render_table(heads, [*lines, *baselines], num_left=2), "", note])
 
 
 def _layers(rows: Rows, result: Result) -> str:
     lines = [[row["backbone"], name_layer(row["features"]), *_accuracies(row)] for row in rows]
     lines += _baselines(result["baselines"])
-    return "\n".join(markdown_table(["", "mean of layer", *map(_title, COLUMNS), "ties", "n"], lines, num_left=2))
+    return "\n".join(render_table(["", "mean of layer", *map(_title, COLUMNS), "ties", "n"], lines, num_left=2))
 
 
 def name_layer(features: str) -> str:
@@ -195,7 +196,7 @@ def _freeze(rows: Rows, result: Result) -> str:
         f"{pairs['test']} to measure on, {rows[0]['num_seeds']} seed{'s' * (rows[0]['num_seeds'] > 1)}: enough to "
         "see that each mode runs, not to rank them."
     )
-    return "\n".join([*markdown_table(heads, lines, num_left=2), "", note])
+    return "\n".join([*render_table(heads, lines, num_left=2), "", note])
 
 
 def _learning_rates(rows: Rows, result: Result) -> str:
@@ -210,7 +211,7 @@ def _learning_rates(rows: Rows, result: Result) -> str:
         lines.append([backbone, _POOLINGS.get(features, features.replace("_", " ")), *cells])
     note = f"Loss of the validation pairs after {result['arguments']['epochs']:g} epochs at most; the lowest is taken."
     heads = ["", "features", *(f"{rate:g}" for rate in rates)]
-    return "\n".join([*markdown_table(heads, lines, num_left=2), "", note])
+    return "\n".join([*render_table(heads, lines, num_left=2), "", note])
 
 
 def _cost(result: Result) -> str:
@@ -228,7 +229,7 @@ def _cost(result: Result) -> str:
         f"{result['num_runs']} runs, {result['cpu']['name']}, {cores} cores. Where the processor time, divided by the "
         "cores, is well below the time, others used the machine."
     )
-    return "\n".join([*markdown_table(["stage", "time", "processor time"], rows, num_left=2), "", note])
+    return "\n".join([*render_table(["stage", "time", "processor time"], rows, num_left=2), "", note])
 
 
 def _accuracies(row: Mapping[str, Any], columns: Sequence[str] = COLUMNS) -> list[str]:

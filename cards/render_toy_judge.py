@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.cards.render import markdown_table, render_readme
+from sdiareward.cards.render import render_readme
+from sdiareward.dataset_builder.statistics_report import render_table
 from sdiareward.records import write_file
 from sdiareward.reporting import percent
 
@@ -30,7 +31,7 @@ def render_curve(result: Mapping[str, Any]) -> str:
         [str(point["step"]), percent(point["accuracy"]), percent(point["format"]), f"{point['seconds']:.0f}"]
         for point in result["curve"]
     ]
-    table = "\n".join(markdown_table(["GRPO steps", "right scores", "exact form", "s"], rows, num_left=0))
+    table = "\n".join(render_table(["GRPO steps", "right scores", "exact form", "s"], rows, num_left=0))
     minutes = result["total_s"] / 60
     cpu = result["cpu"]
     return (

@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sdiareward.cards.render import markdown_table, not_measured, render_readme
+from sdiareward.cards.render import not_measured, render_readme
+from sdiareward.dataset_builder.statistics_report import render_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.records import write_file
 
@@ -64,7 +65,7 @@ def _recipes(found: Mapping[str, Any]) -> str:
         "Percent, with 95% intervals by group of recordings; subsets without pairs are left out. Ties of all runs "
         f"together: {ties}. {cpu['name']}, {cpu['usable_cores']} cores."
     )
-    return "\n".join([*markdown_table(heads, rows, num_left=2), "", note])
+    return "\n".join([*render_table(heads, rows, num_left=2), "", note])
 
 
 def _accuracy(accuracies: Mapping[str, Any], column: str) -> str:
@@ -96,7 +97,7 @@ def _speed(found: Mapping[str, Any]) -> str:
         f"{settings['steps']} steps of {found['pairs_a_step']} pairs, medians of {settings['rounds']} paired rounds; "
         f"tokens are those of the dialogues, without padding; {cpu['name']}, {cpu['usable_cores']} cores."
     )
-    return "\n".join([*markdown_table(heads, rows), "", note])
+    return "\n".join([*render_table(heads, rows), "", note])
 
 
 def _gpu(found: Mapping[str, Any]) -> str:
@@ -109,7 +110,7 @@ def _gpu(found: Mapping[str, Any]) -> str:
                 rows.append((f"{size.upper()}, {mode}", *speed, f"{run['utilisation']:.0%}", peak))
     heads = ("model", "a step", "tokens a second", "of the speed of a matrix product", "peak memory")
     note = f"{found['settings']['pairs']} pairs a step, {found['dtype']}, {found['device']['name']}."
-    return "\n".join([*markdown_table(heads, rows), "", note])
+    return "\n".join([*render_table(heads, rows), "", note])
 
 
 def main() -> None:

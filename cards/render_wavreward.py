@@ -11,7 +11,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sdiareward.cards.render import markdown_table, not_measured, render_readme
+from sdiareward.cards.render import not_measured, render_readme
+from sdiareward.dataset_builder.statistics_report import render_table
 from sdiareward.judges.wavreward.score_tables import render_table_one, shown_columns
 from sdiareward.records import write_file
 from sdiareward.reporting import percent
@@ -100,7 +101,7 @@ def _cost_table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
             cost = (*shares, f"{form['mean_tokens']:.1f}", training)
             cells.append([title, *_difference_cells(row["difference"]), thoughts, *cost])
     heads = ("", "WavReward has more right, points", "95%", "p", "thoughts", "form as asked for, %", "has a score, %")
-    return markdown_table((*heads, "tokens of an answer", "training"), cells)
+    return render_table((*heads, "tokens of an answer", "training"), cells)
 
 
 def _difference_cells(difference: Mapping[str, Any] | None) -> list[str]:
@@ -135,7 +136,7 @@ def render_speed(result: Mapping[str, Any]) -> str:
         f"in {device['dtype']} on {where}; medians of {settings['rounds']} rounds.{lengths}"
     )
     heads = ("", "real-time factor", "time", "tokens of an answer")
-    return "\n".join([*markdown_table(heads, rows), "", note])
+    return "\n".join([*render_table(heads, rows), "", note])
 
 
 def main() -> None:

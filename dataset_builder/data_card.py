@@ -64,7 +64,7 @@ def describe_drops(drops: Sequence[Drop]) -> dict[str, Any]:
 def content_id(folder: Path) -> str:
     """Return 16 hexadecimal digits that depend on the shards of a data set folder alone."""
     digest = hashlib.sha256()
-    for path in sorted((folder / "data").glob("*/*.parquet")):
+    for path in sorted((folder / "data").rglob("*.parquet")):
         digest.update(path.name.encode())
         with path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,9 +208,10 @@ def render_table1(table: Mapping[str, Mapping[str, int]]) -> list[str]:
     return render_table(["category", *columns], rows)
 
 
-def render_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Render the lines of a Markdown table whose first column is text and whose others are numbers."""
-    cells = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
+def render_table(head: Sequence[str], rows: Iterable[Sequence[Any]], num_left: int = 1) -> list[str]:
+    """Render the lines of a Markdown table whose first `num_left` columns are text and whose others are numbers."""
+    rule = ["---" if index < num_left else "--:" for index in range(len(head))]
+    cells = [head, rule, *rows]
     return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in cells]
 
 

@@ -28,6 +28,11 @@ MIN_PAIRS, MIN_GROUPS = 10, 5
 TAXONOMY = ("source", "primary", "secondary")
 QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 _BASELINE_TITLES = {"acoustic": "acoustic baseline", "text": "text baseline"}
+# Of `results.json`, shown as it stands.
+_AS_THEY_ARE = (
+    *("left_out_synthesizers", "skipped", "num_skipped", "baselines", "timing", "run", "config"),
+    *("versions", "python", "machine", "git_revision"),
+)
 # What a baseline above chance means, and the column it says it of.
 _BASELINE_MEANINGS = {
     "acoustic": ("modality_micro", "It hears no words: that much can be told from channel and voice alone."),
@@ -63,11 +68,7 @@ def build_report(
     title = name_scorer(results["config"])
     scorers, scores = _scorers(title, by_scorer, others)
     ids = [record["pair_id"] for record in records]
-    finite = {
-        name: [record for record in records if is_finite(scores[name][record["pair_id"]])]
-        for name in scores
-        if name not in _BASELINE_TITLES
-    }
+    finite = _finite(records, scores)
     accuracies = {name: reporting.accuracy_of(records, found, options) for name, found in scores.items()}
     left_out = results["left_out_synthesizers"]
     report = {
@@ -80,7 +81,6 @@ def build_report(
         "scorers": scorers,
         "accuracies": accuracies,
         "notes": _notes(results, accuracies, scorers),
-        "left_out_synthesizers": left_out,
         "by_synthesizer": reporting.by_synthesizer(
             records, scores, None if left_out is None else set(left_out), options
         ),
@@ -94,12 +94,19 @@ def build_report(
             {**found, "scorer": f"compared_{number}"} for number, found in enumerate(disagreements, start=1)
         ],
         "examples": list(examples),
-        "skipped": results["skipped"],
         "not_finite": _not_finite(ids, scores),
-        **{name: results[name] for name in ("num_skipped", "baselines", "timing", "run", "config")},
-        **{name: results[name] for name in ("versions", "python", "machine", "git_revision")},
+        **{name: results[name] for name in _AS_THEY_ARE},
     }
     return plain(report)
+
+
+def _finite(records: Records, scores: Mapping[str, Scores]) -> dict[str, Records]:
+    """Return the pairs to which a scorer gave finite rewards, by scorer; baselines always do."""
+    return {
+        name: [record for record in records if is_finite(found[record["pair_id"]])]
+        for name, found in scores.items()
+        if name not in _BASELINE_TITLES
+    }
 
 
 def _calibrations(

@@ -197,3 +197,15 @@ def nano_judge(tmp_path_factory):
     from sdiareward.judges.nano_judge import build_nano_judge
 
     return build_nano_judge(tmp_path_factory.mktemp("nano_judge"))
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """Return a function giving a client of a scripted chat server, whose answers are kept in the test's folder."""
+    from sdiareward.chat_client import ChatClient, ChatSettings
+
+    def make(server, **changes):
+        settings = {"model": "writer", "base_url": server.url, "api_key_env": None, "max_retries": 0}
+        return ChatClient(ChatSettings(**{**settings, **changes}), tmp_path / "answers")
+
+    return make

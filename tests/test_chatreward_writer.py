@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sdiareward.chat_client import ChatClient, ChatSettings
 from sdiareward.judges.chatreward.__main__ import main
 from sdiareward.judges.chatreward.labels import are_alike
 from sdiareward.judges.chatreward.scenarios import read_scenarios
@@ -42,15 +41,6 @@ def writer(body):
     if "mistaken_answer" in system:
         answer["mistaken_answer"] = f"I hear {other}."
     return json.dumps(answer)
-
-
-@pytest.fixture
-def ask(tmp_path):
-    def make(server, **changes):
-        settings = {"model": "writer", "base_url": server.url, "api_key_env": None, "max_retries": 0}
-        return ChatClient(ChatSettings(**{**settings, **changes}), tmp_path / "answers")
-
-    return make
 
 
 def test_a_plan_has_the_shares_of_the_paper_and_every_category():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sdiareward.chat_client import ChatClient, ChatSettings, EndpointError
+from sdiareward.chat_client import ChatClient, EndpointError
 from sdiareward.dataset_builder.schema import Drop, ScriptPair, validate_episode
 from sdiareward.dataset_builder.scripts_by_llm import (
     Scenario,
@@ -47,15 +47,6 @@ def writer(body):
     for turn in given["dialogue"]:
         turn["content"] = f"Um, so, {turn['content'].lower()}"
     return json.dumps(given)
-
-
-@pytest.fixture
-def ask(tmp_path):
-    def make(server, **changes):
-        settings = {"model": "writer", "base_url": server.url, "api_key_env": None, "max_retries": 0}
-        return ChatClient(ChatSettings(**{**settings, **changes}), tmp_path / "answers")
-
-    return make
 
 
 def test_250_scenarios_in_ten_domains_make_a_plan_of_2500_scripts():

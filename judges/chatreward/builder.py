@@ -7,7 +7,6 @@ nothing. The same configuration gives the same samples where the synthesizers ar
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import multiprocessing
@@ -20,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.data_card import describe_drops, read_finished
+from sdiareward.dataset_builder.data_card import content_id, describe_drops, read_finished
 from sdiareward.dataset_builder.schema import Drop, stable_id
 from sdiareward.dataset_builder.shards import ShardWriter
 from sdiareward.judges.chatreward.data_card import render_card
@@ -197,13 +196,3 @@ def write_report(output: Path, report: dict[str, Any], statistics: Mapping[str, 
     write_file(output / "README.md", render_card(report, statistics))
     write_file(output / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     return report
-
-
-def content_id(folder: Path) -> str:
-    """Return 16 hexadecimal digits that depend on the shards of a ChatReward folder alone."""
-    digest = hashlib.sha256()
-    for path in sorted((folder / "data").glob("*.parquet")):
-        digest.update(path.name.encode())
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return digest.hexdigest()[:16]

@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from sdiareward.dataset_builder.data_card import content_id
 from sdiareward.dataset_builder.schema import stable_id
-from sdiareward.judges.chatreward.builder import SampleWriter, content_id, write_report
+from sdiareward.judges.chatreward.builder import SampleWriter, write_report
 from sdiareward.judges.chatreward.experts import describe_agreement, merge_ratings, read_ratings
 from sdiareward.judges.chatreward.schema import SPLITS
 from sdiareward.judges.chatreward.statistics_report import describe, read_labels

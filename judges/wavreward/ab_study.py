@@ -269,7 +269,7 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
     Args:
         results (`Mapping`): What `summarise_ab_study` gives.
     """
-    from ...cards.render import markdown_table
+    from ...dataset_builder.statistics_report import render_table
 
     first, second = results["judges"]
     rows = [["**all**", *_outcome_cells(results["overall"])]]
@@ -282,7 +282,7 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
         f"of {first} (win), of {second} (lose) or neither (tie), in percent; intervals over scenarios.",
         f"Not in the study: {results['num_equal']} samples with equal scores, {results['num_without_score']} that one "
         f"of the two gave no score, of {results['num_shared']}.",
-        "\n".join(markdown_table(heads, rows)),
+        "\n".join(render_table(heads, rows)),
         f"By the majority of their raters: {majority['win']} samples won, {majority['lose']} lost, "
         f"{majority['tie']} tied.",
         render_raters(results, "answered without hearing it", f"prefers {first}"),

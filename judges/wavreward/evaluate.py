@@ -18,7 +18,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 
 if TYPE_CHECKING:
@@ -76,10 +76,9 @@ class EvaluateArguments:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if `strict` and a sample was skipped, 2 if a judge cannot be reached, else 0."""
-    from trl import TrlParser
+    from ...trl_arguments import parse_arguments
 
-    # The cast: TRL annotates its dataclasses with a type that no class has.
-    (args,) = TrlParser(cast(Any, EvaluateArguments), allow_abbrev=False).parse_args_and_config(argv)
+    (args,) = parse_arguments((EvaluateArguments,), argv, prog="evaluate", description=__doc__)
     from ...chat_settings import EndpointError
 
     try:

@@ -221,7 +221,7 @@ def write_results(results: Mapping[str, Any], path: Path) -> str:
 
 def render_results(results: Mapping[str, Any]) -> str:
     """Render what `examine` gives as Markdown."""
-    from ...cards.render import markdown_table
+    from ...dataset_builder.statistics_report import render_table
     from ...reporting import interval, percent
 
     rows = [["**Good**", percent(results["share_good"]), interval(results["interval"])]]
@@ -230,7 +230,7 @@ def render_results(results: Mapping[str, Any]) -> str:
         f"{results['num_examined']} samples examined by {results['judge']}; {results['num_without_thoughts']} have no "
         f"thoughts and are Poor; on {len(results['failures'])} others it gave no usable answer."
     )
-    table = "\n".join(markdown_table(["", "%", "95%"], rows))
+    table = "\n".join(render_table(["", "%", "95%"], rows))
     return f"# Quality of the thoughts\n\n{counts}\n\n{table}\n"
 
 

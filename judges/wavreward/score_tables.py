@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...cards.render import markdown_table
+from ...dataset_builder.statistics_report import render_table
 from ...reporting import interval, percent
 from .answers import SCORES
 from .score_metrics import COLUMNS, INVALID, OUT_OF_DOMAIN
@@ -76,7 +76,7 @@ def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str], *, co
         cells = [_cell(summary, name) for name in names]
         rows.append([f"**{title}**", *(_ABSENT if cell is None else percent(cell["accuracy"]) for cell in cells)])
         rows.append(["95%", *(_ABSENT if cell is None else interval(cell["interval"]) for cell in cells)])
-    return markdown_table(["", *(TITLES[name] for name in names)], rows)
+    return render_table(["", *(TITLES[name] for name in names)], rows)
 
 
 def _cell(summary: Summary, name: str) -> Mapping[str, Any] | None:
@@ -114,7 +114,7 @@ def _distance_table(scorers: Mapping[str, Summary]) -> list[str]:
             if expected := summary[where]["expected_order"]:
                 rows.append([f"**{title}**, expected score", place, _ABSENT, _ABSENT, *_order_cells(expected)])
     heads = ("", "samples", "mean absolute error", "95%", "triples", "in order", "95%", "tied", "inverted", "invalid")
-    return markdown_table(heads, rows, num_left=2)
+    return render_table(heads, rows, num_left=2)
 
 
 def _error_cells(error: Mapping[str, Any]) -> list[str]:
@@ -136,7 +136,7 @@ def _details(place: str, answers: Mapping[str, Any]) -> str:
         for gold, counts in answers["confusion"].items()
         if any(counts.values())
     ]
-    table = "\n".join(markdown_table(["gold", *answered], rows))
+    table = "\n".join(render_table(["gold", *answered], rows))
     return f"## Scores of the judge, {place}\n\n{table}\n\n{describe_cost(answers['form'])}"
 
 
