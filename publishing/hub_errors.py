@@ -1,0 +1,123 @@
+"""What went wrong on the way to the Hub, in one line with what to do about it, and without any secret in it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
+
+
+_LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
+_AGAIN = "run the same command again: what has been sent is not sent again"
+_REPLACEMENTS = (
+    (re.compile(r"\bhf_[A-Za-z0-9]{8,}"), "hf_***"),
+    (re.compile(r"(?i)(authorization\W{1,4})(?:(?:bearer|basic)\s+)?[^\s'\",;}]+"), r"\1***"),
+    (re.compile(r"(?i)\b(bearer\s+)[^\s'\",;}]+"), r"\1***"),
+    # The addresses that large files are sent to are signed: who has one can write there.
+    (re.compile(r"(?i)\b((?:x-amz-)?(?:signature|credential|security-token))=[^&\s'\"]+"), r"\1=***"),
+)
+
+
+class PublishError(RuntimeError):
+    """Raised when the Hub refuses or cannot be reached, with a message for the user in one line."""
+
+
+def redact(text: str, secrets: Sequence[str] = ()) -> str:
+    """Return a text without tokens, values of `Authorization` and signatures.
+
+    Args:
+        text (`str`): Anything that is going to be shown, logged or raised.
+        secrets (`Sequence[str]`): Texts to take out wherever they are, for instance the token in use.
+    """
+    for secret in secrets:
+        if secret:
+            text = text.replace(secret, "***")
+    for pattern, replacement in _REPLACEMENTS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+@contextmanager
+def redacted_logs(secrets: Sequence[str] = ()) -> Iterator[None]:
+    """Take secrets out of what `huggingface_hub` logs while in the context: its retries log signed addresses."""
+    handlers = logging.getLogger("huggingface_hub").handlers + logging.getLogger().handlers
+    redaction = _Redaction(secrets)
+    for handler in handlers:
+        handler.addFilter(redaction)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(redaction)
+
+
+class _Redaction(logging.Filter):
+    def __init__(self, secrets: Sequence[str]):
+        super().__init__()
+        self._secrets = secrets
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = redact(record.getMessage(), self._secrets), ()
+        return True
+
+
+def explain(error: BaseException, repository: str) -> str:
+    """Return what went wrong and what to do, in one line.
+
+    Args:
+        error (`BaseException`): What `huggingface_hub` raised, itself or because of the network.
+        repository (`str`): What was to be written, for instance `"dataset ORG/name"`.
+    """
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
+
+    if isinstance(error, LocalTokenNotFoundError):
+        return f"no token of the Hub was found; {_LOG_IN}."
+    if isinstance(error, OfflineModeIsEnabled):
+        return "HF_HUB_OFFLINE is set, so nothing can be published; unset it."
+    message = f"{repository}: {error}"
+    for cause in _causes(error):
+        if isinstance(cause, HfHubHTTPError):
+            message = _explain_answer(cause, repository)
+            break
+        if isinstance(cause, HTTPError):
+            reason = f"{type(cause).__name__}: {cause}".removesuffix(": ")
+            message = f"{repository}: the connection failed ({reason}); check it and HF_ENDPOINT, then {_AGAIN}."
+            break
+    return redact(" ".join(message.split()))
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from; what was merely being handled at the time says nothing about it."""
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _explain_answer(error: HfHubHTTPError, repository: str) -> str:
+    """Say what an answer of the Hub means for somebody who publishes."""
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    status = error.response.status_code
+    said = f" ({status}: {error.server_message})" if error.server_message else f" ({status})"
+    if isinstance(error, GatedRepoError):
+        return f"{repository} is gated and this account has no access{said}; ask for it on the repository's page."
+    if status == 404 or isinstance(error, RepositoryNotFoundError):
+        return f"{repository}: not found{said}; create it, or check the name and that the token may see it."
+    if status == 401:
+        return f"the Hub does not know the token{said}; {_LOG_IN}."
+    remedies = {
+        402: "choose an account or organization with a subscription",
+        403: f"use a token with write access ({_LOG_IN}), or propose the change with --create-pr",
+        409: "another change to it is going on, or the name is taken; look at its page",
+        412: f"somebody else changed it meanwhile; {_AGAIN}",
+        413: "a file is too large; split it",
+        429: f"too many requests; wait a while, then {_AGAIN}",
+    }
+    remedy = remedies.get(status, f"the Hub is in trouble; later, {_AGAIN}" if status >= 500 else "correct that")
+    return f"{repository}: {'failed' if status >= 500 else 'refused'}{said}; {remedy}."
