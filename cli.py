@@ -16,6 +16,7 @@ _COMMANDS = {
     "convert": "write a released checkpoint of the authors as one of ours",
     "export": "write a checkpoint in the layout of the authors' code or of vLLM",
     "human": "let people rate pairs blindly, and measure agreement",
+    "push": "publish a data set, a model, the metric or the demo on the Hub",
     "score": "score one dialogue, two and their margin, or a data set",
 }
 
