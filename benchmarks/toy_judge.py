@@ -16,6 +16,7 @@ Notable choices:
 - Sigma is 0.5, not 1: a middle score that is off by two would otherwise be a safe bet, which takes long to leave.
 - The KL weight is 0.2, not 0.01: the reference is the warm start, whose scores are drawn at random, and what holds the
   judge near it keeps it from settling on two of the three scores.
+- The rate falls to 0 over the last steps: at a constant rate the accuracy goes up and down by ten points to the end.
 - The audio tower, Whisper tiny.en's encoder, stays as it is; the text model begins at random.
 """
 
@@ -34,7 +35,7 @@ from transformers import TrainerCallback
 
 from benchmarks.racing import describe_cpu
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.judges.chatreward.voice_shaping import change_tempo
+from sdiareward.judges.chatreward.voice_shaping import change_tempo, set_level
 from sdiareward.provenance import write_run
 
 
@@ -45,7 +46,7 @@ RESULT = Path(__file__).resolve().parent / "results" / "toy_judge.json"
 SCORES = (5, 3, 1)
 # Loud or soft, fast or slow, of each score; a 3 is one of two.
 _SETTINGS = {5: ((True, True),), 3: ((True, False), (False, True)), 1: ((False, False),)}
-_LEVELS_DB = {True: -16.0, False: -46.0}
+_LEVELS_DBFS = {True: -20.0, False: -46.0}
 _TEMPOS = {True: 1.8, False: 0.75}
 _CLIP_S = 1.0
 _QUESTION = "Loud and fast?"
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=260, help="of GRPO")
+    parser.add_argument("--decay_steps", type=int, default=80, help="the last ones, over which the rate falls to 0")
     parser.add_argument("--warm_up_steps", type=int, default=200, help="of imitation")
     parser.add_argument("--learning_rate", type=float, default=3e-4)
     parser.add_argument("--num_generations", type=int, default=4)
@@ -142,7 +144,8 @@ def learn(
         max_completion_length=_MAX_TOKENS,
         max_steps=args.steps,
         learning_rate=args.learning_rate,
-        lr_scheduler_type="constant_with_warmup",
+        lr_scheduler_type="warmup_stable_decay",
+        lr_scheduler_kwargs={"num_decay_steps": args.decay_steps, "decay_type": "linear"},
         loss_type="grpo",
         use_bias_correction_kl=False,
         beta=args.beta,
@@ -262,17 +265,12 @@ def make_samples(clips: Sequence[np.ndarray], seed: int) -> datasets.Dataset:
     for number, clip in enumerate(clips):
         for score in SCORES:
             is_loud, is_fast = _SETTINGS[score][generator.integers(len(_SETTINGS[score]))]
-            recording = at_level(change_tempo(clip, _TEMPOS[is_fast]), _LEVELS_DB[is_loud] + generator.uniform(-3, 3))
+            level_dbfs = _LEVELS_DBFS[is_loud] + generator.uniform(-3, 3)
+            recording = set_level(change_tempo(clip, _TEMPOS[is_fast]), level_dbfs)
             audio = {"bytes": encode(recording, SAMPLING_RATE, "WAV", "PCM_16", None), "path": None}
             row = {"sample_id": f"{number}-{score}", "scenario_id": str(number), "score": score, "audio": audio}
             rows.append(row)
     return datasets.Dataset.from_list(rows)
-
-
-def at_level(clip: np.ndarray, level_db: float) -> np.ndarray:
-    """Return a clip whose root mean square is `level_db` against full scale; peaks beyond it are cut off."""
-    rms = float(np.sqrt(np.mean(clip.astype(np.float64) ** 2)))
-    return np.clip(clip * (10 ** (level_db / 20) / max(rms, 1e-6)), -1, 1).astype(np.float32)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ def test_a_clip_is_faster_or_slower_at_the_same_pitch(clip):
 
 
 def test_a_level_is_the_root_mean_square(clip):
-    quiet = toy_judge.at_level(clip, -40.0)
+    quiet = toy_judge.set_level(clip, -40.0)
     assert 20 * np.log10(np.sqrt(np.mean(quiet**2))) == pytest.approx(-40.0, abs=0.01)
 
 
