@@ -11,12 +11,20 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+import yaml
+
 from sdiareward.dataset_builder.schema import Drop
 from sdiareward.dataset_builder.splits import SPLITS
 from sdiareward.records import write_file
 
 
 CARD_TEMPLATE = Path(__file__).resolve().parent.parent / "cards" / "dataset_card.md"
+# What the Hub finds every data set of ours by.
+HEADER: dict[str, Any] = {
+    "pretty_name": "SDiaReward pairs",
+    "task_categories": ["audio-classification"],
+    "tags": ["spoken-dialogue", "reward-model", "preference"],
+}
 
 
 def write_report(
@@ -88,35 +96,59 @@ def summarize(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def render_card(report: Mapping[str, Any]) -> str:
-    """Render the data-set card of a folder from its report."""
+def render_card(report: Mapping[str, Any], *, header: str | None = None, publication: str = "") -> str:
+    """Render the data-set card of a folder from its report.
+
+    Args:
+        report (`Mapping`): `build_id`, `config`, `pairs` and `skipped`, as `write_report` writes them.
+        header (`str`, *optional*): The YAML between the card's dashes; by default that of a local folder.
+        publication (`str`, *optional*): Sections on what is published and how to get it.
+    """
     rows = report["pairs"]
-    table = ["| " + " | ".join(rows[0]) + " |", "|---|---|---|---|---|--:|--:|--:|"] if rows else []
-    table += ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
     channel = report["config"].get("channel")
+    skipped = len(report["skipped"])
     return Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        configs="\n".join(_configurations(report)),
-        table="\n".join(table),
+        header=_render_header(report) if header is None else header,
+        table="\n".join(_render_counts(rows)),
         total=sum(row["pairs"] for row in rows),
-        skipped=len(report["skipped"]),
+        skipped=f"{skipped} {'item was' if skipped == 1 else 'items were'} skipped",
         channel=json.dumps(channel) if channel else "off",
         seed=report["config"].get("seed", "none"),
+        publication=publication,
     )
 
 
-def _configurations(report: Mapping[str, Any]) -> list[str]:
-    """Return the lines of the card's `configs`: everything, each criterion, and the benchmark (the test split)."""
-    rows = report["pairs"]
-    folders = {"default": "*", **{name: name for name in sorted({row["criterion"] for row in rows})}}
-    lines = []
-    for name, folder in (*folders.items(), ("esdr_bench", "*")):
+def _render_counts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    table = ["| " + " | ".join(rows[0]) + " |", "|---|---|---|---|---|--:|--:|--:|"]
+    return table + ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
+
+
+def _render_header(report: Mapping[str, Any]) -> str:
+    # `datasets` caches a local folder under its last name and its card, not its files: without the description another
+    # build in a folder of the same name would be answered with this one.
+    configs = [{**config, "description": f"build {report['build_id']}"} for config in list_configs(report["pairs"])]
+    header = {**HEADER, "language": ["en"], "license": "other", "configs": configs}
+    return yaml.safe_dump(header, sort_keys=False, allow_unicode=True).strip()
+
+
+def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> list[dict[str, Any]]:
+    """Return the configurations of a data set: everything, each criterion, and the benchmark (the test split).
+
+    Args:
+        rows (`Sequence[Mapping]`): `criterion` and `split` of what is there, as a report counts it.
+        folder (`str`, *optional*, defaults to `"data"`): Where the shards lie.
+
+    Returns:
+        `list[dict]`: `config_name` and `data_files`, as the header of a card has them.
+    """
+    criteria = {"default": "*", **{name: name for name in sorted({row["criterion"] for row in rows})}}
+    configs = []
+    for name, criterion in (*criteria.items(), ("esdr_bench", "*")):
         splits = ("test",) if name == "esdr_bench" else SPLITS
-        present = [s for s in splits if any(r["split"] == s and folder in ("*", r["criterion"]) for r in rows)]
-        if not present:
-            continue
-        # `datasets` caches a local folder under its last name and its card, not its files: without this line another
-        # build in a folder of the same name would be answered with this one.
-        lines += [f"- config_name: {name}", f"  description: build {report['build_id']}", "  data_files:"]
-        for split in present:
-            lines += [f"  - split: {split}", f"    path: data/{folder}/{split}-*.parquet"]
-    return lines
+        present = [s for s in splits if any(r["split"] == s and criterion in ("*", r["criterion"]) for r in rows)]
+        files = [{"split": split, "path": f"{folder}/{criterion}/{split}-*.parquet"} for split in present]
+        if files:
+            configs.append({"config_name": name, "data_files": files})
+    return configs

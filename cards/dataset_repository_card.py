@@ -1,0 +1,118 @@
+"""Render the card of a data set's repository; `publishing.dataset_repository` counts what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from sdiareward.dataset_builder.data_card import HEADER, render_card
+from sdiareward.publishing.licences import find_corpus, find_licence
+
+
+_TEMPLATE = Path(__file__).with_name("dataset_publication.md")
+_REBUILD_TEMPLATE = _TEMPLATE.with_name("dataset_rebuild.md")
+_NOT_REBUILT = "The table has no fingerprints of the recordings; pairs cannot be made again from it."
+# As the Hub names sizes.
+_SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+_ORIGINAL = "colloquial_scripts"
+_CONTENTS = {
+    "default": "all pairs with audio",
+    "modality": "a recording against the same words synthesised",
+    "colloquialness": "spoken against written style, one voice",
+    "esdr_bench": "the test split, for measuring only",
+    "metadata": "every pair, without audio",
+}
+
+
+def render_dataset_repository_card(
+    facts: Mapping[str, Any], configs: Sequence[Mapping[str, Any]], repo_id: str
+) -> str:
+    """Render the card.
+
+    Args:
+        facts (`Mapping`): What was counted: `pairs` as a builder's report has them, `config`, `skipped`, `num_pairs`,
+            `languages`, `licences` and `sources` (pairs with and without audio by name), `why_withheld`, `scrubbed`,
+            `has_fingerprints`.
+        configs (`Sequence[Mapping]`): `config_name`, `data_files` and `info` (`datasets.DatasetInfo`) of each.
+        repo_id (`str`): Name of the repository in the examples.
+    """
+    rebuild = Template(_REBUILD_TEMPLATE.read_text(encoding="utf-8")).substitute(repo_id=repo_id).strip()
+    publication = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
+        repo_id=repo_id,
+        configurations="\n".join(_configuration(config) for config in configs),
+        withheld=_withheld(facts),
+        metadata=_metadata(facts),
+        scrubbed=_scrubbed(facts["scrubbed"]),
+        rebuild=rebuild if facts["has_fingerprints"] else _NOT_REBUILT,
+        licences="\n".join(
+            f"| {name} | {public} | {withheld} |" for name, (public, withheld) in facts["licences"].items()
+        ),
+        attributions="\n".join(_attributions(facts["sources"])),
+    )
+    return render_card(facts, header=_header(facts, configs), publication=publication)
+
+
+def _header(facts: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> str:
+    """Return the YAML of the card; columns, splits and sizes are written as `datasets` writes them."""
+    from datasets.info import DatasetInfosDict
+    from huggingface_hub import DatasetCardData
+
+    data = DatasetCardData(
+        language=facts["languages"],
+        license=_licences(facts["licences"]),
+        size_categories=_size(facts["num_pairs"]),
+        source_datasets=_source_datasets(facts["sources"]),
+        **HEADER,
+    )
+    DatasetInfosDict({config["config_name"]: config["info"] for config in configs}).to_dataset_card_data(data)
+    data["configs"] = [{name: config[name] for name in ("config_name", "data_files")} for config in configs]
+    return data.to_yaml()
+
+
+def _licences(counts: Mapping[str, tuple[int, int]]) -> str | list[str]:
+    """Return the licences of what is published with audio, as the Hub names them."""
+    found = [find_licence(name) for name, (public, _) in counts.items() if public]
+    names = sorted({licence.hub_id for licence in found if licence}) or ["other"]
+    return names[0] if len(names) == 1 else names
+
+
+def _size(num_pairs: int) -> str:
+    return next((name for bound, name in _SIZES if num_pairs < bound), "n>1M")
+
+
+def _source_datasets(sources: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Return the corpora in the Hub's words: what we made is `original`, what has no repository there `other-NAME`."""
+    return ["original" if name == _ORIGINAL else f"extended|other-{name}" for name in sources]
+
+
+def _configuration(config: Mapping[str, Any]) -> str:
+    name = config["config_name"]
+    splits = ", ".join(f"{split} {info.num_examples}" for split, info in config["info"].splits.items())
+    return f"| `{name}` | {_CONTENTS[name]} | {splits} |"
+
+
+def _withheld(facts: Mapping[str, Any]) -> str:
+    if not facts["why_withheld"]:
+        return "None: the licence of every pair allows its audio to be passed on."
+    reasons = "\n".join(f"- {count} pairs: {reason}." for reason, count in facts["why_withheld"].items())
+    total = sum(facts["why_withheld"].values())
+    return f"{total} of {facts['num_pairs']} pairs are in `metadata` only:\n\n{reasons}"
+
+
+def _metadata(facts: Mapping[str, Any]) -> str:
+    across = (facts["scrubbed"] or {}).get("across_parts", 0)
+    return f"every pair but {across}, whose personal details could not be taken out," if across else "every pair"
+
+
+def _scrubbed(found: Mapping[str, int] | None) -> str:
+    if found is None:
+        return "counted in the release that the table is from"
+    kinds = {kind: count for kind, count in sorted(found.items()) if kind != "across_parts"}
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "nothing was found"
+
+
+def _attributions(sources: Mapping[str, tuple[int, int]]) -> list[str]:
+    found = [find_corpus(name) for name, (public, _) in sources.items() if public]
+    return [f"- {corpus.attribution}" for corpus in found if corpus and corpus.attribution]

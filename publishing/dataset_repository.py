@@ -1,0 +1,215 @@
+"""Plan the repository of a data set: its shards without the audio that must stay, a table without audio, a card."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.cards.dataset_repository_card import render_dataset_repository_card
+from sdiareward.dataset_builder.data_card import list_configs
+from sdiareward.dataset_builder.release import release_features
+from sdiareward.dataset_builder.schema import features
+from sdiareward.dataset_builder.shards import COUNTED
+from sdiareward.pairs import SIDES
+from sdiareward.publishing.licences import find_licence
+from sdiareward.publishing.metadata_table import read_release, write_metadata
+from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
+from sdiareward.publishing.public_shards import Shard, list_shards, publish_shard, read_labels
+
+
+if TYPE_CHECKING:
+    import datasets
+
+_NOTICES = Path(__file__).resolve().parent.parent / "cards" / "notices"
+_EXAMPLE_REPOSITORY = "ORG/sdiareward"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Shards of one set of columns.
+
+    Args:
+        folder (`str`): Where they lie in the repository.
+        shards (`list[Shard]`): The shards.
+        columns (`datasets.Features`): Their columns.
+    """
+
+    folder: str
+    shards: list[Shard]
+    columns: datasets.Features
+
+    @property
+    def files(self) -> list[PlannedFile]:
+        """Return the shards as files of the repository."""
+        return [PlannedFile(f"{self.folder}/{shard.place}", shard.path) for shard in self.shards]
+
+
+def plan_dataset(
+    folder: Path, *, metadata: Path | None = None, repo_id: str | None = None, work_dir: Path | None = None
+) -> RepositoryPlan:
+    """Plan the repository of a data set.
+
+    Audio is in it only where the row's licence and the corpora that the row refers to allow it (`licences.py`); of
+    every pair there is a row without audio. Of the folder, only shards are ever read.
+
+    Args:
+        folder (`Path`): Data set folder, as the builder writes it.
+        metadata (`Path`, *optional*): Its metadata release, as `dataset_builder.release` writes it; by default a table
+            without fingerprints is made from the shards.
+        repo_id (`str`, *optional*): Name of the repository, for the examples of its card.
+        work_dir (`Path`, *optional*): Where shards are written that cannot be sent as they are; `<folder>-publish` by
+            default.
+
+    Raises:
+        FileNotFoundError: A folder holds no shards.
+        ValueError: A shard is not what the builder writes, the release holds audio, or what finds phone numbers and
+            addresses in transcripts is not installed.
+    """
+    work = work_dir or Path(f"{folder}-publish")
+    labels, public = _publish_shards(list_shards(folder), work / "data")
+    pairs = Table("data", public, features())
+    table, scrubbed = _metadata(folder, metadata, work / "metadata")
+    facts = _facts(folder, labels) | {"scrubbed": scrubbed, "has_fingerprints": metadata is not None}
+    configs = _configs(pairs, table)
+    card = render_dataset_repository_card(facts, configs, repo_id or _EXAMPLE_REPOSITORY)
+    files = [PlannedFile("README.md", card.encode()), *pairs.files, *table.files, *_notices(labels)]
+    return RepositoryPlan("dataset", files, notes=_notes(labels, metadata, scrubbed))
+
+
+def _publish_shards(shards: Sequence[Shard], output: Path) -> tuple[list[dict[str, Any]], list[Shard]]:
+    """Return the labels of all rows, and the shards that may be published."""
+    from tqdm import tqdm
+
+    labels: list[dict[str, Any]] = []
+    public = []
+    for shard in tqdm(shards, desc="licences", unit="shard", disable=None):
+        of_shard = read_labels(shard)
+        labels += of_shard
+        if published := publish_shard(shard, of_shard, output):
+            public.append(published)
+    return labels, public
+
+
+def _metadata(folder: Path, release: Path | None, output: Path) -> tuple[Table, dict[str, int] | None]:
+    """Return the table without audio and what was taken out of its transcripts; None where the release did that."""
+    if release is not None:
+        return Table("metadata", read_release(release), release_features()), None
+    try:
+        shards, scrubbed = write_metadata(list_shards(folder), output)
+    except ImportError as error:
+        raise ValueError(
+            f"{error.name} is not installed, which finds personal data in transcripts; pip install "
+            '"sdiareward[build]", or give the metadata release.'
+        ) from error
+    return Table("metadata", shards, release_features()), dict(scrubbed)
+
+
+def _facts(folder: Path, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the card says of the rows; of the folder's own report only what holds no local path."""
+    path = folder / "report.json"
+    report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    settings = report.get("config", {})
+    public = [label for label in labels if label["why_withheld"] is None]
+    reasons = Counter(label["why_withheld"] for label in labels if label["why_withheld"])
+    return {
+        "config": {"seed": settings.get("seed", "none"), "channel": settings.get("channel")},
+        "skipped": report.get("skipped", []),
+        "pairs": _count(public),
+        "num_pairs": len(labels),
+        "languages": sorted({label["language"] for label in labels if label["language"]}),
+        "licences": _count_by(labels, "license"),
+        "sources": _count_by(labels, "source"),
+        "why_withheld": dict(reasons.most_common()),
+    }
+
+
+def _count(labels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return pairs and hours as a builder's report counts them."""
+    hours = [f"{side}_h" for side in SIDES]
+    tally: dict[tuple[str, ...], dict[str, float]] = {}
+    for label in labels:
+        key = tuple(_cell(label[name]) for name in COUNTED)
+        found = tally.setdefault(key, {"pairs": 0, **dict.fromkeys(hours, 0.0)})
+        found["pairs"] += 1
+        for name in hours:
+            found[name] += label[name]
+    return [
+        dict(zip(COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in found.items()}
+        for key, found in sorted(tally.items())
+    ]
+
+
+def _count_by(labels: Sequence[Mapping[str, Any]], column: str) -> dict[str, tuple[int, int]]:
+    """Return the number of pairs with and without audio by the values of a column."""
+    counts: dict[str, list[int]] = {}
+    for label in labels:
+        counts.setdefault(_cell(label[column]), [0, 0])[label["why_withheld"] is not None] += 1
+    return {name: (count[0], count[1]) for name, count in sorted(counts.items())}
+
+
+def _cell(value: Any) -> str:
+    """Return a value of a row as the cell of a table, which it must not break."""
+    return " ".join(str(value).split()).replace("|", "/")
+
+
+def _configs(pairs: Table, metadata: Table) -> list[dict[str, Any]]:
+    """Return name, files by split and `DatasetInfo` of each configuration."""
+    configs = []
+    for config in list_configs([vars(shard) for shard in pairs.shards]):
+        configs.append({**config, "info": _describe(config, pairs)})
+    everything, *_ = list_configs([vars(shard) for shard in metadata.shards], "metadata")
+    config = {**everything, "config_name": "metadata"}
+    return [*configs, {**config, "info": _describe(config, metadata)}]
+
+
+def _describe(config: Mapping[str, Any], table: Table) -> datasets.DatasetInfo:
+    """Return columns, splits and sizes of a configuration, as the Hub's viewer and `datasets` want them."""
+    from fnmatch import fnmatch
+
+    import datasets
+
+    infos, download_bytes = datasets.SplitDict(), 0
+    for entry in config["data_files"]:
+        shards = [shard for shard in table.shards if fnmatch(f"{table.folder}/{shard.place}", entry["path"])]
+        num_bytes = sum(shard.num_bytes for shard in shards)
+        infos.add(datasets.SplitInfo(entry["split"], num_bytes, sum(shard.num_rows for shard in shards)))
+        download_bytes += sum(shard.path.stat().st_size for shard in shards)
+    return datasets.DatasetInfo(
+        features=table.columns,
+        splits=infos,
+        download_size=download_bytes,
+        dataset_size=sum(info.num_bytes for info in infos.values()),
+    )
+
+
+def _notices(labels: Sequence[Mapping[str, Any]]) -> list[PlannedFile]:
+    """Return the texts that have to go with the recordings."""
+    licences = [find_licence(label["license"]) for label in labels if label["why_withheld"] is None]
+    names = sorted({licence.notice for licence in licences if licence and licence.notice})
+    return [PlannedFile(f"notices/{name}", (_NOTICES / name).read_bytes()) for name in names]
+
+
+def _notes(
+    labels: Sequence[Mapping[str, Any]], metadata: Path | None, scrubbed: Mapping[str, int] | None
+) -> list[str]:
+    notes = []
+    withheld = [label for label in labels if label["why_withheld"]]
+    if withheld:
+        counts = ", ".join(f"{name} {count[1]}" for name, count in _count_by(withheld, "license").items())
+        notes.append(f"the audio of {len(withheld)} of {len(labels)} pairs stays here; by licence: {counts}.")
+        reasons = Counter(label["why_withheld"] for label in withheld)
+        notes += [f"{count} withheld: {reason}." for reason, count in reasons.most_common()]
+    if metadata is None:
+        notes.append(
+            "the table without audio has no fingerprints, so nobody can rebuild pairs from it; python -m "
+            "sdiareward.dataset_builder release writes one with, for --metadata."
+        )
+    if scrubbed and scrubbed.get("across_parts"):
+        notes.append(
+            f"{scrubbed['across_parts']} pairs are in no table: a personal detail goes over the parts of a turn."
+        )
+    return notes

@@ -1,0 +1,95 @@
+"""The table of all pairs without their audio, for the pairs whose audio may not be published.
+
+The full one is `dataset_builder.release`'s, which also takes fingerprints of the recordings and needs them for that;
+what is written here has the same columns from the shards alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sdiareward.dataset_builder.release import release_features
+from sdiareward.dataset_builder.scrubbing import scrub
+from sdiareward.dataset_builder.shards import ShardWriter
+from sdiareward.pairs import SIDES
+from sdiareward.publishing.public_shards import Shard, list_shards, open_shard, read_columns
+
+
+def write_metadata(shards: Iterable[Shard], output: Path) -> tuple[list[Shard], Counter[str]]:
+    """Write the table of the pairs of some shards, their transcripts scrubbed.
+
+    Args:
+        shards (`Iterable[Shard]`): Shards of a data set folder; their audio is not read.
+        output (`Path`): Folder to write.
+
+    Returns:
+        `tuple[list[Shard], Counter]`: The table's shards, and how many identifiers of each kind were taken out of the
+        transcripts, and `"across_parts"`: pairs that were left out because an identifier begins in one part of a turn
+        and ends in the next.
+
+    Raises:
+        ImportError: What finds phone numbers and addresses is not installed.
+    """
+    counts: Counter[str] = Counter()
+    scrub_counted = _make_scrubber(counts)
+    with ShardWriter(output, release_features()) as writer:
+        for shard in shards:
+            for row in read_columns(shard.path, lambda path: "audio" not in path.split(".")):
+                sides = {side: [_public_turn(turn, scrub_counted) for turn in row[side]] for side in SIDES}
+                if all(turn is not None for turns in sides.values() for turn in turns):
+                    writer.write(shard.split, _with_all_columns({**row, **sides}))
+                else:
+                    counts["across_parts"] += 1
+    return list_shards(output), counts
+
+
+def _make_scrubber(counts: Counter[str]) -> Any:
+    """Return `scrub` that counts what it finds, once for each distinct text."""
+
+    @cache
+    def scrub_counted(text: str) -> str:
+        scrubbed, found = scrub(text)
+        counts.update(found)
+        return scrubbed
+
+    return scrub_counted
+
+
+def _public_turn(turn: Mapping[str, Any], scrub_counted: Any) -> dict[str, Any] | None:
+    parts = [{**part, "text": scrub_counted(part["text"] or "")} for part in turn.get("audio_ref") or ()]
+    text = " ".join(part["text"] for part in parts) if parts else scrub_counted(turn["text"] or "")
+    if len(parts) > 1 and scrub(text)[1]:
+        return None
+    return {**turn, "text": text, "audio_ref": parts, "fingerprints": []}
+
+
+def _with_all_columns(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a folder that an earlier version built, or that lacks a column, with all of them."""
+    return {**dict.fromkeys(release_features()), **row}
+
+
+def read_release(folder: Path) -> list[Shard]:
+    """Return the shards of a metadata release.
+
+    Args:
+        folder (`Path`): As `dataset_builder.release` writes it.
+
+    Raises:
+        FileNotFoundError: The folder holds no shards.
+        ValueError: A shard has other columns than a release, such as audio.
+    """
+    shards = list_shards(folder)
+    agreed = release_features().arrow_schema
+    for shard in shards:
+        with open_shard(shard.path) as file:
+            schema = file.schema_arrow
+        if not schema.equals(agreed) or schema.metadata != agreed.metadata:
+            raise ValueError(
+                f"{shard.path}: does not have the columns of a metadata release, which has no audio; write one with "
+                "python -m sdiareward.dataset_builder release."
+            )
+    return shards

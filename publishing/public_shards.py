@@ -1,0 +1,198 @@
+"""Make the shards of a data set that may be published: rows whose audio must stay are left out.
+
+A shard that holds nothing else is sent as it is. One that mixes, or holds anything that the data contract does not
+name, is written again, row by row, with the columns of the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.dataset_builder.schema import CRITERIA, features
+from sdiareward.dataset_builder.shards import COUNTED
+from sdiareward.dataset_builder.splits import SPLITS
+from sdiareward.pairs import SIDES
+from sdiareward.publishing.licences import why_withheld
+
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+_ROWS_PER_GROUP = 20
+_LABELS = (*(name for name in COUNTED if name != "split"), "language", "license")
+# Of a turn, everything that is read before it is decided what may be sent.
+_TURN_FIELDS = ("audio_ref", "duration_s")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A Parquet file of a data set.
+
+    Args:
+        path (`Path`): Where it lies.
+        criterion, split (`str`): What its rows have in common.
+        num_rows (`int`): Its rows.
+        num_bytes (`int`): Size of its columns before they are compressed.
+    """
+
+    path: Path
+    criterion: str
+    split: str
+    num_rows: int
+    num_bytes: int
+
+    @property
+    def place(self) -> str:
+        """Return its folder and name below the folder of a table."""
+        return f"{self.criterion}/{self.path.name}"
+
+
+def list_shards(folder: Path) -> list[Shard]:
+    """Return the shards of a data set folder, in order.
+
+    Raises:
+        FileNotFoundError: The folder holds no shards.
+        ValueError: A shard has the name of none, or is no Parquet.
+    """
+    paths = sorted((folder / "data").glob("*/*-of-*.parquet"))
+    if not paths:
+        raise FileNotFoundError(f"{folder}: holds no data/<criterion>/<split>-*.parquet; build the data set first.")
+    return [_describe(path) for path in paths]
+
+
+def _describe(path: Path) -> Shard:
+    criterion, split = path.parent.name, path.name.split("-")[0]
+    if criterion not in CRITERIA or split not in SPLITS:
+        raise ValueError(
+            f"{path}: lies under criterion {criterion!r} and split {split!r}; the builder writes {list(CRITERIA)} and "
+            f"{list(SPLITS)}. Move it out of data/."
+        )
+    with open_shard(path) as file:
+        groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
+        return Shard(path, criterion, split, file.metadata.num_rows, sum(group.total_byte_size for group in groups))
+
+
+def open_shard(path: Path) -> pq.ParquetFile:
+    """Open a Parquet file.
+
+    Raises:
+        ValueError: It is none.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.ParquetFile(path)
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path}: not a Parquet file ({error}); build the data set again.") from error
+
+
+def read_labels(shard: Shard) -> list[dict[str, Any]]:
+    """Return what is counted of each row, without reading its audio.
+
+    Returns:
+        `list[dict]`: `criterion`, `split`, `subset`, `source`, `synthesizer`, `language`, `license`, hours of either
+        side, and `why_withheld` (None where the audio may be published).
+    """
+    rows = read_columns(shard.path, lambda path: path in _LABELS or _is_of_turn(path, _TURN_FIELDS))
+    return [_label(row, shard.split) for row in rows]
+
+
+def _is_of_turn(path: str, fields: tuple[str, ...]) -> bool:
+    """Tell whether a leaf, such as `chosen.list.element.audio_ref.list.element.uri`, is one of a turn's fields."""
+    side, *rest = path.split(".")
+    return side in SIDES and not set(rest).isdisjoint(fields)
+
+
+def _label(row: Mapping[str, Any], split: str) -> dict[str, Any]:
+    label: dict[str, Any] = {name: row.get(name) for name in _LABELS} | {"split": split}
+    for side in SIDES:
+        label[f"{side}_h"] = sum(turn.get("duration_s") or 0.0 for turn in row.get(side) or ()) / 3600
+    return label | {"why_withheld": why_withheld(row)}
+
+
+def read_columns(path: Path, wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a shard with the leaves of its columns that are wanted, and nothing of the others.
+
+    Args:
+        path (`Path`): The shard.
+        wanted (`Callable[[str], bool]`): Whether to read a leaf, by its path such as
+            `chosen.list.element.audio.bytes`.
+    """
+    with open_shard(path) as file:
+        leaves = [file.schema.column(index).path for index in range(len(file.schema))]
+        for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP, columns=[leaf for leaf in leaves if wanted(leaf)]):
+            yield from batch.to_pylist()
+
+
+def publish_shard(shard: Shard, labels: list[dict[str, Any]], output: Path) -> Shard | None:
+    """Return a shard that holds the rows that may be published and nothing else, or None where there are none.
+
+    Args:
+        shard (`Shard`): The shard as it was built.
+        labels (`list[dict]`): `read_labels` of it.
+        output (`Path`): Folder of the shards that have to be written again.
+
+    Raises:
+        ValueError: A column is of another type than the contract says.
+    """
+    is_public = [label["why_withheld"] is None for label in labels]
+    if not any(is_public):
+        return None
+    if all(is_public) and _is_as_agreed(shard.path):
+        return shard
+    target = output / shard.place
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _rewrite(shard.path, is_public, target)
+    except _arrow_errors() as error:
+        raise ValueError(f"{shard.path}: has columns of another type than a data set of pairs ({error}).") from error
+    return _describe(target)
+
+
+def _is_as_agreed(path: Path) -> bool:
+    """Tell whether a shard holds the columns of the contract alone, and names no folder of who built it."""
+    agreed = features().arrow_schema
+    with open_shard(path) as file:
+        schema = file.schema_arrow
+    if not schema.equals(agreed) or schema.metadata != agreed.metadata:
+        return False
+    rows = read_columns(path, lambda leaf: leaf.endswith(".audio.path"))
+    names = (turn["audio"]["path"] for row in rows for side in SIDES for turn in row[side] if turn["audio"])
+    return all(name is None or name == _file_name(name) for name in names)
+
+
+def _rewrite(source: Path, is_public: list[bool], target: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = features().arrow_schema
+    unfinished = target.with_name(f".{target.name}.tmp")
+    kept = iter(is_public)
+    with open_shard(source) as file, pq.ParquetWriter(unfinished, schema) as writer:
+        for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP):
+            rows = [_without_folders(row) for row in batch.to_pylist() if next(kept)]
+            if rows:
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+    unfinished.replace(target)
+
+
+def _without_folders(row: dict[str, Any]) -> dict[str, Any]:
+    for side in SIDES:
+        for turn in row[side]:
+            if turn["audio"] and turn["audio"].get("path"):
+                turn["audio"]["path"] = _file_name(turn["audio"]["path"])
+    return row
+
+
+def _file_name(path: str) -> str:
+    return path.replace("\\", "/").rpartition("/")[2]
+
+
+def _arrow_errors() -> tuple[type[Exception], ...]:
+    import pyarrow as pa
+
+    return (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)
