@@ -44,7 +44,12 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC_NAMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_PUBLIC_NAMES[name]}", __name__), name)
+    try:
+        return getattr(import_module(f".{_PUBLIC_NAMES[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        from .extras import describe
+
+        raise ModuleNotFoundError(describe(error), name=error.name) from error
 
 
 def __dir__() -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from .commands import InputError
+from .extras import required_by
 
 
 # Name -> what it does; a module of `commands` for each.
@@ -33,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = _parser(arguments[0] if arguments else None).parse_args(arguments)
     try:
-        return args.run(args)
+        with required_by(f"sdiareward {arguments[0]}", extra=arguments[0]):
+            return args.run(args)
     except InputError as error:
         print(f"sdiareward: error: {error}", file=sys.stderr)
         return 2

@@ -17,6 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sdiareward.extras import required_by
+
 
 if TYPE_CHECKING:
     import datasets
@@ -80,6 +82,7 @@ class EvalArguments:
         self.nan = self.nan or ("error" if self.judge is None else "wrong")
 
 
+@required_by("sdiareward-eval", "eval")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if `strict` and a pair was skipped, 2 if a judge cannot be reached, else 0."""
     from sdiareward.trl_arguments import parse_arguments

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sdiareward.extras import required_by
+
 
 if TYPE_CHECKING:
     from trl import RewardConfig
@@ -149,6 +151,7 @@ def _finish(
             shutil.rmtree(output / name)
 
 
+@required_by("sdiareward-train", "train")
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
     from trl import RewardConfig

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..bundled import NANO
 from . import InputError
 
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from ..scoring import Scorer
     from ..scoring_results import Summary
 
-_COMMITTED_CHECKPOINT = Path(__file__).resolve().parents[1] / "checkpoints" / "nano"
 _OF_DATASETS = ("output", "split", "name", "limit", "audio_root", "strict", "engine", "num_actors", "gpus_per_actor")
 _OF_RAY = ("num_actors", "gpus_per_actor")
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model_arguments(group: Any) -> None:
-    group.add_argument("--model", help="checkpoint folder or Hub id (default: the nano checkpoint of the repository)")
+    group.add_argument("--model", help="checkpoint folder or Hub id (default: the nano checkpoint of the package)")
     criterion = "prompt to judge under (default: joint; for a data set, what its column `criterion` says, else joint)"
     group.add_argument("--criterion", help=criterion)
     prompts = "system prompts in place of the model's: JSON from criterion to text, or a text for every criterion"
@@ -118,15 +118,12 @@ def _model_choice(args: argparse.Namespace) -> ModelChoice:
     from ..dataset_scoring import ModelChoice
     from ..prompt_files import read_prompts
 
-    if args.model is None and not _COMMITTED_CHECKPOINT.is_dir():
-        raise InputError("no model was given and the package has no checkpoint beside it; name one with --model.")
     try:
         prompts = read_prompts(args.prompt_file) if args.prompt_file else None
     except (OSError, ValueError) as error:
         raise InputError(str(error)) from error
-    return ModelChoice(
-        args.model or str(_COMMITTED_CHECKPOINT), prompts, args.dtype, args.device, batch_tokens=args.batch_tokens
-    )
+    model = args.model or str(NANO)
+    return ModelChoice(model, prompts, args.dtype, args.device, batch_tokens=args.batch_tokens)
 
 
 def _say_what_is_cut(path: Path, dialogue: list[dict[str, Any]], max_turn_s: float) -> None:

@@ -15,6 +15,7 @@ from importlib import import_module
 
 from sdiareward.chat_client import EndpointError
 from sdiareward.dataset_builder.pipeline.components import ComponentError
+from sdiareward.extras import describe
 
 
 # Name -> (module of this package with `add_arguments(parser)` and `run(args) -> int`, what it does).
@@ -55,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return args.run(args)
     except (ValueError, FileNotFoundError, ImportError, ComponentError, EndpointError) as error:
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"error: {' '.join(describe(error, 'build').split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where it stopped.", file=sys.stderr)

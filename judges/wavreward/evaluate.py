@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...extras import required_by
+
 
 if TYPE_CHECKING:
     from ..zero_shot.settings import EndpointSettings
@@ -74,6 +76,7 @@ class EvaluateArguments:
         return Asking(self.num_samples, self.temperature, self.expected, self.max_new_tokens, self.seed)
 
 
+@required_by("evaluate", "eval")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if `strict` and a sample was skipped, 2 if a judge cannot be reached, else 0."""
     from ...trl_arguments import parse_arguments

@@ -16,6 +16,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...extras import required_by
 from .settings import GRPOArguments
 
 
@@ -59,6 +60,7 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
     return run_training(trainer, processor, args, training)
 
 
+@required_by("train_grpo", "judges")
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
     from trl import GRPOConfig

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...extras import required_by
 from .settings import JudgeArguments
 
 
@@ -72,6 +73,7 @@ def make_trainer(
     )
 
 
+@required_by("train_sft", "judges")
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
     from trl import SFTConfig
