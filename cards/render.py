@@ -7,42 +7,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from pathlib import Path
-from string import Template
-from typing import Any
 
+from sdiareward.cards.model_card import ModelRelease, render_model_repository_card, tables
 from sdiareward.records import write_file
-from sdiareward.reporting import ALL_LEFT_OUT, ALL_SEEN
 
 
-_TEMPLATES = Path(__file__).resolve().parent
-_ROOT = _TEMPLATES.parent
+_ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ("examples/human.json", "examples/synthetic.json")
 
 
-def tables(results_md: str) -> str:
-    """Return a report without its title, its headings one level lower."""
-    return re.sub(r"^## ", "### ", results_md.split("\n", 1)[1], flags=re.MULTILINE).strip()
-
-
 def render_model_card(checkpoint: Path) -> str:
-    """Fill the model card's template from the files of a checkpoint that was trained and evaluated here."""
-    from safetensors import safe_open
-
-    config, results = (json.loads((checkpoint / name).read_text()) for name in ("config.json", "results.json"))
-    with safe_open(checkpoint / "model.safetensors", "pt") as weights:
-        shapes = [weights.get_slice(name).get_shape() for name in weights.keys()]  # noqa: SIM118 (not a mapping)
-    of_modality = {row["synthesizer"] for row in results["by_synthesizer"] if row["criterion"] == "modality"}
-    seen = of_modality - {ALL_SEEN, ALL_LEFT_OUT, *results["left_out_synthesizers"]}
-    return Template((_TEMPLATES / "model_card.md").read_text(encoding="utf-8")).substitute(
-        num_parameters=f"{sum(_product(shape) for shape in shapes):,}",
-        size_mb=f"{(checkpoint / 'model.safetensors').stat().st_size / 1e6:.1f}",
-        num_train=sum(results["baselines"]["acoustic"]["num_train"].values()),
-        num_synthesizers=len(seen),
-        max_turn_s=f"{config['max_turn_s']:g}",
-        results=tables((checkpoint / "results.md").read_text(encoding="utf-8")),
-    )
+    """Render the card of a checkpoint of this repository, with the results and the record that lie beside it."""
+    files = ("results.json", "run.json")
+    results, run = (json.loads((checkpoint / name).read_text(encoding="utf-8")) for name in files)
+    return render_model_repository_card(ModelRelease(checkpoint, results=results, run=run))
 
 
 def not_measured(benchmark: str) -> str:
@@ -78,13 +57,6 @@ def score_examples(checkpoint: Path) -> str:
 def format_rewards(rewards: list[float]) -> str:
     """Write rewards as the README shows them."""
     return ", ".join(f"{reward:+.2f}" for reward in rewards)
-
-
-def _product(shape: Any) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
 
 
 def main() -> None:

@@ -1,0 +1,226 @@
+"""Render the card of a checkpoint, in its folder or in a repository on the Hub, from the files that lie with it.
+
+What only a person knows of a model (what it was made for, what it must not be used for, its licence) is in an
+`about.md` beside the checkpoint: YAML for the card's header, then prose with `$fields` for every number. Without one,
+`model_about.md` says what is true of every model of this package.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from string import Template
+from typing import Any, Literal
+
+from sdiareward.cards.results_metadata import model_index
+from sdiareward.reporting import ALL_LEFT_OUT, ALL_SEEN, render_report
+
+
+ABOUT = "about.md"
+_TEMPLATES = Path(__file__).resolve().parent
+_FIGURE = "rewards.png"
+_NOT_EVALUATED = (
+    "Not evaluated. `sdiareward-eval` does it and writes the `results.json` that this section is made from."
+)
+_KINDS = {
+    "lora": "Low-rank adapters of the text model, and the head that was trained beside them,",
+    "head": "A head that was trained",
+}
+_TAGS = ["reward-model", "reward-trainer", "spoken-dialogue", "sdiareward"]
+# Of a run's record, what somebody who wants to repeat it asks for first.
+_ARGUMENTS = ("train", "model_name_or_path", "dataset", "pooling_mode")
+_TRAINING = ("num_train_epochs", "learning_rate", "center_rewards_coefficient", "seed")
+
+
+@dataclass(frozen=True)
+class ModelRelease:
+    """What a card is rendered from.
+
+    Args:
+        checkpoint (`Path`): Folder of the checkpoint or of the adapters.
+        kind (`str`): `"model"`, `"lora"` or `"head"`: what is published of it.
+        results (`Mapping`, *optional*): The evaluation's `results.json`.
+        run (`Mapping`, *optional*): The training's `run.json`.
+        name (`str`, *optional*): Name of the repository; None for a card that stays in the folder.
+        revision (`str`, *optional*): Branch or tag in the example.
+        base_model (`str`, *optional*): What it was trained from, on the Hub.
+        datasets (`tuple[str, ...]`): What it was trained on, on the Hub.
+    """
+
+    checkpoint: Path
+    kind: Literal["model", "lora", "head"] = "model"
+    results: Mapping[str, Any] | None = None
+    run: Mapping[str, Any] | None = None
+    name: str | None = None
+    revision: str | None = None
+    base_model: str | None = None
+    datasets: tuple[str, ...] = ()
+
+
+def render_model_repository_card(release: ModelRelease) -> str:
+    """Render the card.
+
+    Raises:
+        ValueError: `about.md` has a field that nothing is known of, or a header that is not YAML.
+    """
+    header, about = _read_about(release)
+    results = release.results
+    is_here = release.name is None and (release.checkpoint / _FIGURE).is_file()
+    return _template("model_card.md").substitute(
+        header=_header(release, header),
+        about=about,
+        usage=_usage(release, header),
+        results=tables(render_report(results)) if results else _NOT_EVALUATED,
+        figure=f"\n![Rewards by subset]({_FIGURE})\n" if is_here and results else "",
+        training=_training(release.run),
+    )
+
+
+def tables(results_md: str) -> str:
+    """Return a report without its title, its headings one level lower."""
+    return re.sub(r"^## ", "### ", results_md.split("\n", 1)[1], flags=re.MULTILINE).strip()
+
+
+def read_about(checkpoint: Path) -> dict[str, Any]:
+    """Return the header of the `about.md` of a checkpoint, empty without one.
+
+    Raises:
+        ValueError: It is not YAML.
+    """
+    return _split_about(checkpoint)[0]
+
+
+def _split_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
+    """Return header and prose of the `about.md` beside a checkpoint, or of the one of all models."""
+    import yaml
+
+    path = checkpoint / ABOUT
+    if not path.is_file():
+        path = _TEMPLATES / "model_about.md"
+    text = path.read_text(encoding="utf-8")
+    if not text.startswith("---\n"):
+        return {}, text
+    header, _, prose = text.removeprefix("---\n").partition("\n---\n")
+    try:
+        found = yaml.safe_load(header)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: its header is not YAML ({' '.join(str(error).split())}); mend it.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: its header is no mapping of names to values; mend it.")
+    return found, prose
+
+
+def _read_about(release: ModelRelease) -> tuple[dict[str, Any], str]:
+    header, prose = _split_about(release.checkpoint)
+    fields = _fields(release)
+    try:
+        return header, Template(prose).substitute(fields).strip()
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"{release.checkpoint / ABOUT}: has a field {error}; known here are {sorted(fields)}, and $$ is a dollar."
+        ) from error
+
+
+def _fields(release: ModelRelease) -> dict[str, Any]:
+    """Return the numbers that prose on a model may name."""
+    config = json.loads((release.checkpoint / "config.json").read_text(encoding="utf-8"))
+    parameters, size_bytes = _size(release)
+    fields: dict[str, Any] = {
+        "name": (release.name or release.checkpoint.resolve().name).rpartition("/")[2],
+        "num_parameters": f"{parameters:,}",
+        "size_mb": f"{size_bytes / 1e6:.1f}",
+        **{name: config[name] for name in ("pooling_mode", "prompt_version")},
+        "max_turn_s": f"{config['max_turn_s']:g}",
+    }
+    if release.results:
+        seen = _seen_synthesizers(release.results)
+        fields |= {"num_synthesizers": len(seen), "synthesizers": ", ".join(sorted(seen))}
+        if acoustic := release.results.get("baselines", {}).get("acoustic"):
+            fields["num_train"] = sum(acoustic["num_train"].values())
+    return fields
+
+
+def _size(release: ModelRelease) -> tuple[int, int]:
+    """Return the number of parameters that are published, and the size of the files that hold them, in bytes."""
+    from safetensors import safe_open
+
+    pattern = "adapter_model.safetensors" if release.kind == "lora" else "model*.safetensors"
+    parameters, size_bytes = 0, 0
+    for path in sorted(release.checkpoint.glob(pattern)):
+        with safe_open(path, "np") as weights:
+            for name in weights.keys():  # noqa: SIM118 (not a mapping)
+                if release.kind != "head" or name.startswith(("score.", "pooler.")):
+                    parameters += math.prod(weights.get_slice(name).get_shape())
+        size_bytes += path.stat().st_size
+    # A head is in float32.
+    return parameters, 4 * parameters if release.kind == "head" else size_bytes
+
+
+def _seen_synthesizers(results: Mapping[str, Any]) -> set[str]:
+    of_modality = {row["synthesizer"] for row in results["by_synthesizer"] if row["criterion"] == "modality"}
+    return of_modality - {ALL_SEEN, ALL_LEFT_OUT, *(results["left_out_synthesizers"] or ())}
+
+
+def _header(release: ModelRelease, about: Mapping[str, Any]) -> str:
+    """Return the YAML of the card; what `about.md` says comes first."""
+    from huggingface_hub import ModelCardData
+
+    name = (release.name or release.checkpoint.resolve().name).rpartition("/")[2]
+    datasets = list(release.datasets) or about.get("datasets")
+    known = {key: value for key, value in about.items() if key not in ("tags", "datasets", "base_model")}
+    if release.kind != "model":
+        known["base_model_relation"] = "adapter"
+    data = ModelCardData(
+        library_name="transformers" if release.kind == "model" else "peft",
+        pipeline_tag="audio-classification",
+        tags=[*_TAGS, *about.get("tags", ())],
+        base_model=release.base_model or about.get("base_model"),
+        datasets=datasets,
+        metrics=["esdr_accuracy"],
+        model_name=name if release.results else None,
+        eval_results=model_index(release.results, datasets[0] if datasets else None) if release.results else None,
+        **known,
+    )
+    return data.to_yaml()
+
+
+def _usage(release: ModelRelease, about: Mapping[str, Any]) -> str:
+    name = release.name or _relative(release.checkpoint)
+    pin = f', revision="{release.revision or "main"}"' if release.name else ""
+    if release.kind == "model":
+        return _template("model_usage.md").substitute(name=name, pin=pin).strip()
+    base = release.base_model or about.get("base_model")
+    fields = {"name": name, "pin": pin, "base_model": base, "what": _KINDS[release.kind]}
+    return _template("adapter_usage.md").substitute(fields).strip()
+
+
+def _relative(checkpoint: Path) -> str:
+    """Return how the examples name a folder of this repository, or the folder's name alone."""
+    root = _TEMPLATES.parent
+    inside = checkpoint.resolve().is_relative_to(root)
+    return checkpoint.resolve().relative_to(root).as_posix() if inside else checkpoint.name
+
+
+def _training(run: Mapping[str, Any] | None) -> str:
+    """Return what a run's record says, without the folders of whoever ran it."""
+    if not run:
+        return "There is no record of the training with this checkpoint."
+    found = {name: run.get("arguments", {}).get(name) for name in _ARGUMENTS}
+    found |= {name: run.get("training", {}).get(name) for name in _TRAINING}
+    found |= {name: version for name, version in run.get("versions", {}).items() if version}
+    found["git_revision"] = run.get("git_revision")
+    rows = [f"| `{name}` | {_public(value)} |" for name, value in found.items() if value is not None]
+    return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def _public(value: Any) -> Any:
+    is_path = isinstance(value, str) and (PurePath(value).is_absolute() or value.startswith(("~", "..")))
+    return PurePath(value).name if is_path else value
+
+
+def _template(name: str) -> Template:
+    return Template((_TEMPLATES / name).read_text(encoding="utf-8"))

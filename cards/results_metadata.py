@@ -1,0 +1,113 @@
+"""Say an evaluation's results as the Hub reads them: `model-index` of a card, and `.eval_results/*.yaml`.
+
+`model-index` is the older form, which other tools read; `.eval_results` the one that the Hub's leaderboards read. Both
+are made of `results.json` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.esdr_accuracy.pairwise import COLUMNS
+from sdiareward.reporting import ALL_LEFT_OUT, CRITERION_COLUMNS, TITLES, interval, percent
+
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
+RESULTS_FILE = ".eval_results/esdr_bench.yaml"
+_TASK = {"task_type": "audio-classification", "task_name": "Preference between two spoken dialogues"}
+_BENCHMARK, _CONFIG, _METRIC = "ESDR-Bench", "esdr_bench", "esdr_accuracy"
+_DIGITS = 6
+
+
+def model_index(results: Mapping[str, Any], dataset_id: str | None = None) -> list[EvalResult]:
+    """Return the accuracies of a model, each with what stands behind it.
+
+    Args:
+        results (`Mapping`): What `eval.py` writes as `results.json`.
+        dataset_id (`str`, *optional*): The data set on the Hub.
+    """
+    from huggingface_hub import EvalResult
+
+    return [
+        EvalResult(
+            **_TASK,
+            dataset_type=dataset_id or _BENCHMARK,
+            dataset_name=_BENCHMARK,
+            dataset_config=_CONFIG,
+            dataset_split=results["config"]["split"],
+            metric_type=_METRIC,
+            metric_name=f"accuracy, {title}",
+            metric_value=round(found["accuracy"], _DIGITS),
+            metric_args={name: found[name] for name in ("num_pairs", "num_ties", "interval")},
+        )
+        for title, found in [*_columns(results), *_left_out(results)]
+    ]
+
+
+def eval_results(results: Mapping[str, Any], dataset_id: str) -> str:
+    """Return the content of `.eval_results/esdr_bench.yaml`: one entry for each column that has pairs.
+
+    Args:
+        results (`Mapping`): What `eval.py` writes as `results.json`.
+        dataset_id (`str`): The data set on the Hub.
+    """
+    import yaml
+    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+    entries = [
+        EvalResultEntry(
+            dataset_id=dataset_id,
+            task_id=column,
+            value=round(results["accuracies"]["model"][column], _DIGITS),
+            notes=_notes(results, column),
+        )
+        for column in COLUMNS
+        if results["accuracies"]["model"][column] is not None
+    ]
+    return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False, allow_unicode=True, width=120)
+
+
+def _columns(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield title and values of every column that has pairs."""
+    model = results["accuracies"]["model"]
+    for column in COLUMNS:
+        if model[column] is not None:
+            found = {name: model[name][column] for name in ("num_pairs", "num_ties", "interval")}
+            yield TITLES[column], {"accuracy": model[column], **found}
+
+
+def _left_out(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield title and values of the pairs by synthesizers that training did not hear."""
+    names = ", ".join(results["left_out_synthesizers"] or ())
+    for row in results["by_synthesizer"]:
+        if row["synthesizer"] == ALL_LEFT_OUT:
+            title = f"{row['criterion']}, synthesizers left out of training ({names})"
+            yield title, {**row["model"], "num_pairs": row["num_pairs"]}
+
+
+def _notes(results: Mapping[str, Any], column: str) -> str:
+    """Say what a number cannot be read without: counts, interval, the cheap baselines, unheard synthesizers."""
+    by_scorer = results["accuracies"]
+    model = by_scorer["model"]
+    parts = [
+        f"In percent: {percent(model[column])}, 95% interval {interval(model['interval'][column])}, of "
+        f"{model['num_pairs'][column]} pairs; {model['num_ties'][column]} ties, which are wrong"
+    ]
+    baselines = [name for name in by_scorer if name != "model"]
+    if baselines:
+        found = (
+            f"{name} {percent(by_scorer[name][column])} ({by_scorer[name]['num_ties'][column]} ties)"
+            for name in baselines
+        )
+        parts.append(f"baselines on the same pairs: {', '.join(found)}")
+    for row in results["by_synthesizer"]:
+        if row["synthesizer"] == ALL_LEFT_OUT and CRITERION_COLUMNS[row["criterion"]] == column:
+            names = ", ".join(results["left_out_synthesizers"])
+            found = (f"{name} {percent(row[name]['accuracy'])}" for name in by_scorer)
+            parts.append(
+                f"{row['num_pairs']} pairs by synthesizers left out of training ({names}): {', '.join(found)}"
+            )
+    return "; ".join(parts) + "."

@@ -1,0 +1,207 @@
+"""Collect the files of a checkpoint that may be published: a list of what belongs, never what happens to lie there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sdiareward.publishing.plan import PlannedFile
+
+
+CONFIG = "config.json"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+# What a checkpoint runs where this package is not installed.
+REMOTE_CODE = tuple(
+    f"{part}_sdiareward.py" for part in ("audio", "configuration", "layouts", "modeling", "processing")
+)
+PROCESSOR = "processor_config.json"
+_PROCESSOR_FILES = (
+    PROCESSOR,
+    "added_tokens.json",
+    "chat_template.jinja",
+    "merges.txt",
+    "preprocessor_config.json",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+)
+# Where a configuration was loaded from.
+_PLACES = ("_name_or_path", "name_or_path")
+_PACKAGE = Path(__file__).resolve().parent.parent
+_MODEL_TYPE = "sdiareward"
+# Of `peft`: an adapter that changes no projection and only brings modules of its own.
+_NO_PROJECTIONS = "dummy-target-modules"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It holds no JSON object.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: not found; give the folder of a checkpoint of this package.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({error}); save the checkpoint again.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: holds no JSON object; save the checkpoint again.")
+    return content
+
+
+def is_adapter_folder(checkpoint: Path) -> bool:
+    """Say whether a folder holds adapters and not a whole model."""
+    return (checkpoint / ADAPTER_CONFIG).is_file()
+
+
+def whole_model(checkpoint: Path) -> list[PlannedFile]:
+    """Return configuration and weights of a complete model, processor and code.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: It is no checkpoint of this package, or would run other code than the package's.
+    """
+    _require_own(checkpoint, (CONFIG, "AutoConfig"), (CONFIG, "AutoModel"), (PROCESSOR, "AutoProcessor"))
+    names = [WEIGHTS]
+    if not (checkpoint / WEIGHTS).is_file() and (checkpoint / WEIGHTS_INDEX).is_file():
+        names = [WEIGHTS_INDEX, *sorted(set(read_json(checkpoint / WEIGHTS_INDEX)["weight_map"].values()))]
+    return [*_existing(checkpoint, [CONFIG, *names]), *_processor(checkpoint), *code()]
+
+
+def adapters(checkpoint: Path, base_model: str) -> list[PlannedFile]:
+    """Return adapters with the head that was trained beside them, processor and code.
+
+    Args:
+        checkpoint (`Path`): What `train.py` left in `adapter/`.
+        base_model (`str`): What they were trained on, as others find it.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: The adapters come without a head.
+    """
+    _require_own(checkpoint, (CONFIG, "AutoConfig"), (PROCESSOR, "AutoProcessor"))
+    names = _tensor_names(checkpoint / ADAPTER_WEIGHTS)
+    if not any(".score." in name for name in names):
+        raise ValueError(f"{checkpoint / ADAPTER_WEIGHTS}: holds no score head; save the adapters with train.py.")
+    config = read_json(checkpoint / ADAPTER_CONFIG) | {"base_model_name_or_path": base_model}
+    files = _existing(checkpoint, [CONFIG, ADAPTER_WEIGHTS])
+    return [_json_file(ADAPTER_CONFIG, config), *files, *_processor(checkpoint), *code()]
+
+
+def head(checkpoint: Path, base_model: str) -> list[PlannedFile]:
+    """Return the head of a complete model in the form of adapters, without its frozen backbone.
+
+    Args:
+        checkpoint (`Path`): A complete model.
+        base_model (`str`): The backbone it is on, unchanged.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: The head is not in float32.
+    """
+    from safetensors.numpy import save
+
+    _require_own(checkpoint, (CONFIG, "AutoConfig"), (PROCESSOR, "AutoProcessor"))
+    tensors = _head_tensors(checkpoint)
+    modules = sorted({name.split(".")[0] for name in tensors})
+    config = {
+        "base_model_name_or_path": base_model,
+        "modules_to_save": modules,
+        "peft_type": "LORA",
+        "target_modules": _NO_PROJECTIONS,
+    }
+    weights = save({f"base_model.model.{name}": tensor for name, tensor in tensors.items()})
+    files = [_json_file(ADAPTER_CONFIG, config), PlannedFile(ADAPTER_WEIGHTS, weights)]
+    return [*files, *_existing(checkpoint, [CONFIG]), *_processor(checkpoint), *code()]
+
+
+def _head_tensors(checkpoint: Path) -> dict[str, Any]:
+    from safetensors import safe_open
+
+    found: dict[str, Any] = {}
+    for path in sorted(checkpoint.glob("model*.safetensors")):
+        with safe_open(path, "np") as file:
+            for name in file.keys():  # noqa: SIM118 (not a mapping)
+                if name.startswith(("score.", "pooler.")):
+                    if file.get_slice(name).get_dtype() != "F32":
+                        raise ValueError(f"{path}: {name} is not in float32; save the model with this package.")
+                    found[name] = file.get_tensor(name)
+    if "score.weight" not in found:
+        raise FileNotFoundError(f"{checkpoint}: holds no score.weight; give the folder of a complete model.")
+    return found
+
+
+def code() -> list[PlannedFile]:
+    """Return the files of this package that a checkpoint runs by itself."""
+    return [PlannedFile(name, code_of(name)) for name in REMOTE_CODE]
+
+
+def code_of(name: str) -> Path:
+    """Return the file of this package that `REMOTE_CODE` names."""
+    return _PACKAGE / name
+
+
+def _processor(checkpoint: Path) -> list[PlannedFile]:
+    return [_planned(checkpoint / name) for name in _PROCESSOR_FILES if (checkpoint / name).is_file()]
+
+
+def _existing(checkpoint: Path, names: list[str]) -> list[PlannedFile]:
+    """Return files of the folder itself that have to be there."""
+    for name in names:
+        if Path(name).name != name:
+            raise ValueError(f"{checkpoint}: its index names {name!r}, which is not a file of this folder.")
+        if not (checkpoint / name).is_file():
+            raise FileNotFoundError(f"{checkpoint / name}: not found; give the folder of a complete checkpoint.")
+    return [_planned(checkpoint / name) for name in names]
+
+
+def _planned(path: Path) -> PlannedFile:
+    """Return a file as it is, but without the folder that it was loaded from."""
+    if path.suffix == ".json" and path.name.endswith("config.json"):
+        content = read_json(path)
+        public = {key: value for key, value in content.items() if key not in _PLACES}
+        if public != content:
+            return _json_file(path.name, public)
+    return PlannedFile(path.name, path)
+
+
+def _require_own(checkpoint: Path, *wanted: tuple[str, str]) -> None:
+    """Raise unless each file names a class of ours for an auto class, and none a class of somebody else's."""
+    config = read_json(checkpoint / CONFIG)
+    if config.get("model_type") != _MODEL_TYPE:
+        raise ValueError(
+            f"{checkpoint}: its model_type is {config.get('model_type')!r}; make a checkpoint of this package of it "
+            "first, with sdiareward convert."
+        )
+    for name, auto_class in wanted:
+        auto_map: Mapping[str, Any] = read_json(checkpoint / name).get("auto_map") or {}
+        if auto_class not in auto_map:
+            raise ValueError(f"{checkpoint / name}: auto_map has no {auto_class}; save it again with this package.")
+        for reference in auto_map.values():
+            if f"{str(reference).partition('.')[0]}.py" not in REMOTE_CODE:
+                raise ValueError(
+                    f"{checkpoint / name}: auto_map names {reference!r}, which is no code of this package; save it "
+                    "again with this package."
+                )
+
+
+def _tensor_names(path: Path) -> list[str]:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: not found; save the adapters as safetensors.")
+    try:
+        with safe_open(path, "np") as file:
+            return list(file.keys())
+    except SafetensorError as error:
+        raise ValueError(f"{path}: not safetensors ({error}); save the adapters again.") from error
+
+
+def _json_file(name: str, content: Mapping[str, Any]) -> PlannedFile:
+    return PlannedFile(name, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())

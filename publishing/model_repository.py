@@ -1,0 +1,152 @@
+"""Plan the repository of a model: a whole checkpoint, adapters with their head, or a head alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sdiareward.cards.model_card import ModelRelease, read_about, render_model_repository_card
+from sdiareward.cards.results_metadata import RESULTS_FILE, eval_results
+from sdiareward.publishing import model_files
+from sdiareward.publishing.model_files import ADAPTER_CONFIG, read_json
+from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
+
+
+_RESULTS = "results.json"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+def plan_model(
+    checkpoint: Path,
+    *,
+    results: Path | None = None,
+    repo_id: str | None = None,
+    revision: str | None = None,
+    base_model: str | None = None,
+    datasets: Sequence[str] = (),
+    head_only: bool = False,
+) -> RepositoryPlan:
+    """Plan the repository of a model; adapters are recognised by their `adapter_config.json`.
+
+    Args:
+        checkpoint (`Path`): Folder of a checkpoint, or of adapters as `train.py` leaves them in `adapter/`.
+        results (`Path`, *optional*): `results.json` of its evaluation, or the folder that holds it; by default the one
+            beside the checkpoint.
+        repo_id (`str`, *optional*): Name of the repository, for the examples of its card.
+        revision (`str`, *optional*): Branch or tag that the examples load.
+        base_model (`str`, *optional*): Its base on the Hub; by default what `about.md`, adapters or the record of the
+            training name.
+        datasets (`Sequence[str]`): Data sets on the Hub that it was trained on, the one of the results first.
+        head_only (`bool`, *optional*, defaults to `False`): Publish the head of a whole checkpoint alone; its backbone
+            has to be `base_model`, unchanged.
+
+    Raises:
+        FileNotFoundError: A file is missing.
+        ValueError: The folder holds no checkpoint of this package, or its base cannot be found by others.
+    """
+    is_adapter = model_files.is_adapter_folder(checkpoint)
+    kind: Any = "lora" if is_adapter else "head" if head_only else "model"
+    run = _read_run(checkpoint)
+    if not (checkpoint / model_files.CONFIG).is_file():
+        raise FileNotFoundError(f"{checkpoint}: holds no config.json; give the folder of a checkpoint.")
+    about = read_about(checkpoint)
+    base = base_model or about.get("base_model") or _named_base(checkpoint, run, is_adapter)
+    if head_only:
+        _require_frozen(checkpoint, run)
+    files = _files(checkpoint, kind, base)
+    measured, measured_path = _read_results(checkpoint, results)
+    release = ModelRelease(
+        checkpoint,
+        kind,
+        measured,
+        run,
+        repo_id or f"ORG/{checkpoint.resolve().name}",
+        revision,
+        base,
+        tuple(datasets) or tuple(about.get("datasets", ())) or _named_datasets(run),
+    )
+    described = [PlannedFile("README.md", render_model_repository_card(release).encode())]
+    if measured and release.datasets:
+        described.append(PlannedFile(RESULTS_FILE, eval_results(measured, release.datasets[0]).encode()))
+    return RepositoryPlan("model", [*described, *files], notes=_notes(release, about, measured_path))
+
+
+def _files(checkpoint: Path, kind: str, base: str | None) -> list[PlannedFile]:
+    if kind == "model":
+        return model_files.whole_model(checkpoint)
+    if base is None or not _is_hub_id(base):
+        raise ValueError(
+            f"{checkpoint}: goes on top of {base!r}, which others cannot find; publish that first, and name it with "
+            "base_model (ORG/NAME)."
+        )
+    return model_files.adapters(checkpoint, base) if kind == "lora" else model_files.head(checkpoint, base)
+
+
+def _read_run(checkpoint: Path) -> dict[str, Any] | None:
+    """Return the record of the training, which of adapters lies in the folder above."""
+    for folder in (checkpoint, checkpoint.resolve().parent):
+        if (folder / "run.json").is_file():
+            found = read_json(folder / "run.json")
+            # An evaluation keeps a file of that name too.
+            return found if "arguments" in found else None
+    return None
+
+
+def _read_results(checkpoint: Path, results: Path | None) -> tuple[dict[str, Any] | None, Path]:
+    path = results / _RESULTS if results is not None and results.is_dir() else results or checkpoint / _RESULTS
+    if results is None and not path.is_file():
+        return None, path
+    found = read_json(path)
+    if missing := [key for key in ("accuracies", "by_synthesizer", "config") if key not in found]:
+        raise ValueError(f"{path}: has no {', '.join(missing)}; give the results.json of a finished evaluation.")
+    if found["config"].get("judge") is not None:
+        raise ValueError(f"{path}: is of the judge {found['config']['judge']}, not of a reward model.")
+    return found, path
+
+
+def _named_base(checkpoint: Path, run: dict[str, Any] | None, is_adapter: bool) -> str | None:
+    """Return the base that adapters or the record name, if it is a name on the Hub."""
+    named = read_json(checkpoint / ADAPTER_CONFIG).get("base_model_name_or_path") if is_adapter else None
+    named = named or (run or {}).get("arguments", {}).get("model_name_or_path")
+    return named if is_adapter or _is_hub_id(named) else None
+
+
+def _named_datasets(run: dict[str, Any] | None) -> tuple[str, ...]:
+    named = (run or {}).get("arguments", {}).get("dataset")
+    return (named,) if _is_hub_id(named) else ()
+
+
+def _is_hub_id(name: Any) -> bool:
+    """Tell a name on the Hub from a folder; what looks like both is a folder if there is one."""
+    return isinstance(name, str) and _HUB_ID.fullmatch(name) is not None and not Path(name).exists()
+
+
+def _require_frozen(checkpoint: Path, run: dict[str, Any] | None) -> None:
+    trained = (run or {}).get("arguments", {}).get("train")
+    if trained != "head":
+        raise ValueError(
+            f"{checkpoint}: its run.json says train {trained!r}, not 'head': the backbone is not that of its base; "
+            "publish the whole model."
+        )
+
+
+def _notes(release: ModelRelease, about: dict[str, Any], results: Path) -> list[str]:
+    notes = []
+    if release.results is None:
+        notes.append(f"there is no {results}: the card says that the model was not evaluated.")
+    elif Path(release.results["config"]["model"]).name != release.checkpoint.resolve().name:
+        notes.append(f"the results are of {Path(release.results['config']['model']).name}; make sure it is this one.")
+    if release.results and not release.datasets:
+        notes.append(f"no data set on the Hub is named, so there is no {RESULTS_FILE}, which has to name one.")
+    if "license" not in about:
+        notes.append(f"no licence is stated: write `license` into the header of {release.checkpoint / 'about.md'}.")
+    stale = [
+        name
+        for name in model_files.REMOTE_CODE
+        if (own := release.checkpoint / name).is_file() and own.read_bytes() != model_files.code_of(name).read_bytes()
+    ]
+    if stale:
+        notes.append(f"{', '.join(stale)} in the folder differ from this package's, which are published.")
+    return notes
