@@ -107,7 +107,9 @@ def publish(plan: RepositoryPlan, repo_id: str, options: PushOptions | None = No
         except (HTTPError, OSError, RuntimeError, ValueError) as error:
             # Without the cause: its message may hold what was redacted here.
             raise PublishError(redact(explain(error, f"{plan.repo_type} {repo_id}"), secrets)) from None
-    notices = [redact(" ".join(str(warning.message).split()), secrets) for warning in warned]
+    # UserWarning: what the Hub says of the card; the rest is between libraries.
+    said = [str(warning.message) for warning in warned if issubclass(warning.category, UserWarning)]
+    notices = [redact(" ".join(text.split()), secrets) for text in said]
     return Pushed(**{**vars(pushed), "notices": [*notices, *pushed.notices]})
 
 

@@ -1,0 +1,101 @@
+import pytest
+
+from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
+from sdiareward.publishing.refusals import check_plan
+
+
+TOKEN = "hf_" + "aB3" * 11
+CARD = PlannedFile("README.md", b"# A card")
+
+
+def plan(*files, repo_type="model"):
+    return RepositoryPlan(repo_type, list(files))
+
+
+def test_sizes_are_those_of_the_content_and_of_the_files(tmp_path):
+    file = tmp_path / "weights"
+    file.write_bytes(b"x" * 1000)
+    planned = plan(CARD, PlannedFile("model.safetensors", file))
+    assert [part.size_bytes for part in planned.files] == [8, 1000]
+    assert planned.total_bytes == 1008
+
+
+def test_a_plan_of_ordinary_files_is_accepted():
+    names = ["README.md", ".eval_results/esdr_bench.yaml", "data/modality/test-00000-of-00001.parquet", "a b.txt"]
+    check_plan(plan(*(PlannedFile(name, b"content") for name in names)))
+
+
+def test_an_empty_plan_is_refused():
+    with pytest.raises(ValueError, match="nothing to publish"):
+        check_plan(plan())
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["", "/etc/passwd", "../outside", "a/../../b", "a/..", "./a", "a//b", "a/", "C:\\a", "C:/a", "a\\b", "a\nb", " a"],
+)
+def test_a_path_that_is_not_within_the_repository_is_refused(path):
+    with pytest.raises(ValueError, match="not a path in a repository"):
+        check_plan(plan(CARD, PlannedFile(path, b"")))
+
+
+@pytest.mark.parametrize("path", [".git/config", "a/.GIT/hooks/x", ".cache/huggingface/token"])
+def test_folders_of_git_and_of_caches_are_refused(path):
+    with pytest.raises(ValueError, match=r"\.git and \.cache"):
+        check_plan(plan(CARD, PlannedFile(path, b"")))
+
+
+def test_a_path_that_is_planned_twice_is_refused():
+    with pytest.raises(ValueError, match="'README.md': planned twice"):
+        check_plan(plan(CARD, PlannedFile("README.md", b"another")))
+
+
+def test_a_file_that_is_also_a_folder_is_refused():
+    with pytest.raises(ValueError, match="'data/a': planned both"):
+        check_plan(plan(PlannedFile("data/a", b""), PlannedFile("data/a/b.txt", b"")))
+
+
+@pytest.mark.parametrize(
+    "name", ["pytorch_model.bin", "a.pt", "a.PTH", "a.pkl", "a.pickle", "epoch=1.ckpt", "a.joblib"]
+)
+def test_pickles_are_refused(name):
+    with pytest.raises(ValueError, match=f"{name}: .* can run code when loaded"):
+        check_plan(plan(CARD, PlannedFile(f"{name}", b"harmless")))
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (f'{{"hub_token": "{TOKEN}"}}', "an access token of the Hub"),
+        ("-----BEGIN PRIVATE KEY-----\nMIIE", "a private key"),
+        ("-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl", "a private key"),
+        ("-----BEGIN EC PRIVATE KEY-----\nMHcC", "a private key"),
+        ("the-token-in-use", "the token in use"),
+    ],
+)
+def test_a_file_that_holds_a_secret_is_refused_and_the_secret_not_repeated(content, found):
+    with pytest.raises(ValueError, match=f"run.json: holds {found}") as error:
+        check_plan(plan(CARD, PlannedFile("run.json", f"begin {content} end".encode())), ["the-token-in-use"])
+    assert content not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"hf_", b"hf_hub_download", b"hf_" + b"a" * 29, b"-----BEGIN PUBLIC KEY-----", b"-----BEGIN CERTIFICATE-----"],
+)
+def test_what_only_resembles_a_secret_is_accepted(content):
+    check_plan(plan(CARD, PlannedFile("notes.txt", content)))
+
+
+@pytest.mark.parametrize("offset", [-40, -20, -3, -1, 0])
+def test_a_token_on_the_border_of_two_pieces_is_found(tmp_path, offset):
+    """Large files are read in pieces of 8 MiB."""
+    file = tmp_path / "table.parquet"
+    file.write_bytes(b"\0" * (8 * 2**20 + offset) + TOKEN.encode() + b"\0" * 100)
+    with pytest.raises(ValueError, match="table.parquet: holds an access token"):
+        check_plan(plan(CARD, PlannedFile("table.parquet", file)))
+
+
+def test_a_file_that_is_gone_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"shard\.parquet: not a file any more, but data/a\.parquet"):
+        check_plan(plan(CARD, PlannedFile("data/a.parquet", tmp_path / "shard.parquet")))
