@@ -4,16 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: demo test lint install clean
+.PHONY: demo test lint install release clean
 
 install: $(VENV)/.installed
 
 # Strict mode links every file: a plain editable install would lose against a data set folder named `sdiareward`.
-$(VENV)/.installed: pyproject.toml constraints.txt $(wildcard *.py */*.py */*/*.py)
+$(VENV)/.installed: pyproject.toml constraints.txt $(wildcard *.py */*.py */*/*.py checkpoints/nano/* examples/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable ".[train,eval,build,judges,ray,dev]" --config-settings editable_mode=strict
+		--editable ".[train,eval,build,judges,ray,serve,demo,dev]" --config-settings editable_mode=strict
 	touch $@
 
 # Real recordings -> pairs -> trained reward model -> benchmark table.
@@ -39,5 +39,14 @@ lint: install
 	$(BIN)/ruff format --check .
 	MYPYPATH=$$(echo build/__editable__*) $(BIN)/mypy --package sdiareward
 
+# The wheel is built from the sdist, so that both are known to be whole. Nothing is tagged or uploaded here.
+release: install
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/twine check --strict dist/*
+	@echo "Checked. Give the version its date in CHANGELOG.md and commit; then:"
+	@echo "  git tag --annotate v$$($(BIN)/python -c 'import sdiareward; print(sdiareward.__version__)') && git push --tags"
+	@echo "  $(BIN)/twine upload dist/*"
+
 clean:
-	rm -rf $(VENV) .venv-datasets3 build runs
+	rm -rf $(VENV) .venv-datasets3 build dist runs
