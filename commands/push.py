@@ -27,6 +27,9 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(plan=_plan_dataset)
     parser.add_argument("source", type=Path, help="folder of the data set, as `dataset_builder build` writes it")
     parser.add_argument("--metadata", type=Path, help="folder of its release without audio (default: made from it)")
+    parser.add_argument(
+        "--work-dir", type=Path, help="where shards are rewritten that may not go whole (SOURCE-publish)"
+    )
     _add_options(parser, can_be_gated=True)
 
 
@@ -34,6 +37,9 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(plan=_plan_model)
     parser.add_argument("source", type=Path, help="folder of the checkpoint")
     parser.add_argument("--results", type=Path, help="results.json of its evaluation (default: the checkpoint's)")
+    parser.add_argument("--base-model", help="its base on the Hub (default: what the checkpoint names)")
+    parser.add_argument("--datasets", nargs="+", default=(), metavar="ID", help="data sets it was trained on")
+    parser.add_argument("--head-only", action="store_true", help="publish the head alone; the base must be unchanged")
     _add_options(parser, can_be_gated=True)
 
 
@@ -95,13 +101,16 @@ def run(args: argparse.Namespace) -> int:
 def _plan_dataset(args: argparse.Namespace) -> RepositoryPlan:
     from ..publishing.dataset_repository import plan_dataset
 
-    return plan_dataset(args.source, metadata=args.metadata)
+    return plan_dataset(args.source, metadata=args.metadata, repo_id=args.repo, work_dir=args.work_dir)
 
 
 def _plan_model(args: argparse.Namespace) -> RepositoryPlan:
     from ..publishing.model_repository import plan_model
 
-    return plan_model(args.source, results=args.results, repo_id=args.repo)
+    chosen = {name: getattr(args, name) for name in ("results", "base_model", "datasets", "head_only")}
+    # What the card's examples load: the version that is being published.
+    revision = args.tag or (args.revision if args.revision != "main" else None)
+    return plan_model(args.source, repo_id=args.repo, revision=revision, **chosen)
 
 
 def _plan_metric(args: argparse.Namespace) -> RepositoryPlan:
