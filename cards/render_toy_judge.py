@@ -21,6 +21,16 @@ GUIDE = _ROOT / "docs" / "wavreward.md"
 RESULT = _ROOT / "benchmarks" / "results" / "toy_judge.json"
 
 
+def render_guide(guide: str, result: Path = RESULT) -> str:
+    """Return the guide with its curve taken from the result file.
+
+    Args:
+        guide (`str`): Text with the block `toy`.
+        result (`Path`): What `benchmarks.toy_judge` wrote.
+    """
+    return render_readme(guide, {"toy": render_curve(json.loads(result.read_text(encoding="utf-8")))})
+
+
 def render_curve(result: Mapping[str, Any]) -> str:
     """Return the curve as a table, and how it came about.
 
@@ -43,8 +53,7 @@ def render_curve(result: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Render the guide."""
-    result = json.loads(RESULT.read_text(encoding="utf-8"))
-    write_file(GUIDE, render_readme(GUIDE.read_text(encoding="utf-8"), {"toy": render_curve(result)}))
+    write_file(GUIDE, render_guide(GUIDE.read_text(encoding="utf-8")))
 
 
 if __name__ == "__main__":
