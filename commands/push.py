@@ -38,7 +38,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help="folder of the checkpoint")
     parser.add_argument("--results", type=Path, help="results.json of its evaluation (default: the checkpoint's)")
     parser.add_argument("--base-model", help="its base on the Hub (default: what the checkpoint names)")
-    parser.add_argument("--datasets", nargs="+", default=(), metavar="ID", help="data sets it was trained on")
+    parser.add_argument("--dataset", action="append", default=[], help="data set it was trained on; may be repeated")
     parser.add_argument("--head-only", action="store_true", help="publish the head alone; the base must be unchanged")
     _add_options(parser, can_be_gated=True)
 
@@ -50,6 +50,8 @@ def _add_metric(parser: argparse.ArgumentParser) -> None:
 
 def _add_space(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(plan=_plan_space)
+    parser.add_argument("--model", action="append", default=[], help="model that it shows; may be repeated")
+    parser.add_argument("--hardware", default="cpu-basic", help="what the Hub suggests (default: %(default)s)")
     _add_options(parser, can_be_gated=False)
 
 
@@ -107,22 +109,22 @@ def _plan_dataset(args: argparse.Namespace) -> RepositoryPlan:
 def _plan_model(args: argparse.Namespace) -> RepositoryPlan:
     from ..publishing.model_repository import plan_model
 
-    chosen = {name: getattr(args, name) for name in ("results", "base_model", "datasets", "head_only")}
+    chosen = {name: getattr(args, name) for name in ("results", "base_model", "head_only")}
     # What the card's examples load: the version that is being published.
     revision = args.tag or (args.revision if args.revision != "main" else None)
-    return plan_model(args.source, repo_id=args.repo, revision=revision, **chosen)
+    return plan_model(args.source, repo_id=args.repo, revision=revision, datasets=args.dataset, **chosen)
 
 
 def _plan_metric(args: argparse.Namespace) -> RepositoryPlan:
     from ..publishing.metric_repository import plan_metric
 
-    return plan_metric()
+    return plan_metric(args.repo)
 
 
 def _plan_space(args: argparse.Namespace) -> RepositoryPlan:
     from ..publishing.space_repository import plan_space
 
-    return plan_space()
+    return plan_space(args.model, hardware=args.hardware)
 
 
 def _describe(plan: RepositoryPlan, repo: str) -> str:

@@ -18,8 +18,8 @@ LFS_BYTES = 10 * 2**20
 CREATED = "2026-01-01T00:00:00.000Z"
 # Of the licences that the Hub knows, those that a card of ours may name.
 LICENSES = {
-    *("apache-2.0", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc0-1.0", "gpl-2.0", "gpl-3.0"),
-    *("mit", "other", "unknown"),
+    *("apache-2.0", "bsd-3-clause", "cc-by-3.0", "cc-by-4.0", "cc-by-nc-4.0", "cc-by-nc-sa-4.0", "cc-by-sa-3.0"),
+    *("cc-by-sa-4.0", "cc0-1.0", "cdla-permissive-2.0", "gpl-2.0", "gpl-3.0", "mit", "other", "pddl", "unknown"),
 }
 SDKS = {"docker", "gradio", "static", "streamlit"}
 COLORS = {"red", "yellow", "green", "blue", "indigo", "purple", "pink", "gray"}

@@ -1,0 +1,244 @@
+"""The four repositories, pushed by the command and loaded back in fresh processes by the unmodified libraries."""
+
+import io
+import json
+import shutil
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from hub_client import READER, STRANGER, WRITER, HubUser
+from hub_server import HubServer
+
+from sdiareward.dataset_builder.shards import ShardWriter
+
+
+SPLITS = {"modality": ["train", "train", "validation", "test", "test"], "colloquialness": ["train", "test"]}
+# Pairs by their id: what may not be passed on has a licence that forbids it, or comes from where it may not.
+WITHHELD = {"modality-1": {"license": "CC-BY-ND-4.0"}, "modality-4": {"source": "meld"}}
+
+
+@pytest.fixture(scope="module")
+def hub():
+    with HubServer() as server:
+        server.store.add_account(WRITER, "ann", "ORG")
+        server.store.add_account(READER, "bob")
+        server.store.add_account(STRANGER, "eve")
+        yield server
+
+
+@pytest.fixture(scope="module")
+def user(hub, tmp_path_factory):
+    with HubUser(hub, tmp_path_factory.mktemp("hub")) as user:
+        yield user
+    everything = "".join(user.printed).encode() + hub.store.all_content()
+    assert not [token for token in (WRITER, READER, STRANGER) if token.encode() in everything]
+
+
+def make_side(make_tone, seed):
+    sides = []
+    for index, role in enumerate(("user", "assistant")):
+        buffer = io.BytesIO()
+        soundfile.write(buffer, make_tone(0.1, seed=seed + index), 16_000, format="FLAC")
+        turn = {"role": role, "text": f"so, um, {role} {seed}", "duration_s": 0.1}
+        reference = {"uri": f"sample:{seed}.wav", "start_s": 0.5, "end_s": 0.6, "text": "um"}
+        sides.append({**turn, "audio": {"bytes": buffer.getvalue(), "path": None}, "audio_ref": [reference]})
+    return sides
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory, make_tone):
+    """Return a data set folder of seven pairs, the audio of two of which must not be passed on; and audio by pair."""
+    folder, audio = tmp_path_factory.mktemp("built") / "sdiareward", {}
+    with ShardWriter(folder) as writer:
+        for criterion, splits in SPLITS.items():
+            for number, split in enumerate(splits):
+                pair_id, seed = f"{criterion}-{number}", 10 * len(audio)
+                row = {"pair_id": pair_id, "criterion": criterion, "source": "sample", "synthesizer": "flite"}
+                row |= {"subset": "scripted" if criterion == "modality" else criterion, "group_id": pair_id}
+                row |= {"chosen": make_side(make_tone, seed), "rejected": make_side(make_tone, seed + 5)}
+                writer.write(split, {**row, "language": "en", "license": "CC0-1.0", **WITHHELD.get(pair_id, {})})
+                audio[pair_id] = [turn["audio"]["bytes"] for turn in row["chosen"] + row["rejected"]]
+    return folder, audio
+
+
+def test_a_dry_run_lists_the_files_with_their_sizes_and_sends_nothing(hub, user, tiny_checkpoint):
+    hub.requests.clear()
+    done = user.push("model", tiny_checkpoint, "ORG/dry", token=None)
+    assert done.code == 0, done.err
+    lines = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line.startswith("  ")}
+    weights = (tiny_checkpoint / "model.safetensors").stat().st_size
+    assert lines["model.safetensors"] == [f"{weights / 1000:.0f}kB"] and "total" in lines
+    assert "Nothing was sent" in done.out and not hub.requests
+
+
+@pytest.fixture(scope="module")
+def dataset(user, data, tmp_path_factory):
+    work = tmp_path_factory.mktemp("work")
+    return user.push("dataset", data[0], "ORG/sdiareward", "--yes", "--work-dir", work, "--tag", "v1")
+
+
+LOAD_DATASET = """
+import json, sys
+from datasets import load_dataset
+repo, found = sys.argv[1], {}
+for name in ("default", "modality", "colloquialness", "esdr_bench", "metadata"):
+    whole = load_dataset(repo, name).with_format("arrow")
+    streamed = load_dataset(repo, name, streaming=True, revision="v1")
+    found[name] = {}
+    for split in whole:
+        ids = whole[split][:]["pair_id"].to_pylist()
+        columns = streamed[split].decode(False) if name != "metadata" else streamed[split]
+        assert ids == [row["pair_id"] for row in columns], (name, split)
+        found[name][split] = ids
+turn = load_dataset(repo)["train"].features["chosen"].feature["audio"]
+print(json.dumps({"found": found, "audio": type(turn).__name__}))
+"""
+
+
+def test_the_data_set_loads_by_name_whole_and_streamed_with_all_its_configurations(user, dataset):
+    assert dataset.code == 0, dataset.err
+    loaded = user.python(LOAD_DATASET, "ORG/sdiareward").json
+    public = {"train": ["modality-0", "colloquialness-0"], "validation": ["modality-2"]}
+    public["test"] = ["modality-3", "colloquialness-1"]
+    everything = {**public, "train": ["modality-0", "modality-1", "colloquialness-0"]}
+    everything["test"] = ["modality-3", "modality-4", "colloquialness-1"]
+    found = {name: {split: sorted(ids) for split, ids in splits.items()} for name, splits in loaded["found"].items()}
+    of = {criterion: {s: [i for i in ids if criterion in i] for s, ids in public.items()} for criterion in SPLITS}
+    of["colloquialness"].pop("validation")
+    assert found["default"] == {split: sorted(ids) for split, ids in public.items()}
+    assert found["modality"] == of["modality"] and found["colloquialness"] == of["colloquialness"]
+    assert found["esdr_bench"] == {"test": sorted(public["test"])}
+    assert found["metadata"] == {split: sorted(ids) for split, ids in everything.items()}
+    assert loaded["audio"] == "Audio"
+
+
+def test_no_audio_is_on_the_hub_that_must_not_be_passed_on(hub, dataset, data):
+    """Parquet leaves FLAC as it is, so its bytes would be found."""
+    published = hub.store.all_content()
+    for pair_id, clips in data[1].items():
+        assert [clip in published for clip in clips] == [pair_id not in WITHHELD] * 4, pair_id
+    assert "2" in dataset.out.partition("note:")[2]
+
+
+LOAD_GATED = """
+import json, sys
+from datasets import load_dataset
+print(json.dumps(load_dataset(sys.argv[1], "metadata", split="test")["pair_id"][:]))
+"""
+
+
+def test_a_gated_data_set_is_read_by_whom_it_was_granted_and_by_nobody_else(hub, user, data, tmp_path):
+    done = user.push("dataset", data[0], "ORG/gated", "--yes", "--gated", "manual", "--work-dir", tmp_path / "work")
+    assert done.code == 0, done.err
+    hub.store.repositories["dataset", "ORG/gated"].granted.add("bob")
+    for token in (None, STRANGER):
+        refused = user.python(LOAD_GATED, "ORG/gated", token=token, home=f"home-{token and 'eve'}")
+        assert refused.code == 1 and "gated" in refused.err.splitlines()[-1], refused.err
+    assert len(user.python(LOAD_GATED, "ORG/gated", token=READER, home="home-bob").json) == 3
+
+
+LOAD_MODEL = """
+import json, sys
+import numpy as np, torch
+from transformers import AutoModel, AutoProcessor
+repo, clip = sys.argv[1], np.load(sys.argv[2])
+content = [{"type": "text", "text": "hello"}, {"type": "audio", "audio": clip}]
+messages, rewards = [{"role": role, "content": content} for role in ("user", "assistant")], {}
+for revision in sys.argv[3:]:
+    processor = AutoProcessor.from_pretrained(repo, revision=revision, trust_remote_code=True)
+    model = AutoModel.from_pretrained(repo, revision=revision, trust_remote_code=True).eval()
+    with torch.inference_mode():
+        rewards[revision] = model(**processor(messages)).logits.item()
+print(json.dumps(rewards))
+"""
+
+
+def reward(model, processor, clip):
+    content = [{"type": "text", "text": "hello"}, {"type": "audio", "audio": clip}]
+    with torch.inference_mode():
+        return model(**processor([{"role": role, "content": content} for role in ("user", "assistant")])).logits.item()
+
+
+def test_the_model_loads_by_name_and_by_version_and_gives_the_same_rewards(
+    user, tiny_checkpoint, make_tiny_model, tiny_processor, make_tone, tmp_path
+):
+    """The second version has another scale of rewards, which is in config.json."""
+    clip = make_tone(0.5)
+    np.save(tmp_path / "clip.npy", clip)
+    other = make_tiny_model(reward_scale=3.0)
+    other.save_pretrained(tmp_path / "other")
+    tiny_processor.save_pretrained(tmp_path / "other")
+    for folder, tag in ((tiny_checkpoint, "v1"), (tmp_path / "other", "v2")):
+        done = user.push("model", folder, "ORG/nano", "--yes", "--tag", tag)
+        assert done.code == 0, done.err
+    loaded = user.python(LOAD_MODEL, "ORG/nano", tmp_path / "clip.npy", "v1", "main").json
+    expected = [reward(model, tiny_processor, clip) for model in (make_tiny_model(), other)]
+    assert [loaded["v1"], loaded["main"]] == pytest.approx(expected, abs=1e-6)
+    assert expected[1] == pytest.approx(3 * expected[0])
+
+
+LOAD_GATED_MODEL = """
+import sys
+from transformers import AutoConfig
+print('"' + AutoConfig.from_pretrained(sys.argv[1], trust_remote_code=True).model_type + '"')
+"""
+
+
+def test_a_private_and_a_gated_model_are_read_by_whom_it_was_granted(hub, user, tiny_checkpoint):
+    for name, options in (("gated-model", ["--gated", "auto"]), ("private-model", ["--private"])):
+        done = user.push("model", tiny_checkpoint, f"ORG/{name}", "--yes", *options)
+        assert done.code == 0, done.err
+    hub.store.repositories["model", "ORG/gated-model"].granted.add("bob")
+    refused = user.python(LOAD_GATED_MODEL, "ORG/gated-model", home="home-1")
+    assert refused.code == 1 and "gated repo" in refused.err
+    assert user.python(LOAD_GATED_MODEL, "ORG/gated-model", token=READER, home="home-2").json == "sdiareward"
+    refused = user.python(LOAD_GATED_MODEL, "ORG/private-model", token=READER, home="home-3")
+    assert refused.code == 1 and "not a valid model identifier" in refused.err
+    assert user.python(LOAD_GATED_MODEL, "ORG/private-model", token=WRITER, home="home-4").json == "sdiareward"
+
+
+LOAD_METRIC = """
+import json, sys
+import evaluate
+metric = evaluate.load(sys.argv[1])
+pairs = {"chosen": [1.0, 0.2], "rejected": [0.0, 0.2], "subset": ["wild", "scripted"]}
+print(json.dumps(metric.compute(**pairs, num_bootstrap=10)))
+"""
+
+
+def test_the_metric_loads_by_name(user):
+    done = user.push("metric", "ORG/esdr_accuracy", "--yes")
+    assert done.code == 0, done.err
+    result = user.python(LOAD_METRIC, "ORG/esdr_accuracy").json
+    assert (result["wild"], result["scripted"], result["num_ties"]["scripted"]) == (1.0, 0.0, 1)
+
+
+LOAD_SPACE = """
+import json, sys
+from pathlib import Path
+from huggingface_hub import RepoCard, snapshot_download
+folder = Path(snapshot_download(sys.argv[1], repo_type="space"))
+card = RepoCard.load(sys.argv[1], repo_type="space").data
+print(json.dumps({"sdk": card["sdk"], "app": (folder / card.get("app_file", "app.py")).read_text()}))
+"""
+
+
+@pytest.mark.parametrize(("kind", "repo_id"), [("metric", "ann/esdr_accuracy"), ("space", "ann/demo")])
+def test_a_space_is_of_gradio_and_has_the_app_that_its_card_names(hub, user, kind, repo_id):
+    done = user.push(kind, repo_id, "--yes", "--private")
+    assert done.code == 0, done.err
+    assert hub.store.repositories["space", repo_id].sdk == "gradio"
+    space = user.python(LOAD_SPACE, repo_id, token=WRITER).json
+    assert space["sdk"] == "gradio"
+    compile(space["app"], "app.py", "exec")
+
+
+def test_a_pickle_in_a_checkpoint_or_a_secret_beside_it_does_not_get_out(hub, user, tiny_checkpoint, tmp_path):
+    folder = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
+    (folder / "optimizer.pt").write_bytes(b"pickle")
+    (folder / "run.json").write_text(json.dumps({"hub_token": WRITER}))
+    done = user.push("model", folder, "ORG/clean", "--yes")
+    assert done.code == 0, done.err
+    assert not {"optimizer.pt", "run.json"} & set(hub.store.repositories["model", "ORG/clean"].files("main"))
