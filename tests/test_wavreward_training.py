@@ -349,6 +349,7 @@ def read_recipe(name):
     [
         ("wavreward-7b", (GRPOArguments, GRPOConfig)),
         ("wavreward-nano", (GRPOArguments, GRPOConfig)),
+        ("wavreward-toy", (GRPOArguments, GRPOConfig)),
         ("wavreward-7b-sft", (JudgeArguments, SFTConfig)),
         ("wavreward-nano-sft", (JudgeArguments, SFTConfig)),
     ],
