@@ -17,7 +17,7 @@ _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 _AGAIN = "run the same command again: what has been sent is not sent again"
 _REPLACEMENTS = (
     (re.compile(r"hf_[A-Za-z0-9]{20,}"), "hf_***"),
-    (re.compile(r"(?i)(authorization\W{1,4})(?:(?:bearer|basic)\s+)?[^\s'\",;}]+"), r"\1***"),
+    (re.compile(r"(?i)(authorization['\"]?\s*[:=]\s*['\"]?)(?:(?:bearer|basic)\s+)?[^\s'\",;}]+"), r"\1***"),
     (re.compile(r"(?i)\b(bearer\s+)[^\s'\",;}]+"), r"\1***"),
     # The addresses that large files are sent to are signed: who has one can write there.
     (re.compile(r"(?i)\b((?:x-amz-)?(?:signature|credential|security-token))=[^&\s'\"]+"), r"\1=***"),

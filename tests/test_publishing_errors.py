@@ -15,6 +15,7 @@ TOKEN = "hf_" + "aB3" * 11
         (f"{{'Authorization': 'Bearer {TOKEN}', 'x': 1}}", "{'Authorization': '***', 'x': 1}"),
         ("Authorization: Bearer abc.def-ghi", "Authorization: ***"),
         ("authorization=Basic dXNlcjpwYXNz; next", "authorization=***; next"),
+        ("(403: Authorization error.)", "(403: Authorization error.)"),
         ("header b'Bearer abc'", "header b'Bearer ***'"),
         ("PUT /x?X-Amz-Signature=1f2e&X-Amz-Date=3", "PUT /x?X-Amz-Signature=***&X-Amz-Date=3"),
         ("X-Amz-Credential=AKIA/2026/s3 X-Amz-Security-Token=ab", "X-Amz-Credential=*** X-Amz-Security-Token=***"),

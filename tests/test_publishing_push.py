@@ -53,9 +53,9 @@ def files_of(hub, repo_id, revision="main", kind="model"):
 def test_all_files_arrive_in_one_commit_and_the_storage_sees_no_token(hub, user, tmp_path):
     shard = tmp_path / "shard"
     shard.write_text(SHARD)
-    planned = {"README.md": CARD, "data/train.parquet": shard, "model.safetensors": WEIGHTS}
+    planned = {"README.md": CARD, "data/train.flac": shard, "model.safetensors": WEIGHTS}
     pushed = user.publish("ORG/whole", planned, message="First words").json
-    assert files_of(hub, "ORG/whole") == {**planned, "data/train.parquet": SHARD}
+    assert files_of(hub, "ORG/whole") == {**planned, "data/train.flac": SHARD}
     repository = hub.store.repositories["model", "ORG/whole"]
     assert repository.messages[pushed["commit"]] == "First words" and len(repository.commits) == 2
     assert pushed["url"] == f"{hub.url}/ORG/whole" and pushed["is_changed"] and not pushed["notices"]
@@ -236,7 +236,7 @@ def last_line(done):
 @pytest.mark.parametrize(
     ("request_", "status", "said"),
     [
-        ("GET /api/whoami-v2", 503, "failed (503); the Hub is in trouble; later, run the same command again"),
+        ("GET /api/whoami-v2", 503, "failed (503: as the test says); the Hub is in trouble; later, run the same"),
         ("POST /api/repos/create", 402, "refused (402: as the test says); choose an account"),
         ("POST .*/commit/", 500, "failed (500: as the test says); the Hub is in trouble"),
         ("POST .*/commit/", 412, "refused (412: as the test says); somebody else changed it meanwhile"),
@@ -322,4 +322,4 @@ def test_without_a_connection_the_reason_is_given_in_one_line(user, settings, sa
 
 def test_the_debug_log_of_the_library_shows_no_token(user):
     done = user.python(PUSH_ONE_FILE, token=WRITER, HF_DEBUG="1")
-    assert "authorization: <TOKEN>" in done.err and WRITER not in done.err
+    assert "authorization: ***" in done.err and WRITER not in done.err
