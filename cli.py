@@ -15,6 +15,7 @@ from .extras import required_by
 _COMMANDS = {
     "calibrate": "make rewards of different domains comparable",
     "convert": "write a released checkpoint of the authors as one of ours",
+    "demo": "open a page on which a model can be tried",
     "export": "write a checkpoint in the layout of the authors' code or of vLLM",
     "human": "let people rate pairs blindly, and measure agreement",
     "push": "publish a data set, a model, the metric or the demo on the Hub",

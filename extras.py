@@ -41,7 +41,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "judges": ("accelerate", "openai", "peft", "trl"),
     "ray": ("ray",),
     "serve": ("fastapi", "multipart", "prometheus_client", "ray", "requests", "starlette", "uvicorn"),
-    "demo": ("gradio",),
+    "demo": ("gradio", "jinja2", "matplotlib"),
     "pipeline-paper": ("audio_separator", "pyannote"),
 }
 
