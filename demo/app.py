@@ -176,16 +176,19 @@ def _add_panel(name: str) -> _Panel:
         gr.Markdown(f"## Dialogue {name}" + ("" if name == NAMES[0] else " (optional)"))
         turns = gr.State((), time_to_live=_KEPT_S)
         view = gr.HTML(render_panel(name, ()), js_on_load=None)
+        upload = gr.UploadButton(
+            f"Upload turns to {name}", file_count="multiple", file_types=list(AUDIO_SUFFIXES), size="md"
+        )
         with gr.Row():
-            upload = gr.UploadButton(f"Upload to {name}", file_count="multiple", file_types=list(AUDIO_SUFFIXES))
             paths = sorted(EXAMPLES.glob("*.json"))
-            examples = [(gr.Button(f"Example {path.stem} into {name}"), path) for path in paths]
+            examples = [(gr.Button(f"{path.stem.capitalize()} example to {name}", size="md"), path) for path in paths]
         with gr.Accordion(f"Record the next turn of {name}", open=False):
             microphone = gr.Audio(sources=["microphone"], type="filepath", label=f"Turn of {name}", editable=False)
         label = f"Words of {name}, a line for each turn (optional)"
         words = gr.Textbox(label=label, lines=2, max_lines=16, max_length=MAX_WORDS_CHARACTERS)
         with gr.Row():
-            remove, clear = gr.Button(f"Remove last turn of {name}"), gr.Button(f"Clear {name}")
+            remove = gr.Button(f"Remove last turn of {name}", size="md")
+            clear = gr.Button(f"Clear {name}", size="md")
     panel = _Panel(name, turns, words, view)
     quiet = {"api_visibility": "private", "show_progress": "minimal"}
     upload.upload(partial(_take_files, name), [turns, upload], [turns, view, upload], **quiet)

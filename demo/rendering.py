@@ -54,7 +54,7 @@ def render_judgement(found: Judgement) -> str:
         plot=draw_growth(found.growth),
         steps=list(zip_longest(*found.growth)),
         places=(BOTH, FIRST, SECOND),
-        verdict=_with_minus(give_verdict(found.rewards, found.checks)) if found.checks else "",
+        verdict=give_verdict(found.rewards, found.checks) if found.checks else "",
     )
 
 
@@ -78,12 +78,19 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"signed": _signed, "percent": lambda value: f"{100 * value:.0f}%"}
+    environment.filters |= {"signed": _signed, "with_minus": _with_minus, "percent": _percent}
     return environment
 
 
 def _signed(value: float) -> str:
     return _with_minus(f"{value:+.2f}")
+
+
+def _percent(share: float) -> str:
+    # A probability that is not certain is not shown as if it were.
+    if 0 < share < 0.005 or 0.995 < share < 1:
+        return "<1%" if share < 0.5 else ">99%"
+    return f"{100 * share:.0f}%"
 
 
 def _with_minus(text: str) -> str:
