@@ -127,7 +127,13 @@ def test_no_audio_is_on_the_hub_that_must_not_be_passed_on(hub, dataset, data):
 LOAD_GATED = """
 import json, sys
 from datasets import load_dataset
-print(json.dumps(load_dataset(sys.argv[1], "metadata", split="test")["pair_id"][:]))
+found = []
+for token in json.loads(sys.argv[2]):
+    try:
+        found.append(load_dataset(sys.argv[1], "metadata", split="test", token=token or False)["pair_id"][:])
+    except Exception as error:
+        found.append(f"{type(error).__name__}: {error}")
+print(json.dumps(found))
 """
 
 
@@ -135,10 +141,10 @@ def test_a_gated_data_set_is_read_by_whom_it_was_granted_and_by_nobody_else(hub,
     done = user.push("dataset", data[0], "ORG/gated", "--yes", "--gated", "manual", "--work-dir", tmp_path / "work")
     assert done.code == 0, done.err
     hub.store.repositories["dataset", "ORG/gated"].granted.add("bob")
-    for token in (None, STRANGER):
-        refused = user.python(LOAD_GATED, "ORG/gated", token=token, home=f"home-{token and 'eve'}")
-        assert refused.code == 1 and "gated" in refused.err.splitlines()[-1], refused.err
-    assert len(user.python(LOAD_GATED, "ORG/gated", token=READER, home="home-bob").json) == 3
+    nobody, eve, bob = user.python(LOAD_GATED, "ORG/gated", json.dumps([None, STRANGER, READER])).json
+    for refused in (nobody, eve):
+        assert refused.startswith("DatasetNotFoundError") and "gated" in refused
+    assert sorted(bob) == ["colloquialness-1", "modality-3", "modality-4"]
 
 
 LOAD_MODEL = """
@@ -181,10 +187,17 @@ def test_the_model_loads_by_name_and_by_version_and_gives_the_same_rewards(
     assert expected[1] == pytest.approx(3 * expected[0])
 
 
-LOAD_GATED_MODEL = """
-import sys
+LOAD_GUARDED_MODEL = """
+import json, sys
 from transformers import AutoConfig
-print('"' + AutoConfig.from_pretrained(sys.argv[1], trust_remote_code=True).model_type + '"')
+found = []
+for repo, token in json.loads(sys.argv[1]):
+    try:
+        config = AutoConfig.from_pretrained(repo, token=token or False, trust_remote_code=True)
+        found.append(config.model_type)
+    except OSError as error:
+        found.append(str(error))
+print(json.dumps(found))
 """
 
 
@@ -193,12 +206,12 @@ def test_a_private_and_a_gated_model_are_read_by_whom_it_was_granted(hub, user, 
         done = user.push("model", tiny_checkpoint, f"ORG/{name}", "--yes", *options)
         assert done.code == 0, done.err
     hub.store.repositories["model", "ORG/gated-model"].granted.add("bob")
-    refused = user.python(LOAD_GATED_MODEL, "ORG/gated-model", home="home-1")
-    assert refused.code == 1 and "gated repo" in refused.err
-    assert user.python(LOAD_GATED_MODEL, "ORG/gated-model", token=READER, home="home-2").json == "sdiareward"
-    refused = user.python(LOAD_GATED_MODEL, "ORG/private-model", token=READER, home="home-3")
-    assert refused.code == 1 and "not a valid model identifier" in refused.err
-    assert user.python(LOAD_GATED_MODEL, "ORG/private-model", token=WRITER, home="home-4").json == "sdiareward"
+    attempts = [("ORG/gated-model", token) for token in (None, STRANGER, READER)]
+    attempts += [("ORG/private-model", token) for token in (None, READER, WRITER)]
+    found = user.python(LOAD_GUARDED_MODEL, json.dumps(attempts)).json
+    assert [answer == "sdiareward" for answer in found] == [False, False, True] * 2
+    assert "gated repo" in found[0] and "gated repo" in found[1]
+    assert "is not a valid model identifier" in found[3] and "is not a valid model identifier" in found[4]
 
 
 LOAD_METRIC = """
