@@ -17,6 +17,7 @@ from string import Template
 from typing import Any, Literal
 
 from sdiareward.cards.results_metadata import model_index
+from sdiareward.publishing.model_files import ADAPTER_WEIGHTS, weight_files
 from sdiareward.reporting import ALL_LEFT_OUT, ALL_SEEN, render_report
 
 
@@ -148,9 +149,9 @@ def _size(release: ModelRelease) -> tuple[int, int]:
     """Return the number of parameters that are published, and the size of the files that hold them, in bytes."""
     from safetensors import safe_open
 
-    pattern = "adapter_model.safetensors" if release.kind == "lora" else "model*.safetensors"
+    names = [ADAPTER_WEIGHTS] if release.kind == "lora" else weight_files(release.checkpoint)
     parameters, size_bytes = 0, 0
-    for path in sorted(release.checkpoint.glob(pattern)):
+    for path in (release.checkpoint / name for name in names):
         with safe_open(path, "np") as weights:
             for name in weights.keys():  # noqa: SIM118 (not a mapping)
                 if release.kind != "head" or name.startswith(("score.", "pooler.")):

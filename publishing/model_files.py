@@ -68,10 +68,16 @@ def whole_model(checkpoint: Path) -> list[PlannedFile]:
         ValueError: It is no checkpoint of this package, or would run other code than the package's.
     """
     _require_own(checkpoint, (CONFIG, "AutoConfig"), (CONFIG, "AutoModel"), (PROCESSOR, "AutoProcessor"))
-    names = [WEIGHTS]
-    if not (checkpoint / WEIGHTS).is_file() and (checkpoint / WEIGHTS_INDEX).is_file():
-        names = [WEIGHTS_INDEX, *sorted(set(read_json(checkpoint / WEIGHTS_INDEX)["weight_map"].values()))]
-    return [*_existing(checkpoint, [CONFIG, *names]), *_processor(checkpoint), *code()]
+    shards = weight_files(checkpoint)
+    names = [CONFIG, *shards] if shards == [WEIGHTS] else [CONFIG, WEIGHTS_INDEX, *shards]
+    return [*_existing(checkpoint, names), *_processor(checkpoint), *code()]
+
+
+def weight_files(checkpoint: Path) -> list[str]:
+    """Return the names of the files that hold the tensors of a complete model: one, or those its index names."""
+    if (checkpoint / WEIGHTS).is_file() or not (checkpoint / WEIGHTS_INDEX).is_file():
+        return [WEIGHTS]
+    return sorted(set(read_json(checkpoint / WEIGHTS_INDEX)["weight_map"].values()))
 
 
 def adapters(checkpoint: Path, base_model: str) -> list[PlannedFile]:
@@ -125,7 +131,8 @@ def _head_tensors(checkpoint: Path) -> dict[str, Any]:
     from safetensors import safe_open
 
     found: dict[str, Any] = {}
-    for path in sorted(checkpoint.glob("model*.safetensors")):
+    for planned in _existing(checkpoint, weight_files(checkpoint)):
+        path = checkpoint / planned.path_in_repo
         with safe_open(path, "np") as file:
             for name in file.keys():  # noqa: SIM118 (not a mapping)
                 if name.startswith(("score.", "pooler.")):
