@@ -1,9 +1,9 @@
 r"""Train and evaluate every row of Table 1 that can be made: direct inference, SFT, and WavReward without its parts.
 
     python -m benchmarks.wavreward_ablations \
-        --config configs/wavreward-nano.yaml --sft_config configs/wavreward-nano-sft.yaml \
-        --dataset runs/toy_chatreward --model nano --warm_up_steps 150 \
-        --set reasoning=true max_completion_length=24 --max_new_tokens 24
+        --config configs/wavreward-toy.yaml --sft_config configs/wavreward-nano-sft.yaml \
+        --sft_set prompt_file=configs/wavreward_toy_prompt.json bf16=true \
+        --dataset runs/toy_chatreward --warm_up_steps 150 --max_new_tokens 24
     python -m benchmarks.wavreward_ablations --config configs/wavreward-7b.yaml --sft_config ... \
         --launcher "accelerate launch --config_file configs/accelerate_zero3.yaml --num_processes 8"
 

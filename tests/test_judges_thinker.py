@@ -5,7 +5,7 @@ import torch
 from sdiareward.judges.recordings import join_turns
 from sdiareward.judges.thinker import Thinker, ThinkerProcessor
 from sdiareward.judges.wavreward.judge import WavRewardJudge
-from sdiareward.judges.wavreward.prompts import judging_conversation
+from sdiareward.judges.wavreward.prompts import JudgingPrompt
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,8 @@ def thinker(tiny_judge):
 @pytest.fixture(scope="module")
 def conversations(make_tone):
     return [
-        judging_conversation(make_tone(duration_s, seed=seed)) for seed, duration_s in enumerate((0.3, 0.8, 0.5, 0.4))
+        JudgingPrompt().conversation(make_tone(duration_s, seed=seed))
+        for seed, duration_s in enumerate((0.3, 0.8, 0.5, 0.4))
     ]
 
 
@@ -46,7 +47,7 @@ def test_a_batch_answers_what_each_conversation_is_answered_alone(thinker, conve
 
 
 def test_an_answer_depends_on_the_recording(thinker, make_tone):
-    high, low = (judging_conversation(make_tone(0.5, frequency_hz)) for frequency_hz in (2000.0, 150.0))
+    high, low = (JudgingPrompt().conversation(make_tone(0.5, frequency_hz)) for frequency_hz in (2000.0, 150.0))
     (one,), (other,) = (thinker.next_token_probabilities([each], [""], ["1", "5"]).tolist() for each in (high, low))
     assert one[0] + one[1] == pytest.approx(1)
     assert abs(one[0] - other[0]) > 1e-4

@@ -7,7 +7,7 @@ import pytest
 from sdiareward.chat_client import ChatSettings
 from sdiareward.judges.wavreward.endpoint_judge import EndpointJudge, choose_endpoint
 from sdiareward.judges.wavreward.evaluate import EvaluateArguments, main
-from sdiareward.judges.wavreward.prompts import judging_conversation
+from sdiareward.judges.wavreward.prompts import JudgingPrompt
 
 
 _world = runpy.run_path(str(Path(__file__).with_name("wavreward_eval_world.py")))
@@ -29,7 +29,7 @@ def test_an_endpoint_is_asked_in_the_words_that_wavreward_is_asked_in(tmp_path):
     with ChatServer(FIVE) as server:
         [found] = endpoint(server, tmp_path).judge(recordings(1))
     asked = server.requests[0]["messages"]
-    told = judging_conversation("recording")
+    told = JudgingPrompt().conversation("recording")
     assert asked[0] == told[0]
     assert [part["type"] for part in asked[1]["content"]] == ["input_audio", "text"]
     assert asked[1]["content"][1] == told[1]["content"][1]

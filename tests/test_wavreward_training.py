@@ -17,13 +17,14 @@ from sdiareward.judges.chatreward.schema import features
 from sdiareward.judges.thinker import Thinker, ThinkerProcessor, load_thinker_model
 from sdiareward.judges.wavreward import train_grpo, train_sft
 from sdiareward.judges.wavreward.audio_grpo import AudioGRPOTrainer
-from sdiareward.judges.wavreward.prompts import judging_conversation
+from sdiareward.judges.wavreward.judge import WavRewardJudge
+from sdiareward.judges.wavreward.prompts import PROMPT_FILE, JudgingPrompt
 from sdiareward.judges.wavreward.rewards import reward_functions
 from sdiareward.judges.wavreward.settings import GRPOArguments, JudgeArguments, load_judge_to_train
 from sdiareward.judges.wavreward.training_rows import TargetCollator, complete_scenarios, prompt_rows, target_rows
 
 
-ask = partial(judging_conversation, reasoning=False)
+ask = partial(JudgingPrompt().conversation, reasoning=False)
 
 
 @pytest.fixture(scope="module")
@@ -381,10 +382,15 @@ def test_both_commands_run_from_their_recipes(tmp_path, tiny_judge, dataset_fold
     configs = Path(__file__).parent.parent / "configs"
     common = ["--dataset", str(dataset_folder), "--max_steps", "1", "--save_strategy", "no"]
     sft = ["--config", str(configs / "wavreward-nano-sft.yaml"), "--model_name_or_path", str(tiny_judge)]
-    train_sft.main([*sft, *common, "--output_dir", str(tmp_path / "sft")])
+    own = JudgingPrompt(system="", task="How loud? ")
+    own.save(tmp_path)
+    prompt = ["--prompt_file", str(tmp_path / PROMPT_FILE)]
+    train_sft.main([*sft, *common, *prompt, "--output_dir", str(tmp_path / "sft")])
     grpo = ["--config", str(configs / "wavreward-nano.yaml"), "--model_name_or_path", str(tmp_path / "sft")]
     sizes = ["--per_device_train_batch_size", "6", "--num_generations", "2", "--multi_sample", "false"]
     train_grpo.main([*grpo, *common, *sizes, "--accuracy_reward", "exact", "--output_dir", str(tmp_path / "grpo")])
     run = json.loads((tmp_path / "grpo" / "run.json").read_text())
     assert (run["arguments"]["accuracy_reward"], run["arguments"]["multi_sample"]) == ("exact", False)
+    assert run["prompt_version"] == own.version
+    assert WavRewardJudge.from_pretrained(tmp_path / "grpo", device="cpu").prompt == own
     assert str(tmp_path / "grpo") in capsys.readouterr().out

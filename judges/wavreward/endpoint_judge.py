@@ -15,7 +15,7 @@ from ...chat_client import ChatClient, ChatError, ChatSettings, audio_content
 from ..zero_shot.settings import EndpointSettings, choose_judge
 from .answers import follows_format, parse_score
 from .judge import Judgement, vote
-from .prompts import judging_conversation
+from .prompts import JudgingPrompt
 
 
 logger = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ class EndpointJudge:
 def _ask(job: tuple[Any, TextClient], *, reasoning: bool) -> tuple[str, int, float]:
     """Return an answer, its tokens and the time it took; the text is empty where there is none."""
     recording, client = job
-    messages = [_for_endpoint(message) for message in judging_conversation(recording, reasoning=reasoning)]
+    messages = [_for_endpoint(message) for message in JudgingPrompt().conversation(recording, reasoning=reasoning)]
     start = time.perf_counter()
     try:
         found = client.ask(messages, lambda answer: str(answer["text"]), attempts=1)

@@ -148,18 +148,20 @@ def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
 def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str, Any]:
     """Return what the answers depend on."""
     from ...records import fingerprint_model, fingerprint_pairs
-    from .prompts import PROMPT_VERSION
+    from .prompts import JudgingPrompt, prompt_of_judge
 
     if args.model is not None:
         whose = {"model": f"{args.model} ({fingerprint_model(args.model)})", "dtype": args.dtype}
+        prompt = prompt_of_judge(args.model)
     else:
         request = _choose_endpoint(args).request([])
         whose = {"judge": args.judge, **{name: request[name] for name in request if name != "messages"}}
+        prompt = JudgingPrompt()
     return {
         **whose,
         "reasoning": args.reasoning,
         **asdict(args.asking),
-        "prompt_version": PROMPT_VERSION,
+        "prompt_version": prompt.version,
         "split": args.split,
         "samples": {name: fingerprint_pairs(samples.labels) for name, samples in sets.items()},
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .answers import SCORES, follows_format, parse_score
-from .prompts import judging_conversation
+from .prompts import JudgingPrompt, prompt_of_judge
 
 
 if TYPE_CHECKING:
@@ -49,15 +49,17 @@ class WavRewardJudge:
     Args:
         thinker (`Thinker`): The model.
         reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
+        prompt ([`JudgingPrompt`], *optional*): What to ask with; ours by default.
 
     Example:
         >>> judge = WavRewardJudge.from_pretrained("runs/wavreward")  # doctest: +SKIP
         >>> judge.judge(["question_and_answer.wav"])[0].score  # doctest: +SKIP
     """
 
-    def __init__(self, thinker: Thinker, *, reasoning: bool = True):
+    def __init__(self, thinker: Thinker, *, reasoning: bool = True, prompt: JudgingPrompt | None = None):
         self.thinker = thinker
         self.reasoning = reasoning
+        self.prompt = prompt or JudgingPrompt()
 
     @classmethod
     def from_pretrained(
@@ -69,11 +71,11 @@ class WavRewardJudge:
         device: str | None = None,
         batch_size: int = 8,
     ) -> WavRewardJudge:
-        """Load a judge; the arguments are those of the class and of [`Thinker.from_pretrained`]."""
+        """Load a judge with the prompt that it was trained with; the rest as of [`Thinker.from_pretrained`]."""
         from ..thinker import Thinker
 
         thinker = Thinker.from_pretrained(path, dtype=dtype, device=device, batch_size=batch_size)
-        return cls(thinker, reasoning=reasoning)
+        return cls(thinker, reasoning=reasoning, prompt=prompt_of_judge(path))
 
     def judge(
         self,
@@ -105,7 +107,7 @@ class WavRewardJudge:
             ValueError: Several answers were asked for without a temperature.
             AudioError: A recording cannot be used.
         """
-        conversations = [judging_conversation(recording, reasoning=self.reasoning) for recording in recordings]
+        conversations = [self.prompt.conversation(recording, reasoning=self.reasoning) for recording in recordings]
         answers = self.thinker.generate(
             conversations,
             max_new_tokens=max_new_tokens,

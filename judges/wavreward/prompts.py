@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from ...dataset_builder.prompts import prompt_version
+from ...records import write_file
 
-PROMPT_VERSION = "1"
+
+# In the folder of a judge: what it was trained to be asked with.
+PROMPT_FILE = "judging_prompt.json"
 SYSTEM = "You are a careful listener who judges spoken dialogues."
 _TASK = (
     "The recording holds two utterances with one second of silence between them: somebody speaks to a voice "
@@ -25,15 +32,75 @@ _WITH_REASONING = (
 _WITHOUT_REASONING = "Write exactly this and nothing else:\n<score>N</score>\nwhere N is a whole number from 1 to 5."
 
 
-def judging_conversation(recording: Any, *, reasoning: bool = True) -> list[dict[str, Any]]:
-    """Return the messages that ask for the score of one recording.
+@dataclass(frozen=True)
+class JudgingPrompt:
+    """What a judge is asked with; it is saved with a judge that is trained, and used again when that is loaded.
 
     Args:
-        recording: Question, silence and answer; anything `audio_sdiareward.read_audio` takes.
-        reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
+        system (`str`): System prompt; without one if it is empty.
+        task (`str`): What to judge, and what the scores 1 to 5 mean; the recording stands before it.
+        with_reasoning (`str`): Follows the task: thoughts, then the score, in the form that `answers.py` reads.
+        without_reasoning (`str`): Follows it instead where the score alone is asked for.
     """
-    text = _TASK + (_WITH_REASONING if reasoning else _WITHOUT_REASONING)
-    return [
-        {"role": "system", "content": [{"type": "text", "text": SYSTEM}]},
-        {"role": "user", "content": [{"type": "audio", "audio": recording}, {"type": "text", "text": text}]},
-    ]
+
+    system: str = SYSTEM
+    task: str = _TASK
+    with_reasoning: str = _WITH_REASONING
+    without_reasoning: str = _WITHOUT_REASONING
+
+    def __post_init__(self) -> None:
+        for name, text in asdict(self).items():
+            if not isinstance(text, str) or (not text.strip() and name != "system"):
+                raise ValueError(f"{name} of the judging prompt is {text!r}; give a text.")
+
+    @property
+    def version(self) -> str:
+        """Return `"1"` for our own, else a hash of the texts."""
+        return "1" if self == JudgingPrompt() else prompt_version(*asdict(self).values())
+
+    def conversation(self, recording: Any, *, reasoning: bool = True) -> list[dict[str, Any]]:
+        """Return the messages that ask for the score of one recording.
+
+        Args:
+            recording: Question, silence and answer; anything `audio_sdiareward.read_audio` takes.
+            reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
+        """
+        text = self.task + (self.with_reasoning if reasoning else self.without_reasoning)
+        user = {"role": "user", "content": [{"type": "audio", "audio": recording}, {"type": "text", "text": text}]}
+        system = {"role": "system", "content": [{"type": "text", "text": self.system}]}
+        return [system, user] if self.system else [user]
+
+    def save(self, folder: Path) -> None:
+        """Write the prompt into the folder of a judge."""
+        write_file(folder / PROMPT_FILE, json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n")
+
+
+def read_judging_prompt(path: str | Path) -> JudgingPrompt:
+    """Read a prompt from a JSON object; what it leaves out is ours.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It holds no such object, or a text that cannot be used.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError(f"holds a JSON {type(found).__name__}, where an object is needed")
+        known = [field.name for field in fields(JudgingPrompt)]
+        if unknown := sorted(set(found) - set(known)):
+            raise ValueError(f"has {', '.join(unknown)}, which is none of {', '.join(known)}")
+        return JudgingPrompt(**found)
+    except ValueError as error:
+        raise ValueError(f"judging prompt {path}: {error}") from error
+
+
+def prompt_of_judge(name: str | Path) -> JudgingPrompt:
+    """Return what a judge was trained to be asked with, or our prompt where it does not say.
+
+    Args:
+        name (`str` or `Path`): Folder or Hub id of the judge.
+    """
+    from transformers.utils import cached_file
+
+    path = cached_file(str(name), PROMPT_FILE, _raise_exceptions_for_missing_entries=False)
+    return JudgingPrompt() if path is None else read_judging_prompt(path)

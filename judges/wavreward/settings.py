@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import datasets
 
     from ..thinker import ThinkerProcessor
+    from .prompts import JudgingPrompt
 
 
 @dataclass
@@ -26,6 +27,8 @@ class JudgeArguments:
         train (`str`): `full` trains all weights (as the paper), `lora` adapters in the text model.
         freeze_audio_tower (`bool`): Keep the audio tower up to its projection as it is; `lora` keeps all of it.
         reasoning (`bool`): Ask for thoughts before the score.
+        prompt_file (`str`, *optional*): JSON of a [`JudgingPrompt`] to train with, which is saved with the judge; by
+            default that of what the training starts from.
         lora_r, lora_alpha (`int`): Rank and scale of the adapters.
         resume (`bool`): Go on from the newest checkpoint in `output_dir`.
         max_scenarios (`int`, *optional*): Train on the first so many scenarios only.
@@ -37,6 +40,7 @@ class JudgeArguments:
     train: str = field(default="full", metadata={"choices": ("full", "lora")})
     freeze_audio_tower: bool = False
     reasoning: bool = True
+    prompt_file: str | None = None
     lora_r: int = 16
     lora_alpha: int = 32
     resume: bool = False
@@ -56,6 +60,20 @@ class GRPOArguments(JudgeArguments):
     multi_sample: bool = True
     accuracy_reward: str = field(default="nonlinear", metadata={"choices": ("nonlinear", "exact")})
     sigma: float = DEFAULT_SIGMA
+
+
+def choose_prompt(args: JudgeArguments) -> JudgingPrompt:
+    """Return what the judge is asked with, in training and ever after.
+
+    Raises:
+        FileNotFoundError: There is no such `prompt_file`.
+        ValueError: It cannot be used.
+    """
+    from .prompts import JudgingPrompt, prompt_of_judge, read_judging_prompt
+
+    if args.prompt_file is not None:
+        return read_judging_prompt(args.prompt_file)
+    return JudgingPrompt() if args.model_name_or_path == "nano" else prompt_of_judge(args.model_name_or_path)
 
 
 def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
@@ -143,7 +161,6 @@ def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments
     """
     from ...provenance import write_run
     from ...trainer import newest_checkpoint
-    from .prompts import PROMPT_VERSION
 
     output = Path(training.output_dir)
     checkpoint = newest_checkpoint(output) if args.resume else None
@@ -151,12 +168,14 @@ def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments
     trainer.save_model(str(output))
     if trainer.is_world_process_zero():
         processor.save_pretrained(output)
+        prompt = choose_prompt(args)
+        prompt.save(output)
         (output / "training_args.bin").unlink(missing_ok=True)
         write_run(
             output / "run.json",
             arguments=args,
             training=training.to_dict(),
-            prompt_version=PROMPT_VERSION,
+            prompt_version=prompt.version,
             num_samples=len(trainer.train_dataset),
             history=trainer.state.log_history,
         )

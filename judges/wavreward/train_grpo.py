@@ -37,15 +37,15 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
     """
     from functools import partial
 
-    from .prompts import judging_conversation
     from .rewards import reward_functions
-    from .settings import load_judge_to_train, load_samples_to_train_on, run_training
+    from .settings import choose_prompt, load_judge_to_train, load_samples_to_train_on, run_training
     from .training_rows import prompt_rows
     from .wavreward_trainer import WavRewardTrainer
 
     samples = load_samples_to_train_on(args)
     model, processor, adapters = load_judge_to_train(args, training)
     rewards = reward_functions(reasoning=args.reasoning, accuracy=args.accuracy_reward, sigma=args.sigma)
+    ask = partial(choose_prompt(args).conversation, reasoning=args.reasoning)
     trainer = WavRewardTrainer(
         model,
         rewards,
@@ -53,7 +53,7 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
         scenario_ids=samples["scenario_id"],
         multi_sample=args.multi_sample,
         processing_class=processor,
-        train_dataset=prompt_rows(samples, partial(judging_conversation, reasoning=args.reasoning)),
+        train_dataset=prompt_rows(samples, ask),
         peft_config=adapters,
         callbacks=callbacks,
     )

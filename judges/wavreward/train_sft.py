@@ -33,11 +33,10 @@ def train(args: JudgeArguments, training: SFTConfig) -> Path:
     """
     from functools import partial
 
-    from .prompts import judging_conversation
-    from .settings import load_judge_to_train, load_samples_to_train_on, run_training
+    from .settings import choose_prompt, load_judge_to_train, load_samples_to_train_on, run_training
     from .training_rows import target_rows
 
-    ask = partial(judging_conversation, reasoning=args.reasoning)
+    ask = partial(choose_prompt(args).conversation, reasoning=args.reasoning)
     rows = target_rows(load_samples_to_train_on(args), ask, reasoning=args.reasoning)
     model, processor, adapters = load_judge_to_train(args, training)
     return run_training(make_trainer(model, processor, rows, training, adapters), processor, args, training)

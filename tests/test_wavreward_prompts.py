@@ -1,0 +1,60 @@
+import json
+
+import pytest
+
+from sdiareward.judges.wavreward.prompts import PROMPT_FILE, JudgingPrompt, prompt_of_judge, read_judging_prompt
+
+
+OWN = JudgingPrompt(system="", task="How loud? ", with_reasoning="Think first.", without_reasoning="A number.")
+
+
+def test_a_prompt_survives_the_folder_of_a_judge(tmp_path):
+    OWN.save(tmp_path)
+    assert prompt_of_judge(tmp_path) == OWN
+    (tmp_path / PROMPT_FILE).unlink()
+    assert prompt_of_judge(tmp_path) == JudgingPrompt()
+
+
+def test_the_version_tells_prompts_apart():
+    assert JudgingPrompt().version == "1"
+    assert len({OWN.version, JudgingPrompt(system="").version, "1"}) == 3
+    assert len(OWN.version) == 16
+
+
+def test_what_is_asked_follows_the_recording():
+    (user,) = OWN.conversation("a.wav")
+    assert user == {
+        "role": "user",
+        "content": [{"type": "audio", "audio": "a.wav"}, {"type": "text", "text": "How loud? Think first."}],
+    }
+    assert OWN.conversation("a.wav", reasoning=False)[-1]["content"][1]["text"] == "How loud? A number."
+    assert [message["role"] for message in JudgingPrompt().conversation("a.wav")] == ["system", "user"]
+
+
+def test_a_file_may_leave_out_what_is_ours(tmp_path):
+    path = tmp_path / "prompt.json"
+    path.write_text(json.dumps({"task": "Louder? "}))
+    assert read_judging_prompt(path) == JudgingPrompt(task="Louder? ")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        ('{"task": "a", "tusk": "b"}', "has tusk, which is none of system, task"),
+        ('["task"]', "holds a JSON list"),
+        ('{"task": " "}', "task of the judging prompt is ' '"),
+        ('{"system": 1}', "system of the judging prompt is 1"),
+        ("task", "Expecting value"),
+    ],
+)
+def test_a_file_that_is_no_prompt_is_refused_by_name(tmp_path, content, complaint):
+    path = tmp_path / "prompt.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=r"judging prompt .*prompt\.json") as raised:
+        read_judging_prompt(path)
+    assert complaint in str(raised.value)
+
+
+def test_a_file_that_is_missing_is_an_error_and_not_our_prompt(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        read_judging_prompt(tmp_path / "prompt.json")
