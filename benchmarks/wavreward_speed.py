@@ -35,6 +35,7 @@ from sdiareward.judges.chatreward.loading import load_samples
 from sdiareward.judges.nano_judge import build_nano_judge
 from sdiareward.judges.thinker import Thinker
 from sdiareward.judges.wavreward.judge import WavRewardJudge
+from sdiareward.judges.wavreward.prompts import JudgingPrompt, prompt_of_judge
 from sdiareward.provenance import write_run
 
 
@@ -51,11 +52,13 @@ class Way:
         reasoning (`bool`): Ask for thoughts before the score.
         batch_size (`int`): Recordings heard at once.
         num_tokens (`int`, *optional*): Exact length of an answer; None leaves it to the judge.
+        prompt ([`JudgingPrompt`]): What to ask with.
     """
 
     reasoning: bool
     batch_size: int
     num_tokens: int | None
+    prompt: JudgingPrompt = JudgingPrompt()
 
     @property
     def name(self) -> str:
@@ -66,7 +69,7 @@ class Way:
         """Score recordings in this way."""
         own = Thinker(thinker.model, thinker.processor, self.batch_size)
         length = self.num_tokens or max_new_tokens
-        judge = WavRewardJudge(own, reasoning=self.reasoning)
+        judge = WavRewardJudge(own, reasoning=self.reasoning, prompt=self.prompt)
         return judge.judge(recordings, max_new_tokens=length, min_new_tokens=self.num_tokens)
 
 
@@ -77,9 +80,10 @@ def main(argv: Sequence[str] | None = None) -> Path:
     recordings = [read_audio(row["audio"]) for row in samples.select(range(min(args.limit, len(samples))))]
     with tempfile.TemporaryDirectory() as folder:
         model = str(build_nano_judge(Path(folder) / "judge")) if args.model == NEW_NANO else args.model
+        prompt = prompt_of_judge(model)
         thinker = Thinker.from_pretrained(model, dtype=args.dtype, device=args.device)
     ways = [
-        Way(reasoning, batch_size, args.reasoning_tokens if reasoning else args.score_tokens)
+        Way(reasoning, batch_size, args.reasoning_tokens if reasoning else args.score_tokens, prompt)
         for batch_size in dict.fromkeys((1, args.batch_size))
         for reasoning in (True, False)
     ]
