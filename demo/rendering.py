@@ -87,10 +87,10 @@ def _signed(value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    # A probability that is not certain is not shown as if it were.
-    if 0 < share < 0.005 or 0.995 < share < 1:
-        return "<1%" if share < 0.5 else ">99%"
-    return f"{100 * share:.0f}%"
+    # Nothing that was estimated is shown as certain.
+    if share < 0.005:
+        return "<1%"
+    return ">99%" if share > 0.995 else f"{100 * share:.0f}%"
 
 
 def _with_minus(text: str) -> str:
