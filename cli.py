@@ -20,6 +20,7 @@ _COMMANDS = {
     "human": "let people rate pairs blindly, and measure agreement",
     "push": "publish a data set, a model, the metric or the demo on the Hub",
     "score": "score one dialogue, two and their margin, or a data set",
+    "serve": "answer requests for rewards over HTTP",
 }
 
 

@@ -1,0 +1,202 @@
+"""The HTTP interface: paths, who may use them, how errors look, what is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi_offline import FastAPIOffline
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .. import __version__
+from .bodies import JSON, MULTIPART, REQUEST_PART, BadRequestError, read_body
+from .cluster import UnavailableError
+from .forms import CompareRequest, CompareResponse, Health, Problems, ScoreRequest, ScoreResponse
+from .judging import Judge, describe_limits
+from .metrics import Metrics
+from .replica import ScoringFailedError
+from .settings import Limits, ServiceSettings
+
+
+if TYPE_CHECKING:
+    from .cluster import ModelCluster
+
+_DESCRIPTION = """Rewards of spoken dialogues. A body is JSON, or multipart with the JSON in the part `request` and
+recordings in parts of their own, which `audio: {"file": NAME}` refers to."""
+_COUNTED = ("/score", "/compare", "/health", "/metrics")
+# Whoever watches the server must get an answer even when it is full.
+_ALWAYS_OPEN = ("/health", "/metrics")
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    401: {"description": "No API key, or a wrong one."},
+    408: {"description": "The body came too slowly."},
+    413: {"description": "The body is too large."},
+    422: {"description": "Something cannot be judged: where, and why.", "model": Problems},
+    503: {"description": "Too much to do, or no copy of the model; try again after `Retry-After` seconds."},
+}
+
+
+def create_app(cluster: ModelCluster, settings: ServiceSettings) -> ASGIApp:
+    """Build the application.
+
+    Args:
+        cluster ([`ModelCluster`]): The running copies of the model.
+        settings ([`ServiceSettings`]): What is allowed.
+
+    Raises:
+        ValueError: A prefix of allowed addresses is none.
+    """
+    metrics = Metrics()
+    app = FastAPIOffline(title="sdiareward", version=__version__, description=_DESCRIPTION, redoc_url=None)
+    _add_scoring(app, Judge(cluster, settings, metrics), settings)
+    _add_watching(app, cluster, settings, metrics)
+    _add_errors(app, settings.limits)
+    _describe_bodies(app)
+    return Gate(app, metrics, settings.limits)
+
+
+def _authorize(settings: ServiceSettings) -> Any:
+    """Return the dependency that lets only those in who show the key."""
+    bearer = HTTPBearer(auto_error=False, description="The API key, where the server was started with one.")
+
+    async def authorize(shown: HTTPAuthorizationCredentials | None = Depends(bearer)) -> None:  # noqa: B008
+        key = settings.api_key
+        if key is not None and not (shown and key.matches(shown.credentials)):
+            reason = "the API key is wrong." if shown else "send the API key as `Authorization: Bearer KEY`."
+            raise HTTPException(401, reason, {"WWW-Authenticate": "Bearer"})
+
+    return Depends(authorize)
+
+
+def _add_scoring(app: FastAPI, judge: Judge, settings: ServiceSettings) -> None:
+    options: dict[str, Any] = {"dependencies": [_authorize(settings)], "responses": _ANSWERS}
+
+    @app.post("/score", response_model=ScoreResponse, openapi_extra=_body_of(ScoreRequest), **options)
+    async def score(request: Request) -> ScoreResponse:
+        """Return the reward of each dialogue; higher is better."""
+        body = await read_body(request, settings.limits)
+        return await judge.score(await asyncio.to_thread(body.parse, ScoreRequest), body.files)
+
+    @app.post("/compare", response_model=CompareResponse, openapi_extra=_body_of(CompareRequest), **options)
+    async def compare(request: Request) -> CompareResponse:
+        """Return the rewards of two versions of a dialogue, their margin, and how probably the first is better."""
+        body = await read_body(request, settings.limits)
+        return await judge.compare(await asyncio.to_thread(body.parse, CompareRequest), body.files)
+
+
+def _add_watching(app: FastAPI, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics) -> None:
+    @app.get("/health", response_model=Health, responses={503: {"model": Health}})
+    async def health(response: Response) -> Health:
+        """Say whether a copy of the model can answer, and what the server accepts."""
+        facts, num_replicas = cluster.facts, await cluster.num_replicas()
+        if not num_replicas:
+            response.status_code = 503
+        return Health(
+            status="ok" if num_replicas else "unavailable",
+            model=settings.model.name,
+            criteria=list(facts.criteria),
+            calibration_subsets=sorted(facts.calibration["subsets"]) if facts.calibration else None,
+            max_turn_s=facts.max_turn_s,
+            num_replicas=num_replicas,
+            limits=describe_limits(settings),
+        )
+
+    @app.get("/metrics", response_class=Response, dependencies=[_authorize(settings)])
+    async def show_metrics() -> Response:
+        """Return what was counted, for Prometheus."""
+        metrics.replicas.set(await cluster.num_replicas())
+        return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _add_errors(app: FastAPI, limits: Limits) -> None:
+    @app.exception_handler(BadRequestError)
+    async def explain(request: Request, error: BadRequestError) -> JSONResponse:
+        return JSONResponse(Problems(detail=error.problems).model_dump(), 422)
+
+    @app.exception_handler(UnavailableError)
+    async def put_off(request: Request, error: UnavailableError) -> JSONResponse:
+        return _unavailable(str(error), limits)
+
+    @app.exception_handler(ScoringFailedError)
+    async def admit(request: Request, error: ScoringFailedError) -> JSONResponse:
+        return JSONResponse({"detail": "the model failed on this request; its log has the reason."}, 500)
+
+    @app.exception_handler(ClientDisconnect)
+    async def forget(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=400)
+
+
+def _unavailable(reason: str, limits: Limits) -> JSONResponse:
+    return JSONResponse({"detail": reason}, 503, {"Retry-After": str(limits.retry_after_s)})
+
+
+def _body_of(form: type) -> dict[str, Any]:
+    """Describe a body for the OpenAPI page; it is read by hand, since it may come in two ways."""
+    schema = {"$ref": f"#/components/schemas/{form.__name__}"}
+    file = {"type": "string", "format": "binary"}
+    parts = {"type": "object", "properties": {REQUEST_PART: schema}, "additionalProperties": file}
+    return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}, MULTIPART: {"schema": parts}}}}
+
+
+def _describe_bodies(app: FastAPI) -> None:
+    """Put the forms of the bodies among the schemas of the OpenAPI page."""
+    make = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            _, forms = models_json_schema(
+                [(ScoreRequest, "validation"), (CompareRequest, "validation")],
+                ref_template="#/components/schemas/{model}",
+            )
+            make()["components"]["schemas"].update(forms["$defs"])
+        return make()
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+class Gate:
+    """Let a bounded number of requests in and count all of them.
+
+    Args:
+        app (`ASGIApp`): What answers.
+        metrics ([`Metrics`]): Where to count.
+        limits ([`Limits`]): How many may be under way.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, limits: Limits):
+        self._app = app
+        self._metrics = metrics
+        self._limits = limits
+        self._num_in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"] if scope["path"] in _COUNTED else "other"
+        status, start = 500, time.perf_counter()
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        is_full = self._num_in_flight >= self._limits.max_in_flight and path not in _ALWAYS_OPEN
+        answer = _unavailable("too many requests are under way.", self._limits) if is_full else self._app
+        self._num_in_flight += 1
+        self._metrics.in_flight.set(self._num_in_flight)
+        try:
+            await answer(scope, receive, send_and_note)
+        finally:
+            self._num_in_flight -= 1
+            self._metrics.in_flight.set(self._num_in_flight)
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.seconds.labels(path).observe(time.perf_counter() - start)

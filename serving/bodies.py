@@ -1,0 +1,130 @@
+"""Read the body of a request, JSON or multipart, no more of it than is allowed and no longer than is allowed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pydantic import ValidationError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+
+from .forms import Options, Problem
+from .inputs import explain_form_errors
+from .settings import Limits
+
+
+AnyRequest = TypeVar("AnyRequest", bound=Options)
+JSON, MULTIPART = "application/json", "multipart/form-data"
+# The part of a multipart request that says what the others are.
+REQUEST_PART = "request"
+_MAX_FILES = 1024
+
+
+class BadRequestError(ValueError):
+    """Raised for a request whose form is wrong.
+
+    Args:
+        problems (`list[Problem]`): Everything that is wrong.
+    """
+
+    def __init__(self, problems: list[Problem]):
+        super().__init__("; ".join(problem.msg for problem in problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True)
+class Body:
+    """Hold what a request brought.
+
+    Args:
+        text (`bytes`): JSON that says what to do.
+        files (`dict[str, bytes]`): Files by the name of their part.
+    """
+
+    text: bytes
+    files: dict[str, bytes] = field(default_factory=dict)
+
+    def parse(self, form: type[AnyRequest]) -> AnyRequest:
+        """Return the JSON as a form.
+
+        Raises:
+            BadRequestError: It is no JSON or not of this form.
+        """
+        try:
+            return form.model_validate_json(self.text)
+        except ValidationError as error:
+            # Neither what was sent, which may be megabytes, nor links.
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+            raise BadRequestError(explain_form_errors(found)) from None
+
+
+async def read_body(request: Request, limits: Limits) -> Body:
+    """Read a request.
+
+    Args:
+        request (`Request`): Its head has arrived.
+        limits ([`Limits`]): How large and slow it may be.
+
+    Raises:
+        HTTPException: 408 too slow, 413 too large, 415 of another type.
+        BadRequestError: A multipart body is malformed.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in (JSON, MULTIPART):
+        raise HTTPException(415, f"content type is {kind[:80] or 'missing'!r}; send {JSON} or {MULTIPART}.")
+    try:
+        async with asyncio.timeout(limits.body_timeout_s):
+            if kind == MULTIPART:
+                return await _read_multipart(request, limits)
+            return Body(b"".join([part async for part in _limited(request, limits)]))
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {limits.body_timeout_s:g} s.") from None
+
+
+async def _limited(request: Request, limits: Limits) -> AsyncIterator[bytes]:
+    """Yield the parts of a body as long as there are not too many."""
+    too_large = HTTPException(413, f"the body is larger than {limits.max_body_bytes} bytes; send fewer dialogues.")
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limits.max_body_bytes:
+        raise too_large
+    num_bytes = 0
+    async for part in request.stream():
+        num_bytes += len(part)
+        if num_bytes > limits.max_body_bytes:
+            raise too_large
+        yield part
+
+
+async def _read_multipart(request: Request, limits: Limits) -> Body:
+    parser = MultiPartParser(
+        request.headers,
+        _limited(request, limits),
+        max_files=_MAX_FILES,
+        max_fields=1,
+        max_part_size=limits.max_body_bytes,
+    )
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError) as error:
+        reason = getattr(error, "message", "it has no boundary")
+        raise _bad(f"the multipart body cannot be read ({reason}).") from error
+    async with form:
+        text, files = b"", {}
+        for name, part in form.multi_items():
+            data = await part.read() if isinstance(part, UploadFile) else part.encode()
+            if name == REQUEST_PART:
+                text = data
+            else:
+                files[name] = data
+    if not text:
+        raise _bad(f"the multipart body has no part {REQUEST_PART!r}; put the JSON into it.")
+    return Body(text, files)
+
+
+def _bad(reason: str) -> BadRequestError:
+    return BadRequestError([Problem(loc=["body"], msg=reason, type="multipart")])

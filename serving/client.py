@@ -1,0 +1,307 @@
+"""Ask a server for rewards: a client that needs neither torch nor the model."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..audio_sdiareward import open_source
+from ..pairs import turns_to_messages
+from .settings import API_KEY_ENV
+
+
+if TYPE_CHECKING:
+    import requests
+
+_RETRIED = (502, 503, 504)
+_LONGEST_PAUSE_S = 30.0
+_QUOTED_CHARACTERS = 300
+
+
+class ServiceError(RuntimeError):
+    """Raised when the server gives no answer, or one that it should not: not about what was sent."""
+
+
+class RefusedError(ValueError):
+    """Raised when the server cannot judge what was sent.
+
+    Args:
+        problems (`list[dict]`): What is wrong: `msg`, and `dialogue` and `turn` (from 1) where it is about one.
+    """
+
+    def __init__(self, problems: Sequence[Mapping[str, Any]]):
+        super().__init__("; ".join(_as_line(problem) for problem in problems))
+        self.problems = list(problems)
+
+
+def _as_line(problem: Mapping[str, Any]) -> str:
+    number = problem.get("dialogue")
+    return f"dialogue {number}, {problem['msg']}" if number else str(problem["msg"])
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Hold what the server says of two dialogues.
+
+    Args:
+        rewards (`tuple[float, float]`): Of the first and the second.
+        margin (`float`): Reward of the first minus that of the second.
+        probability (`float`): That the first is the better one.
+    """
+
+    rewards: tuple[float, float]
+    margin: float
+    probability: float
+
+
+class RewardClient:
+    """Score dialogues on a server. May be shared by threads.
+
+    A request that was turned away (503) or lost is sent again with growing pauses: a reward depends on the dialogue
+    alone, so that asking twice does no harm.
+
+    Args:
+        url (`str`): Address of the server, such as `http://127.0.0.1:8000`.
+        api_key (`str`, *optional*): By default what the environment variable `SDIAREWARD_API_KEY` holds, if it is set.
+        max_retries (`int`, *optional*, defaults to 8): How often a request is sent again.
+        timeout_s (`float`, *optional*, defaults to 150.0): Longest wait for one answer.
+        dialogues_per_request (`int`, *optional*, defaults to 8): More dialogues are sent in several requests.
+        concurrency (`int`, *optional*, defaults to 4): Requests under way at once.
+
+    Example:
+        >>> client = RewardClient("http://127.0.0.1:8000")  # doctest: +SKIP
+        >>> chosen, rejected = client.score([chosen_messages, rejected_messages], "modality")  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        url: str,
+        api_key: str | None = None,
+        *,
+        max_retries: int = 8,
+        timeout_s: float = 150.0,
+        dialogues_per_request: int = 8,
+        concurrency: int = 4,
+    ):
+        self.url = url.rstrip("/")
+        self.timeout_s = timeout_s
+        self.dialogues_per_request = dialogues_per_request
+        self.concurrency = concurrency
+        self._api_key = api_key if api_key is not None else os.environ.get(API_KEY_ENV)
+        self._session = self._open_session(max_retries)
+
+    def __repr__(self) -> str:
+        return f"RewardClient({self.url!r})"
+
+    def score(
+        self,
+        dialogues: Sequence[Any],
+        criterion: str = "joint",
+        calibrated: bool = False,
+        *,
+        subset: str | None = None,
+        require_audio: bool = True,
+    ) -> list[float]:
+        """Return the reward of each dialogue, in the order given; higher is better.
+
+        Args:
+            dialogues (`list[list[dict]]`): Messages, as `Scorer.score` takes them, or turns with `role`, `text` and
+                `audio`. Recordings are read here and sent; the server reads no files.
+            criterion (`str`, *optional*, defaults to `"joint"`): What is judged.
+            calibrated (`bool`, *optional*, defaults to `False`): Instead of rewards give calibrated values.
+            subset (`str`, *optional*): With `calibrated`, log-odds by this subset.
+            require_audio (`bool`, *optional*, defaults to `True`): Refuse a turn that cannot be heard.
+
+        Raises:
+            RefusedError: A dialogue cannot be judged, or an option does not fit the model.
+            ServiceError: The server does not answer.
+            OSError: A recording cannot be read.
+        """
+        options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
+        results = list(self._iter_results(dialogues, options))
+        return [result["calibrated" if calibrated else "reward"] for result in results]
+
+    def score_or_reason(
+        self, dialogues: Sequence[Any], criterion: str = "joint", *, require_audio: bool = True
+    ) -> list[float | str]:
+        """Return the reward of each dialogue, or why it cannot be judged.
+
+        Args:
+            dialogues (`list[list[dict]]`): As in `score`.
+            criterion (`str`, *optional*, defaults to `"joint"`): As in `score`.
+            require_audio (`bool`, *optional*, defaults to `True`): As in `score`.
+
+        Raises:
+            RefusedError: The model does not know the criterion.
+            ServiceError: The server does not answer.
+        """
+        options = {"criterion": criterion, "require_audio": require_audio, "skip_bad": True}
+        results = self._iter_results(dialogues, options)
+        return [result["error"]["msg"] if result["error"] else result["reward"] for result in results]
+
+    def compare(
+        self,
+        a: Any,
+        b: Any,
+        criterion: str = "joint",
+        *,
+        calibrated: bool = False,
+        subset: str | None = None,
+        require_audio: bool = True,
+    ) -> Comparison:
+        """Compare two versions of a dialogue.
+
+        Args:
+            a (`list[dict]`): Messages or turns, as in `score`.
+            b (`list[dict]`): The other version.
+            criterion (`str`, *optional*, defaults to `"joint"`): As in `score`.
+            calibrated (`bool`, *optional*, defaults to `False`): Needed for a subset.
+            subset (`str`, *optional*): Gives the probability this subset's temperature.
+            require_audio (`bool`, *optional*, defaults to `True`): As in `score`.
+
+        Raises:
+            RefusedError, ServiceError, OSError: As `score`.
+        """
+        options = {"criterion": criterion, "calibrated": calibrated, "subset": subset, "require_audio": require_audio}
+        found = self._post("/compare", {**options, "a": encode_dialogue(a), "b": encode_dialogue(b)})
+        return Comparison((found["a"]["reward"], found["b"]["reward"]), found["margin"], found["probability"])
+
+    def health(self) -> dict[str, Any]:
+        """Return what the server says of itself: its model, criteria and limits.
+
+        Raises:
+            ServiceError: It does not answer.
+        """
+        return self._send("GET", "/health")
+
+    def _iter_results(self, dialogues: Sequence[Any], options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Yield the result of each dialogue."""
+        size = self.dialogues_per_request
+        parts = [range(first, min(first + size, len(dialogues))) for first in range(0, len(dialogues), size)]
+        if len(parts) == 1:
+            yield from self._score_part(dialogues, parts[0], options)
+            return
+        with ThreadPoolExecutor(self.concurrency) as pool:
+            for results in pool.map(lambda part: self._score_part(dialogues, part, options), parts):
+                yield from results
+
+    def _score_part(
+        self, dialogues: Sequence[Any], part: range, options: Mapping[str, Any]
+    ) -> Sequence[dict[str, Any]]:
+        encoded = [_encode_or_reason(dialogues[index], options) for index in part]
+        good = [each for each in encoded if not isinstance(each, str)]
+        try:
+            found = iter(self._post("/score", {**options, "dialogues": good})["results"] if good else [])
+            return [{"error": {"msg": each}} if isinstance(each, str) else next(found) for each in encoded]
+        except RefusedError as error:
+            # The server counts within the request.
+            problems = [
+                {**each, "dialogue": each["dialogue"] + part.start} if each.get("dialogue") else each
+                for each in error.problems
+            ]
+            raise RefusedError(problems) from None
+
+    def _post(self, path: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        return self._send("POST", path, {name: value for name, value in request.items() if value is not None})
+
+    def _send(self, method: str, path: str, content: Any = None) -> dict[str, Any]:
+        """Return the server's answer, after as many tries as it takes."""
+        import requests
+
+        headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+        address = f"{self.url}{path}"
+        try:
+            answer = self._session.request(method, address, json=content, headers=headers, timeout=self.timeout_s)
+        except requests.RequestException as error:
+            kind = type(error).__name__
+            raise ServiceError(f"{address} does not answer ({kind}); start it with `sdiareward serve`.") from None
+        return self._read(answer, address)
+
+    @staticmethod
+    def _read(answer: requests.Response, address: str) -> dict[str, Any]:
+        try:
+            content = answer.json()
+        except ValueError:
+            content = {"detail": answer.text[:_QUOTED_CHARACTERS]}
+        if answer.status_code == 200:
+            return content
+        detail = content.get("detail", "")
+        if answer.status_code == 422 and isinstance(detail, list):
+            raise RefusedError(detail)
+        if answer.status_code == 413:
+            raise RefusedError([{"msg": f"{detail} Lower dialogues_per_request."}])
+        raise ServiceError(f"{address} answered with status {answer.status_code}: {str(detail)[:_QUOTED_CHARACTERS]}")
+
+    def _open_session(self, max_retries: int) -> requests.Session:
+        import requests
+        from urllib3.util import Retry
+
+        retry = Retry(
+            max_retries,
+            status_forcelist=_RETRIED,
+            allowed_methods=None,
+            backoff_factor=0.2,
+            backoff_max=_LONGEST_PAUSE_S,
+            backoff_jitter=0.2,
+            raise_on_status=False,
+        )
+        session = requests.Session()
+        # A server on this machine or in its network is not behind a proxy of the environment, nor in its .netrc.
+        session.trust_env = False
+        adapter = requests.adapters.HTTPAdapter(max_retries=retry, pool_maxsize=max(self.concurrency, 10))
+        session.mount("http://", adapter)
+        session.mount("https://", adapter)
+        return session
+
+
+def _encode_or_reason(dialogue: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any] | str:
+    """Return a dialogue in the form of a request or, where bad ones are skipped, why it cannot be sent."""
+    try:
+        return encode_dialogue(dialogue)
+    except (OSError, TypeError, ValueError) as error:
+        if not options.get("skip_bad"):
+            raise
+        return " ".join(str(error).split())
+
+
+def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a dialogue in the form of a request, its recordings read and encoded.
+
+    Args:
+        dialogue (`list[dict]`): Messages or turns; audio is anything `read_audio` takes.
+
+    Raises:
+        FileNotFoundError: A recording does not exist.
+        TypeError: A recording is given in a form that cannot be read.
+    """
+    turns = []
+    for message in turns_to_messages(dialogue):
+        content = message["content"]
+        items = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        turns.append({"role": message["role"], "content": [_encode_item(item) for item in items]})
+    return {"turns": turns}
+
+
+def _encode_item(item: Mapping[str, Any]) -> dict[str, Any]:
+    if item.get("audio") is None:
+        return {"type": "text", "text": item.get("text") or ""}
+    return {"type": "audio", "audio": {"base64": base64.b64encode(_read_bytes(item["audio"])).decode()}}
+
+
+def _read_bytes(audio: Any) -> bytes:
+    """Return a recording as a file: as it is, or samples as WAV without loss."""
+    import soundfile
+
+    handle, _, array, sampling_rate = open_source(audio)
+    if array is None:
+        return Path(handle).read_bytes() if isinstance(handle, str) else handle.getvalue()
+    buffer = io.BytesIO()
+    samples = array.T if array.ndim == 2 else array
+    soundfile.write(buffer, samples, sampling_rate, format="WAV", subtype="FLOAT")
+    return buffer.getvalue()

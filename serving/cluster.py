@@ -1,0 +1,219 @@
+"""Start the copies of the model on Ray Serve and send requests to them.
+
+Ray is that of the cluster which `RAY_ADDRESS` names, or one that is started on this machine and ends with the server.
+Its own HTTP proxy is not used: the server's process holds Ray Serve's handle, so that a body is limited before any of
+it is copied, a request whose copy of the model died is sent to another, and draining waits for every answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ..dataset_scoring import ScoringError
+from .settings import ServiceSettings
+
+
+if TYPE_CHECKING:
+    from .metrics import Metrics
+    from .replica import Done, ModelFacts, Work
+
+logger = logging.getLogger(__name__)
+
+# Several batches may wait at a copy, so that there is always one to go on with; the others wait in the server.
+_BATCHES_AT_A_REPLICA = 4
+_MAX_TRIES = 3
+_HEALTH_CHECK_PERIOD_S = 2.0
+_STATUS_AGE_S = 1.0
+_QUIET = {"log_level": "WARNING", "enable_access_log": False}
+
+
+class UnavailableError(RuntimeError):
+    """Raised when a request cannot be scored now, but may be later; its message is for the client."""
+
+
+class ModelCluster:
+    """Hold the running copies of the model.
+
+    Args:
+        handle (`DeploymentHandle`): Ray Serve's.
+        name (`str`): Of the application on Ray Serve.
+        settings ([`ServiceSettings`]): How long a request may take.
+    """
+
+    def __init__(self, handle: Any, name: str, settings: ServiceSettings):
+        self._handle = handle
+        self._name = name
+        self._settings = settings
+        self._replicas = (0.0, 0)
+        self.facts: ModelFacts = handle.describe.remote().result(timeout_s=settings.limits.request_timeout_s)
+
+    async def score(self, work: Work, metrics: Metrics) -> Done:
+        """Score a request.
+
+        Raises:
+            UnavailableError: Too many wait, the copies are dead, or it took too long.
+            ScoringFailedError: The model failed on it.
+        """
+        from ray.exceptions import RayActorError
+        from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError
+
+        try:
+            async with asyncio.timeout(self._settings.limits.request_timeout_s):
+                for _ in range(_MAX_TRIES):
+                    try:
+                        return await self._handle.score.remote(work)
+                    except RayActorError:
+                        # A reward depends on the dialogue alone: asking again can do no harm.
+                        metrics.retries.inc()
+        except BackPressureError:
+            raise UnavailableError("too many requests wait for the model.") from None
+        except DeploymentUnavailableError:
+            raise UnavailableError("no copy of the model can answer.") from None
+        except TimeoutError:
+            waited_s = self._settings.limits.request_timeout_s
+            raise UnavailableError(f"the model did not answer within {waited_s:g} s.") from None
+        raise UnavailableError(f"the model died {_MAX_TRIES} times on this request.")
+
+    async def num_replicas(self) -> int:
+        """Return how many copies can answer, as known a second ago at most."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._replicas[0] > _STATUS_AGE_S:
+            found = await asyncio.to_thread(self._count_replicas)
+            self._replicas = (loop.time(), found)
+        return self._replicas[1]
+
+    def _count_replicas(self) -> int:
+        from ray import serve
+
+        application = serve.status().applications.get(self._name)
+        counts = [
+            deployment.replica_states for deployment in (application.deployments if application else {}).values()
+        ]
+        return sum(states.get("RUNNING", 0) for states in counts)
+
+
+@contextmanager
+def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
+    """Start the copies of the model, for as long as this lasts.
+
+    Raises:
+        ScoringError: Ray is missing, the model cannot be loaded, or the cluster has not what is asked for.
+    """
+    # Before Ray is imported: it reports how it is used, and lets its workers yield to all others, unless told not to.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    try:
+        import ray
+        from ray import serve
+    except ImportError as error:
+        raise ScoringError("serving needs `pip install 'sdiareward[serve]'`.") from error
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        _start_ray(settings)
+    name = f"sdiareward-{socket.gethostname()}-{settings.port}"
+    try:
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
+        serve.start(proxy_location="Disabled", logging_config=_QUIET)
+        yield ModelCluster(_deploy(settings, name), name, settings)
+    finally:
+        if ray.is_initialized():
+            serve.delete(name)
+            if is_ours:
+                ray.shutdown()
+
+
+def _start_ray(settings: ServiceSettings) -> None:
+    import ray
+
+    options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    if not os.environ.get("RAY_ADDRESS"):
+        replicas = settings.replicas
+        needed = int(-(-(replicas.maximum or replicas.minimum) * replicas.num_cpus // 1))
+        options["num_cpus"] = max(os.cpu_count() or 1, needed)
+        options["object_store_memory"] = replicas.object_store_bytes
+    ray.init(**options)
+    # Instead of Ray's own, which writes its stack and aborts: end as after Ctrl-C, with the cluster shut down.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _deploy(settings: ServiceSettings, name: str) -> Any:
+    """Start the copies and wait until they have loaded the model; return the handle."""
+    from ray import serve
+
+    from .replica import Replica
+
+    replicas = settings.replicas
+    num_gpus = _gpus_of_each(settings)
+    options: dict[str, Any] = {
+        "ray_actor_options": {"num_cpus": replicas.num_cpus, "num_gpus": num_gpus},
+        "max_ongoing_requests": _BATCHES_AT_A_REPLICA * replicas.max_batch_size,
+        "max_queued_requests": settings.limits.max_queued,
+        "user_config": {"max_batch_size": replicas.max_batch_size, "batch_wait_s": replicas.batch_wait_s},
+        "health_check_period_s": _HEALTH_CHECK_PERIOD_S,
+        "graceful_shutdown_timeout_s": 2.0,
+        "graceful_shutdown_wait_loop_s": 0.1,
+        # A checkpoint that cannot be loaded cannot be loaded the second time either.
+        "max_constructor_retry_count": 1,
+    }
+    if replicas.maximum is None:
+        options["num_replicas"] = replicas.minimum
+    else:
+        options["autoscaling_config"] = {
+            "min_replicas": replicas.minimum,
+            "max_replicas": replicas.maximum,
+            "target_ongoing_requests": 2 * replicas.max_batch_size,
+        }
+    threads = replicas.num_threads
+    if threads is None and not num_gpus:
+        threads = max((os.cpu_count() or 1) // (replicas.maximum or replicas.minimum), 1)
+    deployment = Replica.options(**options)
+    try:
+        return serve.run(
+            deployment.bind(_from_anywhere(settings), None if num_gpus else "cpu", threads),
+            name=name,
+            route_prefix=None,
+            logging_config=_QUIET,
+        )
+    except RuntimeError as error:
+        raise ScoringError(_reason_of(name, str(error))) from error
+
+
+def _gpus_of_each(settings: ServiceSettings) -> float:
+    import ray
+
+    available = ray.cluster_resources().get("GPU", 0.0)
+    if settings.replicas.num_gpus is None:
+        is_cpu = settings.model.device == "cpu"
+        return float(available > 0 and not is_cpu)
+    needed = settings.replicas.num_gpus * settings.replicas.minimum
+    if needed > available:
+        raise ScoringError(f"the replicas need {needed:g} GPUs; Ray has {available:g}: ask for fewer.")
+    return settings.replicas.num_gpus
+
+
+def _from_anywhere(settings: ServiceSettings) -> Any:
+    """Return the choice of the model with an absolute path, for replicas work in another directory."""
+    from dataclasses import replace
+
+    name = settings.model.name
+    return replace(settings.model, name=os.path.abspath(name) if os.path.exists(name) else name)
+
+
+def _reason_of(name: str, message: str) -> str:
+    """Return why the model could not be deployed: what loading it said, if it got as far."""
+    from ray import serve
+
+    application = serve.status().applications.get(name)
+    deployments = application.deployments.values() if application else []
+    for text in (message, *(deployment.message for deployment in deployments)):
+        _, found, reason = text.partition(f"{ScoringError.__name__}: ")
+        if found:
+            return reason.splitlines()[0]
+    return f"the model cannot be deployed ({message.splitlines()[0]}); see the logs of Ray."

@@ -1,0 +1,157 @@
+"""The form of requests and answers; the OpenAPI page is made from it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Form(BaseModel):
+    """Refuse fields that are not known: a misspelt option must not be ignored."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Audio(Form):
+    """A recording (WAV, FLAC, OGG or MP3), given in exactly one way."""
+
+    base64: str | None = Field(None, description="The encoded file, in base64.")
+    file: str | None = Field(None, description="Name of the part of a multipart request that holds the file.")
+    url: str | None = Field(None, description="Where the server fetches it, if it was started to allow the address.")
+
+    @model_validator(mode="after")
+    def _require_one(self) -> Audio:
+        given = [name for name in ("base64", "file", "url") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"found {', '.join(given) or 'nothing'}; give exactly one of base64, file and url")
+        return self
+
+
+class Item(Form):
+    """A part of a turn: words or a recording."""
+
+    type: Literal["text", "audio"]
+    text: str | None = None
+    audio: Audio | None = None
+
+    @model_validator(mode="after")
+    def _require_own(self) -> Item:
+        if getattr(self, self.type) is None or (self.text is not None) == (self.audio is not None):
+            raise ValueError(f"an item of type {self.type} needs {self.type} and nothing else")
+        return self
+
+
+class Turn(Form):
+    """A speaker's contribution: either `text` and `audio`, or `content` for any order of several."""
+
+    role: Literal["user", "assistant", "system"]
+    text: str | None = Field(None, description="What is said.")
+    audio: Audio | None = None
+    content: list[Item] | None = None
+
+    @model_validator(mode="after")
+    def _require_one_form(self) -> Turn:
+        if self.content is not None and (self.text is not None or self.audio is not None):
+            raise ValueError("found content beside text or audio; give either")
+        if self.role == "system" and any(item.audio for item in self.items()):
+            raise ValueError("a system turn holds an instruction; give text alone")
+        return self
+
+    def items(self) -> list[Item]:
+        """Return the parts of the turn, in order: words before the recording unless `content` says otherwise."""
+        if self.content is not None:
+            return self.content
+        text = [Item(type="text", text=self.text)] if self.text else []
+        return text + ([Item(type="audio", audio=self.audio)] if self.audio else [])
+
+
+class Dialogue(Form):
+    """User and assistant in turn, the user first, the assistant last."""
+
+    turns: list[Turn]
+
+
+class Options(Form):
+    """What is judged, and how."""
+
+    criterion: str = Field("joint", description="One of the criteria that `/health` lists.")
+    calibrated: bool = Field(False, description="Give calibrated values beside the rewards.")
+    subset: str | None = Field(None, description="With `calibrated`: log-odds by this subset instead of quantiles.")
+    require_audio: bool = Field(True, description="Refuse a turn that cannot be heard.")
+
+    @model_validator(mode="after")
+    def _require_calibrated(self) -> Options:
+        if self.subset is not None and not self.calibrated:
+            raise ValueError("subset is for calibrated values; give calibrated: true too, or leave it out")
+        return self
+
+
+class ScoreRequest(Options):
+    """Dialogues to score."""
+
+    dialogues: list[Dialogue] = Field(min_length=1)
+    skip_bad: bool = Field(False, description="Answer the good dialogues even if others cannot be judged.")
+
+
+class CompareRequest(Options):
+    """Two versions of a dialogue."""
+
+    a: Dialogue
+    b: Dialogue
+
+
+class Problem(BaseModel):
+    """Why something cannot be judged."""
+
+    loc: list[str | int] = Field(description="Where in the request.")
+    msg: str
+    type: str
+    dialogue: int | None = Field(None, description="Number of the dialogue, from 1.")
+    turn: int | None = Field(None, description="Number of the turn, from 1; a system turn is not counted.")
+
+
+class Problems(BaseModel):
+    """Everything that is wrong with a request."""
+
+    detail: list[Problem]
+
+
+class Result(BaseModel):
+    """What became of a dialogue."""
+
+    reward: float | None = Field(description="Higher is better.")
+    calibrated: float | None = Field(None, description="Share of a reference set's rewards below, or log-odds.")
+    error: Problem | None = None
+
+
+class ScoreResponse(BaseModel):
+    """A result for each dialogue, in order."""
+
+    criterion: str
+    results: list[Result]
+
+
+class CompareResponse(BaseModel):
+    """Two results and what they say about the pair."""
+
+    criterion: str
+    a: Result
+    b: Result
+    margin: float = Field(description="Reward of a minus reward of b.")
+    probability: float = Field(
+        description="That a is the better one: sigmoid(margin), the model of the training loss; with a subset "
+        "sigmoid(margin / temperature of the subset)."
+    )
+
+
+class Health(BaseModel):
+    """Whether the server answers, with what, and what it accepts."""
+
+    status: Literal["ok", "unavailable"]
+    model: str
+    criteria: list[str]
+    calibration_subsets: list[str] | None = Field(description="None for a model without calibration.")
+    max_turn_s: float = Field(description="Seconds of a turn that the model hears; the rest is not judged.")
+    num_replicas: int = Field(description="Copies of the model that can answer now.")
+    limits: dict[str, float]

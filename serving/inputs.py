@@ -1,0 +1,186 @@
+"""Turn the dialogues of a request into messages for the processor; whatever is wrong is found here, by turn.
+
+What is checked before the model sees anything: the order and number of turns, that each recording can be decoded, its
+length, and how much memory it would take decoded: a few kilobytes of FLAC can hold hours of silence.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..audio_sdiareward import AudioError, audio_duration_s
+from ..dialogue_files import MAX_TURN_S
+from ..pairs import turns_to_messages
+from ..processing_sdiareward import MAX_TURNS, validate_messages
+from .forms import Audio, Dialogue, Problem, Turn
+from .settings import Limits
+
+
+Messages = list[dict[str, Any]]
+# A minute of stereo at the highest usual rate.
+_MAX_DECODED_VALUES = 60 * 2 * 192_000
+
+
+class TurnError(ValueError):
+    """Raised for a turn that cannot be judged.
+
+    Args:
+        message (`str`): What was found and what is required.
+        turn (`int`, *optional*): Number of the turn, from 1; None if it is about the whole dialogue.
+    """
+
+    def __init__(self, message: str, turn: int | None = None):
+        super().__init__(message)
+        self.turn = turn
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """Hold what a request's recordings are looked up in.
+
+    Args:
+        files (`Mapping[str, bytes]`): Files of a multipart request by the name of their part.
+        fetched (`Mapping[str, bytes | str]`): What addresses gave: a file, or why there is none.
+    """
+
+    files: Mapping[str, bytes]
+    fetched: Mapping[str, bytes | str]
+
+    def read(self, audio: Audio) -> bytes:
+        """Return an encoded file.
+
+        Raises:
+            ValueError: There is none.
+        """
+        if audio.base64 is not None:
+            try:
+                return base64.b64decode(audio.base64, validate=True)
+            except binascii.Error as error:
+                raise ValueError(f"its audio is not base64 ({error}); encode the file's bytes.") from error
+        if audio.file is not None:
+            if audio.file not in self.files:
+                found = ", ".join(sorted(self.files)) or "none"
+                raise ValueError(f"there is no file part {audio.file[:80]!r}; the request has {found}.")
+            return self.files[audio.file]
+        found_or_reason = self.fetched[audio.url or ""]
+        if isinstance(found_or_reason, str):
+            raise ValueError(found_or_reason)
+        return found_or_reason
+
+
+def addresses(dialogues: Sequence[Dialogue]) -> Iterator[str]:
+    """Yield every address that dialogues name."""
+    for dialogue in dialogues:
+        for turn in dialogue.turns:
+            for item in turn.items():
+                if item.audio is not None and item.audio.url is not None:
+                    yield item.audio.url
+
+
+def read_dialogue_form(
+    dialogue: Dialogue, recordings: Recordings, limits: Limits, *, require_audio: bool = True
+) -> Messages:
+    """Return the messages of one dialogue, its audio encoded as `{"bytes", "path"}`.
+
+    Args:
+        dialogue ([`Dialogue`]): As a client sent it.
+        recordings ([`Recordings`]): Where its audio is.
+        limits ([`Limits`]): What is refused.
+        require_audio (`bool`, *optional*, defaults to `True`): Refuse a turn without audio.
+
+    Raises:
+        TurnError: It cannot be judged.
+    """
+    has_system = bool(dialogue.turns) and dialogue.turns[0].role == "system"
+    messages = []
+    for number, turn in enumerate(dialogue.turns, start=0 if has_system else 1):
+        try:
+            messages.append({"role": turn.role, "content": _read_turn(turn, recordings, limits, require_audio)})
+        except ValueError as error:
+            raise TurnError(f"turn {number}: {error}", number) from error
+    _check_order(messages, limits, len(messages) - has_system)
+    return turns_to_messages(messages)
+
+
+def _read_turn(turn: Turn, recordings: Recordings, limits: Limits, require_audio: bool) -> list[dict[str, Any]]:
+    content = []
+    for item in turn.items():
+        if item.audio is None:
+            content.append({"type": "text", "text": item.text})
+        else:
+            data = recordings.read(item.audio)
+            _check_recording(data, limits)
+            content.append({"type": "audio", "audio": {"bytes": data, "path": None}})
+    if not content:
+        raise ValueError("is empty; give text and audio.")
+    if require_audio and turn.role != "system" and all(item["type"] == "text" for item in content):
+        raise ValueError("has no audio; give a recording, or require_audio: false to have words judged alone.")
+    return content
+
+
+def _check_recording(data: bytes, limits: Limits) -> None:
+    """Raise if a recording is undecodable, too long, or too large once decoded."""
+    import soundfile
+
+    try:
+        duration_s = audio_duration_s(data)
+    except AudioError as error:
+        raise ValueError(str(error).removeprefix("audio bytes: ")) from error
+    longest_s = min(limits.max_turn_s or MAX_TURN_S, MAX_TURN_S)
+    if duration_s > longest_s:
+        raise ValueError(f"lasts {duration_s:.1f} s; a turn lasts at most {longest_s:g} s, cut it.")
+    info = soundfile.info(io.BytesIO(data))
+    if info.frames * info.channels > _MAX_DECODED_VALUES:
+        raise ValueError(
+            f"has {info.channels} channels at {info.samplerate} Hz; send one or two channels at 192 kHz or less."
+        )
+
+
+def _check_order(messages: Messages, limits: Limits, num_turns: int) -> None:
+    try:
+        validate_messages(messages)
+    except ValueError as error:
+        reason = str(error).removeprefix("dialogue, ").removeprefix("dialogue: ")
+        raise TurnError(reason, turn_of(reason)) from error
+    longest = min(limits.max_turns or MAX_TURNS, MAX_TURNS)
+    if num_turns > longest:
+        raise TurnError(f"has {num_turns} turns; this server judges at most {longest}, keep the last {longest}.")
+
+
+def turn_of(reason: str) -> int | None:
+    """Return the turn that a reason of the processor names, from 1."""
+    found = re.match(r"turn (\d+)\b", reason)
+    return int(found[1]) if found else None
+
+
+def problem(reason: str, turn: int | None, place: Sequence[str | int], number: int) -> Problem:
+    """Describe why a dialogue cannot be judged.
+
+    Args:
+        reason (`str`): Why.
+        turn (`int`, *optional*): Number of its turn, from 1.
+        place (`Sequence`): Where the dialogue is in the request.
+        number (`int`): Number of the dialogue, from 1.
+    """
+    return Problem(loc=["body", *place], msg=reason, type="dialogue", dialogue=number, turn=turn)
+
+
+def explain_form_errors(errors: Sequence[Mapping[str, Any]]) -> list[Problem]:
+    """Describe what `pydantic` found, with the turn, and without what was sent: that can be megabytes of audio."""
+    problems = []
+    for error in errors:
+        loc = [part for part in error["loc"] if part != "body"]
+        after = dict(zip(loc, loc[1:], strict=False))
+        dialogue = {"a": 1, "b": 2}.get(str(loc[0])) if loc and "turns" in loc else None
+        if isinstance(after.get("dialogues"), int):
+            dialogue = int(after["dialogues"]) + 1
+        turn = int(after["turns"]) + 1 if isinstance(after.get("turns"), int) else None
+        fields = {"msg": error["msg"], "type": error["type"], "dialogue": dialogue, "turn": turn}
+        problems.append(Problem(loc=["body", *loc], **fields))
+    return problems

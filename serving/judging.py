@@ -1,0 +1,160 @@
+"""Answer a request: read its dialogues, have the good ones scored, say what is wrong with the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..calibration import Calibration
+from .bodies import BadRequestError
+from .forms import CompareRequest, CompareResponse, Dialogue, Options, Problem, Result, ScoreRequest, ScoreResponse
+from .inputs import Messages, Recordings, TurnError, addresses, problem, read_dialogue_form, turn_of
+from .replica import Work
+from .settings import ServiceSettings
+from .urls import UrlFetcher
+
+
+if TYPE_CHECKING:
+    from .cluster import ModelCluster
+    from .metrics import Metrics
+
+# Where a dialogue is in the request.
+Place = Sequence[str | int]
+
+
+class Judge:
+    """Answer requests with the copies of the model.
+
+    Args:
+        cluster ([`ModelCluster`]): The running copies.
+        settings ([`ServiceSettings`]): What is refused, and where recordings may be fetched.
+        metrics ([`Metrics`]): Where dialogues are counted.
+
+    Raises:
+        ValueError: A prefix of allowed addresses is none.
+    """
+
+    def __init__(self, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics):
+        self._cluster = cluster
+        self._limits = settings.limits
+        self._metrics = metrics
+        self._fetcher = UrlFetcher(
+            settings.allowed_url_prefixes, self._limits.max_body_bytes, self._limits.fetch_timeout_s
+        )
+        parameters = cluster.facts.calibration
+        self._calibration = Calibration(parameters) if parameters else None
+
+    async def score(self, form: ScoreRequest, files: Mapping[str, bytes]) -> ScoreResponse:
+        """Score dialogues.
+
+        Raises:
+            BadRequestError: One cannot be judged, and bad ones are not to be skipped; or an option does not fit.
+        """
+        if len(form.dialogues) > self._limits.max_dialogues:
+            reason = f"has {len(form.dialogues)} dialogues; send at most {self._limits.max_dialogues} at once."
+            raise BadRequestError([Problem(loc=["body", "dialogues"], msg=reason, type="too_many")])
+        places = [("dialogues", index) for index in range(len(form.dialogues))]
+        results = await self._judge(form, form.dialogues, places, files)
+        if not form.skip_bad:
+            _require_all(results)
+        return ScoreResponse(criterion=form.criterion, results=results)
+
+    async def compare(self, form: CompareRequest, files: Mapping[str, bytes]) -> CompareResponse:
+        """Compare two dialogues.
+
+        Raises:
+            BadRequestError: One cannot be judged, or an option does not fit.
+        """
+        a, b = await self._judge(form, [form.a, form.b], [("a",), ("b",)], files)
+        _require_all([a, b])
+        assert a.reward is not None and b.reward is not None
+        margin = a.reward - b.reward
+        log_odds = margin / self._temperature(form.subset)
+        probability = float(np.exp(-np.logaddexp(0.0, -log_odds)))
+        return CompareResponse(criterion=form.criterion, a=a, b=b, margin=margin, probability=probability)
+
+    def _temperature(self, subset: str | None) -> float:
+        if subset is None or self._calibration is None:
+            return 1.0
+        return float(self._calibration.parameters["subsets"][subset]["temperature"])
+
+    async def _judge(
+        self, options: Options, dialogues: Sequence[Dialogue], places: Sequence[Place], files: Mapping[str, bytes]
+    ) -> list[Result]:
+        """Return the result of each dialogue."""
+        self._check(options)
+        recordings = Recordings(files, await self._fetcher.fetch_all(addresses(dialogues)))
+        read = await asyncio.to_thread(self._read, dialogues, recordings, options.require_audio)
+        good = [each for each in read if not isinstance(each, TurnError)]
+        outcomes = iter(await self._outcomes(Work(good, options.criterion)))
+        results = []
+        for number, (each, place) in enumerate(zip(read, places, strict=True), start=1):
+            outcome = each if isinstance(each, TurnError) else next(outcomes)
+            results.append(self._result(outcome, options, place, number))
+        num_refused = sum(result.error is not None for result in results)
+        self._metrics.dialogues.labels("refused").inc(num_refused)
+        self._metrics.dialogues.labels("scored").inc(len(results) - num_refused)
+        return results
+
+    async def _outcomes(self, work: Work) -> list[float | str]:
+        if not work.dialogues:
+            return []
+        done = await self._cluster.score(work, self._metrics)
+        self._metrics.batch_requests.observe(done.num_requests)
+        self._metrics.audio_seconds.inc(done.audio_s)
+        return done.outcomes
+
+    def _read(
+        self, dialogues: Sequence[Dialogue], recordings: Recordings, require_audio: bool
+    ) -> list[Messages | TurnError]:
+        read: list[Messages | TurnError] = []
+        for dialogue in dialogues:
+            try:
+                read.append(read_dialogue_form(dialogue, recordings, self._limits, require_audio=require_audio))
+            except TurnError as error:
+                read.append(error)
+        return read
+
+    def _result(self, outcome: float | str | TurnError, options: Options, place: Place, number: int) -> Result:
+        if isinstance(outcome, TurnError):
+            return Result(reward=None, error=problem(str(outcome), outcome.turn, place, number))
+        if isinstance(outcome, str):
+            return Result(reward=None, error=problem(outcome, turn_of(outcome), place, number))
+        if not options.calibrated or self._calibration is None:
+            return Result(reward=outcome)
+        value_of = self._calibration.for_each([options.criterion], options.subset)
+        return Result(reward=outcome, calibrated=value_of(0, outcome))
+
+    def _check(self, options: Options) -> None:
+        """Raise if the model cannot do what is asked for."""
+        facts = self._cluster.facts
+        if options.criterion not in facts.criteria:
+            known = ", ".join(facts.criteria)
+            raise _wrong("criterion", f"criterion is {options.criterion[:80]!r}; this model knows {known}.")
+        if options.calibrated and self._calibration is None:
+            raise _wrong("calibrated", facts.no_calibration)
+        if options.subset is not None and self._calibration is not None:
+            known = sorted(self._calibration.parameters["subsets"])
+            if options.subset not in known:
+                found = f"subset is {options.subset[:80]!r}; the calibration knows {', '.join(known)}."
+                raise _wrong("subset", found)
+
+
+def _wrong(option: str, reason: str) -> BadRequestError:
+    return BadRequestError([Problem(loc=["body", option], msg=reason, type="option")])
+
+
+def _require_all(results: Sequence[Result]) -> None:
+    problems = [result.error for result in results if result.error is not None]
+    if problems:
+        raise BadRequestError(problems)
+
+
+def describe_limits(settings: ServiceSettings) -> dict[str, Any]:
+    """Return the limits that a client can heed."""
+    names = ("max_body_bytes", "max_dialogues", "max_turns", "max_turn_s")
+    values = {name: getattr(settings.limits, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,79 @@
+"""Run the server until it is told to end; then answer what was taken, and nothing more."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+
+from ..dataset_scoring import ScoringError
+from .settings import ServiceSettings
+
+
+# Longer than what usually lies between two requests of a client that keeps its connection.
+_KEEP_ALIVE_S = 75
+
+
+def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lambda url: None) -> None:
+    """Serve a model until SIGTERM or SIGINT; returns when every request that was taken is answered.
+
+    Args:
+        settings ([`ServiceSettings`]): What to serve, and how.
+        on_ready (`Callable`, *optional*): Called with the server's address just before it accepts requests.
+
+    Raises:
+        ScoringError: Nothing can be served: the address is taken, something is missing, the model cannot be loaded.
+    """
+    try:
+        import uvicorn
+
+        from .urls import parse_prefixes
+    except ImportError as error:
+        raise ScoringError("serving needs `pip install 'sdiareward[serve]'`.") from error
+    try:
+        parse_prefixes(settings.allowed_url_prefixes)
+    except ValueError as error:
+        raise ScoringError(str(error)) from error
+    from .cluster import model_cluster
+
+    with _bind(settings) as listener:
+        port = listener.getsockname()[1]
+        with model_cluster(replace(settings, port=port)) as cluster:
+            from .app import create_app
+
+            config = uvicorn.Config(
+                create_app(cluster, settings),
+                log_level="warning",
+                access_log=False,
+                lifespan="off",
+                loop="asyncio",
+                http="httptools",
+                ws="none",
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=round(settings.drain_timeout_s),
+            )
+            _end_quietly()
+            host = f"[{settings.host}]" if ":" in settings.host else settings.host
+            on_ready(f"http://{host}:{port}")
+            uvicorn.Server(config).run(sockets=[listener])
+
+
+def _bind(settings: ServiceSettings) -> socket.socket:
+    """Take the address before the model is loaded, which may take minutes; requests are accepted only afterwards."""
+    listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        listener.close()
+        raise ScoringError(f"cannot listen at {settings.host}, port {settings.port} ({error.strerror}).") from error
+    return listener
+
+
+def _end_quietly() -> None:
+    """Let the process end by returning: uvicorn raises the signals again that it has heeded."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
