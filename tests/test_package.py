@@ -1,11 +1,18 @@
+import ast
 import json
 import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+from sdiareward.bundled import NANO
 from sdiareward.cards.render import (
     EXAMPLES,
     format_rewards,
@@ -14,11 +21,16 @@ from sdiareward.cards.render import (
     score_examples,
     tables,
 )
+from sdiareward.extras import EXTRAS, describe, required_by
 
 
 ROOT = Path(__file__).parents[1]
-NANO = ROOT / "checkpoints" / "nano"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 README = (ROOT / "README.md").read_text()
+# Not on the package index: an engine that is installed from its repository; the Hub's own module on its GPUs.
+OUTSIDE = {"soulxpodcast", "spaces"}
+# Brought by what the extra names: jinja2, pyannote.audio, requests, scikit-learn, fastapi, aiohttp.
+INDIRECT = {"markupsafe", "pyannote", "scipy", "starlette", "urllib3", "yarl"}
 
 
 def test_importing_the_package_is_quick_and_leaves_torch_alone():
@@ -93,7 +105,6 @@ def test_rewards_are_shown_with_sign_and_two_digits():
 
 
 def test_the_configs_of_the_paper_have_the_values_of_its_appendix():
-    yaml = pytest.importorskip("yaml")
     for size in ("3b", "7b"):
         config = yaml.safe_load((ROOT / "configs" / f"{size}.yaml").read_text())
         assert config["model_name_or_path"] == f"Qwen/Qwen2.5-Omni-{size.upper()}"
@@ -161,3 +172,97 @@ def test_the_command_scores_the_examples_with_the_committed_checkpoint():
     report = json.loads(done.stdout)
     assert report["margin"] == pytest.approx(report["dialogues"][0]["reward"] - report["dialogues"][1]["reward"])
     assert report["margin"] > 0
+
+
+def test_the_version_stands_in_one_place_and_the_other_files_agree():
+    import sdiareward
+
+    assert "version" not in PROJECT["project"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "sdiareward.__version__"}
+    newest = re.search(
+        r"^## \[(\d.*?)\] - (unreleased|\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert [newest[1], str(citation["version"])] == [sdiareward.__version__] * 2
+
+
+def test_every_package_of_the_repository_is_listed():
+    around = {"tests", "benchmarks", "build", "runs", "checkpoints", "examples", "sample", "docs"}
+    inits = (path.relative_to(ROOT) for path in ROOT.rglob("__init__.py"))
+    packages = {
+        ".".join(("sdiareward", *path.parts[:-1]))
+        for path in inits
+        if not {*path.parts} & around and not path.parts[0].startswith(".")
+    }
+    assert packages == set(PROJECT["tool"]["setuptools"]["packages"])
+
+
+def third_party_imports():
+    """Yield module and file of every import of the package's code that is neither its own nor Python's."""
+    for package in PROJECT["tool"]["setuptools"]["packages"]:
+        for file in ROOT.joinpath(*package.split(".")[1:]).glob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                else:
+                    is_absolute = isinstance(node, ast.ImportFrom) and node.level == 0
+                    names = [node.module] if is_absolute else []
+                for module in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"sdiareward"}:
+                    yield module, file.relative_to(ROOT).as_posix()
+
+
+def distributions_of(requirements):
+    return {canonicalize_name(Requirement(line).name) for line in requirements}
+
+
+@pytest.fixture(scope="module")
+def brought():
+    """Return which distributions bring a module, by its name."""
+    return {module: set(map(canonicalize_name, names)) for module, names in packages_distributions().items()}
+
+
+def test_every_import_belongs_to_the_core_or_to_an_extra_that_a_missing_one_is_told_by(brought):
+    # Of what the core brings, the rest comes with `datasets`, `transformers` and `huggingface_hub`.
+    core = distributions_of(PROJECT["project"]["dependencies"])
+    core |= {"multiprocess", "packaging", "pyarrow", "pydantic", "tokenizers"}
+    of_extras = {module for modules in EXTRAS.values() for module in modules}
+    unknown = {
+        f"{file}: {module}"
+        for module, file in third_party_imports()
+        if module not in of_extras | OUTSIDE and not brought.get(module, set()) & core
+    }
+    assert unknown == set()
+
+
+def test_the_extra_that_is_named_for_a_module_brings_it(brought):
+    wrong = []
+    for extra, modules in EXTRAS.items():
+        required = distributions_of(PROJECT["project"]["optional-dependencies"][extra])
+        for module in modules:
+            names = brought.get(module)
+            if names and module not in INDIRECT and not names & required:
+                wrong.append(f"{extra}: {module} of {sorted(names)}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "message"),
+    [
+        ("trl.trainer", "train", 'trl is not installed; pip install "sdiareward[train]"'),
+        ("trl", "judges", 'trl is not installed; pip install "sdiareward[judges]"'),
+        ("sklearn", "score", 'sklearn is not installed; pip install "sdiareward[eval]"'),
+        ("nonsense", "train", "No module named 'nonsense'"),
+    ],
+)
+def test_a_missing_module_is_described_by_the_extra_that_brings_it(module, extra, message):
+    assert describe(ModuleNotFoundError(f"No module named {module!r}", name=module), extra) == message
+
+
+def test_an_error_that_is_no_missing_extra_passes(capsys):
+    with pytest.raises(ModuleNotFoundError, match="nonsense"), required_by("sdiareward-train", "train"):
+        raise ModuleNotFoundError("No module named 'nonsense'", name="nonsense")
+    with pytest.raises(SystemExit) as ended, required_by("sdiareward-train", "train"):
+        raise ModuleNotFoundError("No module named 'peft'", name="peft")
+    assert ended.value.code == 2
+    message = 'sdiareward-train: error: peft is not installed; pip install "sdiareward[train]"\n'
+    assert capsys.readouterr().err == message
