@@ -34,6 +34,7 @@ _COUNTED = ("/score", "/compare", "/health", "/metrics")
 # Whoever watches the server must get an answer even when it is full.
 _ALWAYS_OPEN = ("/health", "/metrics")
 _ANSWERS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The multipart body is malformed."},
     401: {"description": "No API key, or a wrong one."},
     408: {"description": "The body came too slowly."},
     413: {"description": "The body is too large."},
@@ -53,7 +54,13 @@ def create_app(cluster: ModelCluster, settings: ServiceSettings) -> ASGIApp:
         ValueError: A prefix of allowed addresses is none.
     """
     metrics = Metrics()
-    app = FastAPIOffline(title="sdiareward", version=__version__, description=_DESCRIPTION, redoc_url=None)
+    app = FastAPIOffline(
+        title="sdiareward",
+        version=__version__,
+        description=_DESCRIPTION,
+        redoc_url=None,
+        max_body_size=settings.limits.max_body_bytes,
+    )
     _add_scoring(app, Judge(cluster, settings, metrics), settings)
     _add_watching(app, cluster, settings, metrics)
     _add_errors(app, settings.limits)

@@ -1,16 +1,14 @@
-"""Read the body of a request, JSON or multipart, no more of it than is allowed and no longer than is allowed."""
+"""Read the body of a request, JSON or multipart, no longer than is allowed; FastAPI itself limits its size."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pydantic import ValidationError
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 
 from .forms import Options, Problem
@@ -68,11 +66,11 @@ async def read_body(request: Request, limits: Limits) -> Body:
 
     Args:
         request (`Request`): Its head has arrived.
-        limits ([`Limits`]): How large and slow it may be.
+        limits ([`Limits`]): How slow it may be.
 
     Raises:
-        HTTPException: 408 too slow, 413 too large, 415 of another type.
-        BadRequestError: A multipart body is malformed.
+        HTTPException: 400 malformed multipart, 408 too slow, 413 too large, 415 of another type.
+        BadRequestError: A multipart body has no part that says what to do.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, MULTIPART):
@@ -81,40 +79,14 @@ async def read_body(request: Request, limits: Limits) -> Body:
         async with asyncio.timeout(limits.body_timeout_s):
             if kind == MULTIPART:
                 return await _read_multipart(request, limits)
-            return Body(b"".join([part async for part in _limited(request, limits)]))
+            return Body(await request.body())
     except TimeoutError:
         raise HTTPException(408, f"the body did not arrive within {limits.body_timeout_s:g} s.") from None
 
 
-async def _limited(request: Request, limits: Limits) -> AsyncIterator[bytes]:
-    """Yield the parts of a body as long as there are not too many."""
-    too_large = HTTPException(413, f"the body is larger than {limits.max_body_bytes} bytes; send fewer dialogues.")
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limits.max_body_bytes:
-        raise too_large
-    num_bytes = 0
-    async for part in request.stream():
-        num_bytes += len(part)
-        if num_bytes > limits.max_body_bytes:
-            raise too_large
-        yield part
-
-
 async def _read_multipart(request: Request, limits: Limits) -> Body:
-    parser = MultiPartParser(
-        request.headers,
-        _limited(request, limits),
-        max_files=_MAX_FILES,
-        max_fields=1,
-        max_part_size=limits.max_body_bytes,
-    )
-    try:
-        form = await parser.parse()
-    except (MultiPartException, KeyError) as error:
-        reason = getattr(error, "message", "it has no boundary")
-        raise _bad(f"the multipart body cannot be read ({reason}).") from error
-    async with form:
-        text, files = b"", {}
+    text, files = b"", {}
+    async with request.form(max_files=_MAX_FILES, max_fields=1, max_part_size=limits.max_body_bytes) as form:
         for name, part in form.multi_items():
             data = await part.read() if isinstance(part, UploadFile) else part.encode()
             if name == REQUEST_PART:
@@ -122,9 +94,6 @@ async def _read_multipart(request: Request, limits: Limits) -> Body:
             else:
                 files[name] = data
     if not text:
-        raise _bad(f"the multipart body has no part {REQUEST_PART!r}; put the JSON into it.")
+        reason = f"the multipart body has no part {REQUEST_PART!r}; put the JSON into it."
+        raise BadRequestError([Problem(loc=["body"], msg=reason, type="multipart")])
     return Body(text, files)
-
-
-def _bad(reason: str) -> BadRequestError:
-    return BadRequestError([Problem(loc=["body"], msg=reason, type="multipart")])

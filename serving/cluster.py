@@ -31,6 +31,8 @@ _BATCHES_AT_A_REPLICA = 4
 _MAX_TRIES = 3
 _HEALTH_CHECK_PERIOD_S = 2.0
 _STATUS_AGE_S = 1.0
+# Read when Ray is imported. Unless told otherwise it reports how it is used, and its workers yield to all others.
+_RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 _QUIET = {"log_level": "WARNING", "enable_access_log": False}
 
 
@@ -104,16 +106,13 @@ def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
     """Start the copies of the model, for as long as this lasts.
 
     Raises:
-        ScoringError: Ray is missing, the model cannot be loaded, or the cluster has not what is asked for.
+        ScoringError: Ray does not start, the model cannot be loaded, or the cluster has not what is asked for.
     """
-    # Before Ray is imported: it reports how it is used, and lets its workers yield to all others, unless told not to.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_worker_niceness", "0")
-    try:
-        import ray
-        from ray import serve
-    except ImportError as error:
-        raise ScoringError("serving needs `pip install 'sdiareward[serve]'`.") from error
+    for name, value in _RAY_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+    from ray import serve
+
     is_ours = not ray.is_initialized()
     if is_ours:
         _start_ray(settings)
@@ -123,10 +122,10 @@ def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
         serve.start(proxy_location="Disabled", logging_config=_QUIET)
         yield ModelCluster(_deploy(settings, name), name, settings)
     finally:
-        if ray.is_initialized():
+        if is_ours:
+            ray.shutdown()
+        elif ray.is_initialized():
             serve.delete(name)
-            if is_ours:
-                ray.shutdown()
 
 
 def _start_ray(settings: ServiceSettings) -> None:
@@ -138,7 +137,10 @@ def _start_ray(settings: ServiceSettings) -> None:
         needed = int(-(-(replicas.maximum or replicas.minimum) * replicas.num_cpus // 1))
         options["num_cpus"] = max(os.cpu_count() or 1, needed)
         options["object_store_memory"] = replicas.object_store_bytes
-    ray.init(**options)
+    try:
+        ray.init(**options)
+    except Exception as error:  # Ray raises this very class when one of its processes does not come up.
+        raise ScoringError(f"Ray cannot be started ({str(error).strip().splitlines()[0]}).") from error
     # Instead of Ray's own, which writes its stack and aborts: end as after Ctrl-C, with the cluster shut down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 

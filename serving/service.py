@@ -23,25 +23,22 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
         on_ready (`Callable`, *optional*): Called with the server's address just before it accepts requests.
 
     Raises:
-        ScoringError: Nothing can be served: the address is taken, something is missing, the model cannot be loaded.
+        ScoringError: Nothing can be served: the address is taken, the model cannot be loaded, an option is wrong.
     """
-    try:
-        import uvicorn
+    import uvicorn
 
-        from .urls import parse_prefixes
-    except ImportError as error:
-        raise ScoringError("serving needs `pip install 'sdiareward[serve]'`.") from error
+    from .app import create_app
+    from .cluster import model_cluster
+    from .urls import parse_prefixes
+
     try:
+        # Before the model is loaded.
         parse_prefixes(settings.allowed_url_prefixes)
     except ValueError as error:
         raise ScoringError(str(error)) from error
-    from .cluster import model_cluster
-
     with _bind(settings) as listener:
         port = listener.getsockname()[1]
         with model_cluster(replace(settings, port=port)) as cluster:
-            from .app import create_app
-
             config = uvicorn.Config(
                 create_app(cluster, settings),
                 log_level="warning",

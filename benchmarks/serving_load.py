@@ -1,0 +1,231 @@
+"""Load on the server, on this machine's loopback: speed by batch size, ten minutes at saturation, and what goes wrong.
+
+    python -m benchmarks.serving_load                                              # about half an hour
+    python -m benchmarks.serving_load --dialogues 64 --requests 24 --saturation_s 20 --fault_s 6    # a quick look
+
+The nano checkpoint, dialogues of two turns of real speech, one thread in the model, as many clients as `--concurrency`
+(`serving_clients` says how they count). Nothing but loopback is used, and every part is bounded in time or number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import aiohttp
+import numpy as np
+from tqdm.auto import tqdm
+
+from benchmarks import racing
+from benchmarks.serving_clients import JSON, Clients, KnownDialogues, ServerProcess, running_server, slow_clients
+from sdiareward.provenance import write_run
+
+
+RESULT = Path(__file__).resolve().parent / "results" / "serving_load.json"
+BATCH_SIZES = (1, 2, 4, 8, 16)
+_WARM_UP_REQUESTS = 8
+_MAX_SAMPLES = 120
+_BODY_TIMEOUT_S = 4
+# A body, its content type, and the status that it must get.
+_MALFORMED: dict[str, tuple[bytes, str, int]] = {
+    "no JSON": (b"{", "application/json", 422),
+    "not UTF-8": (b"\xff\xfe\x00" * 100, "application/json", 422),
+    "nested too deep": (b"[" * 100_000, "application/json", 422),
+    "wrong form": (b'{"dialogues": 3}', "application/json", 422),
+    "unknown field": (b'{"dialogues": [{"turns": []}], "x": 1}', "application/json", 422),
+    "no base64": (
+        b'{"dialogues": [{"turns": [{"role": "user", "audio": {"base64": "?"}}]}]}',
+        "application/json",
+        422,
+    ),
+    "no audio": (
+        b'{"dialogues": [{"turns": [{"role": "user", "audio": {"base64": "AAAA"}}]}]}',
+        "application/json",
+        422,
+    ),
+    "cut multipart": (b"--b\r\nContent-Disposition: form-data; name=", "multipart/form-data; boundary=b", 400),
+    "another type": (b"hello", "text/plain", 415),
+    "too large": (b" " * (33 * 2**20), "application/json", 413),
+}
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    args = _parse()
+    known = KnownDialogues(args.dialogues, args.seed)
+    settings = {name: getattr(args, name) for name in ("dialogues", "requests", "concurrency", "seed", "turns")}
+    parts: dict[str, Any] = {"settings": settings, "cpu": racing.describe_cpu(), "batch_sizes": []}
+    args.output.parent.mkdir(exist_ok=True)
+    for size in tqdm(args.batch_sizes, "batch sizes"):
+        with running_server(max_batch_size=size) as server:
+            parts["batch_sizes"].append(asyncio.run(measure_speed(server, known, size, args)))
+        write_run(args.output, **parts)
+    with running_server() as server:
+        parts["saturation"] = asyncio.run(saturate(server, known, args))
+    write_run(args.output, **parts)
+    with running_server(body_timeout_s=_BODY_TIMEOUT_S) as server:
+        parts["faults"] = asyncio.run(break_things(server, known, args))
+        parts["faults"]["drain"]["exit_status"] = server.process.wait(100)
+    write_run(args.output, **parts)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batch_sizes", type=int, nargs="+", default=list(BATCH_SIZES))
+    parser.add_argument("--dialogues", type=int, default=4096, help="distinct ones; fewer come from the model's cache")
+    parser.add_argument("--requests", type=int, default=600, help="for each batch size")
+    parser.add_argument("--concurrency", type=int, default=32, help="clients at once")
+    parser.add_argument("--saturation_s", type=float, default=600.0)
+    parser.add_argument("--fault_s", type=float, default=30.0, help="for each thing that goes wrong")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    args = parser.parse_args()
+    args.turns = 2
+    return args
+
+
+async def measure_speed(
+    server: ServerProcess, known: KnownDialogues, size: int, args: argparse.Namespace
+) -> dict[str, Any]:
+    """Return times of one client alone, and speed and times of many at once."""
+    clients = Clients(server.url, known)
+    await clients.drive(1, num_requests=_WARM_UP_REQUESTS)
+    alone = await clients.drive(1, num_requests=max(args.requests // 6, 1))
+    before = await _batches(server)
+    many = await clients.drive(args.concurrency, num_requests=args.requests)
+    after = await _batches(server)
+    together = [later - earlier for later, earlier in zip(after, before, strict=True)]
+    return {
+        "max_batch_size": size,
+        "alone": alone.summary(),
+        "many": many.summary(),
+        "mean_batch_requests": together[0] / together[1],
+    }
+
+
+async def _batches(server: ServerProcess) -> tuple[float, float]:
+    """Return the sum and the number of the sizes of batches, counted once for each request of theirs."""
+    async with aiohttp.ClientSession() as session, session.get(f"{server.url}/metrics") as answer:
+        text = await answer.text()
+    return (
+        server.metric(text, "sdiareward_batch_requests_sum"),
+        server.metric(text, "sdiareward_batch_requests_count"),
+    )
+
+
+async def saturate(server: ServerProcess, known: KnownDialogues, args: argparse.Namespace) -> dict[str, Any]:
+    """Return what many clients got in a long time, and the memory of the server meanwhile."""
+    clients = Clients(server.url, known)
+    await clients.drive(args.concurrency, num_requests=4 * args.concurrency)
+    samples: list[dict[str, float]] = []
+    start = time.monotonic()
+
+    async def watch() -> None:
+        while True:
+            samples.append({"s": time.monotonic() - start, **server.memory_mib()})
+            await asyncio.sleep(max(args.saturation_s / _MAX_SAMPLES, 0.5))
+
+    watching = asyncio.create_task(watch())
+    tally = await clients.drive(args.concurrency, seconds=args.saturation_s)
+    watching.cancel()
+    return {"seconds": args.saturation_s, **tally.summary(), **describe_memory(samples)}
+
+
+def describe_memory(samples: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the memory by role: at the beginning, at the end, and its slope over the second half of the time.
+
+    Args:
+        samples (`list[dict]`): Seconds `s` and MiB by role.
+    """
+    quarter = max(len(samples) // 4, 1)
+    half = samples[len(samples) // 2 :]
+    memory = {}
+    for role in sorted({name for sample in samples for name in sample} - {"s"}):
+        values = [sample.get(role, 0.0) for sample in samples]
+        minutes, late = [sample["s"] / 60 for sample in half], [sample.get(role, 0.0) for sample in half]
+        memory[role] = {
+            "first_quarter_mib": median(values[:quarter]),
+            "last_quarter_mib": median(values[-quarter:]),
+            "mib_per_minute": float(np.polyfit(minutes, late, 1)[0]) if len(half) > 1 else 0.0,
+        }
+    return {"memory": memory, "samples": [{name: round(value, 1) for name, value in each.items()} for each in samples]}
+
+
+async def break_things(server: ServerProcess, known: KnownDialogues, args: argparse.Namespace) -> dict[str, Any]:
+    """Return what clients got while something went wrong; the last thing ends the server."""
+    clients = Clients(server.url, known)
+    await clients.drive(args.concurrency, num_requests=2 * args.concurrency)
+    found: dict[str, Any] = {"undisturbed": (await clients.drive(args.concurrency, seconds=args.fault_s)).summary()}
+    async with slow_clients(server.url, 2 * args.concurrency) as answers:
+        tally = await clients.drive(args.concurrency, seconds=args.fault_s)
+    found["slow_clients"] = {"number": 2 * args.concurrency, "answers": dict(answers), **tally.summary()}
+    load = asyncio.create_task(clients.drive(args.concurrency, seconds=args.fault_s))
+    statuses = await _send_malformed(server.url, args.fault_s)
+    found["malformed"] = {"statuses": statuses, **(await load).summary()}
+    load = asyncio.create_task(clients.drive(args.concurrency, seconds=args.fault_s))
+    await asyncio.sleep(args.fault_s / 3)
+    server.kill_replica()
+    tally = await load
+    found["killed_replica"] = {"longest_gap_s": tally.longest_gap_s(), **tally.summary()}
+    found["drain"] = await _drain(server, clients, args)
+    return found
+
+
+async def _send_malformed(url: str, seconds: float) -> dict[str, dict[str, Any]]:
+    """Return by kind of malformed body the status that it must get and how often it got which."""
+    found: dict[str, dict[str, Any]] = {
+        name: {"wanted": wanted, "got": {}} for name, (*_, wanted) in _MALFORMED.items()
+    }
+    end = time.monotonic() + seconds
+    async with aiohttp.ClientSession() as session:
+        while time.monotonic() < end:
+            for name, (body, kind, _) in _MALFORMED.items():
+                try:
+                    async with session.post(f"{url}/score", data=body, headers={"Content-Type": kind}) as answer:
+                        status = str(answer.status)
+                except (aiohttp.ClientError, OSError):
+                    # Refused by its size before all of it was sent.
+                    status = "closed"
+                got = found[name]["got"]
+                got[status] = got.get(status, 0) + 1
+    return found
+
+
+async def _drain(server: ServerProcess, clients: Clients, args: argparse.Namespace) -> dict[str, Any]:
+    """End the server under load; what it had taken must be answered."""
+    waiting = [asyncio.create_task(clients.drive(1, num_requests=1)) for _ in range(args.concurrency)]
+    await _until_in_flight(server, args.concurrency)
+    start = time.monotonic()
+    server.process.send_signal(signal.SIGTERM)
+    tallies = await asyncio.gather(*waiting)
+    answered = sum(len(tally.seconds) for tally in tallies)
+    lost = sum(sum(tally.lost.values()) for tally in tallies)
+    mismatched = sum(tally.mismatched for tally in tallies)
+    return {
+        "taken": args.concurrency,
+        "answered": answered,
+        "lost": lost,
+        "mismatched": mismatched,
+        "seconds": time.monotonic() - start,
+    }
+
+
+async def _until_in_flight(server: ServerProcess, number: int) -> None:
+    """Return when the server has taken so many requests, or has answered some of them already."""
+    deadline = time.monotonic() + 5
+    async with aiohttp.ClientSession() as session:
+        while time.monotonic() < deadline:
+            async with session.get(f"{server.url}/metrics", headers=JSON) as answer:
+                # This request is one of them.
+                if server.metric(await answer.text(), "sdiareward_requests_in_flight") > number // 2:
+                    return
+            await asyncio.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()
