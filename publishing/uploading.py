@@ -210,8 +210,10 @@ class _Push:
         return list(additions), others
 
     def _files(self, revision: str) -> Mapping[str, RepoFile]:
+        from huggingface_hub.hf_api import RepoFile
+
         tree = self._api.list_repo_tree(recursive=True, revision=revision, **self._where)
-        return {entry.path: entry for entry in tree if hasattr(entry, "blob_id")}
+        return {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
 
     def _verify(self, commit: str, additions: list[CommitOperationAdd]) -> None:
         """Compare each file's hash with the Hub's: a `.gitignore` in the repository leaves files out silently."""

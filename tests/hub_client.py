@@ -80,7 +80,7 @@ class HubUser:
         plan = {"repo_id": repo_id, "files": sources, "options": options, "repo_type": repo_type}
         task = self._start({"plan": {**plan, "space_sdk": space_sdk}}, token, {})
         if kill_when:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while not kill_when() and time.monotonic() < deadline:
                 time.sleep(0.01)
             os.kill(task["process"], signal.SIGKILL)
