@@ -1,0 +1,89 @@
+"""How the load test counts, and how its numbers get into the guide; the load itself is not made here."""
+
+import json
+import re
+
+import pytest
+
+from benchmarks.serving_clients import Tally
+from benchmarks.serving_load import describe_memory
+from sdiareward.cards import render_serving
+
+
+EMPTY = "".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in ("batch_sizes", "saturation", "faults"))
+
+
+@pytest.fixture
+def tally():
+    tally = Tally(seconds=[0.01 * k for k in range(1, 101)], times=[10.0, 12.0, 13.0], sent=102, put_off=3)
+    tally.lost.update({"500": 1, "ClientOSError": 1})
+    return tally
+
+
+def test_answers_per_second_are_those_between_the_first_and_the_last(tally):
+    assert tally.rate() == pytest.approx(2 / 3)
+    assert Tally(times=[1.0]).rate() == 0.0
+
+
+def test_the_longest_time_without_an_answer_is_found_in_any_order(tally):
+    assert tally.longest_gap_s() == 2.0
+    assert Tally(times=[5.0, 1.0, 2.0]).longest_gap_s() == 3.0
+    assert Tally().longest_gap_s() == 0.0
+
+
+def test_a_summary_counts_what_was_lost_by_kind(tally):
+    found = tally.summary()
+    assert (found["sent"], found["answered"], found["put_off"]) == (102, 100, 3)
+    assert found["lost"] == {"500": 1, "ClientOSError": 1}
+    assert found["p50_s"] == pytest.approx(0.505)
+    assert found["p99_s"] == pytest.approx(0.9901)
+
+
+def test_memory_that_grows_has_its_slope_by_role():
+    samples = [{"s": 60.0 * k, "replica": 100.0 + 2 * k, "http": 50.0} for k in range(8)]
+    memory = describe_memory(samples)["memory"]
+    assert list(memory) == ["http", "replica"]
+    assert memory["replica"]["mib_per_minute"] == pytest.approx(2.0)
+    assert memory["replica"]["first_quarter_mib"] == 101.0
+    assert memory["replica"]["last_quarter_mib"] == 113.0
+    assert memory["http"]["mib_per_minute"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_guide_says_what_was_not_measured(tmp_path):
+    text = render_serving.render_guide(EMPTY, tmp_path / "missing.json")
+    assert text.count("Not measured yet") == 3
+
+
+def test_the_guide_has_the_numbers_of_the_result_file(tmp_path, tally):
+    counts = tally.summary()
+    memory = {"replica": {"first_quarter_mib": 401.0, "last_quarter_mib": 402.0, "mib_per_minute": 0.03}}
+    kinds = {"no JSON": {"wanted": 422, "got": {"422": 7}}, "large": {"wanted": 413, "got": {"closed": 2, "500": 1}}}
+    faults = dict.fromkeys(("undisturbed", "slow_clients", "malformed", "killed_replica"), counts)
+    faults["slow_clients"] = {**counts, "number": 64, "answers": {"408": 64}}
+    faults["malformed"] = {**counts, "statuses": kinds}
+    faults["killed_replica"] = {**counts, "longest_gap_s": 7.25}
+    faults["drain"] = {"taken": 32, "answered": 31, "lost": 1, "mismatched": 0, "exit_status": 0}
+    result = {
+        "settings": {"requests": 600, "concurrency": 32, "turns": 2},
+        "cpu": {"name": "a processor", "usable_cores": 2},
+        "batch_sizes": [{"max_batch_size": 8, "alone": counts, "many": counts, "mean_batch_requests": 7.5}],
+        "saturation": {**counts, "seconds": 600.0, "memory": memory},
+        "faults": faults,
+    }
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps(result))
+    text = render_serving.render_guide(EMPTY, path)
+    assert "| 8 | 505 ms | 990 ms | 0.7 | 505 ms | 990 ms | 7.5 |" in text
+    assert "4 lost, 0 mismatched" in text
+    assert "| model | 401 MiB | 402 MiB | +0.03 MiB |" in text
+    assert "600 s, 32 clients: 102 requests sent, 100 answered, 2 lost, 0 mismatched, 3 put off" in text
+    assert "10 malformed bodies of 2 kinds: 1 got another answer" in text
+    assert "64 slow clients, each a byte now and then: answered 64 with 408." in text
+    assert "the longest time without an answer was 7.2 s" in text
+    assert "32 requests under way: 31 answered, 1 refused or lost, 0 mismatched, exit status 0." in text
+
+
+def test_the_committed_guide_is_rendered_from_the_committed_result():
+    guide = render_serving.GUIDE.read_text(encoding="utf-8")
+    assert render_serving.render_guide(guide) == guide
+    assert set(re.findall(r"^<!-- (\w+) -->$", guide, re.MULTILINE)) == {"batch_sizes", "saturation", "faults"}
