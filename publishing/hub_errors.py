@@ -81,6 +81,8 @@ def explain(error: BaseException, repository: str) -> str:
     if isinstance(error, OfflineModeIsEnabled):
         return "HF_HUB_OFFLINE is set, so nothing can be published; unset it."
     message = f"{repository}: {error}"
+    if "xet-write-token" in message:
+        message += "; if what HF_ENDPOINT names does not speak Xet, set HF_HUB_DISABLE_XET=1."
     for cause in _causes(error):
         if isinstance(cause, HfHubHTTPError):
             message = _explain_answer(cause, repository)

@@ -47,7 +47,7 @@ def check_plan(plan: RepositoryPlan, secrets: Sequence[str] = ()) -> None:
         for file in plan.files:
             for chunk in _chunks(file.source):
                 bar.update(max(0, len(chunk) - _OVERLAP_BYTES))
-                if found := _find_secret(chunk, known):
+                if found := find_secret(chunk, known):
                     raise ValueError(f"{file.path_in_repo}: holds {found}, it seems; take it out, and revoke it.")
 
 
@@ -94,7 +94,13 @@ def _chunks(source: Path | bytes) -> Iterator[bytes]:
             end = piece[-_OVERLAP_BYTES:]
 
 
-def _find_secret(content: bytes, known: Sequence[bytes]) -> str | None:
+def find_secret(content: bytes, known: Sequence[bytes] = ()) -> str | None:
+    """Return what kind of secret a content holds, if any.
+
+    Args:
+        content (`bytes`): Anything that would be published.
+        known (`Sequence[bytes]`): Secrets, for instance the token in use.
+    """
     if any(secret in content for secret in known):
         return "the token in use"
     for name, beginning, pattern in _SECRETS:

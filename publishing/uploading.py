@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .hub_errors import PublishError, explain, redact, redacted_logs
 from .plan import RepositoryPlan
-from .refusals import check_plan
+from .refusals import check_plan, find_secret
 
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ class PushOptions:
             raise ValueError("a pull request changes files only; leave out private, gated and tag, or create_pr.")
         if not self.message.strip():
             raise ValueError("the commit has no message; give it one.")
+        if found := find_secret(self.message.encode()):
+            raise ValueError(f"the commit's message holds {found}, it seems; take it out, and revoke it.")
 
 
 @dataclass(frozen=True)

@@ -303,7 +303,7 @@ import sys
 from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
 from sdiareward.publishing.uploading import PublishError, publish
 try:
-    publish(RepositoryPlan("model", [PlannedFile("README.md", b"# A card")]), "ORG/away")
+    publish(RepositoryPlan("model", [PlannedFile("a.safetensors", b"# A card")]), "ORG/away")
 except PublishError as error:
     sys.exit(f"PublishError: {error}")
 """
@@ -323,3 +323,38 @@ def test_without_a_connection_the_reason_is_given_in_one_line(user, settings, sa
 def test_the_debug_log_of_the_library_shows_no_token(user):
     done = user.python(PUSH_ONE_FILE, token=WRITER, HF_DEBUG="1")
     assert "authorization: ***" in done.err and WRITER not in done.err
+
+
+def test_an_endpoint_without_xet_is_an_error_that_says_how_to_do_without(user):
+    pytest.importorskip("hf_xet", reason="hf_xet is not installed: large files go by LFS")
+    refused = user.python(PUSH_ONE_FILE, token=WRITER, HF_HUB_DISABLE_XET="0")
+    assert refused.code == 1 and "set HF_HUB_DISABLE_XET=1" in refused.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "token", "said"),
+    [
+        (["--yes"], None, "no token of the Hub was found"),
+        (["--yes"], "hf_unknown", "the Hub does not know the token (401); log in"),
+        (["--yes"], READER, "refused (403: You don't have the rights to create a space"),
+        (["--yes", "--create-pr", "--tag", "v1"], WRITER, "a pull request changes files only"),
+        (["--message", f"with {WRITER}"], None, "the commit's message holds an access token of the Hub"),
+        (["--message", " "], None, "the commit has no message"),
+    ],
+)
+def test_the_command_fails_in_one_line(hub, user, arguments, token, said):
+    hub.requests.clear()
+    refused = user.push("metric", "ORG/esdr_accuracy", *arguments, token=token)
+    assert refused.code == 2 and refused.err.count("\n") == 1 and refused.err.startswith("sdiareward: error: ")
+    assert said in refused.err
+    assert not hub.sent("POST", "/commit/")
+
+
+def test_the_command_says_commit_and_page_and_what_is_new(hub, user):
+    first = user.push("metric", "ORG/esdr_accuracy", "--yes", "--message", "The metric", "--tag", "v1")
+    repository = hub.store.repositories["space", "ORG/esdr_accuracy"]
+    commit = repository.tags["v1"]
+    assert first.out.splitlines()[-2:] == [f"commit {commit}", f"{hub.url}/spaces/ORG/esdr_accuracy"]
+    assert repository.messages[commit] == "The metric"
+    again = user.push("metric", "ORG/esdr_accuracy", "--yes")
+    assert f"nothing new: commit {commit}" in again.out
