@@ -22,6 +22,7 @@ _CONTENTS = {
     "modality": "a recording against the same words synthesised",
     "colloquialness": "spoken against written style, one voice",
     "esdr_bench": "the test split, for measuring only",
+    "listen": "a few pairs, each side as one recording that this page can play",
     "metadata": "every pair, without audio",
 }
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from huggingface_hub import EvalResult
 
 RESULTS_FILE = ".eval_results/esdr_bench.yaml"
-_TASK = {"task_type": "audio-classification", "task_name": "Preference between two spoken dialogues"}
+_TASK, _TASK_NAME = "audio-classification", "Preference between two spoken dialogues"
 _BENCHMARK, _CONFIG, _METRIC = "ESDR-Bench", "esdr_bench", "esdr_accuracy"
 _DIGITS = 6
 
@@ -33,7 +33,8 @@ def model_index(results: Mapping[str, Any], dataset_id: str | None = None) -> li
 
     return [
         EvalResult(
-            **_TASK,
+            task_type=_TASK,
+            task_name=_TASK_NAME,
             dataset_type=dataset_id or _BENCHMARK,
             dataset_name=_BENCHMARK,
             dataset_config=_CONFIG,

@@ -16,6 +16,7 @@ from sdiareward.dataset_builder.schema import features
 from sdiareward.dataset_builder.shards import COUNTED
 from sdiareward.pairs import SIDES
 from sdiareward.publishing.licences import find_licence
+from sdiareward.publishing.listening_table import listening_features, write_listening
 from sdiareward.publishing.metadata_table import read_release, write_metadata
 from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
 from sdiareward.publishing.public_shards import Shard, list_shards, publish_shard, read_labels
@@ -73,11 +74,16 @@ def plan_dataset(
     labels, public = _publish_shards(list_shards(folder), work / "data")
     pairs = Table("data", public, features())
     table, scrubbed = _metadata(folder, metadata, work / "metadata")
+    to_hear, num_unreadable = write_listening(public, work / "listen")
+    listen = Table("listen", to_hear, listening_features())
     facts = _facts(folder, labels) | {"scrubbed": scrubbed, "has_fingerprints": metadata is not None}
-    configs = _configs(pairs, table)
+    configs = _configs(pairs, listen, table)
     card = render_dataset_repository_card(facts, configs, repo_id or _EXAMPLE_REPOSITORY)
-    files = [PlannedFile("README.md", card.encode()), *pairs.files, *table.files, *_notices(labels)]
-    return RepositoryPlan("dataset", files, notes=_notes(labels, metadata, scrubbed))
+    files = [PlannedFile("README.md", card.encode()), *pairs.files, *listen.files, *table.files, *_notices(labels)]
+    notes = _notes(labels, metadata, scrubbed)
+    if num_unreadable:
+        notes.append(f"{num_unreadable} of the pairs to listen to cannot be decoded: are these recordings whole?")
+    return RepositoryPlan("dataset", files, notes=notes)
 
 
 def _publish_shards(shards: Sequence[Shard], output: Path) -> tuple[list[dict[str, Any]], list[Shard]]:
@@ -156,14 +162,15 @@ def _cell(value: Any) -> str:
     return " ".join(str(value).split()).replace("|", "/")
 
 
-def _configs(pairs: Table, metadata: Table) -> list[dict[str, Any]]:
-    """Return name, files by split and `DatasetInfo` of each configuration."""
+def _configs(pairs: Table, *tables: Table) -> list[dict[str, Any]]:
+    """Return name, files by split and `DatasetInfo` of each configuration; every other table is one."""
     configs = []
     for config in list_configs([vars(shard) for shard in pairs.shards]):
         configs.append({**config, "info": _describe(config, pairs)})
-    everything, *_ = list_configs([vars(shard) for shard in metadata.shards], "metadata")
-    config = {**everything, "config_name": "metadata"}
-    return [*configs, {**config, "info": _describe(config, metadata)}]
+    for table in tables:
+        for config in list_configs([vars(shard) for shard in table.shards], table.folder)[:1]:
+            configs.append({**config, "config_name": table.folder, "info": _describe(config, table)})
+    return configs
 
 
 def _describe(config: Mapping[str, Any], table: Table) -> datasets.DatasetInfo:

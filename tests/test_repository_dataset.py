@@ -1,3 +1,4 @@
+import io
 import json
 import random
 from pathlib import Path
@@ -5,7 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import soundfile
 import yaml
+from datasets.info import DatasetInfosDict
+from huggingface_hub import DatasetCard
 
 from sdiareward.dataset_builder.release import release_features
 from sdiareward.dataset_builder.schema import features
@@ -13,6 +17,7 @@ from sdiareward.dataset_builder.shards import ShardWriter
 from sdiareward.dataset_builder.sources import SOURCES
 from sdiareward.publishing.dataset_repository import plan_dataset
 from sdiareward.publishing.licences import CORPORA, LICENCES, find_licence, why_withheld
+from sdiareward.publishing.listening_table import listening_features
 
 
 ROOT = Path(__file__).parents[1]
@@ -79,7 +84,7 @@ def rows_of(plan, folder):
 
 def says(plan, secret):
     """Tell whether any file of a plan holds `secret`, in its bytes or in its rows."""
-    rows = [rows_of(plan, folder) for folder in ("data", "metadata")]
+    rows = [rows_of(plan, folder) for folder in ("data", "listen", "metadata")]
     return any(secret in content_of(file) for file in plan.files) or holds(rows, secret)
 
 
@@ -315,9 +320,6 @@ def test_a_release_that_holds_audio_is_refused(make_data):
 
 
 def test_the_card_describes_every_configuration_as_datasets_reads_it(make_data):
-    from datasets.info import DatasetInfosDict
-    from huggingface_hub import DatasetCard
-
     rows = [("train", make_row(f"t{n}")) for n in range(3)] + [("test", make_row("e", criterion="colloquialness"))]
     plan = plan_dataset(make_data(*rows))
     data = DatasetCard(content_of(plan.files[0]).decode()).data
@@ -395,6 +397,35 @@ def test_what_the_plan_says_loads_whole_and_streamed(make_data, tmp_path):
         assert [row["pair_id"] for row in streamed["test"].select_columns(["pair_id"])] == ["e"]
     turn = load_dataset(folder, cache_dir=cache)["train"].features["chosen"]
     assert isinstance(turn, List) and isinstance(turn.feature["audio"], Audio)
+
+
+def test_the_page_of_the_hub_can_play_the_first_pairs_of_each_subset(make_data, make_tone, tmp_path):
+    from sdiareward.dataset_builder.channel import encode
+
+    def spoken(pair_id, **changes):
+        row = make_row(pair_id, **changes)
+        for side in ("chosen", "rejected"):
+            for turn, duration_s in zip(row[side], (0.5, 0.25), strict=True):
+                clip = encode(make_tone(duration_s), 16_000, "FLAC", "PCM_16", None)
+                turn["audio"] = {"bytes": clip, "path": None}
+        return row
+
+    (tmp_path / "secret.flac").write_bytes(encode(make_tone(2.0), 16_000, "FLAC", "PCM_16", None))
+    elsewhere = spoken("elsewhere", criterion="colloquialness")
+    elsewhere["chosen"][0]["audio"] = {"bytes": None, "path": str(tmp_path / "secret.flac")}
+    rows = [("test", spoken(f"m{number:02}")) for number in range(12)]
+    rows += [("test", spoken("c", criterion="colloquialness")), ("test", elsewhere), ("train", spoken("t"))]
+    rows.append(("test", spoken("forbidden", license=None)))
+    plan = plan_dataset(make_data(*rows))
+    heard = rows_of(plan, "listen")
+    assert set(heard) == {*(f"m{number:02}" for number in range(10)), "c"}
+    # Two turns and half a second between them.
+    assert soundfile.info(io.BytesIO(heard["c"]["chosen_audio"]["bytes"])).frames == 16_000 * 1.25
+    assert heard["c"]["rejected_text"] == "user: c rejected user\nassistant: c rejected assistant"
+    infos = DatasetInfosDict.from_dataset_card_data(DatasetCard(content_of(plan.files[0]).decode()).data)
+    assert infos["listen"].features == listening_features()
+    assert infos["listen"].splits["test"].num_examples == 11
+    assert "1 of the pairs to listen to cannot be decoded: are these recordings whole?" in plan.notes
 
 
 def test_planning_twice_gives_the_same_files(make_data):

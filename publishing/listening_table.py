@@ -1,0 +1,109 @@
+"""A few pairs to listen to: each side as one recording, in a column of its own.
+
+The Hub's page plays a column of audio; a recording inside of a list of turns it only links to. The columns `chosen`
+and `rejected` of a data set stay lists, for the package reads them; this small table is for people.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.pairs import SIDES
+from sdiareward.publishing.public_shards import Shard, list_shards, open_shard
+
+
+if TYPE_CHECKING:
+    import datasets
+
+_SPLIT = "test"
+_PAIRS_A_SUBSET = 10
+_PAUSE_S = 0.5
+_LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "language", "license")
+
+
+def listening_features() -> datasets.Features:
+    """Return the columns: labels, and of each side its words and one recording (mono, 16 kHz)."""
+    import datasets
+
+    text = datasets.Value("string")
+    audio = {f"{side}_audio": datasets.Audio(sampling_rate=SAMPLING_RATE) for side in SIDES}
+    return datasets.Features({**dict.fromkeys(_LABELS, text), **audio, **{f"{side}_text": text for side in SIDES}})
+
+
+def write_listening(shards: Iterable[Shard], output: Path) -> tuple[list[Shard], int]:
+    """Write the table from the first pairs of each subset of the test split.
+
+    Args:
+        shards (`Iterable[Shard]`): Shards of pairs that may all be published.
+        output (`Path`): Folder to write.
+
+    Returns:
+        `tuple[list[Shard], int]`: The table's shards, none if nothing is in the test split; and the number of pairs
+        that were left out because a recording of theirs cannot be decoded.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows: dict[str, list[dict[str, Any]]] = {}
+    num_unreadable = 0
+    for row in _first_pairs(shard for shard in shards if shard.split == _SPLIT):
+        try:
+            rows.setdefault(row["criterion"], []).append(_join(row))
+        except AudioError:
+            num_unreadable += 1
+    written = []
+    for criterion, of_criterion in rows.items():
+        if of_criterion:
+            path = output / "data" / criterion / f"{_SPLIT}-00000-of-00001.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            table = pa.Table.from_pylist(of_criterion, schema=listening_features().arrow_schema)
+            unfinished = path.with_name(f".{path.name}.tmp")
+            pq.write_table(table, unfinished, row_group_size=_PAIRS_A_SUBSET)
+            os.replace(unfinished, path)
+            written.append(path)
+    # What an earlier plan wrote there may be of other data.
+    return [shard for shard in list_shards(output) if shard.path in written] if written else [], num_unreadable
+
+
+def _first_pairs(shards: Iterable[Shard]) -> Iterator[dict[str, Any]]:
+    """Yield the first pairs of each subset; a shard is read no further than it takes."""
+    taken: Counter[str] = Counter()
+    for shard in shards:
+        with open_shard(shard.path) as file:
+            for batch in file.iter_batches(batch_size=_PAIRS_A_SUBSET):
+                subsets = batch.column("subset").to_pylist()
+                for index, subset in enumerate(subsets):
+                    if taken[subset] < _PAIRS_A_SUBSET:
+                        taken[subset] += 1
+                        yield batch.slice(index, 1).to_pylist()[0]
+
+
+def _join(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a pair: the turns of each side one after the other, with a pause between them."""
+    joined = {name: row[name] for name in _LABELS}
+    for side in SIDES:
+        joined[f"{side}_audio"] = {"bytes": _concatenate(row[side], row["pair_id"]), "path": f"{side}.flac"}
+        joined[f"{side}_text"] = "\n".join(f"{turn['role']}: {turn['text']}" for turn in row[side])
+    return joined
+
+
+def _concatenate(turns: Sequence[Mapping[str, Any]], pair_id: str) -> bytes:
+    import numpy as np
+
+    from sdiareward.dataset_builder.channel import encode
+
+    pause = np.zeros(round(_PAUSE_S * SAMPLING_RATE), dtype=np.float32)
+    clips: list[Any] = []
+    for turn in turns:
+        # The bytes alone: a path that a row names may be any file of this machine.
+        content = (turn["audio"] or {}).get("bytes")
+        if not content:
+            raise AudioError(f"pair {pair_id}: a turn has no audio.")
+        clips += [read_audio(content, name=f"pair {pair_id}"), pause]
+    # FLAC: the same bytes each time, which OGG's serial numbers are not.
+    return encode(np.concatenate(clips[:-1]), SAMPLING_RATE, "FLAC", "PCM_16", None)
