@@ -14,6 +14,16 @@ if TYPE_CHECKING:
     from ..serving.settings import ServiceSettings
 
 _MIB = 2**20
+# Options that are a limit of the same name.
+_LIMITS = (
+    "max_in_flight",
+    "max_queued",
+    "max_dialogues",
+    "max_turns",
+    "max_turn_s",
+    "body_timeout_s",
+    "request_timeout_s",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -95,13 +105,12 @@ def _settings(args: argparse.Namespace) -> ServiceSettings:
     from ..serving.settings import Limits, Replicas, ServiceSettings, read_api_key
 
     prompts = read_prompts(args.prompt_file) if args.prompt_file else None
-    names = ("max_in_flight", "max_queued", "max_dialogues", "max_turns", "max_turn_s")
-    names += ("body_timeout_s", "request_timeout_s")
+    limits = {name: getattr(args, name) for name in _LIMITS}
     return ServiceSettings(
         model=ModelChoice(args.model, prompts, args.dtype, args.device, batch_tokens=args.batch_tokens),
         host=args.host,
         port=args.port,
-        limits=Limits(max_body_bytes=round(args.max_body_mib * _MIB), **{name: getattr(args, name) for name in names}),
+        limits=Limits(max_body_bytes=round(args.max_body_mib * _MIB), **limits),
         replicas=Replicas(
             minimum=args.num_replicas,
             maximum=args.max_replicas,

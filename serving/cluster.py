@@ -93,12 +93,11 @@ class ModelCluster:
 
     def _count_replicas(self) -> int:
         from ray import serve
+        from ray.serve.schema import ReplicaState
 
         application = serve.status().applications.get(self._name)
-        counts = [
-            deployment.replica_states for deployment in (application.deployments if application else {}).values()
-        ]
-        return sum(states.get("RUNNING", 0) for states in counts)
+        deployments = application.deployments.values() if application else ()
+        return sum(deployment.replica_states.get(ReplicaState.RUNNING, 0) for deployment in deployments)
 
 
 @contextmanager
@@ -149,7 +148,7 @@ def _deploy(settings: ServiceSettings, name: str) -> Any:
     """Start the copies and wait until they have loaded the model; return the handle."""
     from ray import serve
 
-    from .replica import Replica
+    from .replica import deployment
 
     replicas = settings.replicas
     num_gpus = _gpus_of_each(settings)
@@ -175,10 +174,9 @@ def _deploy(settings: ServiceSettings, name: str) -> Any:
     threads = replicas.num_threads
     if threads is None and not num_gpus:
         threads = max((os.cpu_count() or 1) // (replicas.maximum or replicas.minimum), 1)
-    deployment = Replica.options(**options)
     try:
         return serve.run(
-            deployment.bind(_from_anywhere(settings), None if num_gpus else "cpu", threads),
+            deployment.options(**options).bind(_from_anywhere(settings), None if num_gpus else "cpu", threads),
             name=name,
             route_prefix=None,
             logging_config=_QUIET,

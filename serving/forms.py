@@ -16,9 +16,9 @@ class Form(BaseModel):
 class Audio(Form):
     """A recording (WAV, FLAC, OGG or MP3), given in exactly one way."""
 
-    base64: str | None = Field(None, description="The encoded file, in base64.")
-    file: str | None = Field(None, description="Name of the part of a multipart request that holds the file.")
-    url: str | None = Field(None, description="Where the server fetches it, if it was started to allow the address.")
+    base64: str | None = Field(default=None, description="The encoded file, in base64.")
+    file: str | None = Field(default=None, description="Name of the part of a multipart request that holds the file.")
+    url: str | None = Field(default=None, description="Where the server fetches it, if it allows the address.")
 
     @model_validator(mode="after")
     def _require_one(self) -> Audio:
@@ -46,7 +46,7 @@ class Turn(Form):
     """A speaker's contribution: either `text` and `audio`, or `content` for any order of several."""
 
     role: Literal["user", "assistant", "system"]
-    text: str | None = Field(None, description="What is said.")
+    text: str | None = Field(default=None, description="What is said.")
     audio: Audio | None = None
     content: list[Item] | None = None
 
@@ -75,10 +75,10 @@ class Dialogue(Form):
 class Options(Form):
     """What is judged, and how."""
 
-    criterion: str = Field("joint", description="One of the criteria that `/health` lists.")
-    calibrated: bool = Field(False, description="Give calibrated values beside the rewards.")
-    subset: str | None = Field(None, description="With `calibrated`: log-odds by this subset instead of quantiles.")
-    require_audio: bool = Field(True, description="Refuse a turn that cannot be heard.")
+    criterion: str = Field(default="joint", description="One of the criteria that `/health` lists.")
+    calibrated: bool = Field(default=False, description="Give calibrated values beside the rewards.")
+    subset: str | None = Field(default=None, description="With `calibrated`: log-odds by this subset, not quantiles.")
+    require_audio: bool = Field(default=True, description="Refuse a turn that cannot be heard.")
 
     @model_validator(mode="after")
     def _require_calibrated(self) -> Options:
@@ -91,7 +91,7 @@ class ScoreRequest(Options):
     """Dialogues to score."""
 
     dialogues: list[Dialogue] = Field(min_length=1)
-    skip_bad: bool = Field(False, description="Answer the good dialogues even if others cannot be judged.")
+    skip_bad: bool = Field(default=False, description="Answer the good dialogues even if others cannot be judged.")
 
 
 class CompareRequest(Options):
@@ -107,8 +107,8 @@ class Problem(BaseModel):
     loc: list[str | int] = Field(description="Where in the request.")
     msg: str
     type: str
-    dialogue: int | None = Field(None, description="Number of the dialogue, from 1.")
-    turn: int | None = Field(None, description="Number of the turn, from 1; a system turn is not counted.")
+    dialogue: int | None = Field(default=None, description="Number of the dialogue, from 1.")
+    turn: int | None = Field(default=None, description="Number of the turn, from 1; a system turn is not counted.")
 
 
 class Problems(BaseModel):
@@ -121,7 +121,7 @@ class Result(BaseModel):
     """What became of a dialogue."""
 
     reward: float | None = Field(description="Higher is better.")
-    calibrated: float | None = Field(None, description="Share of a reference set's rewards below, or log-odds.")
+    calibrated: float | None = Field(default=None, description="Share of reference rewards below, or log-odds.")
     error: Problem | None = None
 
 

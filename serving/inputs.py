@@ -109,7 +109,7 @@ def read_dialogue_form(
 
 
 def _read_turn(turn: Turn, recordings: Recordings, limits: Limits, require_audio: bool) -> list[dict[str, Any]]:
-    content = []
+    content: list[dict[str, Any]] = []
     for item in turn.items():
         if item.audio is None:
             content.append({"type": "text", "text": item.text})

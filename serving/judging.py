@@ -137,9 +137,9 @@ class Judge:
         if options.calibrated and self._calibration is None:
             raise _wrong("calibrated", facts.no_calibration)
         if options.subset is not None and self._calibration is not None:
-            known = sorted(self._calibration.parameters["subsets"])
-            if options.subset not in known:
-                found = f"subset is {options.subset[:80]!r}; the calibration knows {', '.join(known)}."
+            subsets = sorted(self._calibration.parameters["subsets"])
+            if options.subset not in subsets:
+                found = f"subset is {options.subset[:80]!r}; the calibration knows {', '.join(subsets)}."
                 raise _wrong("subset", found)
 
 

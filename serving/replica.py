@@ -75,7 +75,6 @@ class ScoringFailedError(RuntimeError):
     """Raised for a request on which the model itself failed; the reason is in the copy's log."""
 
 
-@serve.deployment
 class Replica:
     """Hold a model and score requests.
 
@@ -98,8 +97,9 @@ class Replica:
 
     def reconfigure(self, batching: dict[str, Any]) -> None:
         """Take over how batches are formed; Ray Serve calls this before the first request."""
-        self._score_batch.set_max_batch_size(batching["max_batch_size"])
-        self._score_batch.set_batch_wait_timeout_s(batching["batch_wait_s"])
+        batched: Any = self._score_batch
+        batched.set_max_batch_size(batching["max_batch_size"])
+        batched.set_batch_wait_timeout_s(batching["batch_wait_s"])
 
     def check_health(self) -> None:
         """Raise if the accelerator has failed; Ray Serve then replaces this copy."""
@@ -170,3 +170,6 @@ class Replica:
 
 def _outcome(reward: float) -> Outcome:
     return reward if math.isfinite(reward) else f"the model's reward is {reward}."
+
+
+deployment: Any = serve.deployment(Replica)

@@ -16,6 +16,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Sequence
+from typing import Any
 from urllib.parse import unquote
 
 import aiohttp
@@ -87,7 +88,11 @@ class UrlFetcher:
             return {}
         connector = aiohttp.TCPConnector(resolver=_PublicResolver(), limit=8)
         # Neither a proxy nor credentials of this machine, no cookies from one client to the next.
-        options = {"trust_env": False, "cookie_jar": aiohttp.DummyCookieJar(), "auto_decompress": False}
+        options: dict[str, Any] = {
+            "trust_env": False,
+            "cookie_jar": aiohttp.DummyCookieJar(),
+            "auto_decompress": False,
+        }
         async with aiohttp.ClientSession(connector=connector, **options) as session:
             found = await asyncio.gather(*(self._fetch_or_reason(session, address) for address in wanted))
         return dict(zip(wanted, found, strict=True))
