@@ -181,7 +181,7 @@ def test_the_command_scores_the_examples_in_the_wheel_with_the_checkpoint_in_the
         ("sdiareward-eval --model m --dataset d --output_dir o", "eval"),
         ("sdiareward calibrate MODEL evaluation --output calibrated", "eval"),
         ("sdiareward score --dataset dialogues.json --output scores --engine ray", "ray"),
-        ("sdiareward serve", "serve"),
+        ("sdiareward serve --model MODEL", "serve"),
         ("sdiareward demo", "demo"),
         ("python -m sdiareward.dataset_builder stats pairs/sdiareward --output-dir stats", "build"),
         ("python -m sdiareward.judges.wavreward.train_grpo --config recipe.yaml", "judges"),
