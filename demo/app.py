@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -172,11 +173,13 @@ def _add_panel(name: str) -> _Panel:
     """Add the components of one dialogue and what they do."""
     import gradio as gr
 
+    from .turn_upload import TurnUpload
+
     with gr.Column(min_width=320):
         gr.Markdown(f"## Dialogue {name}" + ("" if name == NAMES[0] else " (optional)"))
         turns = gr.State((), time_to_live=_KEPT_S)
         view = gr.HTML(render_panel(name, ()), js_on_load=None)
-        upload = gr.UploadButton(
+        upload = TurnUpload(
             f"Upload turns to {name}", file_count="multiple", file_types=list(AUDIO_SUFFIXES), size="md"
         )
         with gr.Row():
@@ -208,6 +211,10 @@ def _take_files(name: str, turns: Sequence[Turn], files: str | list[str] | None)
         turns = add_turns(turns, read_files(paths))
     except TurnError as error:
         message = str(error)
+    for folder in {path.parent for path in paths}:
+        # Gradio makes one for each upload; another of the same content may be on its way into it.
+        with suppress(OSError):
+            folder.rmdir()
     return turns, render_panel(name, turns, message), None
 
 

@@ -87,7 +87,7 @@ def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[st
     try:
         calibration = Calibration.of(config)
     except ValueError as error:
-        reason = "it has none" if config.calibration is None else str(error)
+        reason = "the checkpoint has no calibration" if config.calibration is None else str(error).rstrip(".")
         return {"uncalibrated": reason}
     shares = calibration.by_quantile(rewards, [criterion] * len(rewards)).tolist()
     if len(rewards) == 1:

@@ -202,14 +202,14 @@ def test_a_calibrated_checkpoint_gives_a_probability_for_each_subset_it_knows(ma
     assert fields["shares"][0] > fields["shares"][1]
     page = render_judgement(Judgement("modality", [1.25, 0.25], [[1.25], [0.25]], **fields))
     assert f"{100 * fields['probabilities']['wild']:.0f}%" in page
-    assert "no calibration" not in page
+    assert "No calibrated probability" not in page
 
 
 def test_a_checkpoint_without_calibration_says_so(found):
     assert found.probabilities == {}
-    assert found.uncalibrated == "it has none"
+    assert found.uncalibrated == "the checkpoint has no calibration"
     page = render_judgement(found)
-    assert "not turned into a calibrated probability" in page
+    assert "No calibrated probability can be given: the checkpoint has no calibration." in page
     assert f"{100 / (1 + np.exp(-found.margin)):.0f}% for A, which nobody has checked" in page
 
 
