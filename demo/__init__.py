@@ -3,5 +3,5 @@
 - `turns` takes what is uploaded or recorded and makes dialogues of it, every limit checked.
 - `judging` scores dialogues, their beginnings and the shortcut checks (`shortcut_checks`) in one batch.
 - `rendering` writes the results as HTML in which everything that came from outside is escaped; `growth_plot` draws.
-- `app` is the page itself, with Gradio, and `turn_upload` the one component of ours.
+- `app` is the page itself, with Gradio; the only module that imports it.
 """

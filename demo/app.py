@@ -88,6 +88,11 @@ def build(scorer: Scorer | None = None) -> gradio.Blocks:
     import gradio as gr
 
     scorer = scorer or load_scorer()
+
+    @on_gpu
+    def judge_dialogues(dialogues: Sequence[Any], criterion: str, with_checks: bool) -> Judgement:
+        return judge(scorer, dialogues, criterion, with_checks)
+
     kept = (_SWEEP_EVERY_S, _KEPT_S)
     with gr.Blocks(analytics_enabled=False, title="Spoken dialogue reward", delete_cache=kept) as page:
         gr.Markdown(_introduction(scorer))
@@ -101,7 +106,7 @@ def build(scorer: Scorer | None = None) -> gradio.Blocks:
         result = gr.HTML(js_on_load=None)
         given = [component for panel in panels for component in (panel.turns, panel.words)]
         button.click(
-            partial(_judge, on_gpu(partial(judge, scorer))),
+            partial(_judge, judge_dialogues),
             [*given, criterion, with_checks],
             result,
             concurrency_limit=1,
@@ -173,15 +178,16 @@ def _add_panel(name: str) -> _Panel:
     """Add the components of one dialogue and what they do."""
     import gradio as gr
 
-    from .turn_upload import TurnUpload
-
     with gr.Column(min_width=320):
         gr.Markdown(f"## Dialogue {name}" + ("" if name == NAMES[0] else " (optional)"))
         turns = gr.State((), time_to_live=_KEPT_S)
         view = gr.HTML(render_panel(name, ()), js_on_load=None)
-        upload = TurnUpload(
+        upload = gr.UploadButton(
             f"Upload turns to {name}", file_count="multiple", file_types=list(AUDIO_SUFFIXES), size="md"
         )
+        # Gradio's own (6.31) leaves an empty file behind for each upload, and refuses another suffix in a message that
+        # passes; the line beside the turns says it better.
+        upload.preprocess = _paths_of  # type: ignore[method-assign]
         with gr.Row():
             paths = sorted(EXAMPLES.glob("*.json"))
             examples = [(gr.Button(f"{path.stem.capitalize()} example to {name}", size="md"), path) for path in paths]
@@ -201,6 +207,11 @@ def _add_panel(name: str) -> _Panel:
     remove.click(partial(_remove, name), turns, [turns, view], **quiet)
     clear.click(lambda: ((), "", render_panel(name, ())), None, [turns, words, view], **quiet)
     return panel
+
+
+def _paths_of(uploaded: Any) -> list[str]:
+    """Return where Gradio put what was uploaded; it has made sure that nothing else is named."""
+    return [file.path for file in uploaded or ()]
 
 
 def _take_files(name: str, turns: Sequence[Turn], files: str | list[str] | None) -> tuple[Any, str, None]:
