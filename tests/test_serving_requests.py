@@ -5,6 +5,7 @@ import base64
 import contextlib
 import io
 import json
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -15,6 +16,7 @@ import soundfile
 
 pytest.importorskip("fastapi", reason="no serving: pip install 'sdiareward[serve]'")
 
+from sdiareward.cli import main
 from sdiareward.serving.bodies import BadRequestError, Body
 from sdiareward.serving.forms import Dialogue, ScoreRequest
 from sdiareward.serving.inputs import Recordings, TurnError, read_dialogue_form
@@ -339,3 +341,27 @@ def test_a_name_that_stands_for_this_machine_is_not_reached(files):
 
 def test_a_server_that_is_not_there_is_a_reason():
     assert fetch("http://127.0.0.1:9/a", "http://127.0.0.1:9/") == "its address cannot be fetched (no answer)."
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--max-in-flight", "0"], "max_in_flight is 0; give a positive number."),
+        (["--num-replicas", "2", "--max-replicas", "1"], "at most 1 replicas but at least 2 are asked for"),
+        (["--allow-url-prefix", "audio.example.org"], "'audio.example.org' is no prefix of addresses"),
+        (["--api-key-file", "/nowhere/at/all"], "No such file or directory: '/nowhere/at/all'"),
+        (["--host", "192.0.2.1"], "cannot listen at 192.0.2.1, port 8000"),
+    ],
+)
+def test_a_command_that_cannot_serve_ends_before_anything_is_started(options, reason, capsys):
+    assert main(["serve", "--model", "checkpoints/nano", *options]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("sdiareward: error: ") and reason in said
+    assert said.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_named(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["serve", "--model", "checkpoints/nano", "--port", port]) == 2
+    assert f"port {port} (Address already in use)" in capsys.readouterr().err
