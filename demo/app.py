@@ -131,7 +131,7 @@ def launch(page: gradio.Blocks, **options: Any) -> Any:
     import gradio as gr
 
     theme = gr.themes.Base(font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"])
-    settings = {
+    settings: dict[str, Any] = {
         "theme": theme,
         "css_paths": _FOLDER / "page.css",
         "max_file_size": MAX_FILE_BYTES,
@@ -187,7 +187,7 @@ def _add_panel(name: str) -> _Panel:
         )
         # Gradio's own (6.31) leaves an empty file behind for each upload, and refuses another suffix in a message that
         # passes; the line beside the turns says it better.
-        upload.preprocess = _paths_of  # type: ignore[method-assign]
+        upload.preprocess = _paths_of  # type: ignore[assignment]
         with gr.Row():
             paths = sorted(EXAMPLES.glob("*.json"))
             examples = [(gr.Button(f"{path.stem.capitalize()} example to {name}", size="md"), path) for path in paths]
@@ -199,7 +199,7 @@ def _add_panel(name: str) -> _Panel:
             remove = gr.Button(f"Remove last turn of {name}", size="md")
             clear = gr.Button(f"Clear {name}", size="md")
     panel = _Panel(name, turns, words, view)
-    quiet = {"api_visibility": "private", "show_progress": "minimal"}
+    quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "minimal"}
     upload.upload(partial(_take_files, name), [turns, upload], [turns, view, upload], **quiet)
     microphone.stop_recording(partial(_take_files, name), [turns, microphone], [turns, view, microphone], **quiet)
     for button, path in examples:
