@@ -26,12 +26,12 @@ from typing import Any
 
 from benchmarks.racing import Contestant, describe_cpu, race, speedup
 from benchmarks.scoring_workload import duration_s, write_dialogues
+from sdiareward.bundled import NANO
 from sdiareward.provenance import write_run
 from sdiareward.scoring import Scorer
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "best_of_n.json"
-CHECKPOINT = Path(__file__).resolve().parent.parent / "checkpoints" / "nano"
 NUM_CANDIDATES = 8
 CONTEXT_TURNS = (3, 5, 7)
 _GOAL = 3.0
@@ -77,7 +77,7 @@ def contestants(base: Scorer) -> dict[str, Contestant]:
 
 def measure(num_contexts: int, rounds: int, seed: int) -> dict[str, Any]:
     """Race both over contexts of each length and return what was measured."""
-    base = Scorer.from_pretrained(CHECKPOINT, device="cpu")
+    base = Scorer.from_pretrained(NANO, device="cpu")
     num_dialogues = NUM_CANDIDATES * len(CONTEXT_TURNS) * num_contexts + _SPARE_DIALOGUES
     by_turns: dict[str, Any] = {}
     totals = {name: [0.0] * rounds for name in contestants(base)}

@@ -31,6 +31,7 @@ import yaml
 from transformers import TrainerCallback
 from trl import RewardConfig
 
+from sdiareward.bundled import NANO
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.feature_cache import FeatureCache
 from sdiareward.feature_shards import FeatureShards
@@ -49,7 +50,6 @@ from sdiareward.trainer import SDiaRewardTrainer
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "head_training.json"
-_NANO = ROOT / "checkpoints" / "nano"
 _NUM_PAPER_PAIRS = 11_630
 _PAPER_HIDDEN_SIZE = 3584
 _EPOCHS_FROM_CACHE = 20
@@ -71,7 +71,7 @@ def main() -> int:
         # First, while nothing else has filled the memory whose peak it reports.
         paper_size = measure_paper_size(Path(folder), args.seed)
         pairs = load_pairs(build_pairs(Path(folder), args.episodes), "train")
-        model, processor = SDiaRewardModel.from_pretrained(_NANO), SDiaRewardProcessor.from_pretrained(_NANO)
+        model, processor = SDiaRewardModel.from_pretrained(NANO), SDiaRewardProcessor.from_pretrained(NANO)
         result = {
             "nano": measure_nano(model, processor, pairs, Path(folder), args.repeats, args.seed),
             "stored_dtypes": measure_dtypes(model, processor, pairs, Path(folder)),
@@ -140,7 +140,7 @@ def time_epochs(
 
 def open_cache(folder: Path, config: SDiaRewardConfig, processor: SDiaRewardProcessor, **options: Any) -> FeatureCache:
     """Open the cache of the nano checkpoint's features."""
-    return FeatureCache(folder / "cache", config, processor, model_revision=fingerprint_model(str(_NANO)), **options)
+    return FeatureCache(folder / "cache", config, processor, model_revision=fingerprint_model(str(NANO)), **options)
 
 
 def measure_nano(
@@ -161,7 +161,7 @@ def measure_nano(
     filling: dict[str, float] = {}
     starting: dict[str, float] = {}
     for mode in ("mean", "attention"):
-        heads[mode] = SDiaRewardHead(SDiaRewardConfig.from_pretrained(_NANO, pooling_mode=mode))
+        heads[mode] = SDiaRewardHead(SDiaRewardConfig.from_pretrained(NANO, pooling_mode=mode))
         cache = open_cache(folder, heads[mode].config, processor, per_token=mode == "attention")
         collators[mode] = FeatureCollator(cache)
         for seconds_by_mode in (filling, starting):
@@ -249,7 +249,7 @@ def measure_paper_size(folder: Path, seed: int) -> dict[str, Any]:
     keys = {f"{side}_key": [paper_key(number, side) for number in numbers] for side in SIDES}
     described = {"row": list(numbers), "pair_id": list(map(str, numbers)), "length": [len(SIDES)] * len(numbers)}
     rows = datasets.Dataset.from_dict({**described, **keys})
-    processor = SDiaRewardProcessor.from_pretrained(_NANO)
+    processor = SDiaRewardProcessor.from_pretrained(NANO)
     epochs = time_epochs(
         SDiaRewardHead(config),
         processor,

@@ -5,18 +5,17 @@ All but nano have random weights: the time that a matrix product takes does not 
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import WhisperFeatureExtractor
 
+from sdiareward.bundled import NANO
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 
-NANO = Path(__file__).resolve().parent.parent / "checkpoints" / "nano"
 # Qwen2.5-Omni's preprocessor_config.json: 128 mel bins, every clip padded to 300 s.
 RELEASED_CHUNK_LENGTH_S = 300
 RELEASED_MEL_BINS = 128

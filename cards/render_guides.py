@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sdiareward.bundled import NANO
 from sdiareward.cards.render import EXAMPLES, render_readme
 from sdiareward.dataset_builder.statistics_report import render_table
 from sdiareward.records import write_file
@@ -18,7 +19,7 @@ from sdiareward.reporting import ALL_LEFT_OUT, ALL_SEEN, interval, percent
 
 _ROOT = Path(__file__).resolve().parent.parent
 VALIDITY, QUICKSTART = _ROOT / "docs" / "validity.md", _ROOT / "docs" / "quickstart.md"
-RESULTS = _ROOT / "checkpoints" / "nano" / "results.json"
+RESULTS = NANO / "results.json"
 CHANNEL = _ROOT / "benchmarks" / "channel_matching.json"
 CALIBRATION = _ROOT / "benchmarks" / "results" / "calibration.json"
 _SCORERS = ("model", "acoustic", "text")

@@ -21,6 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from sdiareward import reward_fn
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+from sdiareward.bundled import NANO
 from sdiareward.dataset_builder.channel import encode
 from sdiareward.dataset_builder.schema import Episode
 from sdiareward.dataset_builder.sources import sample
@@ -71,7 +72,7 @@ def main(argv: list[str] | None = None) -> GRPOTrainer:
     """Train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", help="a chat model; by default a tiny random one")
-    parser.add_argument("--reward_model", default="checkpoints/nano")
+    parser.add_argument("--reward_model", default=NANO)
     parser.add_argument("--criterion", default="colloquialness")
     parser.add_argument("--synthesizer", default="hibari", help="espeak-ng, flite, hibari or piper")
     parser.add_argument("--num_questions", type=int, default=32)
