@@ -48,7 +48,7 @@ def render_dataset_repository_card(
         scrubbed=_scrubbed(facts["scrubbed"]),
         rebuild=rebuild if facts["has_fingerprints"] else _NOT_REBUILT,
         licences="\n".join(
-            f"| {name} | {public} | {withheld} |" for name, (public, withheld) in facts["licences"].items()
+            f"| {_link(name)} | {public} | {withheld} |" for name, (public, withheld) in facts["licences"].items()
         ),
         attributions="\n".join(_attributions(facts["sources"])),
     )
@@ -112,6 +112,15 @@ def _scrubbed(found: Mapping[str, int] | None) -> str:
         return "counted in the release that the table is from"
     kinds = {kind: count for kind, count in sorted(found.items()) if kind != "across_parts"}
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "nothing was found"
+
+
+def _link(name: str) -> str:
+    """Return the name of a licence with a link to its text, where the text is known."""
+    licence = find_licence(name)
+    if licence is None:
+        return name
+    place = f"notices/{licence.notice}" if licence.notice else f"https://spdx.org/licenses/{licence.name}.html"
+    return f"[{name}]({place})"
 
 
 def _attributions(sources: Mapping[str, tuple[int, int]]) -> list[str]:

@@ -349,7 +349,7 @@ def test_the_card_names_licences_reasons_and_what_the_data_is_not_for(make_data)
     plan = plan_dataset(make_data(*[("train", row) for row in rows]))
     card = content_of(plan.files[0]).decode()
     for words in (
-        "| CC-BY-4.0 | 1 | 0 |",
+        "| [CC-BY-4.0](https://spdx.org/licenses/CC-BY-4.0.html) | 1 | 0 |",
         "| None | 0 | 1 |",
         "1 of 3 pairs are in `metadata` only:\n\n- 1 pairs: the licence None is not known to allow it.",
         "- Asterisk core sounds, (c) 2003-2010 Allison Smith",
@@ -368,6 +368,7 @@ def test_the_notice_of_the_game_goes_with_its_recordings_and_only_with_them(make
     [notice] = [file for file in plan.files if file.path_in_repo.startswith("notices/")]
     assert content_of(notice) == (ROOT / "sample/amazon_queen/readme.txt").read_bytes()
     assert header_of(plan)["license"] == "other"
+    assert f"]({notice.path_in_repo}) | 1 | 0 |" in content_of(plan.files[0]).decode()
     withheld = make_row(license="LicenseRef-Flight-of-the-Amazon-Queen", source="youtube")
     plan = plan_dataset(make_data(("train", withheld), name="withheld"))
     assert not any(file.path_in_repo.startswith("notices/") for file in plan.files)
