@@ -36,7 +36,6 @@ class HubUser:
 
     def __init__(self, hub, home):
         self.hub, self.home = hub, home
-        # What all processes printed, for a test to look for tokens in it.
         self.printed = []
         self._worker = None
 
@@ -97,6 +96,11 @@ class HubUser:
         )
         self.printed += [done.stdout, done.stderr]
         return Done(done.returncode, done.stdout, done.stderr)
+
+    def traces(self):
+        """Return all that was printed, logged, cached or published, in one piece."""
+        written = [path.read_bytes() for path in self.home.rglob("*") if path.is_file()]
+        return b"\n".join([*(text.encode() for text in self.printed), *written, self.hub.store.all_content()])
 
     def _start(self, task, token, environment):
         if self._worker is None:

@@ -32,7 +32,7 @@ def hub():
 def user(hub, tmp_path_factory):
     with HubUser(hub, tmp_path_factory.mktemp("hub")) as user:
         yield user
-    everything = "".join(user.printed).encode() + hub.store.all_content()
+    everything = user.traces()
     assert not [token for token in (WRITER, READER, STRANGER) if token.encode() in everything]
 
 

@@ -27,10 +27,10 @@ def hub():
 
 @pytest.fixture(scope="module")
 def user(hub, tmp_path_factory):
-    """Return somebody who pushes; whatever was printed or published in this file must be free of tokens."""
+    """Return somebody who pushes; no token may be in what was printed, logged or published."""
     with HubUser(hub, tmp_path_factory.mktemp("hub")) as user:
         yield user
-    everything = "".join(user.printed).encode() + hub.store.all_content()
+    everything = user.traces()
     assert b"PublishError" in everything and b"# A card" in everything
     assert not [token for token in (WRITER, READER, STRANGER) if token.encode() in everything]
 
