@@ -134,6 +134,8 @@ def _require_frozen(checkpoint: Path, run: dict[str, Any] | None) -> None:
 
 def _notes(release: ModelRelease, about: dict[str, Any], results: Path) -> list[str]:
     notes = []
+    if release.kind != "model":
+        notes.append(f"it goes on top of {release.base_model}, which others load from the Hub under that name.")
     if release.results is None:
         notes.append(f"there is no {results}: the card says that the model was not evaluated.")
     elif Path(release.results["config"]["model"]).name != release.checkpoint.resolve().name:
