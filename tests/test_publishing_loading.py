@@ -187,6 +187,41 @@ def test_the_model_loads_by_name_and_by_version_and_gives_the_same_rewards(
     assert expected[1] == pytest.approx(3 * expected[0])
 
 
+LOAD_HEAD = """
+import json, sys
+import numpy as np, torch
+from huggingface_hub import snapshot_download
+from sdiareward.adapters import load_adapted
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
+folder, clip = snapshot_download(sys.argv[1], revision="v1"), np.load(sys.argv[2])
+content = [{"type": "text", "text": "hello"}, {"type": "audio", "audio": clip}]
+inputs = SDiaRewardProcessor.from_pretrained(folder)([{"role": r, "content": content} for r in ("user", "assistant")])
+with torch.inference_mode():
+    print(json.dumps(load_adapted(folder).eval()(**inputs).logits.item()))
+"""
+
+
+def test_a_head_alone_loads_with_the_backbone_that_it_names(
+    user, tiny_checkpoint, make_tiny_model, tiny_processor, make_tone, tmp_path
+):
+    """The backbone's repository has a head of zeros, so that only the published head can give the reward."""
+    clip = make_tone(0.5)
+    np.save(tmp_path / "clip.npy", clip)
+    base = make_tiny_model()
+    with torch.no_grad():
+        base.score.weight.zero_()
+    base.save_pretrained(tmp_path / "base")
+    tiny_processor.save_pretrained(tmp_path / "base")
+    head = shutil.copytree(tiny_checkpoint, tmp_path / "head")
+    (head / "run.json").write_text(json.dumps({"arguments": {"train": "head"}, "training": {}}))
+    for arguments in ((tmp_path / "base", "ORG/base"), (head, "ORG/head", "--head-only", "--base-model", "ORG/base")):
+        done = user.push("model", *arguments, "--yes", "--tag", "v1")
+        assert done.code == 0, done.err
+    loaded = user.python(LOAD_HEAD, "ORG/head", tmp_path / "clip.npy").json
+    assert loaded == pytest.approx(reward(make_tiny_model(), tiny_processor, clip), abs=1e-6)
+    assert reward(base, tiny_processor, clip) == 0.0 != loaded
+
+
 LOAD_GUARDED_MODEL = """
 import json, sys
 from transformers import AutoConfig
