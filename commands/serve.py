@@ -90,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
     from ..serving.service import serve_model
 
     try:
-        serve_model(_settings(args), lambda url: print(f"sdiareward: {args.model} at {url}, docs at {url}/docs"))
+        serve_model(
+            _settings(args), lambda url: print(f"sdiareward: {args.model} at {url}, docs at {url}/docs", flush=True)
+        )
     except (ScoringError, ValueError, OSError) as error:
         raise InputError(str(error)) from error
     except KeyboardInterrupt:

@@ -53,6 +53,8 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
                 timeout_graceful_shutdown=round(settings.drain_timeout_s),
             )
             _end_quietly()
+            # From here on clients may connect; they are answered as soon as the server runs.
+            listener.listen(config.backlog)
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             on_ready(f"http://{host}:{port}")
             uvicorn.Server(config).run(sockets=[listener])
