@@ -48,7 +48,11 @@ _MALFORMED: dict[str, tuple[bytes, str, int]] = {
         "application/json",
         422,
     ),
-    "cut multipart": (b"--b\r\nContent-Disposition: form-data; name=", "multipart/form-data; boundary=b", 400),
+    "multipart without the request": (
+        b'--b\r\nContent-Disposition: form-data; name="x"\r\n\r\n1\r\n--b--\r\n',
+        "multipart/form-data; boundary=b",
+        422,
+    ),
     "another type": (b"hello", "text/plain", 415),
     "too large": (b" " * (33 * 2**20), "application/json", 413),
 }
