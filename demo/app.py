@@ -1,6 +1,6 @@
 """The page: two dialogues turn by turn, a criterion, a reward; with Gradio, on this machine or as a Space.
 
-Every visitor has turns of their own, kept in memory for as long as the tab is open; what Gradio wrote to disk on the
+Every visitor has turns of their own, kept in memory for an hour after the last change; what Gradio wrote to disk on the
 way is deleted when it has been read. Nothing is sent elsewhere, and fonts are the reader's own.
 """
 
@@ -45,7 +45,7 @@ _QUESTIONS = {
     "colloquialness": "colloquialness: are these words of speech rather than of writing?",
     "joint": "joint: both in one",
 }
-# What a visitor leaves behind goes when the tab is closed, and after this time in any case.
+# What a visitor leaves behind goes after this time, whether the tab is closed or not.
 _KEPT_S = 3600
 _SWEEP_EVERY_S = 600
 # Each session may hold two dialogues; the oldest is forgotten when there are more.
@@ -164,8 +164,8 @@ def _introduction(scorer: Scorer) -> str:
         "and judge.\n\n"
         f"Limits: {MAX_TURNS} turns of at most {MAX_TURN_S:g} s, {MAX_DIALOGUE_S:g} s in all, "
         f"{MAX_FILE_BYTES // 2**20} MB a file. This model hears the first {scorer.processor.max_turn_s:g} s of each "
-        "turn. What you give stays in this server's memory until you close the page. Give only voices whose owners "
-        "agree, and do not use rewards to judge people."
+        "turn. What you give stays in this server's memory for an hour after your last change, unless you clear it "
+        "before. Give only voices whose owners agree, and do not use rewards to judge people."
     )
 
 
