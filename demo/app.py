@@ -1,7 +1,7 @@
 """The page: two dialogues turn by turn, a criterion, a reward; with Gradio, on this machine or as a Space.
 
-Every visitor has turns of their own, kept in memory for an hour after the last change; what Gradio wrote to disk on the
-way is deleted when it has been read. Nothing is sent elsewhere, and fonts are the reader's own.
+Every visitor has turns of their own, kept in memory for an hour after the last change; what Gradio wrote to disk on
+the way is deleted when it has been read. Nothing is sent elsewhere, and fonts are the reader's own.
 """
 
 from __future__ import annotations
