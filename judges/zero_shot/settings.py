@@ -177,10 +177,11 @@ class WavRewardSettings:
 
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on."""
-        from ..wavreward.prompts import PROMPT_VERSION
+        from ..wavreward.prompts import prompt_of_judge
 
         settings = {"dtype": self.dtype, "reasoning": self.reasoning, **self.options}
-        return {**_checkpoint(self.path), **settings, "max_turn_s": self.max_turn_s, "prompt_version": PROMPT_VERSION}
+        asked = {"max_turn_s": self.max_turn_s, "prompt_version": prompt_of_judge(self.path).version}
+        return {**_checkpoint(self.path), **settings, **asked}
 
     def load(self, folder: Path) -> PairScorer:
         """Return the judge of a run."""
