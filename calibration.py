@@ -215,6 +215,19 @@ class Calibration:
         temperatures = np.array([fitted[name]["temperature"] for name in subsets])
         return (np.asarray(rewards, dtype=np.float64) - offsets) / temperatures
 
+    def probability(self, margin: float, subset: str) -> float:
+        """Return how probably the side of a pair that is ahead by `margin` is the better one.
+
+        Args:
+            margin (`float`): Its reward less the other's; the offset of the subset falls out.
+            subset (`str`): Subset of the pair.
+
+        Raises:
+            ValueError: The subset is not among those fitted.
+        """
+        self._require_subsets([subset])
+        return sigmoid(margin / self.parameters["subsets"][subset]["temperature"])
+
     def by_quantile(self, rewards: ArrayLike, criteria: Sequence[str]) -> Floats:
         """Return the share of the reference rewards below each reward.
 
@@ -260,6 +273,11 @@ class Calibration:
                 f"the calibration knows the subsets {', '.join(sorted(fitted))}, not {', '.join(unknown)}; name one "
                 "of these, or leave subsets out for the calibration that needs none."
             )
+
+
+def sigmoid(value: float) -> float:
+    """Return `1 / (1 + exp(-value))`, of any finite value: of a margin, the probability that the loss assumes."""
+    return float(1 + np.tanh(value / 2)) / 2
 
 
 def _share_below(rewards: Floats, table: Sequence[float]) -> Floats:

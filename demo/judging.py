@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -92,17 +91,10 @@ def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[st
     shares = calibration.by_quantile(rewards, [criterion] * len(rewards)).tolist()
     if len(rewards) == 1:
         return {"shares": shares}
-    probabilities = {}
-    for subset in sorted(calibration.parameters["subsets"]):
-        # The offset of the subset falls out: the difference is the margin over the temperature.
-        first, second = calibration.by_subset(rewards, [subset] * 2)
-        probabilities[subset] = sigmoid(first - second)
+    margin = rewards[0] - rewards[1]
+    subsets = sorted(calibration.parameters["subsets"])
+    probabilities = {subset: calibration.probability(margin, subset) for subset in subsets}
     return {"shares": shares, "probabilities": probabilities}
-
-
-def sigmoid(value: float) -> float:
-    """Return `1 / (1 + exp(-value))`, of any finite value."""
-    return (1 + math.tanh(value / 2)) / 2
 
 
 def _notes(dialogues: Sequence[Sequence[Mapping[str, Any]]], max_turn_s: float, with_checks: bool) -> list[str]:

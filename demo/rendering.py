@@ -10,8 +10,10 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..calibration import sigmoid
+from ..html_templates import html_environment
 from .growth_plot import draw_growth
-from .judging import NAMES, Judgement, sigmoid
+from .judging import NAMES, Judgement
 from .shortcut_checks import BOTH, FIRST, SECOND, give_verdict
 from .turns import Turn, role_of
 
@@ -69,15 +71,7 @@ def _render(template: str, **values: Any) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = html_environment(_FOLDER)
     environment.filters |= {"signed": _signed, "with_minus": _with_minus, "percent": _percent}
     return environment
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..esdr_accuracy.pairwise import COLUMNS
+from ..html_templates import html_environment
 from ..records import write_file
 from ..reporting import ALL_LEFT_OUT, ALL_SEEN, TITLES
 from .captions import describe_figures
@@ -118,16 +119,9 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
     Returns:
         `str`: HTML that requests nothing; whatever comes from data is escaped.
     """
-    import jinja2
     from markupsafe import Markup
 
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_FOLDER),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = html_environment(_FOLDER)
     environment.filters |= {
         "percent": _percent,
         "interval": _interval,

@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..calibration import Calibration
+from ..calibration import Calibration, sigmoid
 from .bodies import BadRequestError
 from .forms import CompareRequest, CompareResponse, Dialogue, Options, Problem, Result, ScoreRequest, ScoreResponse
 from .inputs import Messages, Recordings, TurnError, addresses, problem, read_dialogue_form, turn_of
@@ -72,14 +70,11 @@ class Judge:
         _require_all([a, b])
         assert a.reward is not None and b.reward is not None
         margin = a.reward - b.reward
-        log_odds = margin / self._temperature(form.subset)
-        probability = float(np.exp(-np.logaddexp(0.0, -log_odds)))
+        if form.subset is None or self._calibration is None:
+            probability = sigmoid(margin)
+        else:
+            probability = self._calibration.probability(margin, form.subset)
         return CompareResponse(criterion=form.criterion, a=a, b=b, margin=margin, probability=probability)
-
-    def _temperature(self, subset: str | None) -> float:
-        if subset is None or self._calibration is None:
-            return 1.0
-        return float(self._calibration.parameters["subsets"][subset]["temperature"])
 
     async def _judge(
         self, options: Options, dialogues: Sequence[Dialogue], places: Sequence[Place], files: Mapping[str, bytes]

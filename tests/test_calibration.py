@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from sdiareward.calibration import NUM_QUANTILES, Calibration, fit, fit_offset_and_temperature
+from sdiareward.calibration import NUM_QUANTILES, Calibration, fit, fit_offset_and_temperature, sigmoid
 from sdiareward.cli import main
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.conversion import convert_checkpoint, export_checkpoint
@@ -83,6 +83,19 @@ def test_by_subset_is_the_formula_with_the_parameters_of_each_subset(parameters)
     assert fitted["wild"]["offset"] == pytest.approx(3.0, abs=1e-6)
     assert values[1] == pytest.approx(0.0, abs=1e-6)
     assert [fitted[name]["num_pairs"] for name in ("wild", "colloquialness")] == [3, 1]
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.0, 0.5), (math.log(3), 0.75), (800.0, 1.0), (-800.0, 0.0)])
+def test_the_sigmoid_holds_at_any_size(value, expected):
+    assert sigmoid(value) == pytest.approx(expected)
+
+
+def test_a_probability_is_that_of_the_margin_in_temperatures_of_the_subset(parameters):
+    calibration = Calibration(parameters)
+    for subset, fitted in parameters["subsets"].items():
+        assert calibration.probability(math.log(3) * fitted["temperature"], subset) == pytest.approx(0.75)
+    with pytest.raises(ValueError, match="the calibration knows the subsets"):
+        calibration.probability(1.0, "nowhere")
 
 
 def test_each_subset_has_half_of_the_reference_whatever_its_size(parameters):

@@ -16,7 +16,7 @@ from sdiareward.calibration import fit
 from sdiareward.cli import main
 from sdiareward.demo import judging
 from sdiareward.demo.growth_plot import draw_growth
-from sdiareward.demo.judging import Judgement, judge, sigmoid
+from sdiareward.demo.judging import Judgement, judge
 from sdiareward.demo.rendering import render_judgement, render_panel, render_refusal
 from sdiareward.demo.shortcut_checks import CHECKS, change_dialogue, compare, give_verdict
 from sdiareward.demo.turns import (
@@ -218,11 +218,6 @@ def test_a_calibration_under_other_prompts_is_not_used(make_tiny_model):
     fields = judging._calibrate(make_tiny_model(calibration=calibration).config, [1.0, 0.0], "modality")
     assert "fitted on rewards under the prompts '7'" in fields["uncalibrated"]
     assert "probabilities" not in fields
-
-
-@pytest.mark.parametrize(("value", "expected"), [(0.0, 0.5), (np.log(3), 0.75), (800.0, 1.0), (-800.0, 0.0)])
-def test_the_sigmoid_holds_at_any_size(value, expected):
-    assert sigmoid(value) == pytest.approx(expected)
 
 
 def test_what_the_model_does_not_hear_is_said(make_tone):

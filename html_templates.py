@@ -1,0 +1,27 @@
+"""HTML from templates: whatever comes from data is escaped, and what a template lacks is an error."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+def html_environment(folder: Path) -> jinja2.Environment:
+    """Return an environment that reads the templates of a folder.
+
+    Args:
+        folder (`Path`): Where they lie.
+    """
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(folder),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
