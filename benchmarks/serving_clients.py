@@ -114,15 +114,24 @@ class Clients:
         self.known = known
         self._next = itertools.count()
 
-    async def drive(self, concurrency: int, *, num_requests: int | None = None, seconds: float | None = None) -> Tally:
+    async def drive(
+        self,
+        concurrency: int,
+        *,
+        num_requests: int | None = None,
+        seconds: float | None = None,
+        tally: Tally | None = None,
+    ) -> Tally:
         """Let clients ask, each one request after the other, and return what they got.
 
         Args:
             concurrency (`int`): How many clients.
             num_requests (`int`, *optional*): Of all together.
             seconds (`float`, *optional*): Begin nothing after so long.
+            tally ([`Tally`], *optional*): Where to count, for whoever watches meanwhile.
         """
-        tally, end = Tally(), time.monotonic() + (seconds or float("inf"))
+        tally = Tally() if tally is None else tally
+        end = time.monotonic() + (seconds or float("inf"))
         left = itertools.count() if num_requests is None else iter(range(num_requests))
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(connector=connector) as session:

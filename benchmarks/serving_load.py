@@ -22,7 +22,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from benchmarks import racing
-from benchmarks.serving_clients import JSON, Clients, KnownDialogues, ServerProcess, running_server, slow_clients
+from benchmarks.serving_clients import Clients, KnownDialogues, ServerProcess, Tally, running_server, slow_clients
 from sdiareward.provenance import write_run
 
 
@@ -31,6 +31,7 @@ BATCH_SIZES = (1, 2, 4, 8, 16)
 _WARM_UP_REQUESTS = 8
 _MAX_SAMPLES = 120
 _BODY_TIMEOUT_S = 4
+_TAKEN_S = 5
 # A body, its content type, and the status that it must get.
 _MALFORMED: dict[str, tuple[bytes, str, int]] = {
     "no JSON": (b"{", "application/json", 422),
@@ -202,32 +203,36 @@ async def _send_malformed(url: str, seconds: float) -> dict[str, dict[str, Any]]
 
 async def _drain(server: ServerProcess, clients: Clients, args: argparse.Namespace) -> dict[str, Any]:
     """End the server under load; what it had taken must be answered."""
-    waiting = [asyncio.create_task(clients.drive(1, num_requests=1)) for _ in range(args.concurrency)]
-    await _until_in_flight(server, args.concurrency)
+    tally = Tally()
+    waiting = asyncio.create_task(clients.drive(args.concurrency, num_requests=args.concurrency, tally=tally))
+    found = await _until_taken(server, tally, args.concurrency)
     start = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
-    tallies = await asyncio.gather(*waiting)
-    answered = sum(len(tally.seconds) for tally in tallies)
-    lost = sum(sum(tally.lost.values()) for tally in tallies)
-    mismatched = sum(tally.mismatched for tally in tallies)
-    return {
-        "taken": args.concurrency,
-        "answered": answered,
-        "lost": lost,
-        "mismatched": mismatched,
-        "seconds": time.monotonic() - start,
-    }
+    await waiting
+    return {**found, **describe_drain(tally), "seconds": time.monotonic() - start}
 
 
-async def _until_in_flight(server: ServerProcess, number: int) -> None:
-    """Return when the server has taken so many requests, or has answered some of them already."""
-    deadline = time.monotonic() + 5
+def describe_drain(tally: Tally) -> dict[str, int]:
+    """Return what became of the requests of clients whose server was told to end.
+
+    Args:
+        tally ([`Tally`]): What they got; one that could not connect any more was refused, not lost.
+    """
+    refused = tally.lost[aiohttp.ClientConnectorError.__name__]
+    lost = sum(tally.lost.values()) - refused
+    return {"answered": len(tally.seconds), "refused": refused, "lost": lost, "mismatched": tally.mismatched}
+
+
+async def _until_taken(server: ServerProcess, tally: Tally, number: int) -> dict[str, int]:
+    """Wait until the server has taken so many requests; return how many are under way and how many are answered."""
+    deadline = time.monotonic() + _TAKEN_S
     async with aiohttp.ClientSession() as session:
-        while time.monotonic() < deadline:
-            async with session.get(f"{server.url}/metrics", headers=JSON) as answer:
+        while True:
+            async with session.get(f"{server.url}/metrics") as answer:
                 # This request is one of them.
-                if server.metric(await answer.text(), "sdiareward_requests_in_flight") > number // 2:
-                    return
+                under_way = int(server.metric(await answer.text(), "sdiareward_requests_in_flight")) - 1
+            if under_way + len(tally.seconds) >= number or time.monotonic() > deadline:
+                return {"clients": number, "under_way": under_way, "answered_before": len(tally.seconds)}
             await asyncio.sleep(0.01)
 
 

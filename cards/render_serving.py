@@ -68,11 +68,18 @@ def _batch_sizes(found: Mapping[str, Any]) -> str:
     worst = max(row[load]["largest_difference"] for row in found["batch_sizes"] for load in ("alone", "many"))
     cpu = found["cpu"]
     note = (
-        f"{settings['requests']} requests a row, each with a dialogue of {settings['turns']} turns of its own; "
-        f"{_wrong(found['batch_sizes'])}; the largest difference of a reward is {worst:.0e}. "
+        f"A row rests on {_num_sent(found, 'alone')} requests by one client and {_num_sent(found, 'many')} by {many}, "
+        f"each with a dialogue of {settings['turns']} turns of its own; {_wrong(found['batch_sizes'])}; the largest "
+        f"difference of a reward is {worst:.0e}. "
         f"{cpu['name']}, {cpu['usable_cores']} cores."
     )
     return "\n".join([*render_table(heads, rows, num_left=0), "", note])
+
+
+def _num_sent(found: Mapping[str, Any], load: str) -> str:
+    """Return how many requests a row rests on, or from how many to how many."""
+    numbers = {row[load]["sent"] for row in found["batch_sizes"]}
+    return " to ".join(str(number) for number in sorted({min(numbers), max(numbers)}))
 
 
 def _wrong(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -142,8 +149,10 @@ def _fault_notes(faults: Mapping[str, Any]) -> list[str]:
         f"- {slow['number']} slow clients, each a byte now and then: answered {answers or 'not at all'}.",
         f"- {sent} malformed bodies of {len(statuses)} kinds: {wrong} got another answer than their fault's.",
         f"- After the model's process was killed the longest time without an answer was {gap_s:.1f} s.",
-        f"- SIGTERM with {drain['taken']} requests under way: {drain['answered']} answered, {drain['lost']} refused "
-        f"or lost, {drain['mismatched']} mismatched, exit status {drain['exit_status']}.",
+        f"- SIGTERM when of {drain['clients']} requests {drain['under_way']} were under way and "
+        f"{drain['answered_before']} answered: {drain['answered']} answered in the end, {drain['refused']} refused "
+        f"before they had connected, {drain['lost']} lost, {drain['mismatched']} mismatched, exit status "
+        f"{drain['exit_status']}.",
     ]
 
 

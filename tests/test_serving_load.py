@@ -6,7 +6,7 @@ import re
 import pytest
 
 from benchmarks.serving_clients import Tally
-from benchmarks.serving_load import describe_memory
+from benchmarks.serving_load import describe_drain, describe_memory
 from sdiareward.cards import render_serving
 
 
@@ -39,6 +39,11 @@ def test_a_summary_counts_what_was_lost_by_kind(tally):
     assert found["p99_s"] == pytest.approx(0.9901)
 
 
+def test_a_client_that_no_longer_connects_is_not_among_those_lost(tally):
+    tally.lost["ClientConnectorError"] = 4
+    assert describe_drain(tally) == {"answered": 100, "refused": 4, "lost": 2, "mismatched": 0}
+
+
 def test_memory_that_grows_has_its_slope_by_role():
     samples = [{"s": 60.0 * k, "replica": 100.0 + 2 * k, "http": 50.0} for k in range(8)]
     memory = describe_memory(samples)["memory"]
@@ -62,11 +67,13 @@ def test_the_guide_has_the_numbers_of_the_result_file(tmp_path, tally):
     faults["slow_clients"] = {**counts, "number": 64, "answers": {"408": 64}}
     faults["malformed"] = {**counts, "statuses": kinds}
     faults["killed_replica"] = {**counts, "longest_gap_s": 7.25}
-    faults["drain"] = {"taken": 32, "answered": 31, "lost": 1, "mismatched": 0, "exit_status": 0}
+    faults["drain"] = {"clients": 32, "under_way": 20, "answered_before": 9, "answered": 29, "refused": 2, "lost": 1}
+    faults["drain"] |= {"mismatched": 0, "exit_status": 0}
+    sizes = {"max_batch_size": 8, "alone": {**counts, "sent": 100}, "many": counts, "mean_batch_requests": 7.5}
     result = {
         "settings": {"requests": 600, "concurrency": 32, "turns": 2},
         "cpu": {"name": "a processor", "usable_cores": 2},
-        "batch_sizes": [{"max_batch_size": 8, "alone": counts, "many": counts, "mean_batch_requests": 7.5}],
+        "batch_sizes": [sizes],
         "saturation": {**counts, "seconds": 600.0, "memory": memory},
         "faults": faults,
     }
@@ -74,13 +81,15 @@ def test_the_guide_has_the_numbers_of_the_result_file(tmp_path, tally):
     path.write_text(json.dumps(result))
     text = render_serving.render_guide(EMPTY, path)
     assert "| 8 | 505 ms | 990 ms | 0.7 | 505 ms | 990 ms | 7.5 |" in text
+    assert "100 requests by one client and 102 by 32 clients, each" in text
     assert "4 lost, 0 mismatched" in text
     assert "| model | 401 MiB | 402 MiB | +0.03 MiB |" in text
     assert "600 s, 32 clients: 102 requests sent, 100 answered, 2 lost, 0 mismatched, 3 put off" in text
     assert "10 malformed bodies of 2 kinds: 1 got another answer" in text
     assert "64 slow clients, each a byte now and then: answered 64 with 408." in text
     assert "the longest time without an answer was 7.2 s" in text
-    assert "32 requests under way: 31 answered, 1 refused or lost, 0 mismatched, exit status 0." in text
+    assert "of 32 requests 20 were under way and 9 answered: 29 answered in the end, 2 refused before" in text
+    assert "they had connected, 1 lost, 0 mismatched, exit status 0." in text
 
 
 def test_the_committed_guide_is_rendered_from_the_committed_result():
