@@ -37,8 +37,13 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(plan=_plan_model)
     parser.add_argument("source", type=Path, help="folder of the checkpoint")
     parser.add_argument("--results", type=Path, help="results.json of its evaluation (default: the checkpoint's)")
-    parser.add_argument("--base-model", help="its base on the Hub (default: what the checkpoint names)")
-    parser.add_argument("--dataset", action="append", default=[], help="data set it was trained on; may be repeated")
+    parser.add_argument("--base-model", help="its base on the Hub (default: what about.md names)")
+    parser.add_argument(
+        "--dataset",
+        action="append",
+        default=[],
+        help="data set on the Hub that it was trained on; may be repeated (default: what about.md names)",
+    )
     parser.add_argument("--head-only", action="store_true", help="publish the head alone; the base must be unchanged")
     _add_options(parser, can_be_gated=True)
 

@@ -18,14 +18,13 @@ from sdiareward.pairs import SIDES
 from sdiareward.publishing.licences import find_licence
 from sdiareward.publishing.listening_table import listening_features, write_listening
 from sdiareward.publishing.metadata_table import read_release, write_metadata
-from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
+from sdiareward.publishing.plan import NOTICES, PlannedFile, RepositoryPlan
 from sdiareward.publishing.public_shards import Shard, list_shards, publish_shard, read_labels
 
 
 if TYPE_CHECKING:
     import datasets
 
-_NOTICES = Path(__file__).resolve().parent.parent / "cards" / "notices"
 _EXAMPLE_REPOSITORY = "ORG/sdiareward"
 
 
@@ -197,7 +196,7 @@ def _notices(labels: Sequence[Mapping[str, Any]]) -> list[PlannedFile]:
     """Return the texts that have to go with the recordings."""
     licences = [find_licence(label["license"]) for label in labels if label["why_withheld"] is None]
     names = sorted({licence.notice for licence in licences if licence and licence.notice})
-    return [PlannedFile(f"notices/{name}", (_NOTICES / name).read_bytes()) for name in names]
+    return [PlannedFile(f"notices/{name}", (NOTICES / name).read_bytes()) for name in names]
 
 
 def _notes(

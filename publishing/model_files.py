@@ -95,7 +95,7 @@ def adapters(checkpoint: Path, base_model: str) -> list[PlannedFile]:
     names = _tensor_names(checkpoint / ADAPTER_WEIGHTS)
     if not any(".score." in name for name in names):
         raise ValueError(f"{checkpoint / ADAPTER_WEIGHTS}: holds no score head; save the adapters with train.py.")
-    config = read_json(checkpoint / ADAPTER_CONFIG) | {"base_model_name_or_path": base_model}
+    config = _without_places(read_json(checkpoint / ADAPTER_CONFIG)) | {"base_model_name_or_path": base_model}
     files = _existing(checkpoint, [CONFIG, ADAPTER_WEIGHTS])
     return [_json_file(ADAPTER_CONFIG, config), *files, *_processor(checkpoint), *code()]
 
@@ -172,10 +172,17 @@ def _planned(path: Path) -> PlannedFile:
     """Return a file as it is, but without the folder that it was loaded from."""
     if path.suffix == ".json" and path.name.endswith("config.json"):
         content = read_json(path)
-        public = {key: value for key, value in content.items() if key not in _PLACES}
+        public = _without_places(content)
         if public != content:
             return _json_file(path.name, public)
     return PlannedFile(path.name, path)
+
+
+def _without_places(value: Any) -> Any:
+    """Return a value of a configuration without the folders in it or in the configurations of its parts."""
+    if isinstance(value, dict):
+        return {key: _without_places(part) for key, part in value.items() if key not in _PLACES}
+    return [_without_places(part) for part in value] if isinstance(value, list) else value
 
 
 def _require_own(checkpoint: Path, *wanted: tuple[str, str]) -> None:

@@ -1,4 +1,8 @@
-"""Plan the repository of a model: a whole checkpoint, adapters with their head, or a head alone."""
+"""Plan the repository of a model: a whole checkpoint, adapters with their head, or a head alone.
+
+What it was made from is named by who publishes it. The name in the record of a training may be a folder of the machine
+that it ran on: `checkpoints/nano` looks like one on the Hub, and may there be somebody else's.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,13 @@ from sdiareward.cards.model_card import ModelRelease, read_about, render_model_r
 from sdiareward.cards.results_metadata import RESULTS_FILE, eval_results
 from sdiareward.publishing import model_files
 from sdiareward.publishing.model_files import ADAPTER_CONFIG, read_json
-from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
+from sdiareward.publishing.plan import NOTICES, PlannedFile, RepositoryPlan
 
 
 _RESULTS = "results.json"
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+# Their licence asks to go with every copy of their weights.
+_WHISPER_IDS, _WHISPER_NOTICE = "openai/whisper-", "whisper.txt"
 
 
 def plan_model(
@@ -36,26 +42,28 @@ def plan_model(
             beside the checkpoint.
         repo_id (`str`, *optional*): Name of the repository, for the examples of its card.
         revision (`str`, *optional*): Branch or tag that the examples load.
-        base_model (`str`, *optional*): Its base on the Hub; by default what `about.md`, adapters or the record of the
-            training name.
-        datasets (`Sequence[str]`): Data sets on the Hub that it was trained on, the one of the results first.
+        base_model (`str`, *optional*): Its base on the Hub; by default what `about.md` names.
+        datasets (`Sequence[str]`): Data sets on the Hub that it was trained on, the one of the results first; by
+            default what `about.md` names.
         head_only (`bool`, *optional*, defaults to `False`): Publish the head of a whole checkpoint alone; its backbone
             has to be `base_model`, unchanged.
 
     Raises:
         FileNotFoundError: A file is missing.
-        ValueError: The folder holds no checkpoint of this package, or its base cannot be found by others.
+        ValueError: The folder holds no checkpoint of this package, or what it was made from has no name on the Hub.
     """
+    _require_hub_ids([*datasets, *([base_model] if base_model else [])])
     is_adapter = model_files.is_adapter_folder(checkpoint)
     kind: Any = "lora" if is_adapter else "head" if head_only else "model"
     run = _read_run(checkpoint)
     if not (checkpoint / model_files.CONFIG).is_file():
         raise FileNotFoundError(f"{checkpoint}: holds no config.json; give the folder of a checkpoint.")
     about = read_about(checkpoint)
-    base = base_model or about.get("base_model") or _named_base(checkpoint, run, is_adapter)
+    base = base_model or about.get("base_model")
+    recorded = _recorded(checkpoint, run, is_adapter)
     if head_only:
         _require_frozen(checkpoint, run)
-    files = _files(checkpoint, kind, base)
+    files = _files(checkpoint, kind, base, recorded["base_model"])
     measured, measured_path = _read_results(checkpoint, results)
     release = ModelRelease(
         checkpoint,
@@ -65,21 +73,24 @@ def plan_model(
         repo_id or f"ORG/{checkpoint.resolve().name}",
         revision,
         base,
-        tuple(datasets) or tuple(about.get("datasets", ())) or _named_datasets(run),
+        tuple(datasets) or tuple(about.get("datasets", ())),
     )
     described = [PlannedFile("README.md", render_model_repository_card(release).encode())]
     if measured and release.datasets:
         described.append(PlannedFile(RESULTS_FILE, eval_results(measured, release.datasets[0]).encode()))
-    return RepositoryPlan("model", [*described, *files], notes=_notes(release, about, measured_path))
+    notes = [*_notes(release, about, measured_path), *_unnamed(release, recorded)]
+    return RepositoryPlan("model", [*described, *files], notes=notes)
 
 
-def _files(checkpoint: Path, kind: str, base: str | None) -> list[PlannedFile]:
+def _files(checkpoint: Path, kind: str, base: str | None, recorded_base: str | None) -> list[PlannedFile]:
     if kind == "model":
-        return model_files.whole_model(checkpoint)
+        has_whisper = recorded_base == "nano" or str(base).startswith(_WHISPER_IDS)
+        notice = PlannedFile(f"notices/{_WHISPER_NOTICE}", (NOTICES / _WHISPER_NOTICE).read_bytes())
+        return [*model_files.whole_model(checkpoint), *([notice] if has_whisper else [])]
     if base is None or not _is_hub_id(base):
         raise ValueError(
-            f"{checkpoint}: goes on top of {base!r}, which others cannot find; publish that first, and name it with "
-            "base_model (ORG/NAME)."
+            f"{checkpoint}: goes on top of {base or recorded_base!r}, which others cannot find; publish that first, "
+            "and name it with base_model (ORG/NAME)."
         )
     return model_files.adapters(checkpoint, base) if kind == "lora" else model_files.head(checkpoint, base)
 
@@ -103,19 +114,22 @@ def _read_results(checkpoint: Path, results: Path | None) -> tuple[dict[str, Any
         raise ValueError(f"{path}: has no {', '.join(missing)}; give the results.json of a finished evaluation.")
     if found["config"].get("judge") is not None:
         raise ValueError(f"{path}: is of the judge {found['config']['judge']}, not of a reward model.")
+    if not isinstance(found["config"].get("model"), str):
+        raise ValueError(f"{path}: its config names no model; give the results.json of a finished evaluation.")
     return found, path
 
 
-def _named_base(checkpoint: Path, run: dict[str, Any] | None, is_adapter: bool) -> str | None:
-    """Return the base that adapters or the record name, if it is a name on the Hub."""
+def _recorded(checkpoint: Path, run: dict[str, Any] | None, is_adapter: bool) -> dict[str, Any]:
+    """Return what adapters or the record of the training say that it was made from, by the option to say it with."""
+    arguments = (run or {}).get("arguments", {})
     named = read_json(checkpoint / ADAPTER_CONFIG).get("base_model_name_or_path") if is_adapter else None
-    named = named or (run or {}).get("arguments", {}).get("model_name_or_path")
-    return named if is_adapter or _is_hub_id(named) else None
+    return {"base_model": named or arguments.get("model_name_or_path"), "dataset": arguments.get("dataset")}
 
 
-def _named_datasets(run: dict[str, Any] | None) -> tuple[str, ...]:
-    named = (run or {}).get("arguments", {}).get("dataset")
-    return (named,) if _is_hub_id(named) else ()
+def _require_hub_ids(names: Sequence[str]) -> None:
+    for name in names:
+        if not _is_hub_id(name):
+            raise ValueError(f"{name!r}: not a name on the Hub but a folder, it seems; give ORG/NAME.")
 
 
 def _is_hub_id(name: Any) -> bool:
@@ -130,6 +144,17 @@ def _require_frozen(checkpoint: Path, run: dict[str, Any] | None) -> None:
             f"{checkpoint}: its run.json says train {trained!r}, not 'head': the backbone is not that of its base; "
             "publish the whole model."
         )
+
+
+def _unnamed(release: ModelRelease, recorded: dict[str, Any]) -> list[str]:
+    """Return a note for each recorded name that looks like one on the Hub where none was given."""
+    given = {"base_model": release.base_model, "dataset": release.datasets}
+    return [
+        f"the training's record says {name!r}; if that is its name on the Hub and not a folder, add "
+        f"--{option.replace('_', '-')} {name}."
+        for option, name in recorded.items()
+        if not given[option] and _is_hub_id(name)
+    ]
 
 
 def _notes(release: ModelRelease, about: dict[str, Any], results: Path) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Literal
 
 
 RepoType = Literal["dataset", "model", "space"]
+# Texts that go with the works of others.
+NOTICES = Path(__file__).resolve().parent.parent / "cards" / "notices"
 
 
 @dataclass(frozen=True)

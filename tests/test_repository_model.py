@@ -72,8 +72,15 @@ def test_a_checkpoint_is_its_weights_configuration_processor_and_code_and_nothin
     assert plan.repo_type == "model"
 
 
-def test_the_nano_checkpoint_has_its_chat_template_too():
-    assert set(files_of(plan_model(NANO))) == WHOLE | {"chat_template.jinja"}
+def test_the_nano_checkpoint_has_its_chat_template_too_and_the_licence_of_its_encoder():
+    files = files_of(plan_model(NANO))
+    assert set(files) == WHOLE | {"chat_template.jinja", "notices/whisper.txt"}
+    assert files["notices/whisper.txt"] == (ROOT / "LICENSE-whisper.txt").read_bytes()
+
+
+def test_a_model_that_was_trained_from_the_nano_one_has_the_licence_of_its_encoder(checkpoint):
+    (checkpoint / "run.json").write_text(json.dumps({"arguments": {"model_name_or_path": "nano"}}))
+    assert "notices/whisper.txt" in files_of(plan_model(checkpoint))
 
 
 def test_the_code_is_the_packages_whatever_lies_in_the_folder(checkpoint):
@@ -137,8 +144,9 @@ def test_the_shards_of_a_large_model_are_those_its_index_names(make_tiny_model, 
 
 
 def test_no_folder_of_this_machine_gets_into_a_repository(checkpoint, change_json):
+    place = {"_name_or_path": "/home/ann/secret"}
     for name in ("config.json", "tokenizer_config.json", "processor_config.json"):
-        change_json(checkpoint / name, _name_or_path="/home/ann/secret", name_or_path="/home/ann/secret")
+        change_json(checkpoint / name, **place, name_or_path="/home/ann/secret", parts={"a": place, "b": [place]})
     arguments = {"train": "full", "model_name_or_path": "/home/ann/secret/base", "dataset": "/home/ann/secret/pairs"}
     (checkpoint / "run.json").write_text(json.dumps({"arguments": arguments, "training": {"seed": 1}}))
     config = {**RESULTS["config"], "model": "/home/ann/secret/tiny", "dataset": "/home/ann/secret/pairs"}
@@ -221,6 +229,9 @@ def test_results_of_another_name_are_noted_and_those_of_a_judge_refused(checkpoi
     judged.write_text(json.dumps({**RESULTS, "config": {"judge": "gpt-4o-audio"}}))
     with pytest.raises(ValueError, match="is of the judge gpt-4o-audio"):
         plan_model(checkpoint, results=judged)
+    judged.write_text(json.dumps({**RESULTS, "config": {}}))
+    with pytest.raises(ValueError, match="its config names no model; give"):
+        plan_model(checkpoint, results=judged)
     judged.write_text("{}")
     with pytest.raises(ValueError, match="has no accuracies, by_synthesizer, config"):
         plan_model(checkpoint, results=judged)
@@ -245,6 +256,29 @@ def test_what_a_person_knows_of_a_model_is_in_its_card(checkpoint):
     (checkpoint / "about.md").write_text("---\n: [\n---\n")
     with pytest.raises(ValueError, match="its header is not YAML"):
         plan_model(checkpoint)
+
+
+def test_a_recorded_name_is_not_taken_for_one_on_the_hub(checkpoint):
+    """Pushed from another folder than it was trained in, `checkpoints/large` is nothing that a disk could tell."""
+    arguments = {"model_name_or_path": "checkpoints/large", "dataset": "runs/pairs"}
+    (checkpoint / "run.json").write_text(json.dumps({"arguments": arguments}))
+    plan = plan_model(checkpoint, results=NANO)
+    data = card_of(plan).data
+    assert (data.base_model, data.datasets) == (None, None)
+    assert ".eval_results/esdr_bench.yaml" not in files_of(plan)
+    said = " ".join(plan.notes)
+    assert "add --base-model checkpoints/large." in said and "add --dataset runs/pairs." in said
+    named = plan_model(checkpoint, results=NANO, base_model="me/base", datasets=["me/pairs"])
+    assert (card_of(named).data.base_model, card_of(named).data.datasets) == ("me/base", ["me/pairs"])
+    assert not any("record says" in note for note in named.notes)
+
+
+def test_a_folder_is_no_name_on_the_hub(checkpoint, tmp_path, monkeypatch):
+    (tmp_path / "runs" / "pairs").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for options in ({"base_model": str(tmp_path / "base")}, {"datasets": ["runs/pairs"]}):
+        with pytest.raises(ValueError, match="not a name on the Hub but a folder, it seems"):
+            plan_model(checkpoint, **options)
 
 
 @pytest.fixture
@@ -294,6 +328,11 @@ def test_adapters_are_published_with_their_head_and_load_again(
 def test_adapters_of_a_base_that_only_this_machine_has_are_refused(adapter):
     folder, _ = adapter
     with pytest.raises(ValueError, match="which others cannot find; publish that first"):
+        plan_model(folder)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = "checkpoints/base"
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="goes on top of 'checkpoints/base', which others cannot find"):
         plan_model(folder)
 
 
