@@ -55,7 +55,7 @@ def _add_metric(parser: argparse.ArgumentParser) -> None:
 
 def _add_space(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(plan=_plan_space)
-    parser.add_argument("--model", action="append", default=[], help="model that it shows; may be repeated")
+    parser.add_argument("--model", help="model on the Hub that it loads (default: the one of the package)")
     parser.add_argument("--hardware", default="cpu-basic", help="what the Hub suggests (default: %(default)s)")
     _add_options(parser, can_be_gated=False)
 

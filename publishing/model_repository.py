@@ -6,7 +6,6 @@ that it ran on: `checkpoints/nano` looks like one on the Hub, and may there be s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,12 @@ from typing import Any
 from sdiareward.cards.model_card import ModelRelease, read_about, render_model_repository_card
 from sdiareward.cards.results_metadata import RESULTS_FILE, eval_results
 from sdiareward.publishing import model_files
+from sdiareward.publishing.hub_ids import is_hub_id, require_hub_ids
 from sdiareward.publishing.model_files import ADAPTER_CONFIG, read_json
 from sdiareward.publishing.plan import NOTICES, PlannedFile, RepositoryPlan
 
 
 _RESULTS = "results.json"
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 # Their licence asks to go with every copy of their weights.
 _WHISPER_IDS, _WHISPER_NOTICE = "openai/whisper-", "whisper.txt"
 
@@ -52,7 +51,7 @@ def plan_model(
         FileNotFoundError: A file is missing.
         ValueError: The folder holds no checkpoint of this package, or what it was made from has no name on the Hub.
     """
-    _require_hub_ids([*datasets, *([base_model] if base_model else [])])
+    require_hub_ids([*datasets, *([base_model] if base_model else [])])
     is_adapter = model_files.is_adapter_folder(checkpoint)
     kind: Any = "lora" if is_adapter else "head" if head_only else "model"
     run = _read_run(checkpoint)
@@ -87,7 +86,7 @@ def _files(checkpoint: Path, kind: str, base: str | None, recorded_base: str | N
         has_whisper = recorded_base == "nano" or str(base).startswith(_WHISPER_IDS)
         notice = PlannedFile(f"notices/{_WHISPER_NOTICE}", (NOTICES / _WHISPER_NOTICE).read_bytes())
         return [*model_files.whole_model(checkpoint), *([notice] if has_whisper else [])]
-    if base is None or not _is_hub_id(base):
+    if base is None or not is_hub_id(base):
         raise ValueError(
             f"{checkpoint}: goes on top of {base or recorded_base!r}, which others cannot find; publish that first, "
             "and name it with base_model (ORG/NAME)."
@@ -126,17 +125,6 @@ def _recorded(checkpoint: Path, run: dict[str, Any] | None, is_adapter: bool) ->
     return {"base_model": named or arguments.get("model_name_or_path"), "dataset": arguments.get("dataset")}
 
 
-def _require_hub_ids(names: Sequence[str]) -> None:
-    for name in names:
-        if not _is_hub_id(name):
-            raise ValueError(f"{name!r}: not a name on the Hub but a folder, it seems; give ORG/NAME.")
-
-
-def _is_hub_id(name: Any) -> bool:
-    """Tell a name on the Hub from a folder; what looks like both is a folder if there is one."""
-    return isinstance(name, str) and _HUB_ID.fullmatch(name) is not None and not Path(name).exists()
-
-
 def _require_frozen(checkpoint: Path, run: dict[str, Any] | None) -> None:
     trained = (run or {}).get("arguments", {}).get("train")
     if trained != "head":
@@ -153,7 +141,7 @@ def _unnamed(release: ModelRelease, recorded: dict[str, Any]) -> list[str]:
         f"the training's record says {name!r}; if that is its name on the Hub and not a folder, add "
         f"--{option.replace('_', '-')} {name}."
         for option, name in recorded.items()
-        if not given[option] and _is_hub_id(name)
+        if not given[option] and is_hub_id(name)
     ]
 
 

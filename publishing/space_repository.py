@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 
 import sdiareward
+from sdiareward.publishing.hub_ids import require_hub_ids
 from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
 
 
@@ -16,24 +16,44 @@ PYTHON_VERSION = "3.12"
 _PACKAGE = Path(__file__).resolve().parent.parent
 _APP = _PACKAGE / "demo" / "space_app.py"
 _CARD = _PACKAGE / "cards" / "space_card.md"
+_DOCSTRING = '"""The page; `SDIAREWARD_MODEL`, a variable of the Space, names another model than is set here."""\n'
+_IMPORT = "from sdiareward.demo.app import "
+_BUILD = "page = build()\n"
 
 
-def plan_space(models: Sequence[str] = (), *, hardware: str = "cpu-basic") -> RepositoryPlan:
+def plan_space(model: str | None = None, *, hardware: str = "cpu-basic") -> RepositoryPlan:
     """Plan the Space of the demo.
 
     Args:
-        models (`Sequence[str]`, *optional*): Models on the Hub that it shows; by default the one of the package alone.
+        model (`str`, *optional*): Model on the Hub that it loads unless its variable `SDIAREWARD_MODEL` names another;
+            by default the one of the package.
         hardware (`str`, *optional*, defaults to `"cpu-basic"`): What the Hub suggests to somebody who duplicates it.
+
+    Raises:
+        ValueError: The model has no name on the Hub, where a Space could load it.
     """
+    require_hub_ids([model] if model else [])
+    version = sdiareward.__version__
     files = [
-        PlannedFile("README.md", _render_card(models, hardware).encode()),
-        PlannedFile("app.py", _APP),
-        PlannedFile("requirements.txt", f"sdiareward[demo]=={sdiareward.__version__}\n".encode()),
+        PlannedFile("README.md", _render_card(model, hardware).encode()),
+        PlannedFile("app.py", _render_app(model).encode()),
+        PlannedFile("requirements.txt", f"sdiareward[demo]=={version}\n".encode()),
     ]
-    return RepositoryPlan("space", files, space_sdk="gradio")
+    notes = [f"it installs sdiareward {version} from PyPI and cannot be built before that version is there."]
+    return RepositoryPlan("space", files, space_sdk="gradio", notes=notes)
 
 
-def _render_card(models: Sequence[str], hardware: str) -> str:
+def _render_app(model: str | None) -> str:
+    """Return the entry; with the model in it rather than in a variable, which a pull request could not set."""
+    app = _APP.read_text(encoding="utf-8")
+    if model is None:
+        return app
+    imports = f"{_DOCSTRING}\nimport os\n\n{_IMPORT}MODEL_VARIABLE, "
+    default = f'os.environ.setdefault(MODEL_VARIABLE, "{model}")\n'
+    return imports + app.partition(_IMPORT)[2].replace(_BUILD, default + _BUILD)
+
+
+def _render_card(model: str | None, hardware: str) -> str:
     from huggingface_hub import SpaceCardData
 
     data = SpaceCardData(
@@ -46,12 +66,13 @@ def _render_card(models: Sequence[str], hardware: str) -> str:
         python_version=PYTHON_VERSION,
         app_file="app.py",
         license="apache-2.0",
-        models=list(models) or None,
+        models=[model] if model else None,
         tags=["reward-model", "spoken-dialogue", "sdiareward"],
         suggested_hardware=hardware,
         short_description="How much does a spoken dialogue sound like people?",
     )
-    named = ", ".join(f"`{name}`" for name in models) or "a reward model"
     return Template(_CARD.read_text(encoding="utf-8")).substitute(
-        header=data.to_yaml(), models=named, version=sdiareward.__version__
+        header=data.to_yaml(),
+        model=f"`{model}`" if model else "the small model of the package",
+        version=sdiareward.__version__,
     )
