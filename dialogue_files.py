@@ -2,23 +2,27 @@
 
 A JSON file holds `{"turns": [...]}` or the list alone; a turn is `{"role", "audio", "text"}` (text optional) or a
 message with a `content` list. Audio paths are relative to the JSON file. A folder holds one audio file for each turn,
-in the order of their names, the user first; a `.txt` file of the same name is the turn's transcript.
+in the order of their names and of the numbers in them, the user first; a `.txt` file of the same name is the turn's
+transcript.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .audio_sdiareward import SAMPLING_RATE, AudioError, audio_duration_s, read_audio
+from .audio_sdiareward import SAMPLING_RATE, AudioError, audio_duration_s, open_source, read_audio
+from .dataset_builder.schema import MAX_TURN_S, ROLES
 from .pairs import turns_to_messages
 from .processing_sdiareward import validate_messages
 
 
-MAX_TURN_S = 60.0
 AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
+# A minute of stereo at the highest usual rate; a few kilobytes of compressed silence can hold many times that.
+_MAX_DECODED_VALUES = 60 * 2 * 192_000
 
 
 class DialogueError(ValueError):
@@ -55,13 +59,44 @@ def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
     return messages
 
 
+def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> None:
+    """Raise unless a recording is short and, once decoded, small enough to be a turn; only its header is read.
+
+    Args:
+        source (`str`, `Path`, `bytes` or mapping): An encoded recording, as `audio_sdiareward.read_audio` takes it.
+        max_turn_s (`float`, *optional*, defaults to 60.0): The longest that is taken, in seconds.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        AudioError: The header cannot be read, or the recording is too long or too large.
+    """
+    import soundfile
+
+    duration_s = audio_duration_s(source)
+    handle, name, _, _ = open_source(source)
+    if duration_s > max_turn_s:
+        raise AudioError(f"{name}: lasts {duration_s:.1f} s; a turn lasts at most {max_turn_s:g} s, cut it.")
+    info = soundfile.info(handle)
+    if info.frames * info.channels > _MAX_DECODED_VALUES:
+        raise AudioError(
+            f"{name}: has {info.channels} channels at {info.samplerate} Hz; give one or two at 192 kHz or less."
+        )
+
+
+def natural_order(path: Path) -> tuple[Any, ...]:
+    """Return what sorts files by name with the numbers in it as numbers: `turn2` before `turn10`."""
+    # Words and numbers take turns, so that no word is compared with a number.
+    parts = [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", path.stem))]
+    return parts, path.name
+
+
 def _turns_of_folder(folder: Path) -> list[dict[str, Any]]:
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in AUDIO_SUFFIXES)
+    found = (file for file in folder.iterdir() if file.suffix.lower() in AUDIO_SUFFIXES)
+    files = sorted(found, key=natural_order)
     if not files:
         raise DialogueError(f"{folder}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} file a turn into it.")
     return [
-        {"role": ("user", "assistant")[index % 2], "text": _transcript(file), "audio": file.name}
-        for index, file in enumerate(files)
+        {"role": ROLES[index % 2], "text": _transcript(file), "audio": file.name} for index, file in enumerate(files)
     ]
 
 
@@ -130,9 +165,7 @@ def _load_content(content: Any, base: Path, place: str) -> list[dict[str, Any]]:
 
 def _load_recording(file: Path, place: str) -> dict[str, Any]:
     try:
-        duration_s = audio_duration_s(file)
-        if duration_s > MAX_TURN_S:
-            raise AudioError(f"{file}: lasts {duration_s:.1f} s; a turn lasts at most {MAX_TURN_S:g} s, cut it.")
+        check_recording(file)
         array = read_audio(file)
     except FileNotFoundError as error:
         raise DialogueError(f"{place}: {error} Paths are relative to the dialogue's file.") from error

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     forms = ("DIALOGUE [OTHER] [options]", "--dataset DATA --output FOLDER [options]")
     parser.usage = "\n       ".join(f"sdiareward score {form}" for form in forms)
     parser.epilog = "Start it with `accelerate launch --num_processes N -m sdiareward.cli score ...` to use N devices."
-    form = "JSON file with the turns' role, audio and text, or folder of audio files in the order of their names"
+    form = "JSON file with the turns' role, audio and text, or folder of audio files by name, 2 before 10"
     parser.add_argument("dialogue", type=Path, nargs="?", help=form)
     parser.add_argument("other", type=Path, nargs="?", help="a second dialogue to compare with the first")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bundled import EXAMPLES, NANO
+from ..dataset_builder.schema import MAX_TURN_S
 from ..dataset_scoring import ModelChoice
-from ..dialogue_files import AUDIO_SUFFIXES, MAX_TURN_S
+from ..dialogue_files import AUDIO_SUFFIXES
 from ..processing_sdiareward import MAX_TURNS
 from .judging import NAMES, Judgement, judge
 from .rendering import render_judgement, render_panel, render_refusal

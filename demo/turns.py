@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..audio_sdiareward import SAMPLING_RATE, AudioError, audio_duration_s, read_audio
+from ..audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from ..dataset_builder.channel import encode
-from ..dialogue_files import AUDIO_SUFFIXES, MAX_TURN_S, read_dialogue
+from ..dataset_builder.schema import ROLES
+from ..dialogue_files import AUDIO_SUFFIXES, check_recording, natural_order, read_dialogue
 from ..pairs import turns_to_messages
 from ..processing_sdiareward import MAX_TURNS, validate_messages
 
@@ -17,7 +18,6 @@ from ..processing_sdiareward import MAX_TURNS, validate_messages
 MAX_FILE_BYTES = 20 * 2**20
 MAX_DIALOGUE_S = 300.0
 MAX_WORDS_CHARACTERS = 8000
-_ROLES = ("user", "assistant")
 # File names are shown; nobody needs all of a long one.
 _MAX_NAME_CHARACTERS = 60
 
@@ -41,7 +41,7 @@ class Turn:
 
 def role_of(index: int) -> str:
     """Return who speaks turn `index`, counted from 0: the user begins."""
-    return _ROLES[index % 2]
+    return ROLES[index % 2]
 
 
 def read_turn(content: bytes, name: str) -> Turn:
@@ -52,16 +52,14 @@ def read_turn(content: bytes, name: str) -> Turn:
         name (`str`): What to call it in a message.
 
     Raises:
-        TurnError: It is too large or too long, or no recording that can be judged.
+        TurnError: It is too large, as a file or decoded, or too long, or no recording that can be judged.
     """
     label = name if len(name) <= _MAX_NAME_CHARACTERS else f"{name[: _MAX_NAME_CHARACTERS - 1]}…"
     if len(content) > MAX_FILE_BYTES:
         raise TurnError(f"{label}: has {len(content) / 2**20:.1f} MB; at most {MAX_FILE_BYTES // 2**20} MB are taken.")
     source = {"bytes": content, "path": label}
     try:
-        duration_s = audio_duration_s(source)
-        if duration_s > MAX_TURN_S:
-            raise AudioError(f"{label}: lasts {duration_s:.1f} s; a turn lasts at most {MAX_TURN_S:g} s, cut it.")
+        check_recording(source)
         array = read_audio(source, name=label)
     except AudioError as error:
         raise TurnError(str(error).replace("\n", " ")) from error
@@ -86,7 +84,7 @@ def add_turns(turns: Sequence[Turn], new: Sequence[Turn]) -> tuple[Turn, ...]:
 
 
 def read_files(paths: Sequence[Path]) -> list[Turn]:
-    """Read files in the order of their names, and delete them: from here on they are kept in memory only.
+    """Read files in the order of their names and the numbers in them, and delete them: memory alone keeps them then.
 
     Args:
         paths (`list[Path]`): Files that were uploaded for this.
@@ -95,7 +93,7 @@ def read_files(paths: Sequence[Path]) -> list[Turn]:
         TurnError: One of them is no recording that can be judged; all are deleted all the same.
     """
     try:
-        return [read_turn(_read(path), path.name) for path in sorted(paths, key=lambda path: path.name)]
+        return [read_turn(_read(path), path.name) for path in sorted(paths, key=natural_order)]
     finally:
         for path in paths:
             path.unlink(missing_ok=True)

@@ -3,6 +3,7 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 import soundfile
 
 from sdiareward.cli import main
-from sdiareward.dialogue_files import DialogueError, read_dialogue
+from sdiareward.dialogue_files import DialogueError, natural_order, read_dialogue
 
 
 @pytest.fixture
@@ -170,6 +171,36 @@ def test_a_turn_of_twenty_minutes_is_refused_without_decoding_it(write_dialogue,
     with pytest.raises(DialogueError, match="lasts 1200.0 s"):
         read_dialogue(path)
     assert time.perf_counter() - started_s < 2.0
+
+
+def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded(
+    write_dialogue, tmp_path, monkeypatch
+):
+    soundfile.write(tmp_path / "bomb.flac", np.zeros((4_000_000, 8), dtype=np.int16), 655_350)
+    path = write_dialogue([{"role": role, "audio": "bomb.flac"} for role in ("user", "assistant")])
+    monkeypatch.setattr("sdiareward.dialogue_files.read_audio", lambda *_: pytest.fail("it was decoded"))
+    with pytest.raises(DialogueError, match=r"turn 1: .*bomb\.flac: has 8 channels at 655350 Hz"):
+        read_dialogue(path)
+
+
+def test_the_files_of_a_folder_are_turns_in_the_order_of_their_numbers(write_wav, tmp_path):
+    for number in range(1, 13):
+        write_wav(f"turn{number}.wav", 0.1 * number)
+    lengths = [turn["content"][0]["audio"]["array"].size for turn in read_dialogue(tmp_path)]
+    assert lengths == sorted(lengths)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["1.wav", "2.wav", "10.wav"],
+        ["turn.wav", "turn (2).wav", "turn (10).wav"],
+        ["1-user.wav", "2.wav", "10-user.wav", "a.wav"],
+        ["01.wav", "1.wav", "002.wav"],
+    ],
+)
+def test_numbers_in_names_are_ordered_as_numbers(names):
+    assert [path.name for path in sorted(map(Path, reversed(names)), key=natural_order)] == names
 
 
 def test_a_file_that_is_no_audio_is_refused(write_dialogue, tmp_path):

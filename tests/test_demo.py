@@ -14,7 +14,7 @@ import soundfile
 from sdiareward.bundled import EXAMPLES, NANO
 from sdiareward.calibration import fit
 from sdiareward.cli import main
-from sdiareward.demo import judging
+from sdiareward.demo import judging, turns
 from sdiareward.demo.growth_plot import draw_growth
 from sdiareward.demo.judging import Judgement, judge
 from sdiareward.demo.rendering import render_judgement, render_panel, render_refusal
@@ -70,10 +70,10 @@ def test_an_uploaded_turn_is_kept_mono_at_16_khz(make_tone):
 
 
 def test_files_are_read_in_the_order_of_their_names_and_deleted(tmp_path, make_tone):
-    for name, duration_s in (("2.wav", 0.2), ("1.wav", 0.1)):
-        (tmp_path / name).write_bytes(wav(make_tone(duration_s)))
-    turns = read_files([tmp_path / "2.wav", tmp_path / "1.wav"])
-    assert [turn.duration_s for turn in turns] == [0.1, 0.2]
+    paths = [tmp_path / f"turn{number}.wav" for number in (10, 2, 1)]
+    for path, duration_s in zip(paths, (0.3, 0.2, 0.1), strict=True):
+        path.write_bytes(wav(make_tone(duration_s)))
+    assert [turn.duration_s for turn in read_files(paths)] == [0.1, 0.2, 0.3]
     assert not list(tmp_path.iterdir())
 
 
@@ -100,6 +100,15 @@ def test_a_wrong_file_is_refused_in_one_line_and_deleted(tmp_path, name, content
     assert "\n" not in str(raised.value)
     assert str(tmp_path) not in str(raised.value)
     assert not path.exists()
+
+
+def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded(monkeypatch):
+    buffer = io.BytesIO()
+    soundfile.write(buffer, np.zeros((4_000_000, 8), dtype=np.int16), 655_350, format="FLAC")
+    assert buffer.tell() < 100_000
+    monkeypatch.setattr(turns, "read_audio", lambda *_, **__: pytest.fail("it was decoded"))
+    with pytest.raises(TurnError, match="^bomb.flac: has 8 channels at 655350 Hz; give one or two at 192 kHz or less"):
+        read_turn(buffer.getvalue(), "bomb.flac")
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):
