@@ -37,6 +37,7 @@ _MALFORMED: dict[str, tuple[bytes, str, int]] = {
     "no JSON": (b"{", "application/json", 422),
     "not UTF-8": (b"\xff\xfe\x00" * 100, "application/json", 422),
     "nested too deep": (b"[" * 100_000, "application/json", 422),
+    "a value for every two bytes": (b'{"dialogues": [{"turns": [1' + b",1" * 2**23 + b"]}]}", "application/json", 422),
     "wrong form": (b'{"dialogues": 3}', "application/json", 422),
     "unknown field": (b'{"dialogues": [{"turns": []}], "x": 1}', "application/json", 422),
     "no base64": (

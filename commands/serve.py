@@ -66,7 +66,7 @@ def _add_replicas(group: Any) -> None:
 def _add_limits(group: Any) -> None:
     from ..serving.settings import Limits
 
-    body = "largest request, and largest recording behind an address (default: %(default)g)"
+    body = "largest request, and most that the addresses in it may give (default: %(default)g)"
     group.add_argument("--max-body-mib", type=float, default=Limits.max_body_bytes / _MIB, help=body)
     in_flight = "requests at once; more get 503 (default: %(default)s)"
     group.add_argument("--max-in-flight", type=int, default=Limits.max_in_flight, help=in_flight)

@@ -88,13 +88,13 @@ def _add_scoring(app: FastAPI, judge: Judge, settings: ServiceSettings) -> None:
     async def score(request: Request) -> ScoreResponse:
         """Return the reward of each dialogue; higher is better."""
         body = await read_body(request, settings.limits)
-        return await judge.score(await asyncio.to_thread(body.parse, ScoreRequest), body.files)
+        return await judge.score(await asyncio.to_thread(body.parse, ScoreRequest, settings.limits), body.files)
 
     @app.post("/compare", response_model=CompareResponse, openapi_extra=_body_of(CompareRequest), **options)
     async def compare(request: Request) -> CompareResponse:
         """Return the rewards of two versions of a dialogue, their margin, and how probably the first is better."""
         body = await read_body(request, settings.limits)
-        return await judge.compare(await asyncio.to_thread(body.parse, CompareRequest), body.files)
+        return await judge.compare(await asyncio.to_thread(body.parse, CompareRequest, settings.limits), body.files)
 
 
 def _add_watching(app: FastAPI, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics) -> None:

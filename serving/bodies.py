@@ -1,4 +1,8 @@
-"""Read the body of a request, JSON or multipart, no longer than is allowed; FastAPI itself limits its size."""
+"""Read the body of a request, JSON or multipart, no longer than is allowed; FastAPI itself limits its size.
+
+A small body can mean a lot of work: `[1,1,...]` has a value, and an error, for every two bytes. How many values there
+may be is therefore checked before the JSON is parsed, and of the errors only the first are explained.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from ..processing_sdiareward import MAX_TURNS
 from .forms import Options, Problem
 from .inputs import explain_form_errors
 from .settings import Limits
@@ -21,6 +26,9 @@ JSON, MULTIPART = "application/json", "multipart/form-data"
 # The part of a multipart request that says what the others are.
 REQUEST_PART = "request"
 _MAX_FILES = 1024
+# Far more than a turn needs: words and a recording are eight.
+_VALUES_OF_A_TURN = 64
+_MAX_PROBLEMS = 100
 
 
 class BadRequestError(ValueError):
@@ -47,18 +55,32 @@ class Body:
     text: bytes
     files: dict[str, bytes] = field(default_factory=dict)
 
-    def parse(self, form: type[AnyRequest]) -> AnyRequest:
+    def parse(self, form: type[AnyRequest], limits: Limits) -> AnyRequest:
         """Return the JSON as a form.
 
+        Args:
+            form (`type[Options]`): Which one.
+            limits ([`Limits`]): How many dialogues it may be.
+
         Raises:
-            BadRequestError: It is no JSON or not of this form.
+            BadRequestError: It is no JSON, not of this form, or has more values than so many dialogues need.
         """
+        # Each value but the first follows one of these; those within words are counted too.
+        num_values = sum(map(self.text.count, (b",", b"[", b"{")))
+        longest = limits.max_dialogues * MAX_TURNS * _VALUES_OF_A_TURN
+        if num_values > longest:
+            reason = f"has {num_values} commas and opening brackets; send at most {longest}, with fewer dialogues."
+            raise BadRequestError([Problem(loc=["body"], msg=reason, type="too_many")])
         try:
             return form.model_validate_json(self.text)
         except ValidationError as error:
             # Neither what was sent, which may be megabytes, nor links.
             found = error.errors(include_url=False, include_context=False, include_input=False)
-            raise BadRequestError(explain_form_errors(found)) from None
+            problems = explain_form_errors(found[:_MAX_PROBLEMS])
+            if len(found) > _MAX_PROBLEMS:
+                reason = f"{len(found) - _MAX_PROBLEMS} more problems are not listed; mend these first."
+                problems.append(Problem(loc=["body"], msg=reason, type="too_many"))
+            raise BadRequestError(problems) from None
 
 
 async def read_body(request: Request, limits: Limits) -> Body:
@@ -70,7 +92,7 @@ async def read_body(request: Request, limits: Limits) -> Body:
 
     Raises:
         HTTPException: 400 malformed multipart, 408 too slow, 413 too large, 415 of another type.
-        BadRequestError: A multipart body has no part that says what to do.
+        BadRequestError: A multipart body has no part that says what to do, or two parts of one name.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, MULTIPART):
@@ -85,15 +107,17 @@ async def read_body(request: Request, limits: Limits) -> Body:
 
 
 async def _read_multipart(request: Request, limits: Limits) -> Body:
-    text, files = b"", {}
+    parts: dict[str, bytes] = {}
     async with request.form(max_files=_MAX_FILES, max_fields=1, max_part_size=limits.max_body_bytes) as form:
         for name, part in form.multi_items():
-            data = await part.read() if isinstance(part, UploadFile) else part.encode()
-            if name == REQUEST_PART:
-                text = data
-            else:
-                files[name] = data
+            if name in parts:
+                raise _malformed(f"the multipart body has two parts {name[:80]!r}; give each a name of its own.")
+            parts[name] = await part.read() if isinstance(part, UploadFile) else part.encode()
+    text = parts.pop(REQUEST_PART, b"")
     if not text:
-        reason = f"the multipart body has no part {REQUEST_PART!r}; put the JSON into it."
-        raise BadRequestError([Problem(loc=["body"], msg=reason, type="multipart")])
-    return Body(text, files)
+        raise _malformed(f"the multipart body has no part {REQUEST_PART!r}; put the JSON into it.")
+    return Body(text, parts)
+
+
+def _malformed(reason: str) -> BadRequestError:
+    return BadRequestError([Problem(loc=["body"], msg=reason, type="multipart")])

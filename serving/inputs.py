@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..audio_sdiareward import AudioError, audio_duration_s
-from ..dialogue_files import MAX_TURN_S
+from ..audio_sdiareward import AudioError
+from ..dataset_builder.schema import MAX_TURN_S
+from ..dialogue_files import check_recording
 from ..pairs import turns_to_messages
 from ..processing_sdiareward import MAX_TURNS, validate_messages
 from .forms import Audio, Dialogue, Problem, Turn
@@ -23,8 +23,6 @@ from .settings import Limits
 
 
 Messages = list[dict[str, Any]]
-# A minute of stereo at the highest usual rate.
-_MAX_DECODED_VALUES = 60 * 2 * 192_000
 
 
 class TurnError(ValueError):
@@ -74,10 +72,10 @@ class Recordings:
         return found_or_reason
 
 
-def addresses(dialogues: Sequence[Dialogue]) -> Iterator[str]:
-    """Yield every address that dialogues name."""
+def addresses(dialogues: Sequence[Dialogue], limits: Limits) -> Iterator[str]:
+    """Yield every address that dialogues name, but not those of dialogues that are too long to be judged."""
     for dialogue in dialogues:
-        for turn in dialogue.turns:
+        for turn in dialogue.turns if _excess(dialogue, limits) is None else ():
             for item in turn.items():
                 if item.audio is not None and item.audio.url is not None:
                     yield item.audio.url
@@ -97,15 +95,30 @@ def read_dialogue_form(
     Raises:
         TurnError: It cannot be judged.
     """
-    has_system = bool(dialogue.turns) and dialogue.turns[0].role == "system"
+    # Before any recording is decoded.
+    if excess := _excess(dialogue, limits):
+        raise TurnError(excess)
     messages = []
-    for number, turn in enumerate(dialogue.turns, start=0 if has_system else 1):
+    for number, turn in enumerate(dialogue.turns, start=0 if _has_system(dialogue) else 1):
         try:
             messages.append({"role": turn.role, "content": _read_turn(turn, recordings, limits, require_audio)})
         except ValueError as error:
             raise TurnError(f"turn {number}: {error}", number) from error
-    _check_order(messages, limits, len(messages) - has_system)
+    _check_order(messages)
     return turns_to_messages(messages)
+
+
+def _has_system(dialogue: Dialogue) -> bool:
+    return bool(dialogue.turns) and dialogue.turns[0].role == "system"
+
+
+def _excess(dialogue: Dialogue, limits: Limits) -> str | None:
+    """Say what is wrong with a dialogue of too many turns."""
+    num_turns = len(dialogue.turns) - _has_system(dialogue)
+    longest = min(limits.max_turns or MAX_TURNS, MAX_TURNS)
+    if num_turns <= longest:
+        return None
+    return f"has {num_turns} turns; this server judges at most {longest}, keep the last {longest}."
 
 
 def _read_turn(turn: Turn, recordings: Recordings, limits: Limits, require_audio: bool) -> list[dict[str, Any]]:
@@ -115,7 +128,10 @@ def _read_turn(turn: Turn, recordings: Recordings, limits: Limits, require_audio
             content.append({"type": "text", "text": item.text})
         else:
             data = recordings.read(item.audio)
-            _check_recording(data, limits)
+            try:
+                check_recording(data, min(limits.max_turn_s or MAX_TURN_S, MAX_TURN_S))
+            except AudioError as error:
+                raise ValueError(str(error).removeprefix("audio bytes: ")) from error
             content.append({"type": "audio", "audio": {"bytes": data, "path": None}})
     if not content:
         raise ValueError("is empty; give text and audio.")
@@ -124,33 +140,12 @@ def _read_turn(turn: Turn, recordings: Recordings, limits: Limits, require_audio
     return content
 
 
-def _check_recording(data: bytes, limits: Limits) -> None:
-    """Raise if a recording is undecodable, too long, or too large once decoded."""
-    import soundfile
-
-    try:
-        duration_s = audio_duration_s(data)
-    except AudioError as error:
-        raise ValueError(str(error).removeprefix("audio bytes: ")) from error
-    longest_s = min(limits.max_turn_s or MAX_TURN_S, MAX_TURN_S)
-    if duration_s > longest_s:
-        raise ValueError(f"lasts {duration_s:.1f} s; a turn lasts at most {longest_s:g} s, cut it.")
-    info = soundfile.info(io.BytesIO(data))
-    if info.frames * info.channels > _MAX_DECODED_VALUES:
-        raise ValueError(
-            f"has {info.channels} channels at {info.samplerate} Hz; send one or two channels at 192 kHz or less."
-        )
-
-
-def _check_order(messages: Messages, limits: Limits, num_turns: int) -> None:
+def _check_order(messages: Messages) -> None:
     try:
         validate_messages(messages)
     except ValueError as error:
         reason = str(error).removeprefix("dialogue, ").removeprefix("dialogue: ")
         raise TurnError(reason, turn_of(reason)) from error
-    longest = min(limits.max_turns or MAX_TURNS, MAX_TURNS)
-    if num_turns > longest:
-        raise TurnError(f"has {num_turns} turns; this server judges at most {longest}, keep the last {longest}.")
 
 
 def turn_of(reason: str) -> int | None:

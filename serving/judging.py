@@ -40,7 +40,10 @@ class Judge:
         self._limits = settings.limits
         self._metrics = metrics
         self._fetcher = UrlFetcher(
-            settings.allowed_url_prefixes, self._limits.max_body_bytes, self._limits.fetch_timeout_s
+            settings.allowed_url_prefixes,
+            max_bytes=self._limits.max_body_bytes,
+            timeout_s=self._limits.fetch_timeout_s,
+            total_timeout_s=self._limits.request_timeout_s,
         )
         parameters = cluster.facts.calibration
         self._calibration = Calibration(parameters) if parameters else None
@@ -81,7 +84,7 @@ class Judge:
     ) -> list[Result]:
         """Return the result of each dialogue."""
         self._check(options)
-        recordings = Recordings(files, await self._fetcher.fetch_all(addresses(dialogues)))
+        recordings = Recordings(files, await self._fetcher.fetch_all(addresses(dialogues, self._limits)))
         read = await asyncio.to_thread(self._read, dialogues, recordings, options.require_audio)
         good = [each for each in read if not isinstance(each, TurnError)]
         outcomes = iter(await self._outcomes(Work(good, options.criterion)))

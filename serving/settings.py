@@ -21,8 +21,8 @@ class Limits:
     """Say what the server refuses.
 
     Args:
-        max_body_bytes (`int`, *optional*, defaults to 32 MiB): Largest body of a request, and largest recording behind
-            an address.
+        max_body_bytes (`int`, *optional*, defaults to 32 MiB): Largest body of a request, and most bytes that the
+            addresses in it may give together.
         max_dialogues (`int`, *optional*, defaults to 64): Dialogues in a request.
         max_turns (`int`, *optional*): Turns of a dialogue, if fewer than a dialogue may have anyway.
         max_turn_s (`float`, *optional*): Seconds of a turn, if fewer than a turn may have anyway.
@@ -30,8 +30,9 @@ class Limits:
             last. Times `max_body_bytes` this bounds what bodies take in memory.
         max_queued (`int`, *optional*, defaults to 64): Requests that may wait for a copy of the model.
         body_timeout_s (`float`, *optional*, defaults to 30.0): How long a body may take to arrive.
-        request_timeout_s (`float`, *optional*, defaults to 120.0): How long the model may take, waiting included.
-        fetch_timeout_s (`float`, *optional*, defaults to 10.0): How long fetching a recording may take.
+        request_timeout_s (`float`, *optional*, defaults to 120.0): How long the model may take, waiting included, and
+            before that how long fetching all recordings of a request may take.
+        fetch_timeout_s (`float`, *optional*, defaults to 10.0): How long fetching one recording may take.
         retry_after_s (`int`, *optional*, defaults to 1): What a client that is turned away is told to wait.
 
     Raises:

@@ -7,6 +7,7 @@ Notable choices:
 - What a name resolves to is checked by the resolver that the connection uses, so that it cannot change in between. A
   private address is reached only where the prefix itself is written with it.
 - A redirect is an address like any other.
+- What one request may have fetched is bounded in number, bytes and time: a small request can name many addresses.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -27,6 +29,9 @@ from yarl import URL
 _MAX_REDIRECTS = 3
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PART_BYTES = 2**16
+# As many as a multipart request may bring files.
+_MAX_ADDRESSES = 1024
+_MAX_AT_ONCE = 8
 
 
 class UrlError(ValueError):
@@ -64,29 +69,51 @@ def _parse(text: str) -> URL | None:
     return None if ".." in path.split("/") else url
 
 
+@dataclass
+class _Visit:
+    """Hold what the addresses of one request share.
+
+    Args:
+        session (`aiohttp.ClientSession`): What fetches.
+        bytes_left (`int`): How much they may still give.
+        end (`float`): When the event loop's clock says that it took too long.
+        slots (`asyncio.Semaphore`): How many are fetched at once.
+    """
+
+    session: aiohttp.ClientSession
+    bytes_left: int
+    end: float
+    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_AT_ONCE))
+
+
 class UrlFetcher:
     """Fetch recordings.
 
     Args:
         prefixes (`Iterable[str]`): What addresses may begin with; without any nothing is fetched.
-        max_bytes (`int`): Largest recording.
+        max_bytes (`int`): Of all recordings of one request together.
         timeout_s (`float`): For one recording, redirects included.
+        total_timeout_s (`float`): For all recordings of one request.
 
     Raises:
         ValueError: A prefix is no address.
     """
 
-    def __init__(self, prefixes: Iterable[str], max_bytes: int, timeout_s: float):
+    def __init__(self, prefixes: Iterable[str], *, max_bytes: int, timeout_s: float, total_timeout_s: float):
         self.prefixes = parse_prefixes(prefixes)
         self.max_bytes = max_bytes
         self.timeout_s = timeout_s
+        self.total_timeout_s = total_timeout_s
 
     async def fetch_all(self, addresses: Iterable[str]) -> dict[str, bytes | str]:
         """Return for each address what it gave, or why there is nothing."""
         wanted = list(dict.fromkeys(addresses))
         if not wanted:
             return {}
-        connector = aiohttp.TCPConnector(resolver=_PublicResolver(), limit=8)
+        if len(wanted) > _MAX_ADDRESSES:
+            reason = f"its request names {len(wanted)} addresses; send at most {_MAX_ADDRESSES} at once."
+            return dict.fromkeys(wanted, reason)
+        connector = aiohttp.TCPConnector(resolver=_PublicResolver(), limit=_MAX_AT_ONCE)
         # Neither a proxy nor credentials of this machine, no cookies from one client to the next.
         options: dict[str, Any] = {
             "trust_env": False,
@@ -94,40 +121,52 @@ class UrlFetcher:
             "auto_decompress": False,
         }
         async with aiohttp.ClientSession(connector=connector, **options) as session:
-            found = await asyncio.gather(*(self._fetch_or_reason(session, address) for address in wanted))
+            visit = _Visit(session, self.max_bytes, asyncio.get_running_loop().time() + self.total_timeout_s)
+            found = await asyncio.gather(*(self._fetch_in_turn(visit, address) for address in wanted))
         return dict(zip(wanted, found, strict=True))
 
-    async def _fetch_or_reason(self, session: aiohttp.ClientSession, address: str) -> bytes | str:
+    async def _fetch_in_turn(self, visit: _Visit, address: str) -> bytes | str:
+        """Return what an address gave, once fewer are being fetched: only then its own time begins."""
         try:
-            async with asyncio.timeout(self.timeout_s):
-                return await self._fetch(session, address)
+            async with asyncio.timeout_at(visit.end), visit.slots:
+                return await self._fetch_or_reason(visit, address)
+        except TimeoutError:
+            return f"the recordings of its request took longer than {self.total_timeout_s:g} s; send fewer at once."
+
+    async def _fetch_or_reason(self, visit: _Visit, address: str) -> bytes | str:
+        try:
+            async with asyncio.timeout(self.timeout_s) as own_time:
+                return await self._fetch(visit, address)
         except UrlError as error:
             return str(error)
         except TimeoutError:
+            if not own_time.expired():
+                raise
             return f"its address did not answer within {self.timeout_s:g} s."
         except (aiohttp.ClientError, OSError) as error:
             reason = error.__cause__ or error
             return f"its address cannot be fetched ({reason if isinstance(reason, UrlError) else 'no answer'})."
 
-    async def _fetch(self, session: aiohttp.ClientSession, address: str) -> bytes:
+    async def _fetch(self, visit: _Visit, address: str) -> bytes:
         url = self.require_allowed(address)
         for _ in range(_MAX_REDIRECTS + 1):
-            async with session.get(url, allow_redirects=False) as response:
+            async with visit.session.get(url, allow_redirects=False) as response:
                 if response.status in _REDIRECTS:
                     target = response.headers.get("Location", "")
                     url = self.require_allowed(str(url.join(URL(target, encoded=True))))
                     continue
                 if response.status != 200:
                     raise UrlError(f"its address answered with status {response.status}.")
-                return await self._read(response)
+                return await self._read(response, visit)
         raise UrlError(f"its address redirects more than {_MAX_REDIRECTS} times.")
 
-    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+    async def _read(self, response: aiohttp.ClientResponse, visit: _Visit) -> bytes:
         data = bytearray()
         async for part in response.content.iter_chunked(_PART_BYTES):
+            visit.bytes_left -= len(part)
+            if visit.bytes_left < 0:
+                raise UrlError(f"the addresses of its request give more than {self.max_bytes} bytes; send fewer.")
             data += part
-            if len(data) > self.max_bytes:
-                raise UrlError(f"its address gives more than {self.max_bytes} bytes.")
         return bytes(data)
 
     def require_allowed(self, address: str) -> URL:

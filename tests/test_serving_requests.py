@@ -1,13 +1,10 @@
-"""What a server refuses before any model sees it: forms, recordings, addresses, keys."""
+"""What a server refuses before any model sees it: forms, recordings, keys."""
 
 import asyncio
 import base64
-import contextlib
 import io
 import json
 import socket
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -16,12 +13,14 @@ import soundfile
 
 pytest.importorskip("fastapi", reason="no serving: pip install 'sdiareward[serve]'")
 
+from starlette.requests import Request
+
 from sdiareward.cli import main
-from sdiareward.serving.bodies import BadRequestError, Body
+from sdiareward.processing_sdiareward import MAX_TURNS
+from sdiareward.serving.bodies import BadRequestError, Body, read_body
 from sdiareward.serving.forms import Dialogue, ScoreRequest
-from sdiareward.serving.inputs import Recordings, TurnError, read_dialogue_form
+from sdiareward.serving.inputs import Recordings, TurnError, addresses, read_dialogue_form
 from sdiareward.serving.settings import API_KEY_ENV, ApiKey, Limits, Replicas, read_api_key
-from sdiareward.serving.urls import UrlError, UrlFetcher, parse_prefixes, require_public
 
 
 KEY = "0123456789abcdef0123"
@@ -117,6 +116,14 @@ def test_more_turns_than_the_limit_are_refused(audio):
         read(dialogue_of(*two_turns(audio) * 2), Limits(max_turns=2))
 
 
+def test_a_dialogue_of_too_many_turns_is_refused_before_its_recordings_are_read_or_fetched():
+    undecodable = dialogue_of(*two_turns({"base64": "AAAA"}) * 2)
+    with pytest.raises(TurnError, match="^has 4 turns"):
+        read(undecodable, Limits(max_turns=2))
+    dialogues = [dialogue_of(*two_turns({"url": f"http://x/{k}"}) * k) for k in (1, 2)]
+    assert set(addresses(dialogues, Limits(max_turns=2))) == {"http://x/1"}
+
+
 def test_a_few_bytes_that_would_fill_the_memory_are_refused():
     bomb = encoded(np.zeros((4_000_000, 8), np.float32), 655_350, "FLAC")
     assert len(bomb) < 100_000
@@ -126,7 +133,7 @@ def test_a_few_bytes_that_would_fill_the_memory_are_refused():
 
 def problems_of(text):
     with pytest.raises(BadRequestError) as caught:
-        Body(text.encode()).parse(ScoreRequest)
+        Body(text.encode()).parse(ScoreRequest, Limits())
     return caught.value.problems
 
 
@@ -138,11 +145,52 @@ def problems_of(text):
         ('{"dialogues": []}', "List should have at least 1 item"),
         ('{"dialogues": [{"turns": []}], "criteria": "joint"}', "Extra inputs are not permitted"),
         ('{"dialogues": [{"turns": []}], "subset": "wild"}', "subset is for calibrated values"),
-        ("[" * 100_000, "Invalid JSON"),
+        ("[" * 10_000, "Invalid JSON"),
     ],
 )
 def test_a_malformed_request_is_explained(text, message):
     assert any(message in problem.msg for problem in problems_of(text))
+
+
+@pytest.mark.parametrize("values", ["1" + ",1" * 10**6, "[[[1]]]," * 10**5 + "1", "{}," * 10**5 + "1"])
+def test_more_values_than_dialogues_need_are_refused_before_they_are_parsed(values, monkeypatch):
+    monkeypatch.setattr(ScoreRequest, "model_validate_json", None)
+    (problem,) = problems_of(f'{{"dialogues": [{{"turns": [{values}]}}]}}')
+    assert problem.msg.endswith("send at most 65536, with fewer dialogues.")
+
+
+def test_of_very_many_problems_the_first_are_listed_and_the_others_counted():
+    problems = problems_of('{"dialogues": [{"turns": [' + "1," * 299 + "1]}]}")
+    assert len(problems) == 101
+    assert problems[99].turn == 100
+    assert problems[100].msg == "200 more problems are not listed; mend these first."
+
+
+def test_a_request_of_the_largest_size_has_few_enough_values():
+    item = {"type": "audio", "audio": {"base64": "AA"}}
+    turn = {"role": "user", "content": [{"type": "text", "text": "one, two, three, and so on"}, item]}
+    request = {"dialogues": [{"turns": [turn] * MAX_TURNS}] * Limits().max_dialogues}
+    assert len(Body(json.dumps(request).encode()).parse(ScoreRequest, Limits()).dialogues) == 64
+
+
+def read_parts(*names):
+    """Read a multipart body with a file under each name."""
+    head = 'Content-Disposition: form-data; name="{0}"; filename="{0}"'
+    lines = [line for name in names for line in ("--b", head.format(name), "", "{}")]
+    body = "\r\n".join([*lines, "--b--", ""]).encode()
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    scope = {"type": "http", "headers": [(b"content-type", b"multipart/form-data; boundary=b")]}
+    return asyncio.run(read_body(Request(scope, receive), Limits()))
+
+
+@pytest.mark.parametrize("name", ["user", "request"])
+def test_two_parts_of_one_name_are_refused(name):
+    assert read_parts("request", "user").files == {"user": b"{}"}
+    with pytest.raises(BadRequestError, match=f"has two parts '{name}'; give each a name of its own"):
+        read_parts("request", "user", name)
 
 
 def test_a_malformed_turn_is_named_and_what_was_sent_is_not_repeated():
@@ -197,150 +245,6 @@ def test_the_key_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
 def test_settings_out_of_range_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-PREFIX = "https://audio.example.org/open/"
-
-
-def fetcher(*prefixes, max_bytes=1000, timeout_s=5.0):
-    return UrlFetcher(prefixes, max_bytes, timeout_s)
-
-
-def test_without_a_list_nothing_is_fetched():
-    with pytest.raises(UrlError, match="^this server fetches no addresses"):
-        fetcher().require_allowed(PREFIX)
-
-
-@pytest.mark.parametrize("address", [f"{PREFIX}a.wav", f"{PREFIX}deep/a%20b.wav?x=1", PREFIX])
-def test_addresses_below_a_prefix_are_allowed(address):
-    assert str(fetcher(PREFIX).require_allowed(address)) == address
-
-
-def test_the_port_of_the_scheme_may_be_written_out():
-    address = "https://audio.example.org:443/open/a.wav"
-    assert fetcher(PREFIX).require_allowed(address).path == "/open/a.wav"
-
-
-@pytest.mark.parametrize(
-    "address",
-    [
-        "http://audio.example.org/open/a.wav",
-        "https://audio.example.org:8443/open/a.wav",
-        "https://audio.example.org/opened/a.wav",
-        "https://audio.example.org/open/../secret.wav",
-        "https://audio.example.org/open/%2e%2e/secret.wav",
-        "https://audio.example.org/open/%252e%252e/secret.wav",
-        "https://audio.example.org/open/..\\secret.wav",
-        "https://audio.example.org/open/..%5csecret.wav",
-        "https://audio.example.org@evil.example/open/a.wav",
-        "https://user@audio.example.org/open/a.wav",
-        "https://audio.example.org.evil.example/open/a.wav",
-        "https://evil.example/https://audio.example.org/open/a.wav",
-        "https://audio.example.org/open/\na.wav",
-        "//audio.example.org/open/a.wav",
-        "file:///etc/passwd",
-        "ftp://audio.example.org/open/a.wav",
-        "https://[::1/open/",
-        "",
-    ],
-)
-def test_every_other_address_is_refused(address):
-    with pytest.raises(UrlError, match="not among those"):
-        fetcher(PREFIX).require_allowed(address)
-
-
-@pytest.mark.parametrize("prefix", ["audio.example.org", "file:///etc", "https://u:p@x/", "https://x/?a=1", ""])
-def test_a_prefix_that_is_no_address_is_refused(prefix):
-    with pytest.raises(ValueError, match="is no prefix of addresses"):
-        parse_prefixes([prefix])
-
-
-PRIVATE = "127.0.0.1 10.1.2.3 192.168.0.1 169.254.169.254 0.0.0.0 ::1 fe80::1%eth0 ::ffff:10.0.0.1"
-
-
-@pytest.mark.parametrize("host", PRIVATE.split())
-def test_private_addresses_are_not_public(host):
-    with pytest.raises(UrlError, match="private address"):
-        require_public(["8.8.8.8", host])
-
-
-def test_public_addresses_are_public():
-    require_public(["8.8.8.8", "2001:4860:4860::8888"])
-
-
-@pytest.fixture(scope="module")
-def files():
-    """Return the address of a real server of files, redirects and silence."""
-    finished = threading.Event()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):  # noqa: N802
-            if self.path == "/open/slow":
-                finished.wait(5)
-            redirects = {
-                "/open/in": "/open/a",
-                "/open/out": "/secret",
-                "/open/away": "http://127.0.0.2/open/a",
-                "/open/loop": "/open/loop",
-            }
-            if self.path in redirects:
-                self.send_response(302)
-                self.send_header("Location", redirects[self.path])
-                self.end_headers()
-                return
-            sizes = {"/open/a": 10, "/open/large": 1001, "/secret": 10}
-            self.send_response(200 if self.path in sizes else 404)
-            self.end_headers()
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self.wfile.write(b"x" * sizes.get(self.path, 0))
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield f"127.0.0.1:{server.server_port}"
-    finished.set()
-    server.shutdown()
-    server.server_close()
-
-
-def fetch(address, prefix, **options):
-    return asyncio.run(fetcher(prefix, **options).fetch_all([address]))[address]
-
-
-@pytest.mark.parametrize("name", ["a", "in"])
-def test_a_recording_is_fetched_and_a_redirect_on_the_list_followed(files, name):
-    assert fetch(f"http://{files}/open/{name}", f"http://{files}/open/") == b"x" * 10
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("out", "its address is not among those"),
-        ("away", "its address is not among those"),
-        ("loop", "redirects more than 3 times"),
-        ("large", "gives more than 1000 bytes"),
-        ("missing", "answered with status 404"),
-    ],
-)
-def test_an_address_that_gives_nothing_good_says_why(files, name, reason):
-    assert reason in fetch(f"http://{files}/open/{name}", f"http://{files}/open/")
-
-
-def test_an_address_that_is_slow_is_given_up(files):
-    reason = fetch(f"http://{files}/open/slow", f"http://{files}/open/", timeout_s=0.2)
-    assert reason == "its address did not answer within 0.2 s."
-
-
-def test_a_name_that_stands_for_this_machine_is_not_reached(files):
-    address = f"http://localhost:{files.rpartition(':')[2]}/open/a"
-    assert "its name stands for a private address" in fetch(address, address.removesuffix("a"))
-
-
-def test_a_server_that_is_not_there_is_a_reason():
-    assert fetch("http://127.0.0.1:9/a", "http://127.0.0.1:9/") == "its address cannot be fetched (no answer)."
 
 
 @pytest.mark.parametrize(
