@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve the page until it is interrupted; return the exit status."""
     from ..dataset_scoring import ScoringError
-    from ..demo.app import build, launch, load_scorer
+    from ..demo.app import build, launch
 
     try:
-        scorer = load_scorer(args.model, dtype=args.dtype, device=args.device)
-        launch(build(scorer), server_name=args.host, server_port=args.port, inbrowser=args.open)
+        page = build(model=args.model, dtype=args.dtype, device=args.device)
+        launch(page, server_name=args.host, server_port=args.port, inbrowser=args.open)
     except (ScoringError, OSError) as error:
         raise InputError(str(error)) from error
     return 0

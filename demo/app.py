@@ -19,6 +19,7 @@ from ..dataset_builder.schema import MAX_TURN_S
 from ..dataset_scoring import ModelChoice
 from ..dialogue_files import AUDIO_SUFFIXES
 from ..processing_sdiareward import MAX_TURNS
+from . import on_gpu
 from .judging import NAMES, Judgement, judge
 from .rendering import render_judgement, render_panel, render_refusal
 from .turns import (
@@ -79,16 +80,19 @@ def load_scorer(model: str | None = None, **options: Any) -> Scorer:
     return ModelChoice(model or os.environ.get(MODEL_VARIABLE) or str(NANO), **options).load()
 
 
-def build(scorer: Scorer | None = None) -> gradio.Blocks:
+def build(scorer: Scorer | None = None, **options: Any) -> gradio.Blocks:
     """Build the page; `launch` serves it.
 
     Args:
-        scorer ([`Scorer`], *optional*): What judges; by default `load_scorer()`.
+        scorer ([`Scorer`], *optional*): What judges; by default it is loaded, once it is sure that there is Gradio.
+        options: Arguments of `load_scorer`, which loads it.
+
+    Raises:
+        ScoringError: The model cannot be loaded.
     """
-    on_gpu = _gpu_decorator()
     import gradio as gr
 
-    scorer = scorer or load_scorer()
+    scorer = scorer or load_scorer(**options)
 
     @on_gpu
     def judge_dialogues(dialogues: Sequence[Any], criterion: str, with_checks: bool) -> Judgement:
@@ -146,16 +150,6 @@ def launch(page: gradio.Blocks, **options: Any) -> Any:
         "pwa": False,
     }
     return page.launch(**{**settings, **options})
-
-
-def _gpu_decorator() -> Callable[[Any], Any]:
-    """Return what asks a ZeroGPU Space for a device during a call; elsewhere, what does nothing."""
-    try:
-        # Before torch looks for devices, which this package stands in for.
-        import spaces
-    except ModuleNotFoundError:
-        return lambda function: function
-    return spaces.GPU
 
 
 def _introduction(scorer: Scorer) -> str:

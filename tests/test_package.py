@@ -22,6 +22,7 @@ from sdiareward.cards.render import (
     tables,
 )
 from sdiareward.extras import EXTRAS, describe, required_by
+from sdiareward.publishing.model_files import REMOTE_CODE
 
 
 ROOT = Path(__file__).parents[1]
@@ -70,8 +71,7 @@ def test_the_committed_checkpoint_is_small_enough():
 
 
 def test_the_committed_checkpoint_carries_the_code_of_the_package():
-    for name in ("configuration", "modeling", "processing", "audio"):
-        file = f"{name}_sdiareward.py"
+    for file in REMOTE_CODE:
         assert (NANO / file).read_text() == (ROOT / file).read_text()
 
 
