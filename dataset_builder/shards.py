@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sdiareward.dataset_builder.schema import features
+from sdiareward.pairs import SIDES
 
 
 if TYPE_CHECKING:
@@ -24,6 +25,18 @@ if TYPE_CHECKING:
 _ROWS_PER_SHARD = 200
 _ROWS_PER_GROUP = 20
 COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
+
+
+def list_paths(folder: Path) -> list[Path]:
+    """Return the shards of a data set folder, in order.
+
+    Raises:
+        FileNotFoundError: The folder holds no shards.
+    """
+    paths = sorted((folder / "data").glob("*/*-of-*.parquet"))
+    if not paths:
+        raise FileNotFoundError(f"{folder}: holds no data/<criterion>/<split>-*.parquet; build the data set first.")
+    return paths
 
 
 def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -38,14 +51,38 @@ def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tu
     """
     import pyarrow.parquet as pq
 
-    paths = sorted((folder / "data").glob("*/*-of-*.parquet"))
-    if not paths:
-        raise FileNotFoundError(f"{folder}: holds no data/<criterion>/<split>-*.parquet; build the data set first.")
-    for path in paths:
+    for path in list_paths(folder):
         split = path.name.split("-")[0]
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP, columns=columns):
                 yield from ((split, row) for row in batch.to_pylist())
+
+
+class PairTally:
+    """Pairs, and hours of either side, by criterion, split, subset, source and synthesizer."""
+
+    def __init__(self) -> None:
+        self._tally: dict[tuple[str, ...], dict[str, float]] = {}
+
+    def add(self, row: Mapping[str, Any], hours: Mapping[str, float]) -> None:
+        """Count a pair.
+
+        Args:
+            row (`Mapping`): What it is counted by.
+            hours (`Mapping[str, float]`): Hours by side.
+        """
+        found = self._tally.setdefault(tuple(str(row[name]) for name in COUNTED), {"pairs": 0})
+        found["pairs"] += 1
+        for side in SIDES:
+            found[f"{side}_h"] = found.get(f"{side}_h", 0.0) + hours[side]
+
+    @property
+    def counts(self) -> list[dict[str, Any]]:
+        """Return the rows of a report's table."""
+        return [
+            dict(zip(COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in found.items()}
+            for key, found in sorted(self._tally.items())
+        ]
 
 
 def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
@@ -77,7 +114,7 @@ class ShardWriter:
         self.counts: list[dict[str, Any]] = []
         self._schema: pa.Schema = (columns or features()).arrow_schema
         self._unfinished = folder / ".data"
-        self._tally: dict[tuple[str, ...], dict[str, float]] = {}
+        self._tally = PairTally()
         self._pending: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self._written: dict[tuple[str, str], int] = {}
         self._writers: dict[tuple[str, str], Any] = {}
@@ -90,17 +127,11 @@ class ShardWriter:
     def write(self, split: str, row: Mapping[str, Any]) -> None:
         """Add one pair to `split`."""
         key = (row["criterion"], split)
-        self._count(split, row)
+        hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
+        self._tally.add({"split": split, **row}, hours)
         self._pending.setdefault(key, []).append(dict(row))
         if len(self._pending[key]) == _ROWS_PER_GROUP:
             self._flush(key)
-
-    def _count(self, split: str, row: Mapping[str, Any]) -> None:
-        key = tuple(str({"split": split, **row}[name]) for name in COUNTED)
-        tally = self._tally.setdefault(key, {"pairs": 0, "chosen_h": 0.0, "rejected_h": 0.0})
-        tally["pairs"] += 1
-        for side in ("chosen", "rejected"):
-            tally[f"{side}_h"] += sum(turn["duration_s"] for turn in row[side]) / 3600
 
     def _flush(self, key: tuple[str, str]) -> None:
         import pyarrow as pa
@@ -135,10 +166,7 @@ class ShardWriter:
             self._name_shards()
             shutil.rmtree(self.folder / "data", ignore_errors=True)
             os.replace(self._unfinished, self.folder / "data")
-            self.counts = [
-                dict(zip(COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in tally.items()}
-                for key, tally in sorted(self._tally.items())
-            ]
+            self.counts = self._tally.counts
         shutil.rmtree(self._unfinished, ignore_errors=True)
 
     def _name_shards(self) -> None:

@@ -19,6 +19,7 @@ from sdiareward.publishing.public_shards import Shard, list_shards, open_shard
 
 if TYPE_CHECKING:
     import datasets
+    import pyarrow.parquet as pq
 
 _SPLIT = "test"
 _PAIRS_A_SUBSET = 10
@@ -71,16 +72,31 @@ def write_listening(shards: Iterable[Shard], output: Path) -> tuple[list[Shard],
 
 
 def _first_pairs(shards: Iterable[Shard]) -> Iterator[dict[str, Any]]:
-    """Yield the first pairs of each subset; a shard is read no further than it takes."""
+    """Yield the first pairs of each subset; of other groups of rows only the names of the subsets are read."""
     taken: Counter[str] = Counter()
     for shard in shards:
         with open_shard(shard.path) as file:
-            for batch in file.iter_batches(batch_size=_PAIRS_A_SUBSET):
-                subsets = batch.column("subset").to_pylist()
+            for group in range(file.metadata.num_row_groups):
+                subsets = file.read_row_group(group, columns=["subset"]).column("subset").to_pylist()
+                wanted = []
                 for index, subset in enumerate(subsets):
-                    if taken[subset] < _PAIRS_A_SUBSET:
-                        taken[subset] += 1
-                        yield batch.slice(index, 1).to_pylist()[0]
+                    taken[subset] += 1
+                    if taken[subset] <= _PAIRS_A_SUBSET:
+                        wanted.append(index)
+                if wanted:
+                    yield from _read(file, group, wanted)
+
+
+def _read(file: pq.ParquetFile, group: int, wanted: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Yield rows of a group, a few in memory at a time."""
+    start = 0
+    for batch in file.iter_batches(batch_size=_PAIRS_A_SUBSET, row_groups=[group]):
+        for index in wanted:
+            if start <= index < start + len(batch):
+                yield batch.slice(index - start, 1).to_pylist()[0]
+        start += len(batch)
+        if start > wanted[-1]:
+            return
 
 
 def _join(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.dataset_builder.schema import CRITERIA, features
-from sdiareward.dataset_builder.shards import COUNTED
+from sdiareward.dataset_builder.shards import COUNTED, list_paths
 from sdiareward.dataset_builder.splits import SPLITS
 from sdiareward.pairs import SIDES
 from sdiareward.publishing.licences import why_withheld
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 _ROWS_PER_GROUP = 20
-_LABELS = (*(name for name in COUNTED if name != "split"), "language", "license")
+_LABELS = (*(name for name in COUNTED if name != "split"), "language", "license", "pair_id")
 # Of a turn, everything that is read before it is decided what may be sent.
 _TURN_FIELDS = ("audio_ref", "duration_s")
 
@@ -57,10 +57,7 @@ def list_shards(folder: Path) -> list[Shard]:
         FileNotFoundError: The folder holds no shards.
         ValueError: A shard has the name of none, or is no Parquet.
     """
-    paths = sorted((folder / "data").glob("*/*-of-*.parquet"))
-    if not paths:
-        raise FileNotFoundError(f"{folder}: holds no data/<criterion>/<split>-*.parquet; build the data set first.")
-    return [_describe(path) for path in paths]
+    return [_describe(path) for path in list_paths(folder)]
 
 
 def _describe(path: Path) -> Shard:
@@ -94,8 +91,8 @@ def read_labels(shard: Shard) -> list[dict[str, Any]]:
     """Return what is counted of each row, without reading its audio.
 
     Returns:
-        `list[dict]`: `criterion`, `split`, `subset`, `source`, `synthesizer`, `language`, `license`, hours of either
-        side, and `why_withheld` (None where the audio may be published).
+        `list[dict]`: `criterion`, `split`, `subset`, `source`, `synthesizer`, `language`, `license`, `pair_id`,
+        hours of either side, and `why_withheld` (None where the audio may be published).
     """
     rows = read_columns(shard.path, lambda path: path in _LABELS or _is_of_turn(path, _TURN_FIELDS))
     return [_label(row, shard.split) for row in rows]

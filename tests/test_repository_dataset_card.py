@@ -1,6 +1,7 @@
 import io
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import soundfile
 from datasets.info import DatasetInfosDict
@@ -152,3 +153,21 @@ def test_the_page_of_the_hub_can_play_the_first_pairs_of_each_subset(make_data, 
     assert infos["listen"].features == listening_features()
     assert infos["listen"].splits["test"].num_examples == 11
     assert "1 of the pairs to listen to cannot be decoded: are these recordings whole?" in plan.notes
+
+
+def test_what_is_not_listened_to_is_not_read(make_data, tmp_path):
+    """Of the pairs behind the first group of rows, the recordings are destroyed."""
+    from sdiareward.publishing.listening_table import write_listening
+    from sdiareward.publishing.public_shards import list_shards
+
+    [shard] = list_shards(make_data(*[("test", make_row(f"m{number:02}")) for number in range(40)]))
+    group = pq.ParquetFile(shard.path).metadata.row_group(1)
+    content = bytearray(shard.path.read_bytes())
+    for column in map(group.column, range(group.num_columns)):
+        if column.path_in_schema.endswith("audio.bytes"):
+            start = column.dictionary_page_offset or column.data_page_offset
+            content[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    shard.path.write_bytes(content)
+    with pytest.raises(OSError):
+        pq.read_table(shard.path)
+    assert write_listening([shard], tmp_path / "listen") == ([], 10)
