@@ -23,7 +23,7 @@ _CONTENTS = {
     "colloquialness": "spoken against written style, one voice",
     "esdr_bench": "the test split, for measuring only",
     "listen": "a few pairs, each side as one recording that this page can play",
-    "metadata": "every pair, without audio",
+    "metadata": "pairs without audio, also those whose audio is not here",
 }
 
 
@@ -35,7 +35,7 @@ def render_dataset_repository_card(
     Args:
         facts (`Mapping`): What was counted: `pairs` as a builder's report has them, `config`, `skipped`, `num_pairs`,
             `languages`, `licences` and `sources` (pairs with and without audio by name), `why_withheld`, `scrubbed`,
-            `has_fingerprints`.
+            `has_fingerprints`, `num_left_out` (pairs that are not in the table without audio).
         configs (`Sequence[Mapping]`): `config_name`, `data_files` and `info` (`datasets.DatasetInfo`) of each.
         repo_id (`str`): Name of the repository in the examples.
     """
@@ -103,8 +103,12 @@ def _withheld(facts: Mapping[str, Any]) -> str:
 
 
 def _metadata(facts: Mapping[str, Any]) -> str:
-    across = (facts["scrubbed"] or {}).get("across_parts", 0)
-    return f"every pair but {across}, whose personal details could not be taken out," if across else "every pair"
+    count = facts["num_left_out"]
+    if not count:
+        return "every pair"
+    if facts["has_fingerprints"]:
+        return f"every pair but {count}, which its release left out,"
+    return f"every pair but {count}, whose personal details could not be taken out,"
 
 
 def _scrubbed(found: Mapping[str, int] | None) -> str:

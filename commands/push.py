@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from . import InputError
@@ -28,7 +31,9 @@ def _add_dataset(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", type=Path, help="folder of the data set, as `dataset_builder build` writes it")
     parser.add_argument("--metadata", type=Path, help="folder of its release without audio (default: made from it)")
     parser.add_argument(
-        "--work-dir", type=Path, help="where shards are rewritten that may not go whole (SOURCE-publish)"
+        "--work-dir",
+        type=Path,
+        help="where shards are rewritten that may not go whole (SOURCE-publish; without --yes, nothing is kept)",
     )
     _add_options(parser, can_be_gated=True)
 
@@ -86,12 +91,13 @@ def run(args: argparse.Namespace) -> int:
     chosen = {"message": args.message} if args.message else {}
     try:
         options = PushOptions(**{name: getattr(args, name) for name in names}, **chosen)
-        plan = args.plan(args)
-        print(_describe(plan, args.repo))
-        if not args.yes:
-            check_plan(plan)
-            print("Nothing was sent. To publish: the same command with --yes")
-            return 0
+        with _scratch(args):
+            plan = args.plan(args)
+            print(_describe(plan, args.repo))
+            if not args.yes:
+                check_plan(plan)
+                print("Nothing was sent. To publish: the same command with --yes")
+                return 0
         pushed = publish(plan, args.repo, options)
     except KeyboardInterrupt:
         print("sdiareward: interrupted; the same command goes on, and sends nothing twice", file=sys.stderr)
@@ -103,6 +109,19 @@ def run(args: argparse.Namespace) -> int:
     print(f"{'commit' if pushed.is_changed else 'nothing new: commit'} {pushed.commit}")
     print(pushed.pull_request_url or pushed.url)
     return 0
+
+
+@contextmanager
+def _scratch(args: argparse.Namespace) -> Iterator[None]:
+    """Have a look at a data set leave nothing behind, unless it was told where to write."""
+    if args.kind != "dataset" or args.yes or args.work_dir or not args.source.is_dir():
+        yield
+        return
+    source = args.source.resolve()
+    # Beside the source: of a large data set, it does not fit where temporary files usually go.
+    with TemporaryDirectory(prefix=f".{source.name}-publish-", dir=source.parent) as folder:
+        args.work_dir = Path(folder)
+        yield
 
 
 def _plan_dataset(args: argparse.Namespace) -> RepositoryPlan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from sdiareward.cards.dataset_repository_card import render_dataset_repository_c
 from sdiareward.dataset_builder.data_card import list_configs
 from sdiareward.dataset_builder.release import release_features
 from sdiareward.dataset_builder.schema import features
-from sdiareward.dataset_builder.shards import COUNTED
+from sdiareward.dataset_builder.shards import COUNTED, PairTally
 from sdiareward.pairs import SIDES
 from sdiareward.publishing.licences import find_licence
 from sdiareward.publishing.listening_table import listening_features, write_listening
@@ -61,25 +61,30 @@ def plan_dataset(
         metadata (`Path`, *optional*): Its metadata release, as `dataset_builder.release` writes it; by default a table
             without fingerprints is made from the shards.
         repo_id (`str`, *optional*): Name of the repository, for the examples of its card.
-        work_dir (`Path`, *optional*): Where shards are written that cannot be sent as they are; `<folder>-publish` by
-            default.
+        work_dir (`Path`, *optional*): Where shards are written that cannot be sent as they are; by default
+            `<folder>-publish` beside the folder, which a note names.
 
     Raises:
         FileNotFoundError: A folder holds no shards.
-        ValueError: A shard is not what the builder writes, the release holds audio, or what finds phone numbers and
-            addresses in transcripts is not installed.
+        ValueError: A shard is not what the builder writes, the release holds audio or pairs that the folder does not
+            have, or what finds phone numbers and addresses in transcripts is not installed.
     """
-    work = work_dir or Path(f"{folder}-publish")
+    source = folder.resolve()
+    work = work_dir or source.with_name(f"{source.name}-publish")
     labels, public = _publish_shards(list_shards(folder), work / "data")
     pairs = Table("data", public, features())
-    table, scrubbed = _metadata(folder, metadata, work / "metadata")
+    table, scrubbed = _metadata(folder, metadata, work / "metadata", {label["pair_id"] for label in labels})
+    num_left_out = len(labels) - sum(shard.num_rows for shard in table.shards)
     to_hear, num_unreadable = write_listening(public, work / "listen")
     listen = Table("listen", to_hear, listening_features())
     facts = _facts(folder, labels) | {"scrubbed": scrubbed, "has_fingerprints": metadata is not None}
+    facts["num_left_out"] = num_left_out
     configs = _configs(pairs, listen, table)
     card = render_dataset_repository_card(facts, configs, repo_id or _EXAMPLE_REPOSITORY)
     files = [PlannedFile("README.md", card.encode()), *pairs.files, *listen.files, *table.files, *_notices(labels)]
-    notes = _notes(labels, metadata, scrubbed)
+    notes = _notes(labels, metadata, num_left_out)
+    if work_dir is None and any(work in file.source.parents for file in files if isinstance(file.source, Path)):
+        notes.append(f"what had to be written anew lies in {work}, which may be deleted after the push.")
     if num_unreadable:
         notes.append(f"{num_unreadable} of the pairs to listen to cannot be decoded: are these recordings whole?")
     return RepositoryPlan("dataset", files, notes=notes)
@@ -99,10 +104,12 @@ def _publish_shards(shards: Sequence[Shard], output: Path) -> tuple[list[dict[st
     return labels, public
 
 
-def _metadata(folder: Path, release: Path | None, output: Path) -> tuple[Table, dict[str, int] | None]:
+def _metadata(
+    folder: Path, release: Path | None, output: Path, pair_ids: Collection[str]
+) -> tuple[Table, dict[str, int] | None]:
     """Return the table without audio and what was taken out of its transcripts; None where the release did that."""
     if release is not None:
-        return Table("metadata", read_release(release), release_features()), None
+        return Table("metadata", read_release(release, pair_ids), release_features()), None
     try:
         shards, scrubbed = write_metadata(list_shards(folder), output)
     except ImportError as error:
@@ -134,18 +141,11 @@ def _facts(folder: Path, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _count(labels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return pairs and hours as a builder's report counts them."""
-    hours = [f"{side}_h" for side in SIDES]
-    tally: dict[tuple[str, ...], dict[str, float]] = {}
+    tally = PairTally()
     for label in labels:
-        key = tuple(_cell(label[name]) for name in COUNTED)
-        found = tally.setdefault(key, {"pairs": 0, **dict.fromkeys(hours, 0.0)})
-        found["pairs"] += 1
-        for name in hours:
-            found[name] += label[name]
-    return [
-        dict(zip(COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in found.items()}
-        for key, found in sorted(tally.items())
-    ]
+        hours = {side: label[f"{side}_h"] for side in SIDES}
+        tally.add({name: _cell(label[name]) for name in COUNTED}, hours)
+    return tally.counts
 
 
 def _count_by(labels: Sequence[Mapping[str, Any]], column: str) -> dict[str, tuple[int, int]]:
@@ -199,9 +199,7 @@ def _notices(labels: Sequence[Mapping[str, Any]]) -> list[PlannedFile]:
     return [PlannedFile(f"notices/{name}", (NOTICES / name).read_bytes()) for name in names]
 
 
-def _notes(
-    labels: Sequence[Mapping[str, Any]], metadata: Path | None, scrubbed: Mapping[str, int] | None
-) -> list[str]:
+def _notes(labels: Sequence[Mapping[str, Any]], metadata: Path | None, num_left_out: int) -> list[str]:
     notes = []
     withheld = [label for label in labels if label["why_withheld"]]
     if withheld:
@@ -214,8 +212,7 @@ def _notes(
             "the table without audio has no fingerprints, so nobody can rebuild pairs from it; python -m "
             "sdiareward.dataset_builder release writes one with, for --metadata."
         )
-    if scrubbed and scrubbed.get("across_parts"):
-        notes.append(
-            f"{scrubbed['across_parts']} pairs are in no table: a personal detail goes over the parts of a turn."
-        )
+    if num_left_out:
+        why = "a personal detail goes over the parts of a turn" if metadata is None else "the release left them out"
+        notes.append(f"{num_left_out} pairs are not in the table without audio: {why}.")
     return notes

@@ -7,7 +7,7 @@ what is written here has the same columns from the shards alone.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,15 +72,16 @@ def _with_all_columns(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**dict.fromkeys(release_features()), **row}
 
 
-def read_release(folder: Path) -> list[Shard]:
+def read_release(folder: Path, pair_ids: Collection[str]) -> list[Shard]:
     """Return the shards of a metadata release.
 
     Args:
         folder (`Path`): As `dataset_builder.release` writes it.
+        pair_ids (`Collection[str]`): Pairs of the data set that it was made from, of which it may have left some out.
 
     Raises:
         FileNotFoundError: The folder holds no shards.
-        ValueError: A shard has other columns than a release, such as audio.
+        ValueError: A shard has other columns than a release, such as audio; or it is of another data set.
     """
     shards = list_shards(folder)
     agreed = release_features().arrow_schema
@@ -92,4 +93,10 @@ def read_release(folder: Path) -> list[Shard]:
                 f"{shard.path}: does not have the columns of a metadata release, which has no audio; write one with "
                 "python -m sdiareward.dataset_builder release."
             )
+    released = {row["pair_id"] for shard in shards for row in read_columns(shard.path, lambda leaf: leaf == "pair_id")}
+    if unknown := sorted(map(str, released - set(pair_ids))):
+        raise ValueError(
+            f"{folder}: {len(unknown)} of its {len(released)} pairs, such as {unknown[0]}, are not in the data set; "
+            "give the release that was made from it."
+        )
     return shards

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 from repository_world import FORBIDDEN, FREE, content_of, make_row, rows_of, says, write_data
 
+from sdiareward.cli import main
 from sdiareward.dataset_builder.release import release_features
 from sdiareward.dataset_builder.schema import features
 from sdiareward.dataset_builder.shards import ShardWriter
@@ -198,23 +199,59 @@ def test_a_pair_whose_phone_number_goes_over_two_parts_is_in_no_table(make_data)
     ]
     plan = plan_dataset(make_data(("train", row), ("train", make_row())))
     assert set(rows_of(plan, "metadata")) == {"free"}
-    assert any(note.startswith("1 pairs are in no table") for note in plan.notes)
+    assert any(note.startswith("1 pairs are not in the table") for note in plan.notes)
     assert "every pair but 1, whose personal details" in content_of(plan.files[0]).decode()
 
 
 def test_a_release_that_is_given_is_the_table(make_data, tmp_path):
     row = make_row("forbidden", license="LicenseRef-YouTube")
-    folder = make_data(("train", row))
-    for side in ("chosen", "rejected"):
-        row[side] = [
-            {**{name: turn[name] for name in turn if name != "audio"}, "fingerprints": ["f"]} for turn in row[side]
-        ]
-    with ShardWriter(tmp_path / "release", release_features()) as writer:
-        writer.write("train", row)
-    plan = plan_dataset(folder, metadata=tmp_path / "release", repo_id="me/pairs")
+    plan = plan_dataset(
+        make_data(("train", row)), metadata=write_release(tmp_path / "release", row), repo_id="me/pairs"
+    )
     assert rows_of(plan, "metadata")["forbidden"]["chosen"][0]["fingerprints"] == ["f"]
     assert 'hf download me/pairs --repo-type dataset --include "metadata/*"' in content_of(plan.files[0]).decode()
     assert not any("fingerprints" in note for note in plan.notes)
+
+
+def write_release(folder, *rows):
+    with ShardWriter(folder, release_features()) as writer:
+        for row in rows:
+            sides = {side: [{**turn, "fingerprints": ["f"]} for turn in row[side]] for side in ("chosen", "rejected")}
+            for turn in (turn for turns in sides.values() for turn in turns):
+                del turn["audio"]
+            writer.write("train", {**row, **sides})
+    return folder
+
+
+def test_a_release_of_another_data_set_is_refused(make_data, tmp_path):
+    folder = make_data(("train", make_row()))
+    other = write_release(tmp_path / "release", make_row(), make_row("elsewhere"))
+    with pytest.raises(ValueError, match="1 of its 2 pairs, such as elsewhere, are not in the data set; give"):
+        plan_dataset(folder, metadata=other)
+
+
+def test_pairs_that_a_release_left_out_are_counted(make_data, tmp_path):
+    folder = make_data(("train", make_row()), ("train", make_row("lost")))
+    plan = plan_dataset(folder, metadata=write_release(tmp_path / "release", make_row()))
+    assert "1 pairs are not in the table without audio: the release left them out." in plan.notes
+    assert "every pair but 1, which its release left out," in content_of(plan.files[0]).decode()
+
+
+def test_a_dry_run_leaves_nothing_behind(make_data, tmp_path, monkeypatch, capsys):
+    folder = make_data(("train", make_row()))
+    before = sorted(tmp_path.rglob("*"))
+    monkeypatch.chdir(folder)
+    assert main(["push", "dataset", ".", "me/pairs"]) == 0
+    assert "Nothing was sent" in capsys.readouterr().out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_is_written_anew_lies_beside_the_folder_and_is_named(make_data, tmp_path, monkeypatch):
+    monkeypatch.chdir(make_data(("train", make_row())))
+    plan = plan_dataset(Path("."))
+    work = tmp_path / "sdiareward-publish"
+    assert (work / "metadata").is_dir()
+    assert f"what had to be written anew lies in {work}, which may be deleted after the push." in plan.notes
 
 
 def test_a_release_that_holds_audio_is_refused(make_data):
