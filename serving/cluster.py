@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..dataset_scoring import ScoringError
-from .settings import ServiceSettings
+from .settings import Replicas, ServiceSettings
 
 
 if TYPE_CHECKING:
@@ -121,17 +121,23 @@ def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
         serve.start(proxy_location="Disabled", logging_config=_QUIET)
         yield ModelCluster(_deploy(settings, name), name, settings)
     finally:
+        # On a Ray that goes on without this process so would the copies of the model.
+        if ray.is_initialized() and (_joins_a_cluster() or not is_ours):
+            serve.delete(name)
         if is_ours:
             ray.shutdown()
-        elif ray.is_initialized():
-            serve.delete(name)
+
+
+def _joins_a_cluster() -> bool:
+    """Return whether Ray, if it is started here, is that of a cluster which is there already."""
+    return bool(os.environ.get("RAY_ADDRESS"))
 
 
 def _start_ray(settings: ServiceSettings) -> None:
     import ray
 
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-    if not os.environ.get("RAY_ADDRESS"):
+    if not _joins_a_cluster():
         replicas = settings.replicas
         needed = int(-(-(replicas.maximum or replicas.minimum) * replicas.num_cpus // 1))
         options["num_cpus"] = max(os.cpu_count() or 1, needed)
@@ -152,6 +158,7 @@ def _deploy(settings: ServiceSettings, name: str) -> Any:
 
     replicas = settings.replicas
     num_gpus = _gpus_of_each(settings)
+    _require_room(replicas, num_gpus)
     options: dict[str, Any] = {
         "ray_actor_options": {"num_cpus": replicas.num_cpus, "num_gpus": num_gpus},
         "max_ongoing_requests": _BATCHES_AT_A_REPLICA * replicas.max_batch_size,
@@ -188,14 +195,38 @@ def _deploy(settings: ServiceSettings, name: str) -> Any:
 def _gpus_of_each(settings: ServiceSettings) -> float:
     import ray
 
-    available = ray.cluster_resources().get("GPU", 0.0)
-    if settings.replicas.num_gpus is None:
-        is_cpu = settings.model.device == "cpu"
-        return float(available > 0 and not is_cpu)
-    needed = settings.replicas.num_gpus * settings.replicas.minimum
-    if needed > available:
-        raise ScoringError(f"the replicas need {needed:g} GPUs; Ray has {available:g}: ask for fewer.")
-    return settings.replicas.num_gpus
+    num_gpus = settings.replicas.num_gpus
+    if num_gpus is None:
+        return float(ray.cluster_resources().get("GPU", 0.0) > 0 and settings.model.device != "cpu")
+    return num_gpus
+
+
+def _require_room(replicas: Replicas, num_gpus: float) -> None:
+    """Raise if Ray has not what the copies need: it would wait for more nodes without end, and without a word."""
+    import ray
+
+    total, free = ray.cluster_resources(), ray.available_resources()
+    rooms = (("GPU", "GPUs", num_gpus, _num_on_gpus), ("CPU", "cores", replicas.num_cpus, _num_on_cores))
+    for kind, name, each, num_fitting in rooms:
+        if not each:
+            continue
+        if num_fitting(total.get(kind, 0.0), each) < replicas.minimum:
+            raise ScoringError(
+                f"{replicas.minimum} replicas with {each:g} {name} each do not fit: Ray has {total.get(kind, 0.0):g}; "
+                "ask for fewer replicas or for less for each."
+            )
+        if _joins_a_cluster() and num_fitting(free.get(kind, 0.0), each) < replicas.minimum:
+            logger.warning("Ray has %g %s free; waiting until others end.", free.get(kind, 0.0), name)
+
+
+def _num_on_gpus(available: float, each: float) -> float:
+    """Return for how many copies there is room; a fraction of a GPU is never taken from two."""
+    # Ray counts to a ten-thousandth.
+    return available // each if each >= 1 else available // 1 * ((1 / each + 1e-6) // 1)
+
+
+def _num_on_cores(available: float, each: float) -> float:
+    return available / each + 1e-6
 
 
 def _from_anywhere(settings: ServiceSettings) -> Any:

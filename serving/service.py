@@ -6,10 +6,14 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from ..dataset_scoring import ScoringError
 from .settings import ServiceSettings
 
+
+if TYPE_CHECKING:
+    import uvicorn
 
 # Longer than what usually lies between two requests of a client that keeps its connection.
 _KEEP_ALIVE_S = 75
@@ -52,12 +56,13 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=round(settings.drain_timeout_s),
             )
-            _end_quietly()
+            server = uvicorn.Server(config)
+            _end_quietly(server)
             # From here on clients may connect; they are answered as soon as the server runs.
             listener.listen(config.backlog)
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             on_ready(f"http://{host}:{port}")
-            uvicorn.Server(config).run(sockets=[listener])
+            server.run(sockets=[listener])
 
 
 def _bind(settings: ServiceSettings) -> socket.socket:
@@ -72,7 +77,11 @@ def _bind(settings: ServiceSettings) -> socket.socket:
     return listener
 
 
-def _end_quietly() -> None:
-    """Let the process end by returning: uvicorn raises the signals again that it has heeded."""
+def _end_quietly(server: uvicorn.Server) -> None:
+    """Let the process end by returning: before uvicorn heeds signals itself, and after, when it raises them again."""
+
+    def end(*_: object) -> None:
+        server.should_exit = True
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, end)

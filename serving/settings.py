@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 API_KEY_ENV = "SDIAREWARD_API_KEY"
 _SHORTEST_KEY = 16
+_LAST_PORT = 65535
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +92,10 @@ class Replicas:
                 raise ValueError(f"{name} is {value}; give at least 1.")
         if self.maximum is not None and self.maximum < self.minimum:
             raise ValueError(f"at most {self.maximum} replicas but at least {self.minimum} are asked for; swap them.")
-        if self.batch_wait_s < 0 or self.num_cpus < 0:
-            raise ValueError(f"batch_wait_s is {self.batch_wait_s}, num_cpus {self.num_cpus}; neither is negative.")
+        for name in ("batch_wait_s", "num_cpus", "num_gpus"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} is {value}; give 0 or more.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +111,9 @@ class ServiceSettings:
         allowed_url_prefixes (`tuple[str, ...]`, *optional*): Where recordings may be fetched; by default nowhere.
         api_key (`ApiKey`, *optional*): What a client must show; without it everyone is served.
         drain_timeout_s (`float`, *optional*, defaults to 60.0): How long the server may go on answering at its end.
+
+    Raises:
+        ValueError: There is no such port, or a time is negative or endless.
     """
 
     model: ModelChoice
@@ -117,6 +124,12 @@ class ServiceSettings:
     allowed_url_prefixes: tuple[str, ...] = ()
     api_key: ApiKey | None = None
     drain_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= _LAST_PORT:
+            raise ValueError(f"port is {self.port}; give one up to {_LAST_PORT}, or 0 for any that is free.")
+        if not 0 <= self.drain_timeout_s < math.inf:
+            raise ValueError(f"drain_timeout_s is {self.drain_timeout_s}; give a number of seconds, 0 or more.")
 
 
 class ApiKey:

@@ -239,7 +239,8 @@ def test_the_key_comes_from_a_file_or_the_environment(tmp_path, monkeypatch):
         (lambda: Limits(body_timeout_s=-1.0), "body_timeout_s is -1.0"),
         (lambda: Replicas(max_batch_size=0), "max_batch_size is 0"),
         (lambda: Replicas(minimum=3, maximum=2), "at most 2 replicas but at least 3"),
-        (lambda: Replicas(batch_wait_s=-0.1), "neither is negative"),
+        (lambda: Replicas(batch_wait_s=-0.1), "batch_wait_s is -0.1; give 0 or more"),
+        (lambda: Replicas(num_gpus=float("nan")), "num_gpus is nan; give 0 or more"),
     ],
 )
 def test_settings_out_of_range_are_refused(make, message):
@@ -250,6 +251,8 @@ def test_settings_out_of_range_are_refused(make, message):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
+        (["--port", "99999"], "port is 99999; give one up to 65535"),
+        (["--drain-timeout-s", "inf"], "drain_timeout_s is inf; give a number of seconds"),
         (["--max-in-flight", "0"], "max_in_flight is 0; give a positive number."),
         (["--num-replicas", "2", "--max-replicas", "1"], "at most 1 replicas but at least 2 are asked for"),
         (["--allow-url-prefix", "audio.example.org"], "'audio.example.org' is no prefix of addresses"),
