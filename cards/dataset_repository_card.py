@@ -50,6 +50,7 @@ def render_dataset_repository_card(
         licences="\n".join(
             f"| {_link(name)} | {public} | {withheld} |" for name, (public, withheld) in facts["licences"].items()
         ),
+        modified=_modified(facts["config"]),
         attributions="\n".join(_attributions(facts["sources"])),
     )
     return render_card(facts, header=_header(facts, configs), publication=publication)
@@ -116,6 +117,14 @@ def _scrubbed(found: Mapping[str, int] | None) -> str:
         return "counted in the release that the table is from"
     kinds = {kind: count for kind, count in sorted(found.items()) if kind != "across_parts"}
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "nothing was found"
+
+
+def _modified(config: Mapping[str, Any]) -> str:
+    """Return what was done to the recordings, as far as it is known: licences ask that changes be named."""
+    if "channel" not in config:
+        return "were cut and resampled, and may have been changed further, which was not recorded"
+    matched = ", and given the channel above: trimmed, filtered, level-matched, with noise added and coded again"
+    return "were cut and resampled" + (matched if config["channel"] else "")
 
 
 def _link(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from string import Template
@@ -25,6 +25,23 @@ HEADER: dict[str, Any] = {
     "task_categories": ["audio-classification"],
     "tags": ["spoken-dialogue", "reward-model", "preference"],
 }
+
+
+# What those who are heard in a source spoke for.
+_ACTORS = "The actors of `{}` spoke for a game, not for research on speech."
+_SPOKE_FOR = {
+    "amazon_queen": _ACTORS,
+    "asterisk": "The announcer of `{}` spoke for telephone systems, not for research on speech.",
+    "fillets": _ACTORS,
+    "meld": "The actors of `{}` spoke for television, not for research on speech.",
+    "sample": "The actors and the announcer of `{}` spoke for a game and for telephone systems, not for research.",
+    "youtube": "Who is heard in recordings on the web (`{}`) may not even have spoken for publication.",
+}
+_UNKNOWN_SPEAKERS = (
+    "What those who are heard in `{}` spoke for, and agreed to, is not recorded here: ask its publisher."
+)
+# No recording of a person.
+_SYNTHETIC_ONLY = "colloquial_scripts"
 
 
 def write_report(
@@ -100,22 +117,36 @@ def render_card(report: Mapping[str, Any], *, header: str | None = None, publica
     """Render the data-set card of a folder from its report.
 
     Args:
-        report (`Mapping`): `build_id`, `config`, `pairs` and `skipped`, as `write_report` writes them.
+        report (`Mapping`): `build_id`, `config`, `pairs` and `skipped`, as `write_report` writes them; `sources`,
+            where they are more than those of `pairs`.
         header (`str`, *optional*): The YAML between the card's dashes; by default that of a local folder.
         publication (`str`, *optional*): Sections on what is published and how to get it.
     """
     rows = report["pairs"]
-    channel = report["config"].get("channel")
     skipped = len(report["skipped"])
     return Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
         header=_render_header(report) if header is None else header,
         table="\n".join(_render_counts(rows)),
         total=sum(row["pairs"] for row in rows),
         skipped=f"{skipped} {'item was' if skipped == 1 else 'items were'} skipped",
-        channel=json.dumps(channel) if channel else "off",
+        channel=_render_channel(report["config"]),
+        speakers=_render_speakers(report.get("sources") or {row["source"] for row in rows}),
         seed=report["config"].get("seed", "none"),
         publication=publication,
     )
+
+
+def _render_channel(config: Mapping[str, Any]) -> str:
+    if "channel" not in config:
+        return "not recorded"
+    return json.dumps(config["channel"]) if config["channel"] else "off"
+
+
+def _render_speakers(sources: Iterable[str]) -> str:
+    """Return what those who are heard spoke for, as far as it is known."""
+    named = [name for name in sorted(sources) if name != _SYNTHETIC_ONLY]
+    texts = [_SPOKE_FOR.get(name, _UNKNOWN_SPEAKERS).format(name) for name in named]
+    return " ".join(texts) or "No recordings of persons are in here."
 
 
 def _render_counts(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -128,7 +128,7 @@ def _facts(folder: Path, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     public = [label for label in labels if label["why_withheld"] is None]
     reasons = Counter(label["why_withheld"] for label in labels if label["why_withheld"])
     return {
-        "config": {"seed": settings.get("seed", "none"), "channel": settings.get("channel")},
+        "config": {name: settings[name] for name in ("seed", "channel") if name in settings},
         "skipped": report.get("skipped", []),
         "pairs": _count(public),
         "num_pairs": len(labels),

@@ -1,4 +1,5 @@
 import io
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -85,6 +86,41 @@ def test_the_card_names_licences_reasons_and_what_the_data_is_not_for(make_data)
         assert words in card
     assert header_of(plan)["license"] == ["cc-by-4.0", "cc0-1.0"]
     assert "$" not in card
+
+
+@pytest.mark.parametrize(
+    ("report", "channel", "modified"),
+    [
+        (None, "not recorded", "were cut and resampled, and may have been changed further, which was not recorded"),
+        ({"config": {"channel": None}}, "off", "were cut and resampled"),
+        (
+            {"config": {"channel": {"coding": "mulaw"}}},
+            '{"coding": "mulaw"}',
+            "were cut and resampled, and given the channel above: trimmed, filtered, level-matched, with noise added "
+            "and coded again",
+        ),
+    ],
+)
+def test_the_card_says_what_was_done_to_the_recordings_as_far_as_it_is_known(make_data, report, channel, modified):
+    folder = make_data(("train", make_row()))
+    if report:
+        (folder / "report.json").write_text(json.dumps(report))
+    card = content_of(plan_dataset(folder).files[0]).decode()
+    assert f"Channel matching of both sides: `{channel}`." in card
+    assert f"All recordings {modified}: these are modified versions." in card
+
+
+def test_the_card_says_of_each_source_what_was_spoken_for(make_data):
+    rows = [make_row(), make_row("b", source="asterisk", license="CC0-1.0"), make_row("c", source="youtube")]
+    rows.append(make_row("d", source="colloquial_scripts", criterion="colloquialness"))
+    consent = content_of(plan_dataset(make_data(*[("train", row) for row in rows])).files[0]).decode()
+    for words in (
+        "The announcer of `asterisk` spoke for",
+        "those who are heard in `folder`",
+        "on the web (`youtube`)",
+    ):
+        assert words in consent
+    assert "a game" not in consent and "heard in `colloquial_scripts`" not in consent
 
 
 def test_the_notice_of_the_game_goes_with_its_recordings_and_only_with_them(make_data):
