@@ -30,6 +30,7 @@ class Judgement:
         checks (`list[Check]`): The shortcut checks; empty if they were not asked for.
         probabilities (`dict[str, float]`): By subset, how likely the first dialogue is the better of the two, by the
             checkpoint's calibration; empty for one dialogue and without a calibration.
+        num_fitted (`dict[str, int]`): By subset, the pairs that its probability was fitted on.
         shares (`list[float]`): Share of the calibration's reference rewards below each dialogue's; or empty.
         uncalibrated (`str`): Why there is no calibration; empty if there is one.
         notes (`list[str]`): What a reader has to know, a sentence each.
@@ -40,6 +41,7 @@ class Judgement:
     growth: list[list[float]]
     checks: list[Check] = field(default_factory=list)
     probabilities: dict[str, float] = field(default_factory=dict)
+    num_fitted: dict[str, int] = field(default_factory=dict)
     shares: list[float] = field(default_factory=list)
     uncalibrated: str = ""
     notes: list[str] = field(default_factory=list)
@@ -92,9 +94,9 @@ def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[st
     if len(rewards) == 1:
         return {"shares": shares}
     margin = rewards[0] - rewards[1]
-    subsets = sorted(calibration.parameters["subsets"])
-    probabilities = {subset: calibration.probability(margin, subset) for subset in subsets}
-    return {"shares": shares, "probabilities": probabilities}
+    num_fitted = {name: fitted["num_pairs"] for name, fitted in sorted(calibration.parameters["subsets"].items())}
+    probabilities = {subset: calibration.probability(margin, subset) for subset in num_fitted}
+    return {"shares": shares, "probabilities": probabilities, "num_fitted": num_fitted}
 
 
 def _notes(dialogues: Sequence[Sequence[Mapping[str, Any]]], max_turn_s: float, with_checks: bool) -> list[str]:

@@ -1,21 +1,14 @@
 """What is behind the demo's page: turns, judgements, checks and their words, without a browser."""
 
 import io
-import os
-import socket
-import subprocess
-import sys
-import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 
 from sdiareward.bundled import EXAMPLES, NANO
-from sdiareward.calibration import fit
-from sdiareward.cli import main
-from sdiareward.demo import judging, turns
+from sdiareward.calibration import Calibration, fit
+from sdiareward.demo import judging
 from sdiareward.demo.growth_plot import draw_growth
 from sdiareward.demo.judging import Judgement, judge
 from sdiareward.demo.rendering import render_judgement, render_panel, render_refusal
@@ -33,9 +26,6 @@ from sdiareward.demo.turns import (
 )
 from sdiareward.dialogue_files import read_dialogue
 from sdiareward.scoring import Scorer
-
-
-ROOT = Path(__file__).parents[1]
 
 
 def wav(array, rate=16_000):
@@ -107,7 +97,7 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros((4_000_000, 8), dtype=np.int16), 655_350, format="FLAC")
     assert buffer.tell() < 100_000
-    monkeypatch.setattr(turns, "read_audio", lambda *_, **__: pytest.fail("it was decoded"))
+    monkeypatch.setattr("sdiareward.demo.turns.read_audio", lambda *_, **__: pytest.fail("it was decoded"))
     with pytest.raises(TurnError, match="^bomb.flac: has 8 channels at 655350 Hz; give one or two at 192 kHz or less"):
         read_turn(buffer.getvalue(), "bomb.flac")
 
@@ -215,12 +205,21 @@ def test_a_calibrated_checkpoint_gives_a_probability_for_each_subset_it_knows(ma
     assert "No calibrated probability" not in page
 
 
-def test_a_checkpoint_without_calibration_says_so(found):
-    assert found.probabilities == {}
-    assert found.uncalibrated == "the checkpoint has no calibration"
-    page = render_judgement(found)
+def test_the_model_of_the_package_is_calibrated_and_says_on_how_many_pairs(nano, found):
+    calibration = Calibration.of(nano.model.config)
+    for subset, fitted in calibration.parameters["subsets"].items():
+        probability = calibration.probability(found.margin, subset)
+        assert found.probabilities[subset] == pytest.approx(probability)
+        row = f"{subset}</th><td>{100 * probability:.0f}%</td><td>{fitted['num_pairs']}</td>"
+        assert row in render_judgement(found)
+
+
+def test_a_checkpoint_without_calibration_says_so(make_tiny_model):
+    fields = judging._calibrate(make_tiny_model().config, [1.0, 0.0], "modality")
+    assert fields == {"uncalibrated": "the checkpoint has no calibration"}
+    page = render_judgement(Judgement("modality", [1.0, 0.0], [[1.0], [0.0]], **fields))
     assert "No calibrated probability can be given: the checkpoint has no calibration." in page
-    assert f"{100 / (1 + np.exp(-found.margin)):.0f}% for A, which nobody has checked" in page
+    assert "73% for A, which nobody has checked" in page
 
 
 def test_a_calibration_under_other_prompts_is_not_used(make_tiny_model):
@@ -316,101 +315,3 @@ def test_the_same_growth_gives_the_same_figure_that_asks_for_nothing():
     figure = draw_growth([[0.1, 0.2], [0.3, 0.1]])
     assert figure == draw_growth([[0.1, 0.2], [0.3, 0.1]])
     assert figure.startswith("data:image/svg+xml;base64,")
-
-
-# Command, Space, package
-
-
-def test_help_is_quick_and_needs_no_gradio():
-    code = (
-        "import sys\nfrom sdiareward.cli import main\n"
-        "try:\n    main(['demo', '--help'])\n"
-        "except SystemExit:\n    print('torch' in sys.modules, 'gradio' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-2:] == ["False", "False"]
-
-
-def test_a_model_that_is_not_there_is_one_line(tmp_path, capsys):
-    assert main(["demo", "--model", str(tmp_path / "nothing")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("sdiareward: error: model ")
-    assert len(error.splitlines()) == 1
-
-
-def test_a_missing_gradio_is_said_before_a_model_is_loaded(monkeypatch, capsys):
-    from sdiareward.demo import app
-
-    monkeypatch.setattr(app, "load_scorer", lambda **_: pytest.fail("a model was loaded"))
-    monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(SystemExit) as ended:
-        main(["demo"])
-    assert ended.value.code == 2
-    message = 'sdiareward demo: error: gradio is not installed; pip install "sdiareward[demo]"\n'
-    assert capsys.readouterr().err == message
-
-
-def test_a_port_that_is_taken_is_one_line(capsys):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert main(["demo", "--port", str(port)]) == 2
-    error = capsys.readouterr().err
-    assert str(port) in error
-    assert len(error.strip().splitlines()) == 1
-
-
-def test_the_space_runs_what_the_package_has(monkeypatch):
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
-    monkeypatch.delenv("SDIAREWARD_MODEL", raising=False)
-    import runpy
-
-    page = runpy.run_path(str(ROOT / "demo" / "space_app.py"))["page"]
-    assert "hears the first 6 s" in str(page.get_config_file())
-
-
-# What the Hub puts on a Space with ZeroGPU, in miniature.
-SPACES = """
-import sys
-
-was_first, calls = "torch" not in sys.modules, []
-
-def GPU(function):
-    def call(*arguments):
-        calls.append(function.__name__)
-        return function(*arguments)
-    return call
-"""
-JUDGE_ON_A_SPACE = """
-import runpy, sys
-
-page = runpy.run_path(sys.argv[1])["page"]
-import spaces
-from sdiareward.bundled import EXAMPLES
-from sdiareward.demo import app, turns
-
-(judge,) = [block.fn for block in page.fns.values() if getattr(block.fn, "func", None) is app._judge]
-given = turns.read_example(EXAMPLES / "human.json")
-result = judge(*given, (), "", "modality", False)
-print(spaces.was_first, spaces.calls, "Dialogue A" in result)
-"""
-
-
-def test_a_space_with_zero_gpu_is_asked_for_a_device_in_each_judgement(tmp_path):
-    pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
-    (tmp_path / "spaces.py").write_text(SPACES)
-    environment = {name: value for name, value in os.environ.items() if name != "SDIAREWARD_MODEL"}
-    command = [sys.executable, "-c", JUDGE_ON_A_SPACE, str(ROOT / "demo" / "space_app.py")]
-    paths = os.pathsep.join([str(tmp_path), *filter(None, [environment.get("PYTHONPATH")])])
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment | {"PYTHONPATH": paths})
-    assert done.stdout.splitlines()[-1] == "True ['judge_dialogues'] True"
-
-
-def test_templates_and_styles_are_in_the_wheel():
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert "sdiareward.demo" in settings["packages"]
-    patterns = settings["package-data"]["sdiareward.demo"]
-    for path in (ROOT / "demo").iterdir():
-        if path.is_file() and path.suffix != ".py":
-            assert f"*{path.suffix}" in patterns
