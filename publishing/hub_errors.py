@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 
 if TYPE_CHECKING:
@@ -45,26 +45,31 @@ def redact(text: str, secrets: Sequence[str] = ()) -> str:
 
 @contextmanager
 def redacted_logs(secrets: Sequence[str] = ()) -> Iterator[None]:
-    """Take secrets out of what `huggingface_hub` logs while in the context: its retries log signed addresses."""
-    handlers = logging.getLogger("huggingface_hub").handlers + logging.getLogger().handlers
-    redaction = _Redaction(secrets)
-    for handler in handlers:
-        handler.addFilter(redaction)
+    """Take secrets out of what is logged while in the context: retries of `huggingface_hub` log signed addresses.
+
+    Records are redacted as they are made, for a filter would miss the handlers of other libraries.
+    """
+    make_record = logging.getLogRecordFactory()
+
+    def make_redacted(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        return _redact_record(make_record(*args, **kwargs), secrets)
+
+    logging.setLogRecordFactory(make_redacted)
     try:
         yield
     finally:
-        for handler in handlers:
-            handler.removeFilter(redaction)
+        logging.setLogRecordFactory(make_record)
 
 
-class _Redaction(logging.Filter):
-    def __init__(self, secrets: Sequence[str]):
-        super().__init__()
-        self._secrets = secrets
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = redact(record.getMessage(), self._secrets), ()
-        return True
+def _redact_record(record: logging.LogRecord, secrets: Sequence[str]) -> logging.LogRecord:
+    record.msg, record.args = redact(record.getMessage(), secrets), ()
+    if record.exc_info:
+        # Handlers write the text where there is one; the traceback itself they would write with its secrets.
+        record.exc_text = redact(logging.Formatter().formatException(record.exc_info), secrets)
+        record.exc_info = None
+    if record.stack_info:
+        record.stack_info = redact(record.stack_info, secrets)
+    return record
 
 
 def explain(error: BaseException, repository: str) -> str:
