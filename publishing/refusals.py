@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ _SECRETS = (
 _CHUNK_BYTES = 8 * 2**20
 # More than any secret is long, so that one on the border of two chunks is whole in one of them.
 _OVERLAP_BYTES = 1024
+_ROWS = 100
 
 
 def check_plan(plan: RepositoryPlan, secrets: Sequence[str] = ()) -> None:
@@ -47,8 +49,14 @@ def check_plan(plan: RepositoryPlan, secrets: Sequence[str] = ()) -> None:
         for file in plan.files:
             for chunk in _chunks(file.source):
                 bar.update(max(0, len(chunk) - _OVERLAP_BYTES))
-                if found := find_secret(chunk, known):
-                    raise ValueError(f"{file.path_in_repo}: holds {found}, it seems; take it out, and revoke it.")
+                _refuse_secret(file, chunk, known)
+            for texts in _texts(file):
+                _refuse_secret(file, texts, known)
+
+
+def _refuse_secret(file: PlannedFile, content: bytes, known: Sequence[bytes]) -> None:
+    if found := find_secret(content, known):
+        raise ValueError(f"{file.path_in_repo}: holds {found}, it seems; take it out, and revoke it.")
 
 
 def _check_paths(paths: Sequence[str]) -> None:
@@ -92,6 +100,25 @@ def _chunks(source: Path | bytes) -> Iterator[bytes]:
         while piece := file.read(_CHUNK_BYTES):
             yield end + piece
             end = piece[-_OVERLAP_BYTES:]
+
+
+def _texts(file: PlannedFile) -> Iterator[bytes]:
+    """Yield the columns of text of a Parquet file, which its compressed pages do not show."""
+    if not isinstance(file.source, Path) or file.source.suffix != ".parquet":
+        return
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.ParquetFile(file.source)
+    except pa.ArrowInvalid:
+        # Whatever it is, its bytes were searched.
+        return
+    with table:
+        leaves = [table.schema.column(index) for index in range(len(table.schema))]
+        columns = [leaf.path for leaf in leaves if leaf.logical_type.type in ("STRING", "JSON", "ENUM")]
+        for batch in table.iter_batches(batch_size=_ROWS, columns=columns) if columns else ():
+            yield json.dumps(batch.to_pylist(), ensure_ascii=False, default=str).encode()
 
 
 def find_secret(content: bytes, known: Sequence[bytes] = ()) -> str | None:
