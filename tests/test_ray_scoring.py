@@ -86,7 +86,7 @@ def test_a_driver_that_is_killed_leaves_rows_that_actors_do_not_score_again(job,
     with log.open("w") as file:
         # A cluster of its own, which ends with it.
         process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"RAY_ADDRESS": "local"})
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 600
     while not any((tmp_path / "partial").glob("*.jsonl")):
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline

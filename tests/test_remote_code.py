@@ -106,8 +106,13 @@ def test_a_checkpoint_carries_its_code_and_names_its_classes(tiny_checkpoint):
 
 
 def test_with_the_package_imported_the_auto_classes_need_no_remote_code(tiny_checkpoint):
-    from transformers import AutoModelForSequenceClassification
-
-    from sdiareward.modeling_sdiareward import SDiaRewardModel
-
-    assert type(AutoModelForSequenceClassification.from_pretrained(tiny_checkpoint)) is SDiaRewardModel
+    # In a process of its own: where a checkpoint's own code was loaded before, the library knows that as its class.
+    code = (
+        "import sys\n"
+        "from transformers import AutoModelForSequenceClassification\n"
+        "from sdiareward.modeling_sdiareward import SDiaRewardModel\n"
+        "print(type(AutoModelForSequenceClassification.from_pretrained(sys.argv[1])) is SDiaRewardModel)"
+    )
+    command = [sys.executable, "-c", code, str(tiny_checkpoint)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=True)
+    assert done.stdout == "True\n"
