@@ -1,5 +1,6 @@
 """The images and the Compose file, as far as they can be checked without a container engine."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -53,6 +54,17 @@ def test_everything_installed_is_pinned_and_no_secret_is_built_in(path):
             assert "--constraint constraints.txt" in arguments
         if name in ("ARG", "ENV"):
             assert not re.search(r"KEY|TOKEN|SECRET|PASSWORD", arguments, re.IGNORECASE)
+
+
+def test_the_compose_file_is_of_the_compose_specification():
+    compose_spec = pytest.importorskip("compose_spec", reason="no validator: pip install compose-spec")
+    # Compose fills in the variables first.
+    text = re.sub(r"\$\{\w+:[?-][^}]*\}", "/somewhere", (ROOT / "docker" / "compose.yaml").read_text())
+    content = yaml.safe_load(text)
+    assert compose_spec.PyCompose.from_json(json.dumps(content)).service_names() == ["cpu", "cuda"]
+    content["services"]["cpu"]["shm_sise"] = 1
+    with pytest.raises(ValueError, match="shm_sise"):
+        compose_spec.PyCompose.from_json(json.dumps(content))
 
 
 @pytest.mark.parametrize("name", COMPOSE["services"])
