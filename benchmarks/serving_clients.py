@@ -36,7 +36,7 @@ from tqdm.auto import tqdm
 from benchmarks.racing import ROOT
 from benchmarks.scoring_workload import ManyDialogues
 from benchmarks.speed_models import NANO
-from sdiareward.serving.client import encode_dialogue
+from sdiareward.serving.encoding import encode_dialogue
 
 
 TOLERANCE = 1e-5

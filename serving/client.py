@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import base64
-import io
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ..audio_sdiareward import open_source
-from ..pairs import turns_to_messages
+from .encoding import encode_dialogue
 from .settings import API_KEY_ENV
 
 
 if TYPE_CHECKING:
     import requests
 
+# A dialogue's place among all, from 0, and its form in a request.
+Numbered = tuple[int, dict[str, Any]]
+
 _RETRIED = (502, 503, 504)
 _LONGEST_PAUSE_S = 30.0
 _QUOTED_CHARACTERS = 300
+# Of a request beside its dialogues.
+_SPARE_BYTES = 1024
 
 
 class ServiceError(RuntimeError):
@@ -38,6 +41,14 @@ class RefusedError(ValueError):
     def __init__(self, problems: Sequence[Mapping[str, Any]]):
         super().__init__("; ".join(_as_line(problem) for problem in problems))
         self.problems = list(problems)
+
+
+class _TooMuchError(RefusedError):
+    """Raised when a request is too large."""
+
+
+class _FailedError(ServiceError):
+    """Raised when the model failed on what was sent."""
 
 
 def _as_line(problem: Mapping[str, Any]) -> str:
@@ -71,7 +82,8 @@ class RewardClient:
         api_key (`str`, *optional*): By default what the environment variable `SDIAREWARD_API_KEY` holds, if it is set.
         max_retries (`int`, *optional*, defaults to 8): How often a request is sent again.
         timeout_s (`float`, *optional*, defaults to 150.0): Longest wait for one answer.
-        dialogues_per_request (`int`, *optional*, defaults to 8): More dialogues are sent in several requests.
+        dialogues_per_request (`int`, *optional*, defaults to 8): More dialogues are sent in several requests, and
+            fewer where these would be larger than the server takes.
         concurrency (`int`, *optional*, defaults to 4): Requests under way at once.
 
     Example:
@@ -195,14 +207,48 @@ class RewardClient:
         self, dialogues: Sequence[Any], part: range, options: Mapping[str, Any]
     ) -> Sequence[dict[str, Any]]:
         encoded = [_encode_or_reason(dialogues[index], options) for index in part]
-        good = [each for each in encoded if not isinstance(each, str)]
+        good = [(index, each) for index, each in zip(part, encoded, strict=True) if not isinstance(each, str)]
+        found = iter([result for group in self._fit(good) for result in self._score_together(group, options)])
+        return [{"error": {"msg": each}} if isinstance(each, str) else next(found) for each in encoded]
+
+    @cached_property
+    def _max_request_bytes(self) -> float:
+        """What the server takes for the dialogues of one request."""
+        return self.health().get("limits", {}).get("max_body_bytes", float("inf")) - _SPARE_BYTES
+
+    def _fit(self, encoded: Sequence[Numbered]) -> Iterator[list[Numbered]]:
+        """Yield dialogues by requests that are no larger than the server takes, if one alone is not."""
+        group: list[Numbered] = []
+        size = 0
+        for index, each in encoded:
+            added = len(json.dumps(each))
+            if group and size + added > self._max_request_bytes:
+                yield group
+                group, size = [], 0
+            group.append((index, each))
+            # A separator follows.
+            size += added + 2
+        if group:
+            yield group
+
+    def _score_together(self, group: Sequence[Numbered], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the results of one request; where that is too much, or too much for the model, of each half."""
         try:
-            found = iter(self._post("/score", {**options, "dialogues": good})["results"] if good else [])
-            return [{"error": {"msg": each}} if isinstance(each, str) else next(found) for each in encoded]
+            return self._post("/score", {**options, "dialogues": [each for _, each in group]})["results"]
+        except (_TooMuchError, _FailedError) as error:
+            if len(group) > 1:
+                middle = len(group) // 2
+                return [
+                    *self._score_together(group[:middle], options),
+                    *self._score_together(group[middle:], options),
+                ]
+            if not options.get("skip_bad"):
+                raise
+            return [{"error": {"msg": str(error)}}]
         except RefusedError as error:
             # The server counts within the request.
             problems = [
-                {**each, "dialogue": each["dialogue"] + part.start} if each.get("dialogue") else each
+                {**each, "dialogue": group[each["dialogue"] - 1][0] + 1} if each.get("dialogue") else each
                 for each in error.problems
             ]
             raise RefusedError(problems) from None
@@ -228,21 +274,24 @@ class RewardClient:
         try:
             content = answer.json()
         except ValueError:
-            content = {"detail": answer.text[:_QUOTED_CHARACTERS]}
-        if answer.status_code == 200:
+            content = None
+        if answer.status_code == 200 and isinstance(content, dict):
             return content
-        detail = content.get("detail", "")
+        detail = content.get("detail", "") if isinstance(content, dict) else answer.text
         if answer.status_code == 422 and isinstance(detail, list):
             raise RefusedError(detail)
+        said = str(detail)[:_QUOTED_CHARACTERS]
         if answer.status_code == 413:
-            raise RefusedError([{"msg": f"{detail} Lower dialogues_per_request."}])
-        raise ServiceError(f"{address} answered with status {answer.status_code}: {str(detail)[:_QUOTED_CHARACTERS]}")
+            raise _TooMuchError([{"msg": f"it is larger than the server takes ({said}); send shorter recordings."}])
+        kind = _FailedError if answer.status_code == 500 else ServiceError
+        raise kind(f"{address} answered with status {answer.status_code}: {said}")
 
     def _open_session(self, max_retries: int) -> requests.Session:
         import requests
-        from urllib3.util import Retry
 
-        retry = Retry(
+        from .retries import GrowingPauses
+
+        retry = GrowingPauses(
             max_retries,
             status_forcelist=_RETRIED,
             allowed_methods=None,
@@ -268,40 +317,3 @@ def _encode_or_reason(dialogue: Sequence[Mapping[str, Any]], options: Mapping[st
         if not options.get("skip_bad"):
             raise
         return " ".join(str(error).split())
-
-
-def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a dialogue in the form of a request, its recordings read and encoded.
-
-    Args:
-        dialogue (`list[dict]`): Messages or turns; audio is anything `read_audio` takes.
-
-    Raises:
-        FileNotFoundError: A recording does not exist.
-        TypeError: A recording is given in a form that cannot be read.
-    """
-    turns = []
-    for message in turns_to_messages(dialogue):
-        content = message["content"]
-        items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        turns.append({"role": message["role"], "content": [_encode_item(item) for item in items]})
-    return {"turns": turns}
-
-
-def _encode_item(item: Mapping[str, Any]) -> dict[str, Any]:
-    if item.get("audio") is None:
-        return {"type": "text", "text": item.get("text") or ""}
-    return {"type": "audio", "audio": {"base64": base64.b64encode(_read_bytes(item["audio"])).decode()}}
-
-
-def _read_bytes(audio: Any) -> bytes:
-    """Return a recording as a file: as it is, or samples as WAV without loss."""
-    import soundfile
-
-    handle, _, array, sampling_rate = open_source(audio)
-    if array is None:
-        return Path(handle).read_bytes() if isinstance(handle, str) else handle.getvalue()
-    buffer = io.BytesIO()
-    samples = array.T if array.ndim == 2 else array
-    soundfile.write(buffer, samples, sampling_rate, format="WAV", subtype="FLOAT")
-    return buffer.getvalue()

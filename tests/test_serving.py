@@ -22,7 +22,8 @@ import requests
 from sdiareward.calibration import Calibration, fit
 from sdiareward.reward_function import reward_fn
 from sdiareward.scoring import Scorer
-from sdiareward.serving.client import RefusedError, RewardClient, ServiceError, encode_dialogue
+from sdiareward.serving.client import RefusedError, RewardClient, ServiceError
+from sdiareward.serving.encoding import encode_dialogue
 from sdiareward.serving.remote_reward import remote_reward_fn
 
 
@@ -353,12 +354,14 @@ def test_slow_clients_are_given_up_and_those_beyond_the_limit_told_to_wait(serve
 def test_a_replica_that_is_killed_costs_no_answer(server, client, dialogues, rewards):
     many = dialogues * 4
     (replica,) = server.replicas()
+    assert metric(server, "sdiareward_retries_total") == 0
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         found = pool.submit(client.score, many)
         while metric(server, "sdiareward_requests_in_flight") < 2:
             time.sleep(0.005)
         os.kill(replica.pid, signal.SIGKILL)
         assert found.result(timeout=200) == pytest.approx(rewards * 4, abs=1e-5)
+    assert metric(server, "sdiareward_retries_total") >= 1
     assert not replica.is_running() or replica.status() == psutil.STATUS_ZOMBIE
 
 

@@ -1,0 +1,60 @@
+"""Put a dialogue into the form of a request, its recordings read and encoded."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..audio_sdiareward import open_source
+from ..pairs import turns_to_messages
+
+
+# Samples of 24 bits, aligned to the top of 32.
+_FULL_SCALE = 2**23
+
+
+def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return a dialogue in the form of a request, its recordings read and encoded.
+
+    Args:
+        dialogue (`list[dict]`): Messages or turns; audio is anything `read_audio` takes.
+
+    Raises:
+        FileNotFoundError: A recording does not exist.
+        TypeError: A recording is given in a form that cannot be read.
+    """
+    turns = []
+    for message in turns_to_messages(dialogue):
+        content = message["content"]
+        items = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        turns.append({"role": message["role"], "content": [_encode_item(item) for item in items]})
+    return {"turns": turns}
+
+
+def _encode_item(item: Mapping[str, Any]) -> dict[str, Any]:
+    if item.get("audio") is None:
+        return {"type": "text", "text": item.get("text") or ""}
+    return {"type": "audio", "audio": {"base64": base64.b64encode(_read_bytes(item["audio"])).decode()}}
+
+
+def _read_bytes(audio: Any) -> bytes:
+    """Return a recording as a file, as it is or, of samples, in 24 bits: the model's numbers have no more either."""
+    import soundfile
+
+    handle, _, array, sampling_rate = open_source(audio)
+    if array is None:
+        return Path(handle).read_bytes() if isinstance(handle, str) else handle.getvalue()
+    buffer = io.BytesIO()
+    samples = array.T if array.ndim == 2 else array
+    # What FLAC cannot hold, such as samples beyond full scale or not finite, is for the server to judge.
+    if samples.size and np.issubdtype(samples.dtype, np.floating) and np.abs(samples).max() < 1 - 1 / _FULL_SCALE:
+        scaled = np.rint(samples.astype(np.float64) * _FULL_SCALE).astype(np.int32) << 8
+        soundfile.write(buffer, scaled, sampling_rate, format="FLAC", subtype="PCM_24")
+    else:
+        soundfile.write(buffer, samples, sampling_rate, format="WAV", subtype="FLOAT")
+    return buffer.getvalue()

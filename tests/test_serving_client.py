@@ -1,0 +1,156 @@
+"""What the client does with answers, without a server's model: a small server says what it is told to."""
+
+import io
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import soundfile
+
+
+pytest.importorskip("requests", reason="no client: pip install 'sdiareward[serve]'")
+
+from types import SimpleNamespace
+
+from sdiareward.serving.client import RefusedError, RewardClient, ServiceError
+from sdiareward.serving.encoding import _read_bytes
+from sdiareward.serving.retries import GrowingPauses
+
+
+class Told:
+    """Answer `/score` by the words of the dialogues: their length is the reward, `fail` makes the model fail."""
+
+    max_body_bytes = 10_000
+    reply = None
+
+    def __init__(self):
+        self.sizes = []
+
+    def answer(self, path, body):
+        if self.reply is not None:
+            return self.reply
+        if path == "/health":
+            return 200, json.dumps({"limits": {"max_body_bytes": self.max_body_bytes}})
+        self.sizes.append(len(body))
+        if len(body) > 10_000:
+            return 413, '{"detail": "Content Too Large"}'
+        words = [dialogue["turns"][0]["content"][0]["text"] for dialogue in json.loads(body)["dialogues"]]
+        if "fail" in words:
+            return 500, '{"detail": "the model failed on this request"}'
+        bad = [{"msg": "is bad", "dialogue": k} for k, text in enumerate(words, start=1) if text == "bad"]
+        if bad:
+            return 422, json.dumps({"detail": bad})
+        return 200, json.dumps({"results": [{"reward": float(len(text)), "error": None} for text in words]})
+
+
+@pytest.fixture
+def told():
+    told = Told()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):  # noqa: N802
+            status, text = told.answer(self.path, self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    told.client = RewardClient(f"http://127.0.0.1:{server.server_port}", max_retries=0)
+    yield told
+    server.shutdown()
+    server.server_close()
+
+
+def words(*texts):
+    return [[{"role": "user", "content": [{"type": "text", "text": text}]}] for text in texts]
+
+
+def test_dialogues_that_are_too_large_together_are_sent_apart(told):
+    assert told.client.score(words("a" * 4000, "b" * 4001, "c" * 4002, "d")) == [4000, 4001, 4002, 1]
+    assert len(told.sizes) == 2 and max(told.sizes) <= 10_000
+
+
+def test_what_the_server_still_finds_too_large_is_sent_in_halves(told):
+    told.max_body_bytes = 10**9
+    assert told.client.score(words("a" * 6000, "b" * 6001, "c")) == [6000, 6001, 1]
+
+
+def test_a_dialogue_that_is_too_large_alone_costs_itself_alone(told):
+    large = words("a", "b" * 20_000, "c")
+    with pytest.raises(RefusedError, match="larger than the server takes"):
+        told.client.score(large)
+    first, reason, last = told.client.score_or_reason(large)
+    assert (first, last) == (1, 1)
+    assert reason == "it is larger than the server takes (Content Too Large); send shorter recordings."
+
+
+def test_a_dialogue_on_which_the_model_fails_costs_itself_alone(told):
+    first, reason, *others = told.client.score_or_reason(words("a", "fail", "ccc", "dd"))
+    assert [first, *others] == [1, 3, 2]
+    assert "answered with status 500: the model failed on this request" in reason
+    with pytest.raises(ServiceError, match="status 500"):
+        told.client.score(words("a", "fail"))
+
+
+def test_a_bad_dialogue_has_its_number_among_all_however_they_were_sent(told):
+    with pytest.raises(RefusedError, match="^dialogue 3, is bad$"):
+        told.client.score(words("a" * 6000, "b" * 6000, "bad"))
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", "<html>", ""])
+@pytest.mark.parametrize("status", [200, 404, 422])
+def test_an_answer_that_is_no_object_is_the_services_fault(told, status, text):
+    told.reply = (status, text)
+    with pytest.raises(ServiceError, match=f"answered with status {status}"):
+        told.client.health()
+
+
+def test_pauses_grow_and_are_no_shorter_than_the_server_asks_for(monkeypatch):
+    pauses = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    monkeypatch.setattr("random.uniform", lambda low, high: low)
+    retry = GrowingPauses(8, backoff_factor=0.2, status_forcelist=[503])
+    answer = SimpleNamespace(headers={"Retry-After": "1"}, status=503, get_redirect_location=lambda: None)
+    for _ in range(7):
+        retry = retry.increment("GET", "/", response=answer)
+        retry.sleep(answer)
+    assert pauses == pytest.approx([1, 1, 1, 1.6, 3.2, 6.4, 12.8])
+
+
+def test_clients_that_were_turned_away_together_come_back_apart(monkeypatch):
+    pauses = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    answer = SimpleNamespace(headers={"Retry-After": "1"})
+    for _ in range(50):
+        GrowingPauses(8).sleep(answer)
+    assert min(pauses) >= 1 and max(pauses) <= 1.5 and len(set(pauses)) > 40
+
+
+def test_samples_are_sent_in_as_many_bits_as_the_model_sees(make_tone):
+    tone = make_tone(1.0)
+    data = _read_bytes(tone)
+    found, rate = soundfile.read(io.BytesIO(data), dtype="float32")
+    assert rate == 16_000 and len(data) < tone.size * 4
+    np.testing.assert_allclose(found, tone, rtol=0, atol=2.0**-24)
+    of_16_bits = np.rint(tone * 2**15).astype(np.float32) / 2**15
+    data = _read_bytes(of_16_bits)
+    np.testing.assert_array_equal(soundfile.read(io.BytesIO(data), dtype="float32")[0], of_16_bits)
+    assert len(data) < tone.size * 2
+
+
+@pytest.mark.parametrize(
+    "samples", [np.full(800, 1.5), np.full(800, np.nan), np.zeros(0)], ids=["loud", "nan", "none"]
+)
+def test_samples_that_flac_cannot_hold_are_sent_as_they_are(samples):
+    found, _ = soundfile.read(io.BytesIO(_read_bytes(samples.astype(np.float32))))
+    np.testing.assert_array_equal(found, samples)
