@@ -30,14 +30,14 @@ class Request:
         scorer ([`Scorer`]): What scores them.
         criterion (`str`): What is judged.
         dialogues (`list[list[dict]]`): Messages of each.
-        groups (`list[Hashable]`): Group of each: dialogues of one group are computed together.
+        groups (`Sequence[Hashable]`): Group of each: dialogues of one group are computed together.
         result (`Future[list[float | str]]`): Gets the reward of each dialogue, or the reason why it has none.
     """
 
     scorer: Scorer
     criterion: str
     dialogues: list[Any]
-    groups: list[Hashable]
+    groups: Sequence[Hashable]
     result: Future[list[float | str]] = field(default_factory=Future)
 
 
@@ -73,7 +73,7 @@ class ScoringQueue:
                 # Whoever waited for a cancelled one is gone.
                 requests = [request for request in waiting if request.result.set_running_or_notify_cancel()]
                 try:
-                    results = _score_together(requests)
+                    results = score_together(requests)
                 except BaseException as error:
                     for request in requests:
                         request.result.set_exception(error)
@@ -102,8 +102,15 @@ def queue_of(model: SDiaRewardModel) -> ScoringQueue:
         return _queues.setdefault(model, ScoringQueue())
 
 
-def _score_together(requests: Sequence[Request]) -> list[list[float | str]]:
-    """Score requests for one scorer in one call; return the results of each request."""
+def score_together(requests: Sequence[Request]) -> list[list[float | str]]:
+    """Score requests for one scorer in one call.
+
+    Args:
+        requests (`list[Request]`): Not empty; their own results are not set.
+
+    Returns:
+        `list[list[float | str]]`: For each request the reward of each dialogue, or the reason why it has none.
+    """
     dialogues = [dialogue for request in requests for dialogue in request.dialogues]
     if not dialogues:
         return [[] for _ in requests]

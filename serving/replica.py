@@ -157,19 +157,19 @@ class Replica:
     def _score_together(self, works: Sequence[Work]) -> list[list[Outcome]]:
         """Return the outcome of each dialogue of each request."""
         from ..rollouts import Rollout
+        from ..scoring_queue import Request, score_together
 
-        dialogues = [dialogue for work in works for dialogue in work.dialogues]
-        criteria = [work.criterion for work in works for _ in work.dialogues]
         # Answers to one context are computed with it once, as in GRPO and best-of-N.
-        groups = [(k, Rollout(dialogue).group) for k, work in enumerate(works) for dialogue in work.dialogues]
-        skipped: dict[int, str] = {}
-        rewards = dict(self._scorer.iter_scores(dialogues, criteria, groups=groups, skipped=skipped))
-        flat = iter([_outcome(rewards[k]) if k in rewards else skipped[k] for k in range(len(dialogues))])
-        return [[next(flat) for _ in work.dialogues] for work in works]
+        requests = []
+        for k, work in enumerate(works):
+            groups = [(k, Rollout(dialogue).group) for dialogue in work.dialogues]
+            requests.append(Request(self._scorer, work.criterion, work.dialogues, groups))
+        return [[_checked(outcome) for outcome in outcomes] for outcomes in score_together(requests)]
 
 
-def _outcome(reward: float) -> Outcome:
-    return reward if math.isfinite(reward) else f"the model's reward is {reward}."
+def _checked(outcome: Outcome) -> Outcome:
+    is_good = isinstance(outcome, str) or math.isfinite(outcome)
+    return outcome if is_good else f"the model's reward is {outcome}."
 
 
 deployment: Any = serve.deployment(Replica)
