@@ -228,7 +228,7 @@ def test_two_scores_of_one_recording_are_compared_by_keyboard(scores_page):
     press(browser, "3")
     wait(browser, lambda: len(answers(study)) == 2)
     assert [(record["choice"], record["heard"]) for record in answers(study)] == [("b", ["context"]), ("tie", [])]
-    assert "All 2 pairs are answered" in text(browser, "status")
+    wait(browser, lambda: "All 2 pairs are answered" in text(browser, "status"))
 
 
 @pytest.mark.parametrize("size", [PHONE, DESKTOP], ids=["phone", "desktop"])
