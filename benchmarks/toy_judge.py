@@ -16,7 +16,7 @@ Notable choices:
 - Sigma is 0.5, not 1: a middle score that is off by two would otherwise be a safe bet, which takes long to leave.
 - The KL weight is 0.2, not 0.01: the reference is the warm start, whose scores are drawn at random, and what holds the
   judge near it keeps it from settling on two of the three scores.
-- The rate falls to 0 over the last steps: at a constant rate the accuracy goes up and down by ten points to the end.
+- The rate is constant, then falls to 0 over the last steps.
 - The audio tower, Whisper tiny.en's encoder, stays as it is; the text model begins at random.
 """
 

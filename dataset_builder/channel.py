@@ -131,6 +131,11 @@ def encode(array: np.ndarray, sampling_rate: int, format: str, subtype: str, com
     return buffer.getvalue()
 
 
+def encode_flac(array: np.ndarray) -> bytes:
+    """Encode 16 kHz speech as 16-bit FLAC, the coding of data sets."""
+    return encode(array, SAMPLING_RATE, "FLAC", "PCM_16", None)
+
+
 def encode_opus(array: np.ndarray) -> bytes:
     """Encode 16 kHz speech as OGG/Opus at about 24 kbit/s, the coding of the bundled sample."""
     return encode(array, SAMPLING_RATE, "OGG", "OPUS", 0.93)

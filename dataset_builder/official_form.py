@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
-from sdiareward.dataset_builder.channel import encode
+from sdiareward.dataset_builder.channel import encode_flac
 from sdiareward.dataset_builder.data_card import write_report
 from sdiareward.dataset_builder.file_export import export_turns
 from sdiareward.dataset_builder.media import read_media
@@ -238,7 +238,7 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
         array = read_media(data, name=label)
     except AudioError as error:
         raise _LeftOutError("unusable_audio", str(error)) from error
-    return encode(array, SAMPLING_RATE, "FLAC", "PCM_16", None), len(array) / SAMPLING_RATE
+    return encode_flac(array), len(array) / SAMPLING_RATE
 
 
 def _content(turns: Sequence[Mapping[str, Any]]) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
-from sdiareward.dataset_builder.channel import CODINGS, ChannelSettings, encode, match_channel, trim_silence
+from sdiareward.dataset_builder.channel import CODINGS, ChannelSettings, encode_flac, match_channel, trim_silence
 from sdiareward.dataset_builder.inspection import require_sound
 from sdiareward.dataset_builder.media import read_media, read_span
 from sdiareward.dataset_builder.reference_clips import Clip, choose_references
@@ -299,7 +299,7 @@ def _encode_turn(turn: Turn, array: np.ndarray, path: str, label: str) -> dict[s
         raise TurnDurationError(
             f"{label}: lasts {duration_s:.2f} s; a turn must last more than 0.02 and at most 60 s."
         )
-    data = encode(array, SAMPLING_RATE, "FLAC", "PCM_16", None)
+    data = encode_flac(array)
     return {
         "role": turn.role,
         "text": turn.text,

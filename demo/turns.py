@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from ..dataset_builder.channel import encode
+from ..dataset_builder.channel import encode_flac
 from ..dataset_builder.schema import ROLES
 from ..dialogue_files import AUDIO_SUFFIXES, check_recording, natural_order, read_dialogue
 from ..pairs import turns_to_messages
 from ..processing_sdiareward import MAX_TURNS, validate_messages
 
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MAX_FILE_BYTES = 20 * 2**20
 MAX_DIALOGUE_S = 300.0
@@ -63,7 +66,11 @@ def read_turn(content: bytes, name: str) -> Turn:
         array = read_audio(source, name=label)
     except AudioError as error:
         raise TurnError(str(error).replace("\n", " ")) from error
-    return Turn(encode(array, SAMPLING_RATE, "FLAC", "PCM_16", None), len(array) / SAMPLING_RATE)
+    return _turn_of(array)
+
+
+def _turn_of(array: np.ndarray) -> Turn:
+    return Turn(encode_flac(array), len(array) / SAMPLING_RATE)
 
 
 def add_turns(turns: Sequence[Turn], new: Sequence[Turn]) -> tuple[Turn, ...]:
@@ -120,7 +127,7 @@ def read_example(path: Path) -> tuple[tuple[Turn, ...], str]:
     for message in read_dialogue(path):
         items = {item["type"]: item for item in message["content"]}
         array = items["audio"]["audio"]["array"]
-        turns.append(Turn(encode(array, SAMPLING_RATE, "FLAC", "PCM_16", None), len(array) / SAMPLING_RATE))
+        turns.append(_turn_of(array))
         words.append(items.get("text", {}).get("text", ""))
     return tuple(turns), "\n".join(words)
 

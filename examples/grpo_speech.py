@@ -22,7 +22,7 @@ from trl import GRPOConfig, GRPOTrainer
 from sdiareward import reward_fn
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.bundled import NANO
-from sdiareward.dataset_builder.channel import encode
+from sdiareward.dataset_builder.channel import encode_flac
 from sdiareward.dataset_builder.schema import Episode
 from sdiareward.dataset_builder.sources import sample
 from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
@@ -36,7 +36,7 @@ def read_questions(num_questions: int) -> datasets.Dataset:
         part = episode.turns[0].parts[0]
         end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
         clip = read_audio(part.audio)[round(part.start_s * SAMPLING_RATE) : end]
-        voice = {"bytes": encode(clip, SAMPLING_RATE, "FLAC", "PCM_16", None), "path": None}
+        voice = {"bytes": encode_flac(clip), "path": None}
         rows.append({"prompt": [{"role": "user", "content": part.text}], "voice": voice})
     return datasets.Dataset.from_list(rows)
 

@@ -111,7 +111,7 @@ def _join(row: Mapping[str, Any]) -> dict[str, Any]:
 def _concatenate(turns: Sequence[Mapping[str, Any]], pair_id: str) -> bytes:
     import numpy as np
 
-    from sdiareward.dataset_builder.channel import encode
+    from sdiareward.dataset_builder.channel import encode_flac
 
     pause = np.zeros(round(_PAUSE_S * SAMPLING_RATE), dtype=np.float32)
     clips: list[Any] = []
@@ -122,4 +122,4 @@ def _concatenate(turns: Sequence[Mapping[str, Any]], pair_id: str) -> bytes:
             raise AudioError(f"pair {pair_id}: a turn has no audio.")
         clips += [read_audio(content, name=f"pair {pair_id}"), pause]
     # FLAC: the same bytes each time, which OGG's serial numbers are not.
-    return encode(np.concatenate(clips[:-1]), SAMPLING_RATE, "FLAC", "PCM_16", None)
+    return encode_flac(np.concatenate(clips[:-1]))

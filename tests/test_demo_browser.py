@@ -251,6 +251,7 @@ def test_what_cannot_be_judged_is_said_and_turns_can_be_taken_back(visit):
     page.get_by_role("alert").filter(has_text="has 1 turns and ends with the user").wait_for()
     page.get_by_role("button", name="Clear A").click()
     wait_for_turns(page, "A", 0)
+    assert turns_of(page, "A").count() == 0
 
 
 def test_a_turn_is_recorded_with_the_microphone(visit, uploads):
@@ -277,7 +278,7 @@ def test_visitors_do_not_hear_each_other(visit):
     wait_for_turns(first, "A", 2)
     second.get_by_role("button", name="Judge").click()
     second.get_by_role("alert").filter(has_text="dialogue A has no turns").wait_for()
-    wait_for_turns(first, "A", 2)
+    assert [turns_of(page, "A").count() for page in (first, second)] == [2, 0]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

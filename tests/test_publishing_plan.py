@@ -3,7 +3,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
-from sdiareward.publishing.refusals import check_plan
+from sdiareward.publishing.refusals import check_plan, find_secret
 
 
 TOKEN = "hf_" + "aB3" * 11
@@ -24,7 +24,11 @@ def test_sizes_are_those_of_the_content_and_of_the_files(tmp_path):
 
 def test_a_plan_of_ordinary_files_is_accepted():
     names = ["README.md", ".eval_results/esdr_bench.yaml", "data/modality/test-00000-of-00001.parquet", "a b.txt"]
-    check_plan(plan(*(PlannedFile(name, b"content") for name in names)))
+    files = [PlannedFile(name, b"content") for name in names]
+    check_plan(plan(*files))
+    # It is the names that are accepted: with a secret in one of them the same plan is refused.
+    with pytest.raises(ValueError, match="a b.txt: holds"):
+        check_plan(plan(*files[:-1], PlannedFile("a b.txt", TOKEN.encode())))
 
 
 def test_an_empty_plan_is_refused():
@@ -86,6 +90,7 @@ def test_a_file_that_holds_a_secret_is_refused_and_the_secret_not_repeated(conte
     [b"hf_", b"hf_hub_download", b"hf_" + b"a" * 29, b"-----BEGIN PUBLIC KEY-----", b"-----BEGIN CERTIFICATE-----"],
 )
 def test_what_only_resembles_a_secret_is_accepted(content):
+    assert find_secret(content) is None
     check_plan(plan(CARD, PlannedFile("notes.txt", content)))
 
 

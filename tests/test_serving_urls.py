@@ -78,8 +78,11 @@ def test_private_addresses_are_not_public(host):
         require_public(["8.8.8.8", host])
 
 
-def test_public_addresses_are_public():
-    require_public(["8.8.8.8", "2001:4860:4860::8888"])
+def test_one_private_address_among_public_ones_is_refused():
+    public = ["8.8.8.8", "2001:4860:4860::8888"]
+    require_public(public)
+    with pytest.raises(UrlError, match="private address"):
+        require_public([*public, "10.1.2.3"])
 
 
 @pytest.fixture(scope="module")

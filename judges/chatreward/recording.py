@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
-from sdiareward.dataset_builder.channel import encode
+from sdiareward.dataset_builder.channel import encode_flac
 from sdiareward.dataset_builder.schema import Drop, stable_id
 from sdiareward.dataset_builder.synthesis import SynthesisError
 from sdiareward.judges.chatreward.events import load_event, mix_event
@@ -260,7 +260,7 @@ def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, arra
         "question_s": question.duration_s,
         "response_s": answer.duration_s,
         "duration_s": len(array) / SAMPLING_RATE,
-        "audio": {"bytes": encode(array, SAMPLING_RATE, "FLAC", "PCM_16", None), "path": f"{sample_id}.flac"},
+        "audio": {"bytes": encode_flac(array), "path": f"{sample_id}.flac"},
         "question_synthesizer": question.synthesizer,
         "synthesizer": answer.synthesizer,
         "question_wer": question.wer,
