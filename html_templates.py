@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     import jinja2
 
 
-def html_environment(folder: Path) -> jinja2.Environment:
-    """Return an environment that reads the templates of a folder.
+def html_environment(*folders: Path) -> jinja2.Environment:
+    """Return an environment that reads the templates of some folders.
 
     Args:
-        folder (`Path`): Where they lie.
+        *folders (`Path`): Where they lie; of two templates of one name the earlier folder's is taken.
     """
     import jinja2
 
     return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder),
+        loader=jinja2.FileSystemLoader(folders),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

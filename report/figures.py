@@ -21,7 +21,7 @@ from ..reporting import TITLES
 Records = Sequence[Mapping[str, Any]]
 
 # Large enough to be read where a phone shows the figure 360 pixels wide.
-_PANEL_INCHES = (5.4, 4.0)
+PANEL_INCHES = (5.4, 4.0)
 _DPI = 150
 # Any: matplotlib's stubs know the settings of one version.
 _STYLE: dict[Any, Any] = {
@@ -42,9 +42,9 @@ _SIDE_STYLES: dict[str, dict[str, Any]] = {
     "rejected": {"facecolor": "#e69f00", "hatch": "..."},
 }
 # Okabe and Ito's colours, which differ in lightness too.
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00")
-_MARKERS = ("o", "s", "^", "D", "v", "P")
-_LINES = ("-", "--", "-.", ":")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+LINES = ("-", "--", "-.", ":")
 _MAX_TITLE_CHARACTERS = 34
 
 
@@ -73,14 +73,19 @@ def draw_figures(report: Mapping[str, Any], records: Records, folder: Path) -> l
     if report["comparisons"]:
         drawings["comparison"] = lambda axes: draw_comparisons(axes, report)
     for name, draw in drawings.items():
-        with _figure(folder / f"{name}.png") as figure:
+        with figure_file(folder / f"{name}.png") as figure:
             draw(figure.subplots())
     return list(drawings)
 
 
 @contextmanager
-def _figure(path: Path, size_inches: tuple[float, float] = _PANEL_INCHES) -> Iterator[Any]:
-    """Give a figure to draw on and save it whole."""
+def figure_file(path: Path, size_inches: tuple[float, float] = PANEL_INCHES) -> Iterator[Any]:
+    """Give a figure to draw on, in the style of all pages, and save it whole.
+
+    Args:
+        path (`Path`): The PNG to write; it appears when it is complete, and the same drawing gives the same bytes.
+        size_inches (`tuple[float, float]`, *optional*): Width and height.
+    """
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -101,7 +106,7 @@ def plot_rewards(records: Records, path: Path) -> None:
         records (`Sequence[Mapping]`): `subset`, `chosen` and `rejected` of each pair.
         path (`Path`): The PNG to write; it appears when it is complete.
     """
-    with _figure(path, (2 * _PANEL_INCHES[0], _PANEL_INCHES[1])) as figure:
+    with figure_file(path, (2 * PANEL_INCHES[0], PANEL_INCHES[1])) as figure:
         densities, boxes = figure.subplots(1, 2, sharey=True)
         draw_densities(densities, records)
         draw_boxes(boxes, records)
@@ -179,7 +184,7 @@ def draw_accuracy(axes: Any, report: Mapping[str, Any]) -> None:
             [result[name] for name in columns],
             [result["interval"][name] for name in columns],
             [position + shift for position in range(len(columns))],
-            **_marker_style(number),
+            **marker_style(number),
             label=shorten(scorer["title"]),
         )
     axes.set_yticks(range(len(columns)), [TITLES[name] for name in columns])
@@ -202,7 +207,7 @@ def draw_comparisons(axes: Any, report: Mapping[str, Any]) -> None:
             [row["difference"] for row in rows],
             [row["interval"] for row in rows],
             [names.index(row["scorer"]) + shift for row in rows],
-            **_marker_style(number),
+            **marker_style(number),
             label=TITLES[column],
         )
     # Names above their rows: beside them they would leave no room for the axis.
@@ -247,7 +252,7 @@ def draw_reliability(axes: Any, calibration: Mapping[str, Any]) -> None:
         bins = calibration[name]["bins"]
         x, y, errors = _points(bins, "confidence")
         title = f"{when}: error {calibration[name]['error']:.3f}"
-        axes.errorbar(x, y, yerr=errors, linestyle=_LINES[number], capsize=3, **_marker_style(number), label=title)
+        axes.errorbar(x, y, yerr=errors, linestyle=LINES[number], capsize=3, **marker_style(number), label=title)
     axes.set(title="Reliability in equal-mass bins", xlabel="confidence, sigmoid(|margin|)", ylabel="accuracy")
     axes.legend(loc="lower right")
 
@@ -255,7 +260,7 @@ def draw_reliability(axes: Any, calibration: Mapping[str, Any]) -> None:
 def draw_accuracy_by_margin(axes: Any, bins: Records) -> None:
     """Draw accuracy against the mean absolute margin of equal-mass bins."""
     x, y, errors = _points([{**row, "middle": (row["low"] + row["high"]) / 2} for row in bins], "middle")
-    axes.errorbar(x, y, yerr=errors, linestyle="-", capsize=3, **_marker_style(0))
+    axes.errorbar(x, y, yerr=errors, linestyle="-", capsize=3, **marker_style(0))
     axes.axhline(0.5, color="black", linestyle=":", linewidth=1)
     axes.set(title="Accuracy by margin; dots: chance", xlabel="|margin|, middle of the bin", ylabel="accuracy")
 
@@ -273,8 +278,8 @@ def _points(bins: Records, x: str) -> tuple[list[float], list[float], np.ndarray
 def draw_training(axes: Any, runs: Records, value: str) -> None:
     """Draw the mean chosen reward, or the margin, of training runs over steps (Figures 4 and 8, a and b)."""
     for number, run in enumerate(runs):
-        style = {"color": _COLORS[number % len(_COLORS)], "linestyle": _LINES[number % len(_LINES)]}
-        marker = _MARKERS[number % len(_MARKERS)]
+        style = {"color": COLORS[number % len(COLORS)], "linestyle": LINES[number % len(LINES)]}
+        marker = MARKERS[number % len(MARKERS)]
         title = shorten(run["title"])
         steps = {name: [point["step"] for point in run[name]] for name in ("train", "validation")}
         values = {name: [point[value] for point in run[name]] for name in ("train", "validation")}
@@ -291,8 +296,9 @@ def draw_training(axes: Any, runs: Records, value: str) -> None:
     axes.legend(loc="best", fontsize=9)
 
 
-def _marker_style(number: int) -> dict[str, Any]:
-    return {"color": _COLORS[number % len(_COLORS)], "marker": _MARKERS[number % len(_MARKERS)], "markersize": 5.5}
+def marker_style(number: int) -> dict[str, Any]:
+    """Return how the marks of a series look, by its number: marks differ by form as well as by colour."""
+    return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 5.5}
 
 
 def _legend_above(axes: Any) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import re
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,15 +17,13 @@ from .disagreements import find_disagreements
 from .examples import Collector, EmbedAudio, describe_disagreements, describe_lowest
 from .figures import draw_figures
 from .inputs import Evaluation, TrainingRun
+from .pieces import FILTERS, content_hash, picture
 
 
 if TYPE_CHECKING:
     import datasets
-    from markupsafe import Markup
 
 _FOLDER = Path(__file__).resolve().parent
-_MINUS = "−"
-_ABSENT = "n/a"
 # A table and a figure need the short form, a page does not.
 _TITLES = {**TITLES, "colloquialness": "colloquialness"}
 SECTIONS = {
@@ -122,20 +116,12 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
     from markupsafe import Markup
 
     environment = html_environment(_FOLDER)
-    environment.filters |= {
-        "percent": _percent,
-        "interval": _interval,
-        "number": _number,
-        "signed": _signed,
-        "points": _points,
-        "p_value": _p_value,
-        "breakable": _breakable,
-    }
+    environment.filters |= FILTERS
     texts = {name: (_FOLDER / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
     descriptions = describe_figures(report)
     page = environment.get_template("page.html").render(
         report=report,
-        figures={name: {**descriptions[name], **_picture(data)} for name, data in figures.items()},
+        figures={name: {**descriptions[name], **picture(data)} for name, data in figures.items()},
         clips=clips,
         sections=[(key, title) for key, title in SECTIONS.items() if key not in _OPTIONAL or report[key]],
         columns=COLUMNS,
@@ -147,21 +133,10 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
         settings=_settings(report),
         style=Markup(texts["page.css"]),
         script=Markup(texts["page.js"]),
-        style_hash=_hash(texts["page.css"]),
-        script_hash=_hash(texts["page.js"]),
+        style_hash=content_hash(texts["page.css"]),
+        script_hash=content_hash(texts["page.js"]),
     )
     return page + "\n"
-
-
-def _picture(data: bytes) -> dict[str, Any]:
-    """Return a PNG's data URI, width and height, which stand in its header."""
-    width, height = struct.unpack(">II", data[16:24])
-    return {"uri": f"data:image/png;base64,{base64.b64encode(data).decode()}", "width": width, "height": height}
-
-
-def _hash(text: str) -> str:
-    """Return what a content security policy lets a style or script run by."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
 def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -182,34 +157,3 @@ def _in_words(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)
-
-
-def _percent(value: float | None) -> str:
-    return _ABSENT if value is None else f"{100 * value:.2f}"
-
-
-def _interval(bounds: Sequence[float] | None) -> str:
-    return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}–{100 * bounds[1]:.1f}"
-
-
-def _number(value: float | None, digits: int = 2) -> str:
-    return _ABSENT if value is None else f"{value:.{digits}f}".replace("-", _MINUS)
-
-
-def _signed(value: float | None) -> str:
-    return _ABSENT if value is None else f"{value:+.2f}".replace("-", _MINUS)
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:+.1f}".replace("-", _MINUS)
-
-
-def _breakable(text: str) -> Markup:
-    """Let a long name break where its parts end."""
-    from markupsafe import Markup
-
-    return Markup("<wbr>").join(re.split(r"(?<=[/_-])", text))
-
-
-def _p_value(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"

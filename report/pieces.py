@@ -1,0 +1,78 @@
+"""Pieces of pages that stand for themselves: pictures inside, numbers in words, and what the page may run.
+
+`parts.html` has the templates' side of it, `page.css` the look.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+_MINUS = "−"
+_ABSENT = "n/a"
+
+
+def picture(data: bytes) -> dict[str, Any]:
+    """Return a PNG's data URI, width and height, which stand in its header.
+
+    Args:
+        data (`bytes`): The file.
+    """
+    width, height = struct.unpack(">II", data[16:24])
+    return {"uri": f"data:image/png;base64,{base64.b64encode(data).decode()}", "width": width, "height": height}
+
+
+def content_hash(text: str) -> str:
+    """Return what a content security policy lets a style or script run by."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _percent(value: float | None) -> str:
+    return _ABSENT if value is None else f"{100 * value:.2f}"
+
+
+def _interval(bounds: Sequence[float] | None) -> str:
+    return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}–{100 * bounds[1]:.1f}"
+
+
+def _number(value: float | None, digits: int = 2) -> str:
+    return _ABSENT if value is None else f"{value:.{digits}f}".replace("-", _MINUS)
+
+
+def _signed(value: float | None) -> str:
+    return _ABSENT if value is None else f"{value:+.2f}".replace("-", _MINUS)
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", _MINUS)
+
+
+def _breakable(text: str) -> Markup:
+    """Let a long name break where its parts end."""
+    from markupsafe import Markup
+
+    return Markup("<wbr>").join(re.split(r"(?<=[/_-])", text))
+
+
+def _p_value(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+# By the names that templates use.
+FILTERS = {
+    "percent": _percent,
+    "interval": _interval,
+    "number": _number,
+    "signed": _signed,
+    "points": _points,
+    "p_value": _p_value,
+    "breakable": _breakable,
+}
