@@ -35,26 +35,8 @@ def mcnemar_exact(num_only_first: int, num_only_second: int) -> float:
 
 
 def paired_bootstrap(
-    first: ArrayLike, second: ArrayLike, groups: Sequence[Hashable], strata: Sequence[Hashable], **options: Any
-) -> list[float] | None:
-    """Find the interval of the difference in accuracy, both scorers' pairs being drawn together.
-
-    Args:
-        first (`ArrayLike` of shape `(num_pairs,)`): Whether the first scorer has each pair right.
-        second (`ArrayLike` of shape `(num_pairs,)`): Whether the second has.
-        groups (`Sequence[Hashable]`): Recording of each pair.
-        strata (`Sequence[Hashable]`): Subset of each pair.
-        **options: Of `bootstrap_mean`.
-
-    Returns:
-        `list[float]` or None: As `bootstrap_mean`, of first minus second.
-    """
-    difference = np.asarray(first, dtype=np.int64) - np.asarray(second, dtype=np.int64)
-    return bootstrap_mean(difference, groups, strata, **options)
-
-
-def bootstrap_mean(
-    values: ArrayLike,
+    first: ArrayLike,
+    second: ArrayLike,
     groups: Sequence[Hashable],
     strata: Sequence[Hashable],
     *,
@@ -62,12 +44,13 @@ def bootstrap_mean(
     seed: int = 0,
     confidence: float = 0.95,
 ) -> list[float] | None:
-    """Find the interval of a mean over pairs by drawing whole groups.
+    """Find the interval of the difference in accuracy by drawing whole groups, both scorers' pairs together.
 
     Draws keep the number of groups of each stratum, as the metric's own intervals do.
 
     Args:
-        values (`ArrayLike` of shape `(num_pairs,)`): A number a pair.
+        first (`ArrayLike` of shape `(num_pairs,)`): Whether the first scorer has each pair right.
+        second (`ArrayLike` of shape `(num_pairs,)`): Whether the second has.
         groups (`Sequence[Hashable]`): Recording of each pair.
         strata (`Sequence[Hashable]`): Subset of each pair; a group's stratum is the set of its pairs' subsets.
         num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
@@ -75,15 +58,16 @@ def bootstrap_mean(
         confidence (`float`, *optional*, defaults to 0.95): Coverage.
 
     Returns:
-        `list[float]` or None: Percentiles `[low, high]`; None if all draws are equal, which says nothing about
-        uncertainty.
+        `list[float]` or None: Percentiles `[low, high]` of first minus second; None if all draws are equal, which says
+        nothing about uncertainty.
     """
+    difference = np.asarray(first, dtype=np.int64) - np.asarray(second, dtype=np.int64)
     generator = np.random.default_rng(seed)
-    sums = np.zeros((num_bootstrap, 2))
-    for totals in _totals_by_stratum(np.asarray(values, dtype=np.float64), groups, strata):
-        # Groups of equal totals are exchangeable: draw how often each distinct row occurs.
-        rows, sizes = np.unique(totals, axis=0, return_counts=True)
-        times = generator.multinomial(len(totals), sizes / len(totals), size=num_bootstrap)
+    sums = np.zeros((num_bootstrap, 2), dtype=np.int64)
+    for counts in _counts_by_stratum(difference, groups, strata):
+        # Groups of equal counts are exchangeable: draw how often each distinct row occurs.
+        rows, sizes = np.unique(counts, axis=0, return_counts=True)
+        times = generator.multinomial(len(counts), sizes / len(counts), size=num_bootstrap)
         sums += times @ rows
     draws = sums[:, 0] / sums[:, 1]
     if np.ptp(draws) == 0:
@@ -103,7 +87,7 @@ def describe_share(
         values (`ArrayLike` of shape `(num_values,)`): Whether it is so.
         groups (`Sequence[Hashable]`): Recording of each.
         strata (`Sequence[Hashable]`): Subset of each.
-        **options: Of `bootstrap_mean`.
+        **options: Of `paired_bootstrap`.
 
     Returns:
         `dict[str, Any]`: `num_values`, `share` (0-1) and its `interval`; both None where there are no values.
@@ -118,23 +102,23 @@ def describe_share(
     return {"num_values": len(array), "share": share, "interval": interval}
 
 
-def _totals_by_stratum(
-    values: NDArray[np.float64], groups: Sequence[Hashable], strata: Sequence[Hashable]
-) -> list[NDArray[np.float64]]:
-    """Return, for each stratum, the summed values and the pairs of each group, shape `(num_groups, 2)`."""
-    totals: dict[Hashable, list[float]] = {}
+def _counts_by_stratum(
+    difference: NDArray[np.int64], groups: Sequence[Hashable], strata: Sequence[Hashable]
+) -> list[NDArray[np.int64]]:
+    """Return, for each stratum, the summed difference and the pairs of each group, shape `(num_groups, 2)`."""
+    counts: dict[Hashable, list[int]] = {}
     members: dict[Hashable, set[Hashable]] = {}
-    for value, group, stratum in zip(values.tolist(), groups, strata, strict=True):
-        total = totals.setdefault(group, [0.0, 0.0])
-        total[0] += value
-        total[1] += 1
+    for value, group, stratum in zip(difference.tolist(), groups, strata, strict=True):
+        count = counts.setdefault(group, [0, 0])
+        count[0] += value
+        count[1] += 1
         members.setdefault(group, set()).add(stratum)
-    by_stratum: dict[frozenset[Hashable], list[list[float]]] = {}
-    for group, total in totals.items():
-        by_stratum.setdefault(frozenset(members[group]), []).append(total)
+    by_stratum: dict[frozenset[Hashable], list[list[int]]] = {}
+    for group, count in counts.items():
+        by_stratum.setdefault(frozenset(members[group]), []).append(count)
     # In an order of their own, not that of the pairs.
     ordered = sorted(by_stratum, key=lambda names: sorted(map(str, names)))
-    return [np.array(by_stratum[names]) for names in ordered]
+    return [np.array(by_stratum[names], dtype=np.int64) for names in ordered]
 
 
 def compare(
@@ -147,7 +131,7 @@ def compare(
         second (`ArrayLike` of shape `(num_pairs,)`): Whether the second has.
         groups (`Sequence[Hashable]`): Recording of each pair.
         strata (`Sequence[Hashable]`): Subset of each pair.
-        **options: Of `bootstrap_mean`.
+        **options: Of `paired_bootstrap`.
 
     Returns:
         `dict[str, Any]`: `num_pairs`, `num_both`, `num_only_first`, `num_only_second`, `num_neither` (pairs that are

@@ -164,13 +164,6 @@ def test_a_draw_keeps_the_number_of_recordings_of_each_subset():
     assert comparison.paired_bootstrap(first, np.zeros(20), list(range(20)), ["wild"] * 20) is not None
 
 
-def test_the_interval_of_a_mean_of_any_numbers_draws_whole_recordings():
-    # Two recordings with the means 0 and 3: a draw has both, the first twice or the second twice.
-    values, groups = [0.25, -0.25, 3.0], ["a", "a", "b"]
-    assert comparison.bootstrap_mean(values, groups, ["wild"] * 3) == [0.0, 3.0]
-    assert comparison.bootstrap_mean([0.5, 0.5], ["a", "b"], ["wild"] * 2) is None
-
-
 def test_equal_scorers_and_a_single_recording_have_no_interval():
     is_right = np.arange(10) < 7
     assert comparison.paired_bootstrap(is_right, is_right, list(range(10)), ["wild"] * 10) is None
