@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .atomic_files import write_file as write_file
 from .esdr_accuracy.pairwise import SUBSETS
 from .pairs import SIDES
 
@@ -60,13 +61,6 @@ class JsonLines:
         """Write the records and hand them to the operating system before returning."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
-
-
-def write_file(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees all of it or none."""
-    unfinished = path.with_name(f".{path.name}.tmp")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
 
 
 def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
