@@ -104,16 +104,24 @@ def _active_level(array: np.ndarray) -> float:
     return math.sqrt(power[len(power) // 2 :].mean())
 
 
-def _mulaw(array: np.ndarray) -> np.ndarray:
-    """Telephone coding: 8 kHz, eight bits, mu-law (G.711)."""
+def code_mulaw(array: np.ndarray, num_bits: int = 8) -> np.ndarray:
+    """Code 16 kHz speech as a telephone does: 8 kHz, mu-law, eight bits (G.711) or fewer."""
     narrow = np.clip(resample(array, SAMPLING_RATE, 8000), -1.0, 1.0)
     code = np.sign(narrow) * np.log1p(_MU * np.abs(narrow)) / np.log1p(_MU)
-    code = np.round(code * 127.0) / 127.0
+    steps = 2.0 ** (num_bits - 1) - 1
+    code = np.round(code * steps) / steps
     decoded = np.sign(code) * np.expm1(np.abs(code) * np.log1p(_MU)) / _MU
     return resample(decoded.astype(np.float32), 8000)
 
 
-def encode(array: np.ndarray, sampling_rate: int, format: str, subtype: str, compression_level: float | None) -> bytes:
+def encode(
+    array: np.ndarray,
+    sampling_rate: int,
+    format: str,
+    subtype: str,
+    compression_level: float | None,
+    bitrate_mode: str | None = None,
+) -> bytes:
     """Encode a mono array as an audio file in memory with libsndfile.
 
     Args:
@@ -122,11 +130,13 @@ def encode(array: np.ndarray, sampling_rate: int, format: str, subtype: str, com
         format (`str`): Name of a container that `soundfile` knows, for instance `"OGG"`.
         subtype (`str`): Name of its coding, for instance `"OPUS"`.
         compression_level (`float`, *optional*): 0 (largest) to 1 (smallest); None for a lossless format.
+        bitrate_mode (`str`, *optional*): Of MP3: `"CONSTANT"`, `"AVERAGE"` or `"VARIABLE"`, the default.
     """
     import soundfile
 
     buffer = io.BytesIO()
-    options = {} if compression_level is None else {"compression_level": compression_level}
+    given = {"compression_level": compression_level, "bitrate_mode": bitrate_mode}
+    options = {name: value for name, value in given.items() if value is not None}
     soundfile.write(buffer, np.clip(array, -1.0, 1.0), sampling_rate, format=format, subtype=subtype, **options)
     return buffer.getvalue()
 
@@ -189,7 +199,7 @@ def _aac(array: np.ndarray) -> np.ndarray:
 CODINGS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "aac": _aac,
     "mp3_11k": _mp3_11k,
-    "mulaw": _mulaw,
+    "mulaw": code_mulaw,
     "opus": _opus,
     "vorbis_22k": _vorbis_22k,
 }

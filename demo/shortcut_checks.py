@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ..audio_sdiareward import SAMPLING_RATE, read_audio
-from ..nuisances import NUISANCES, apply
+from ..audio_sdiareward import SAMPLING_RATE
+from ..nuisances import NUISANCES, apply, change_recordings
 
 
 CHECKS = ("gain", "leading_silence", "noise", "telephone_band", "polarity")
@@ -45,17 +45,7 @@ def change_dialogue(messages: Sequence[Mapping[str, Any]], name: str) -> list[di
         messages (`list[dict]`): Messages as the processor takes them; they stay as they are.
         name (`str`): A key of `nuisances.NUISANCES`, at its usual severity.
     """
-    return [
-        {**message, "content": [_change_item(item, name, seed) for item in message["content"]]}
-        for seed, message in enumerate(messages)
-    ]
-
-
-def _change_item(item: Mapping[str, Any], name: str, seed: int) -> dict[str, Any]:
-    if item.get("audio") is None:
-        return dict(item)
-    array = apply(name, read_audio(item["audio"]), SAMPLING_RATE, seed=seed)
-    return {**item, "audio": {"array": array, "sampling_rate": SAMPLING_RATE}}
+    return change_recordings(messages, lambda number, array: apply(name, array, SAMPLING_RATE, seed=number))
 
 
 def compare(rewards: Sequence[float], changed: Mapping[str, Sequence[float]]) -> list[Check]:
