@@ -2,7 +2,8 @@
 
 libsndfile decodes WAV, FLAC, OGG and MP3; PyAV (FFmpeg) what it cannot: MP4, M4A, WebM, AAC. Either way the channels
 are averaged and soxr resamples, block by block, to the same samples that `read_audio` gives, so that memory does not
-grow with the length of a recording.
+grow with the length of a recording. A recording that lasts hours in a few kilobytes is refused: it would fill the disk
+with silence.
 
 A file that ends before its header says so is an error, never a shorter recording. What cannot be told: an MP3 without
 a Xing header or a bare AAC stream that was cut between two frames.
@@ -19,11 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.audio_sdiareward import MAX_RATE, MAX_RECORDING_S, MIN_RATE, SAMPLING_RATE, AudioError, read_audio
 
 
 # One second of 48 kHz; the samples do not depend on it.
 _BLOCK_FRAMES = 48_000
+# Of all channels of a block together.
+_BLOCK_VALUES = 16 * _BLOCK_FRAMES
+# Speech takes 80 bytes a second at the least, silence in a FLAC file of the usual kind 20.
+_MIN_BYTES_PER_S = 4
 _MAX_WAV_S = (2**32 - 2**16) / (2 * SAMPLING_RATE)
 # An encoder's delay may be counted in the header or not; a video may last a little longer than its sound.
 _SNDFILE_TOLERANCE_S = 0.1
@@ -115,7 +120,7 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
 
     Raises:
         FileNotFoundError: The file does not exist.
-        AudioError: The file cannot be decoded, or the span is empty or ends after the recording.
+        AudioError: The file cannot be decoded, or the span is empty, longer than an hour or ends after the recording.
     """
     import soundfile
 
@@ -125,11 +130,13 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
         with soundfile.SoundFile(path) as file:
             if file.format in ("WAV", "WAVEX", "RF64", "FLAC") and (file.samplerate, file.channels) == (16_000, 1):
                 start, end = _span_samples(start_s, end_s, file.frames, label)
+                if end - start > MAX_RECORDING_S * SAMPLING_RATE:
+                    raise AudioError(f"{label}: the span from {start_s} s lasts longer than an hour; give a shorter.")
                 file.seek(start)
                 return file.read(end - start, dtype="float32")
     except soundfile.LibsndfileError:
         pass  # Not libsndfile's; `read_media` decodes it or says why not.
-    array = read_media(path)
+    array = read_media(path, max_s=MAX_RECORDING_S)
     start, end = _span_samples(start_s, end_s, array.size, label)
     return array[start:end]
 
@@ -150,15 +157,21 @@ def _decode_blocks(source: str | Path | bytes, label: str, max_s: float | None =
     import soxr
 
     track = _open_track(source, label)
+    if not MIN_RATE <= track.rate <= MAX_RATE:
+        raise AudioError(f"{label}: is sampled at {track.rate} Hz; give one at {MIN_RATE} to {MAX_RATE} Hz.")
     if max_s is not None and (track.promised_s or 0) > max_s:
         raise AudioError(
             f"{label}: lasts {(track.promised_s or 0) / 3600:.2f} h; at most {max_s / 3600:.2f} h can be taken at "
             "once; cut it into shorter ones (the pipeline does, for up to 37 h)."
         )
     stream = soxr.ResampleStream(track.rate, SAMPLING_RATE, 1, dtype="float32", quality="HQ")
-    num_frames = 0
+    num_frames, longest_s = 0, _size(source) / _MIN_BYTES_PER_S
     for block in track.blocks:
         num_frames += block.size
+        if num_frames > longest_s * track.rate:
+            raise AudioError(
+                f"{label}: lasts more than {longest_s:.0f} s in {_size(source)} bytes; that is no recording of speech."
+            )
         if not np.isfinite(block).all():
             raise AudioError(f"{label}: holds NaN or infinite samples before {num_frames / track.rate:.1f} s.")
         if max_s is not None and num_frames > max_s * track.rate:
@@ -198,7 +211,7 @@ def _open_for_one_pass(source: str | Path | bytes) -> Any:
 def _require_content(source: str | Path | bytes, label: str) -> None:
     if not isinstance(source, bytes) and not Path(source).is_file():
         raise FileNotFoundError(f"{label}: no such audio file.")
-    if not (len(source) if isinstance(source, bytes) else Path(source).stat().st_size):
+    if not _size(source):
         raise AudioError(f"{label}: is empty (0 bytes); fetch or export it again.")
 
 
@@ -208,7 +221,8 @@ def _sndfile_blocks(file: Any, label: str, problem: str | None) -> Iterator[np.n
     num_frames = 0
     with file:
         try:
-            while (block := file.read(_BLOCK_FRAMES, dtype="float32", always_2d=True)).size:
+            block_frames = max(1, min(_BLOCK_FRAMES, _BLOCK_VALUES // file.channels))
+            while (block := file.read(block_frames, dtype="float32", always_2d=True)).size:
                 num_frames += len(block)
                 yield block.mean(axis=1)
         except soundfile.LibsndfileError as error:
@@ -280,6 +294,10 @@ def _av_blocks(container: Any, rate: int, label: str) -> Iterator[np.ndarray]:
 
 def _cut_off(label: str, found: str, decoded_s: float) -> TruncatedAudioError:
     return TruncatedAudioError(f"{label}: {found}; {decoded_s:.1f} s could be decoded; fetch or export it again.")
+
+
+def _size(source: str | Path | bytes) -> int:
+    return len(source) if isinstance(source, bytes) else Path(source).stat().st_size
 
 
 def _handle(source: str | Path | bytes) -> Any:

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
+from sdiareward.audio_sdiareward import MAX_RECORDING_S, SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.channel import encode_flac
 from sdiareward.dataset_builder.data_card import write_report
 from sdiareward.dataset_builder.file_export import export_turns
@@ -235,7 +235,7 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
     except soundfile.LibsndfileError:
         pass  # Not libsndfile's: `read_media` knows more formats, and says what is wrong with the rest.
     try:
-        array = read_media(data, name=label)
+        array = read_media(data, name=label, max_s=MAX_RECORDING_S)
     except AudioError as error:
         raise _LeftOutError("unusable_audio", str(error)) from error
     return encode_flac(array), len(array) / SAMPLING_RATE
