@@ -1,0 +1,275 @@
+"""Whether equal gets equal: identical dialogues must tie exactly, twins that differ by a coding alone nearly.
+
+A twin is a dialogue whose recordings went once more through a lossy coding at its mildest usual setting: the same
+people say the same words in the same way. A margin between twins is noise of the model; a margin between the two sides
+of a pair that is no larger means nothing. From that follow a threshold below which to abstain, what it costs, and how
+well the size of a margin tells natural pairs from twins (tie AUROC: 1 if every natural margin is larger than every
+twin's, 0.5 if size says nothing).
+
+Rewards are deterministic, but the last digits of a sum depend on what is computed together. So there are three
+questions to identical audio: twice in one call, twice in calls of its own, and once each way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..audio_sdiareward import SAMPLING_RATE, read_audio
+from ..dataset_builder.channel import encode_flac
+from ..nuisances import NUISANCES, apply
+from ..pairs import SIDES
+from ..report.comparison import describe_share
+from ..reporting import CRITERION_COLUMNS, Labels, Scores, groups_of
+from .material import AuditPair, RewardFunction, Turn, to_messages
+from .presentations import label_of, present_sides, score_presentations
+from .resampling import Counts, Floats, draw_groups, percentiles
+
+
+# Lossy codings, each at the mildest of its usual severities.
+TWINS: dict[str, float] = {name: NUISANCES[name].severities[0] for name in ("mp3", "opus", "mulaw")}
+NATURAL = "natural"
+_SHARE_OF_TWINS = 0.95
+_LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
+_NUM_THRESHOLDS = 20
+
+Booleans = NDArray[np.bool_]
+
+
+def measure_identical(pairs: Sequence[AuditPair], rewards: RewardFunction) -> dict[str, Any]:
+    """Score identical dialogues and say by how much their rewards differ at most.
+
+    Args:
+        pairs (`Sequence[AuditPair]`): A few pairs: each costs 12 rewards, 4 of them in calls of one dialogue.
+        rewards (`RewardFunction`): The model.
+
+    Returns:
+        `dict`: `num_dialogues`; `within_call`, each dialogue twice in one call; `separate_calls`, each alone in two
+        calls; `lossless`, its recordings rounded to 16 bits against the same through FLAC, in one call: these three
+        must be 0. `alone_or_together`, alone against among others, which may differ by rounding. All are the largest
+        absolute difference of two rewards; `worst` names its dialogue for those that are not 0.
+    """
+    sides = [(pair, side) for pair in pairs for side in SIDES]
+    names = [f"pair {pair.pair_id}, {side}" for pair, side in sides]
+    once = [to_messages(getattr(pair, side)) for pair, side in sides]
+    rounded = [
+        [replace(turn, array=_through_flac(turn.array)) for turn in getattr(pair, side)] for pair, side in sides
+    ]
+    again = [
+        to_messages([replace(turn, array=turn.array.copy()) for turn in getattr(pair, side)]) for pair, side in sides
+    ]
+    recoded = [to_messages([replace(turn, array=_through_flac(turn.array)) for turn in turns]) for turns in rounded]
+    dialogues = [*once, *again, *map(to_messages, rounded), *recoded]
+    criteria = [pair.criterion for pair, _ in sides]
+    first, second, before, after = np.reshape(rewards(dialogues, criteria * 4), (4, len(sides)))
+    alone = [[rewards([one], [criterion])[0] for one, criterion in zip(once, criteria, strict=True)] for _ in range(2)]
+    differences = {
+        "within_call": first - second,
+        "separate_calls": np.subtract(*alone),
+        "lossless": before - after,
+        "alone_or_together": np.asarray(alone[0]) - first,
+    }
+    sizes = {name: np.abs(values) for name, values in differences.items()}
+    worst = {name: names[int(values.argmax())] for name, values in sizes.items() if values.max() > 0}
+    return {
+        "num_dialogues": len(sides),
+        **{name: float(values.max()) for name, values in sizes.items()},
+        "worst": worst,
+    }
+
+
+def _through_flac(array: np.ndarray) -> np.ndarray:
+    """Code as 16-bit FLAC and back, which changes nothing but what 16 bits cannot hold."""
+    return read_audio(encode_flac(array))
+
+
+def _recode(turn: Turn, coding: str, severity: float) -> Turn:
+    return replace(turn, array=apply(coding, turn.array, SAMPLING_RATE, severity))
+
+
+def measure_ties(
+    pairs: Sequence[AuditPair],
+    rewards: RewardFunction,
+    *,
+    natural: Scores | None = None,
+    twins: Mapping[str, Scores] | None = None,
+    num_identical: int = 4,
+    **options: Any,
+) -> dict[str, Any]:
+    """Score pairs and their twins and see what tells them apart.
+
+    Args:
+        pairs (`Sequence[AuditPair]`): The pairs.
+        rewards (`RewardFunction`): The model.
+        natural (`Mapping`, *optional*): Rewards of the pairs by `pair_id`, where these are known.
+        twins (`Mapping`, *optional*): Rewards of the recoded sides by coding and `pair_id`, where these are known: the
+            nuisances of `TWINS` at the severities given there.
+        num_identical (`int`, *optional*, defaults to 4): Pairs, the first ones, whose dialogues are scored twice.
+        **options: `num_bootstrap` and `seed` of `describe_ties`.
+
+    Returns:
+        `dict`: What `describe_ties` gives, and `identical`, what `measure_identical` gives.
+    """
+    known = {**({} if natural is None else {NATURAL: natural}), **(twins or {})}
+    wanted = {NATURAL: present_sides()} if natural is None else {}
+    if twins is None:
+        wanted |= {name: present_sides(partial(_recode, coding=name, severity=TWINS[name])) for name in TWINS}
+    scores: dict[str, Scores] = {**known, **score_presentations(pairs, rewards, wanted)}
+    identical = measure_identical([pairs[index] for index in range(min(num_identical, len(pairs)))], rewards)
+    described = describe_ties([label_of(pair) for pair in pairs], scores.pop(NATURAL), scores, **options)
+    return {**described, "identical": identical}
+
+
+def describe_ties(
+    labels: Labels, natural: Scores, twins: Mapping[str, Scores], *, num_bootstrap: int = 1000, seed: int = 0
+) -> dict[str, Any]:
+    """Compare the margins of natural pairs with those of twins, over all pairs and by criterion.
+
+    Both sides of a pair have twins. A model that abstains at a threshold says nothing of what has a margin no larger;
+    without a threshold it never abstains, and a tie is wrong. Intervals draw whole recordings, natural pairs and twins
+    together.
+
+    Args:
+        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each pair.
+        natural (`Mapping`): `chosen` and `rejected` by `pair_id`.
+        twins (`Mapping`): By coding and `pair_id`: `chosen` and `rejected` of the recoded sides.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
+        seed (`int`, *optional*, defaults to 0): Their seed.
+
+    Returns:
+        `dict`: `rows`, one for all pairs (`"overall_micro"`) and each criterion: `column`, `num_pairs`; `natural`, the
+        `quantiles` of the absolute margins; `twins`, by coding and for `"all"` of them `num_twins`, `num_equal` (of
+        margin 0), `quantiles`, the tie `auroc` and its `interval`; `at_95`, the lowest threshold at which at least 95%
+        of all twins are abstained from: `threshold`, `coverage` (share of natural pairs not abstained from),
+        `accuracy` of these (None if there are none), each with its interval; and `curve`, for no and rising
+        `threshold`s `abstained_twins`, `coverage`, `accuracy` and its `interval`.
+    """
+    options = {"num_bootstrap": num_bootstrap, "seed": seed}
+    rows = []
+    for column in ("overall_micro", *CRITERION_COLUMNS.values()):
+        members = [label for label in labels if _is_in(label["subset"], column)]
+        if members and (column == "overall_micro" or len(members) < len(labels)):
+            rows.append({"column": column, **_describe_column(members, natural, twins, options)})
+    return {"rows": rows}
+
+
+def _is_in(subset: str, column: str) -> bool:
+    return column == "overall_micro" or (subset == "colloquialness") == (column == "colloquialness")
+
+
+def _describe_column(
+    labels: Labels, natural: Scores, twins: Mapping[str, Scores], options: Mapping[str, int]
+) -> dict[str, Any]:
+    margins = np.array(
+        [natural[label["pair_id"]]["chosen"] - natural[label["pair_id"]]["rejected"] for label in labels]
+    )
+    sizes = {name: _twin_margins(labels, natural, recoded) for name, recoded in twins.items()}
+    sizes["all"] = np.concatenate(list(sizes.values()), axis=0)
+    draws = draw_groups(groups_of(labels), [label["subset"] for label in labels], **options)
+    everyone = np.ones((1, len(labels)), dtype=np.int64)
+    described = {}
+    for name, values in sizes.items():
+        ranks = _Ranks(np.abs(margins), values)
+        described[name] = {
+            "num_twins": values.size,
+            "num_equal": int((values == 0).sum()),
+            "quantiles": _quantiles(values),
+            "auroc": float(ranks.auroc(everyone)[0]),
+            "interval": percentiles(ranks.auroc(draws)),
+        }
+    return {
+        "num_pairs": len(labels),
+        "natural": {"quantiles": _quantiles(np.abs(margins))},
+        "twins": described,
+        "at_95": _describe_threshold(margins, sizes["all"], draws),
+        "curve": _curve(labels, margins, sizes["all"], options),
+    }
+
+
+def _twin_margins(labels: Labels, natural: Scores, recoded: Scores) -> Floats:
+    """Return the absolute margin of each side and its twin, shape `(2, num_pairs)`."""
+    sides = [[natural[label["pair_id"]][side] - recoded[label["pair_id"]][side] for label in labels] for side in SIDES]
+    return np.abs(np.array(sides, dtype=np.float64))
+
+
+def _quantiles(values: Floats) -> dict[str, float]:
+    return {f"{level:g}": float(np.quantile(values, level)) for level in _LEVELS}
+
+
+class _Ranks:
+    """Compare sizes of natural margins with those of twins under many weights of the pairs at once.
+
+    `sklearn.metrics.roc_auc_score` takes one set of weights at a time, and a bootstrap has a thousand.
+
+    Args:
+        natural: Sizes, shape `(num_pairs,)`.
+        twins: Sizes, shape `(num_twins_a_pair, num_pairs)`.
+    """
+
+    def __init__(self, natural: Floats, twins: Floats):
+        self.natural, self.twins = natural, twins
+        below = np.searchsorted(np.sort(twins, axis=None), natural, "left")
+        upto = np.searchsorted(np.sort(twins, axis=None), natural, "right")
+        self.bounds = below, upto
+        self.order = np.argsort(twins, axis=None, kind="stable") % len(natural)
+
+    def auroc(self, weights: Counts) -> Floats:
+        """Return how often a natural margin is larger than a twin's, ties counting half, for each row of weights."""
+        cumulated = np.pad(np.cumsum(weights[:, self.order], axis=1), ((0, 0), (1, 0)))
+        larger = (cumulated[:, self.bounds[0]] + cumulated[:, self.bounds[1]]) / 2
+        return np.asarray((larger * weights).sum(axis=1) / (weights.sum(axis=1) * cumulated[:, -1]))
+
+
+def _describe_threshold(margins: Floats, twins: Floats, draws: Counts) -> dict[str, Any]:
+    """Return the threshold that abstains from 95% of the twins, and what becomes of the natural pairs."""
+    found = _at_threshold(margins, twins, np.ones((1, len(margins)), dtype=np.int64))
+    drawn = _at_threshold(margins, twins, draws)
+    described: dict[str, Any] = {"share_of_twins": _SHARE_OF_TWINS}
+    for name, values in found.items():
+        described[name] = float(values[0]) if np.isfinite(values[0]) else None
+        described[f"{name}_interval"] = percentiles(drawn[name])
+    return described
+
+
+def _at_threshold(margins: Floats, twins: Floats, weights: Counts) -> dict[str, Floats]:
+    """Return threshold, coverage and accuracy for each row of weights."""
+    order = np.argsort(twins, axis=None, kind="stable")
+    cumulated = np.cumsum(weights[:, order % len(margins)], axis=1)
+    # In whole numbers: 95% of a hundred is not 95.00000000000001.
+    needed = np.ceil(np.round(_SHARE_OF_TWINS * cumulated[:, -1:], 6))
+    threshold = np.sort(twins, axis=None)[(cumulated >= needed).argmax(axis=1)]
+    is_decided = np.abs(margins) > threshold[:, None]
+    num_decided = (is_decided * weights).sum(axis=1)
+    with np.errstate(invalid="ignore"):
+        accuracy = ((is_decided & (margins > 0)) * weights).sum(axis=1) / num_decided
+    return {"threshold": threshold, "coverage": num_decided / weights.sum(axis=1), "accuracy": accuracy}
+
+
+def _curve(labels: Labels, margins: Floats, twins: Floats, options: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the points of the abstention curve: without a threshold, at 0, and at quantiles of all sizes."""
+    sizes = np.concatenate([np.abs(margins), twins.ravel()])
+    levels = np.quantile(sizes, np.linspace(0, 1, _NUM_THRESHOLDS + 1)[1:-1], method="inverted_cdf")
+    thresholds = [None, *sorted({0.0, *levels.tolist()})]
+    groups, strata = groups_of(labels), [label["subset"] for label in labels]
+    points = []
+    for threshold in thresholds:
+        is_decided: Booleans = np.full(len(margins), True) if threshold is None else np.abs(margins) > threshold
+        rows = np.flatnonzero(is_decided).tolist()
+        decided = describe_share(
+            margins[rows] > 0, [groups[row] for row in rows], [strata[row] for row in rows], **options
+        )
+        points.append(
+            {
+                "threshold": threshold,
+                "abstained_twins": 0.0 if threshold is None else float((twins <= threshold).mean()),
+                "coverage": float(is_decided.mean()),
+                "accuracy": decided["share"],
+                "interval": decided["interval"],
+            }
+        )
+    return points
