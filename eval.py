@@ -163,14 +163,10 @@ def _choose(args: EvalArguments) -> ModelChoice | JudgeChoice:
 
 def _load_training_pairs(args: EvalArguments, labels: Labels) -> tuple[datasets.Dataset, Labels]:
     """Load what the baselines are fitted on; raise if it overlaps with what is evaluated."""
+    from sdiareward.records import require_other_recordings
+
     train, train_labels = _load_pairs(args, args.train_split)
-    for name in ("pair_id", "group_id"):
-        shared = ({label[name] for label in labels} & {label[name] for label in train_labels}) - {None}
-        if shared:
-            raise ValueError(
-                f"{args.train_split!r} and {args.split!r} share {len(shared)} {name}, such as {min(shared)!r}; "
-                "baselines need a training split of other recordings: give train_split, or turn them off."
-            )
+    require_other_recordings(labels, train_labels, args.split, args.train_split)
     return train, train_labels
 
 

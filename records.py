@@ -110,6 +110,29 @@ def _hash(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def require_other_recordings(
+    labels: Sequence[Mapping[str, Any]], train_labels: Sequence[Mapping[str, Any]], split: str, train_split: str
+) -> None:
+    """Raise if what is to be fitted on overlaps with what is to be measured on.
+
+    Args:
+        labels (`Sequence[Mapping]`): What `describe_pairs` says of the pairs to measure on.
+        train_labels (`Sequence[Mapping]`): The same of the pairs to fit on.
+        split (`str`): What to call the former.
+        train_split (`str`): What to call the latter.
+
+    Raises:
+        ValueError: They share a pair or a recording.
+    """
+    for name in ("pair_id", "group_id"):
+        shared = ({label[name] for label in labels} & {label[name] for label in train_labels}) - {None}
+        if shared:
+            raise ValueError(
+                f"{train_split!r} and {split!r} share {len(shared)} {name}, such as {min(shared)!r}; baselines need a "
+                "training split of other recordings: give train_split, or turn them off."
+            )
+
+
 def fingerprint_pairs(labels: Sequence[Mapping[str, Any]]) -> str:
     """Return a hash of the pairs' labels; ids say what a pair is made from, so nothing else is read."""
     return _hash(list(labels))
