@@ -196,7 +196,8 @@ class ChatClient:
             record = json.loads(path.read_text(encoding="utf-8"))
             value = validate(record["answer"])
             spent = Spent(1, int(record["prompt_tokens"]), int(record["completion_tokens"]))
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
+        # The last two: a number that no count can be, and brackets without end.
+        except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
         reused = {"reused_prompt_tokens": spent.prompt_tokens, "reused_completion_tokens": spent.completion_tokens}
         self._count(cached=1, **reused)

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
+
+
+# Some fifty thousand tokens: what is longer is no answer, and takes long to look through.
+_MAX_CHARACTERS = 200_000
+_OPENING = re.compile(r"[{\[]")
 
 
 def _refuse_constant(name: str) -> Any:
@@ -22,8 +28,11 @@ def parse_json(text: str, *, is_cut: bool = False) -> Any:
             only if it is JSON as it stands, since what looks whole may be a piece.
 
     Raises:
-        ValueError: There is no JSON object or array, more than one, or one that is not complete.
+        ValueError: There is no JSON object or array, more than one, or one that is not complete, or the answer is
+            longer than any that was asked for.
     """
+    if len(text) > _MAX_CHARACTERS:
+        raise ValueError(f"the answer has {len(text)} characters; it must have at most {_MAX_CHARACTERS}.")
     stripped = text.strip()
     problem = "it is a bare value"
     try:
@@ -66,5 +75,5 @@ def _find_json(text: str) -> list[Any] | None:
 
 
 def _next_bracket(text: str, position: int) -> int | None:
-    starts = [start for start in (text.find("{", position), text.find("[", position)) if start >= 0]
-    return min(starts, default=None)
+    found = _OPENING.search(text, position)
+    return found.start() if found else None

@@ -207,7 +207,7 @@ def whisper_encoder_weights(whisper: str | Path | None = None) -> dict[str, torc
         return _from_ctranslate2(read_ctranslate2(model_bin))
     from transformers import WhisperModel
 
-    encoder = WhisperModel.from_pretrained(whisper, dtype=torch.float32).encoder
+    encoder = WhisperModel.from_pretrained(whisper, dtype=torch.float32, use_safetensors=True).encoder
     weights = encoder.state_dict()
     del weights["embed_positions.weight"]
     return {re.sub(r"^layer_norm\.", "ln_post.", name): tensor for name, tensor in weights.items()}
@@ -223,12 +223,19 @@ def read_ctranslate2(path: str | Path) -> dict[str, np.ndarray]:
         `dict[str, np.ndarray]`: Variables by name, in the dtype stored.
 
     Raises:
-        ValueError: The file has another version or a dtype that is not known here.
+        ValueError: The file has another version or a dtype that is not known here, or is damaged.
     """
     data = Path(path).read_bytes()
+    try:
+        return _read_variables(data)
+    except (struct.error, IndexError, OverflowError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read as CTranslate2's model.bin ({error}).") from error
+
+
+def _read_variables(data: bytes) -> dict[str, np.ndarray]:
     version, offset = struct.unpack_from("<I", data)[0], 4
     if version != 6:
-        raise ValueError(f"{path}: is version {version} of CTranslate2's format; only version 6 can be read.")
+        raise ValueError(f"is version {version} of the format; only version 6 can be read")
     _, offset = _read_string(data, offset)
     _, num_variables = struct.unpack_from("<II", data, offset)
     offset += 8
@@ -240,8 +247,10 @@ def read_ctranslate2(path: str | Path) -> dict[str, np.ndarray]:
         dtype_id, num_bytes = struct.unpack_from("<BI", data, offset + 1 + 4 * rank)
         offset += 6 + 4 * rank
         if dtype_id >= len(_CT2_DTYPES):
-            raise ValueError(f"{path}: {name} has the unknown dtype {dtype_id}; give an unquantised model.")
+            raise ValueError(f"{name} has the unknown dtype {dtype_id}; give an unquantised model")
         dtype = np.dtype(_CT2_DTYPES[dtype_id])
+        if math.prod(shape) * dtype.itemsize != num_bytes or num_bytes > len(data) - offset:
+            raise ValueError(f"{name} has the shape {shape} and {num_bytes} bytes, and {len(data) - offset} are left")
         variables[name] = np.frombuffer(data, dtype, math.prod(shape), offset).reshape(shape)
         offset += num_bytes
     return variables

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from sdiareward.cards.results_metadata import model_index
 from sdiareward.publishing.model_files import ADAPTER_WEIGHTS, weight_files
 from sdiareward.reporting import ALL_LEFT_OUT, ALL_SEEN, render_report
+from sdiareward.yaml_texts import parse_yaml
 
 
 ABOUT = "about.md"
@@ -97,8 +98,6 @@ def read_about(checkpoint: Path) -> dict[str, Any]:
 
 def _split_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
     """Return header and prose of the `about.md` beside a checkpoint, or of the one of all models."""
-    import yaml
-
     path = checkpoint / ABOUT
     if not path.is_file():
         path = _TEMPLATES / "model_about.md"
@@ -107,9 +106,9 @@ def _split_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
         return {}, text
     header, _, prose = text.removeprefix("---\n").partition("\n---\n")
     try:
-        found = yaml.safe_load(header)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: its header is not YAML ({' '.join(str(error).split())}); mend it.") from error
+        found = parse_yaml(header, "header")
+    except ValueError as error:
+        raise ValueError(f"{path}: its header is not YAML ({error}); mend it.") from error
     if not isinstance(found, dict):
         raise ValueError(f"{path}: its header is no mapping of names to values; mend it.")
     return found, prose

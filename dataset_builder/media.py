@@ -267,13 +267,17 @@ def _open_with_av(source: str | Path | bytes, label: str, sndfile_error: str) ->
         container.close()
         raise AudioError(f"{label}: has no audio track; a recording needs one.")
     stream = container.streams.audio[0]
+    if stream.codec_context is None:
+        container.close()
+        raise AudioError(f"{label}: its audio track is of no kind that FFmpeg decodes; export it again, as WAV.")
     promised_s, tolerance_s = None, 0.0
     # Of other containers FFmpeg estimates the duration from the bit rate.
     if "mp4" in container.format.name and stream.duration:
         promised_s, tolerance_s = float(stream.duration * stream.time_base), _MP4_TOLERANCE_S
     elif "matroska" in container.format.name and container.duration:
         promised_s, tolerance_s = container.duration / 1e6, _MATROSKA_TOLERANCE_S
-    return _Track(stream.rate, _av_blocks(container, stream.rate, label), promised_s, tolerance_s)
+    rate = stream.codec_context.sample_rate or 0
+    return _Track(rate, _av_blocks(container, rate, label), promised_s, tolerance_s)
 
 
 def _av_blocks(container: Any, rate: int, label: str) -> Iterator[np.ndarray]:

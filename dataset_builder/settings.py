@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from sdiareward.dataset_builder.builder import BuildConfig, SourceConfig
 from sdiareward.dataset_builder.channel import ChannelSettings
 from sdiareward.dataset_builder.pairing import SynthesizerChoice
+from sdiareward.yaml_texts import parse_yaml
 
 
 _Settings = TypeVar("_Settings")
@@ -22,14 +23,13 @@ def read_mapping(path: Path) -> dict[str, Any]:
         FileNotFoundError: There is no such file.
         ValueError: It is not YAML, or holds something else than a mapping.
     """
-    import yaml
-
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file of settings.")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path}: not YAML ({' '.join(str(error).split())}).") from error
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: is not UTF-8 text ({error}); save it as UTF-8.") from error
+    values = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise ValueError(f"{path}: holds {type(values).__name__}; a mapping of settings is needed.")
     return values
@@ -49,14 +49,15 @@ def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
     if not isinstance(values, Mapping):
         raise ValueError(f"{label}: holds {type(values).__name__}; a mapping of settings is needed.")
     known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    if unknown := sorted(set(values) - set(known)):
+    if unknown := sorted(map(str, set(values) - set(known))):
         raise ValueError(f"{label}: unknown keys {unknown}; known are {sorted(known)}.")
     required = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
     if missing := [name for name in required if name not in values]:
         raise ValueError(f"{label}: keys {missing} are missing.")
     try:
         return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
-    except (TypeError, ValueError) as error:
+    # A value of another kind fails in whatever the checks of the dataclass do with it.
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
         raise ValueError(f"{label}: {error}") from error
 
 
@@ -73,9 +74,11 @@ def read_build_config(path: Path, overrides: Mapping[str, Any]) -> BuildConfig:
         ValueError: A key is unknown or missing, or a value is out of range.
     """
     values = read_mapping(path) | {key: value for key, value in overrides.items() if value is not None}
-    for key in ("sources", "synthesizers"):
+    for key, kind in (("sources", list), ("synthesizers", dict)):
         if not values.get(key):
             raise ValueError(f"{path}: {key} is empty; name at least one.")
+        if not isinstance(values[key], kind):
+            raise ValueError(f"{path}: {key} is a {type(values[key]).__name__}; a {kind.__name__} is needed.")
     values["sources"] = tuple(make_settings(SourceConfig, entry, f"{path}: sources") for entry in values["sources"])
     values["synthesizers"] = {
         criterion: make_settings(SynthesizerChoice, entry, f"{path}: synthesizers.{criterion}")

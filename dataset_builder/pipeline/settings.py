@@ -19,6 +19,7 @@ from types import UnionType
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from sdiareward.dataset_builder.schema import MAX_TURN_S, MAX_TURNS
+from sdiareward.yaml_texts import parse_yaml
 
 
 _PLACEMENT: Mapping[str, Any] = {"changes_result": False}
@@ -310,9 +311,7 @@ def read_settings(path: str | Path) -> PipelineSettings:
         FileNotFoundError: There is no such file.
         ValueError: A key or component is unknown (the message lists the known ones), or a value is out of range.
     """
-    import yaml
-
-    values = yaml.safe_load(Path(path).read_text(encoding="utf-8")) or {}
+    values = parse_yaml(Path(path).read_text(encoding="utf-8"), str(path)) or {}
     return make_settings(values, str(path))
 
 
@@ -337,13 +336,14 @@ def _make_stage(stage: str, values: Any, label: str) -> StageSettings:
     options = dict(values)
     components = {component.name: component for component in COMPONENTS[stage]}
     name = options.pop("name", next(iter(components)))
-    if name not in components:
+    if not isinstance(name, str) or name not in components:
         raise ValueError(f"{label}: {stage}.name is {name!r}; it must be one of {list(components)}.")
     known = [item.name for item in fields(components[name])]
     _require_known(options, known, f"{label}: {stage} {name!r}")
     try:
         return components[name](**options)
-    except ValueError as error:
+    # A value of another kind fails where it is compared.
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{label}: {error}") from error
 
 

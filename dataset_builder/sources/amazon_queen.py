@@ -107,15 +107,23 @@ def _open_archive(path: Path) -> dict[str, bytes]:
 @lru_cache(maxsize=1)
 def _read_archive(path: Path, _changed_ns: int) -> dict[str, bytes]:
     blob = path.read_bytes()
-    if blob[:4] != b"QTBL" or blob[0x0C] != 1:
+    if blob[:4] != b"QTBL" or blob[0x0C:0x0D] != b"\1":
         raise ValueError(f"{path}: begins with {blob[:4]!r}; the talkie version's MP3 archive (QTBL) is needed.")
-    (num_entries,) = struct.unpack_from(">H", blob, 0x0D)
-    archive = {}
-    for index in range(num_entries):
-        raw_name, _, offset, size = struct.unpack_from(">12sBII", blob, 0x0F + 21 * index)
-        name = raw_name.split(b"\0")[0].decode("latin-1")
-        if name.endswith((".DOG", ".SB")):
-            archive[name] = blob[offset : offset + size]
+    archive: dict[str, bytes] = {}
+    bytes_left = len(blob)
+    try:
+        (num_entries,) = struct.unpack_from(">H", blob, 0x0D)
+        for index in range(num_entries):
+            raw_name, _, offset, size = struct.unpack_from(">12sBII", blob, 0x0F + 21 * index)
+            name = raw_name.split(b"\0")[0].decode("latin-1")
+            if name.endswith((".DOG", ".SB")):
+                archive[name] = blob[offset : offset + size]
+                # Entries that overlap could hold the file thousands of times.
+                bytes_left -= len(archive[name])
+                if bytes_left < 0:
+                    raise ValueError(f"{path}: its entries overlap; take the archive that the card names.")
+    except struct.error as error:
+        raise ValueError(f"{path}: ends in its table of entries ({error}); get the file again.") from error
     return archive
 
 

@@ -16,6 +16,7 @@ conference, ...) and gives them to the two roles in turn. They serve as read spe
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -28,6 +29,8 @@ from sdiareward.dataset_builder.sources.reading import find_clip
 DEFAULT_PATH = Path("/usr/share")
 _SOUNDS = Path("asterisk/sounds/en_US_f_Allison")
 _TRANSCRIPT = Path("doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
+# The list has 50 kilobytes; a thousandth of this, packed, could unpack to it.
+_MAX_TRANSCRIPT_BYTES = 16 * 2**20
 _TURNS_PER_EPISODE = 4
 _MIN_WORDS = 3
 
@@ -64,15 +67,27 @@ def read_transcript(path: Path) -> Iterator[tuple[str, str]]:
 
     Raises:
         FileNotFoundError: There is no transcript at `path`.
+        ValueError: It cannot be unpacked.
     """
     if not path.is_file():
         raise FileNotFoundError(
             f"{path}: not found; apt-get install asterisk-core-sounds-en-wav asterisk-core-sounds-en, or give a path."
         )
-    for line in gzip.decompress(path.read_bytes()).decode("utf-8", errors="replace").splitlines():
+    for line in _unpack(path).decode("utf-8", errors="replace").splitlines():
         name, separator, text = line.partition(":")
         if separator and not line.startswith(";"):
             yield name.strip(), text.strip()
+
+
+def _unpack(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as file:
+            data = file.read(_MAX_TRANSCRIPT_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"{path}: cannot be unpacked ({error}); get the file again.") from error
+    if len(data) > _MAX_TRANSCRIPT_BYTES:
+        raise ValueError(f"{path}: unpacks to more than {_MAX_TRANSCRIPT_BYTES} bytes; take the file of the package.")
+    return data
 
 
 def _prompt(root: Path, name: str, text: str, known: Mapping[str, Part]) -> Part | Drop:

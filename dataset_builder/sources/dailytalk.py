@@ -72,11 +72,16 @@ def _read_metadata(path: Path) -> dict[str, Any]:
 def _by_number(entries: dict[str, Any], label: str) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
     """Yield the entries in the order of their numbers, first a `Drop` for each that has none or is no object."""
     for key, entry in entries.items():
-        if not (key.isdecimal() and isinstance(entry, dict)):
+        if not (_is_number(key) and isinstance(entry, dict)):
             yield -1, Drop(f"{label} {key}", "bad_entry", "a number as key and an object as value are needed.")
-    numbered = {int(key): entry for key, entry in entries.items() if key.isdecimal() and isinstance(entry, dict)}
+    numbered = {int(key): entry for key, entry in entries.items() if _is_number(key) and isinstance(entry, dict)}
     for number in sorted(numbered):
         yield number, numbered[number]
+
+
+def _is_number(key: str) -> bool:
+    # Python converts no number of thousands of digits, and nobody counts that far.
+    return key.isdecimal() and len(key) < 10
 
 
 def _utterance(root: Path, dialogue: int, index: int, entry: dict[str, Any]) -> Utterance | Drop:

@@ -108,7 +108,10 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, str] | Drop]]:
         ValueError: The first line lacks a column that is needed.
     """
     lines = [decode_table_line(line) for line in path.read_bytes().splitlines()]
-    header = next(csv.reader(lines[:1]), [])
+    try:
+        header = next(csv.reader(lines[:1]), [])
+    except csv.Error as error:
+        raise ValueError(f"{path}: its first line is no header ({error}); take the published table.") from error
     if missing := [column for column in _COLUMNS if column not in header]:
         raise ValueError(f"{path}: has the columns {header}, and lacks {missing}; take the published table.")
     for number, line in enumerate(lines[1:], start=2):
@@ -125,7 +128,7 @@ def _parse_row(line: str, header: list[str], item: str) -> dict[str, str] | Drop
     row = dict(zip(header, values, strict=False))
     if len(values) != len(header):
         return Drop(item, "bad_row", f"has {len(values)} fields, the table {len(header)}.")
-    if not (row["Dialogue_ID"].isdecimal() and row["Utterance_ID"].isdecimal()):
+    if not all(row[column].isdecimal() and len(row[column]) < 10 for column in ("Dialogue_ID", "Utterance_ID")):
         numbers = f"{row['Dialogue_ID']!r} and {row['Utterance_ID']!r}"
         return Drop(item, "bad_row", f"Dialogue_ID and Utterance_ID are {numbers}; numbers are needed.")
     return row

@@ -10,15 +10,16 @@ _FORMATS = {
     True: re.compile(r"\s*<think>(?P<thoughts>.*?)</think>\s*<score>\s*[1-5]\s*</score>\s*", re.DOTALL),
     False: re.compile(r"\s*<score>\s*[1-5]\s*</score>\s*"),
 }
-_NUMBER = r"(?P<score>\d+(?:\.\d+)?)"
+# From its first digit, and never back into white space: an answer of blanks or digits takes no longer than another.
+_NUMBER = r"(?<!\d)(?P<score>\d++(?:\.\d++)?)"
 # From what is asked for to what models write instead; the last occurrence of the first that is found counts.
 _SCORE_FORMS = tuple(
     re.compile(form, re.IGNORECASE)
     for form in (
         rf"<score>\s*{_NUMBER}\s*(?:/\s*5\s*)?(?:</score>|$|\s)",
-        rf"\b(?:score|rating)\b[\"'*]*\s*(?:[:=]|is|of)?\s*[\"'*]*\s*{_NUMBER}(?:\s*/\s*5)?\b",
-        rf"{_NUMBER}\s*/\s*5\b",
-        rf"^\s*{_NUMBER}\s*\.?\s*$",
+        rf"\b(?:score|rating)\b[\"'*]*+\s*+(?:[:=]|is|of)?\s*+[\"'*]*+\s*+{_NUMBER}(?:\s*+/\s*+5)?\b",
+        rf"{_NUMBER}\s*+/\s*+5\b",
+        rf"^\s*+{_NUMBER}\s*+\.?\s*+$",
     )
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ...chat_settings import ChatSettings
 from ...dataset_builder.settings import make_settings, read_mapping
 from ...records import fingerprint_model
+from ...yaml_texts import parse_yaml
 from .prompts import PROMPT_VERSIONS
 from .questions import MAX_TURN_S
 
@@ -261,29 +262,25 @@ def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Se
     path = Path(judges_file or JUDGES_FILE)
     entries = read_mapping(path)
     if name not in entries:
-        raise ValueError(f"{path}: has no judge {name!r}; it has {sorted(entries)}. Add one, or name another file.")
+        known = sorted(map(str, entries))
+        raise ValueError(f"{path}: has no judge {name!r}; it has {known}. Add one, or name another file.")
     label = f"{path}: {name}"
     if not isinstance(entries[name], Mapping):
         raise ValueError(f"{label}: holds {type(entries[name]).__name__}; a mapping of settings is needed.")
     values = {**entries[name], **_read_overrides(overrides)}
     backend = values.pop("backend", None)
-    if backend not in BACKENDS:
+    if not isinstance(backend, str) or backend not in BACKENDS:
         raise ValueError(f"{label}: backend is {backend!r}; it must be one of {sorted(BACKENDS)}.")
     return JudgeChoice(name, make_settings(BACKENDS[backend], values, label))
 
 
 def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    import yaml
-
     found = {}
     for text in overrides:
         key, sign, value = text.partition("=")
         if not sign or not key:
             raise ValueError(f"judge_options holds {text!r}; give KEY=VALUE, such as temperature=0.5.")
-        try:
-            found[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ValueError(f"judge_options: {text!r} is not YAML ({' '.join(str(error).split())}).") from error
+        found[key] = parse_yaml(value, f"judge_options: {text!r}")
     return found
 
 

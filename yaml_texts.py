@@ -1,0 +1,51 @@
+"""Read YAML that somebody wrote or sent: whatever is wrong with it is a `ValueError`, and it is as large as it looks.
+
+`yaml.safe_load` runs no code, but a few lines of aliases can stand for billions of values, which appear as soon as
+they are printed or hashed; and for some malformed scalars it raises whatever its converters happen to.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+# Far more than any file of settings has.
+_MAX_VALUES = 100_000
+
+
+def parse_yaml(text: str, label: str) -> Any:
+    """Return what a YAML text says.
+
+    Args:
+        text (`str`): The text.
+        label (`str`): What to call it in an error, such as its file.
+
+    Raises:
+        ValueError: It is not YAML, is nested too deeply, holds NaN, or its aliases stand for more than 100,000 values.
+    """
+    import yaml
+
+    try:
+        value = yaml.safe_load(text)
+        num_values = _count_values(value, {})
+    except RecursionError:
+        raise ValueError(f"{label}: is nested too deeply, or within itself.") from None
+    # The converters of scalars raise what they happen to: `!!bool 2` a KeyError, `!!timestamp x` an AttributeError.
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
+        raise ValueError(f"{label}: not YAML ({' '.join(str(error).split())}).") from error
+    if num_values > _MAX_VALUES:
+        raise ValueError(f"{label}: its aliases stand for {num_values:.3g} values; at most {_MAX_VALUES} are read.")
+    return value
+
+
+def _count_values(value: Any, known: dict[int, int]) -> int:
+    """Return how many values there are with every alias written out; raise `RecursionError` where that never ends."""
+    if isinstance(value, float) and math.isnan(value):
+        raise ValueError("found .nan; a number is needed")
+    if not isinstance(value, (dict, list, tuple, set)):
+        return 1
+    if id(value) not in known:
+        members = [*value, *value.values()] if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_count_values(member, known) for member in members)
+    return known[id(value)]
