@@ -1,0 +1,124 @@
+"""What keeps a run from going on though its input is good: a full disk, a folder in use, a worker that was killed.
+
+Each ends the command with one line that says what to do. What is finished stays on disk, so that the same command goes
+on once the hindrance is gone; `benchmarks/faults.py` tries it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+LOCK_FILE = ".lock"
+_AGAIN = "run the same command again: what is finished is kept"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+_REMEDIES = {
+    **dict.fromkeys(_NO_ROOM, "make room on its disk"),
+    **dict.fromkeys(_NOT_WRITABLE, "make it writable or name another output"),
+    errno.EIO: "look after its disk",
+}
+# How torch.save says that a write failed, whatever the reason, and how Rust names what the system said.
+_TORCH_WRITER = re.compile(r"PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos")
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+
+
+class HinderedError(RuntimeError):
+    """Raised for what keeps a run from going on, with a message for the user in one line."""
+
+
+@contextmanager
+def hindrances_said(command: str) -> Iterator[None]:
+    """End the process with one line and status 2 if a run is hindered; decorates `main`.
+
+    Args:
+        command (`str`): Name of the command, with which the line begins.
+
+    Raises:
+        SystemExit: The run was hindered.
+    """
+    try:
+        yield
+    except Exception as error:
+        line = explain(error)
+        if line is None:
+            raise
+        sys.stderr.write(f"{command}: error: {line}\n")
+        raise SystemExit(2) from error
+
+
+def explain(error: BaseException) -> str | None:
+    """Return what hinders a run and what to do, in one line; None for an error of another kind.
+
+    Args:
+        error (`BaseException`): What was raised. That a file cannot be written, a library may say in its own words.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, HinderedError):
+            return str(cause)
+        if found := _explain_disk(cause):
+            return found
+        cause = cause.__cause__
+    return None
+
+
+def _explain_disk(error: BaseException) -> str | None:
+    """Return what the disk refused, if that is what an error says."""
+    text = " ".join(str(error).split())
+    if found := _TORCH_WRITER.search(text):
+        return f"a file cannot be written ({found[0]}); {_REMEDIES[errno.ENOSPC]}, then {_AGAIN}."
+    code, name = None, None
+    if isinstance(error, OSError):
+        code, name = error.errno, error.filename
+    elif found := _OS_ERROR.search(text):
+        code = int(found[1])
+    if code not in _REMEDIES:
+        return None
+    return f"{name or 'a file'}: {os.strerror(code)}; {_REMEDIES[code]}, then {_AGAIN}."
+
+
+@contextmanager
+def sole_writer(folder: str | Path) -> Iterator[None]:
+    """Make a folder and keep other processes that ask from writing to it meanwhile.
+
+    The system lets go of the lock with the process, however that ends. Processes that share the work of one run let
+    only their main one ask.
+
+    Args:
+        folder (`str` or `Path`): A run's output.
+
+    Raises:
+        HinderedError: Another process writes to it.
+    """
+    from filelock import FileLock, Timeout
+
+    path = Path(folder) / LOCK_FILE
+    is_new = not path.parent.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path, blocking=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        reason = "another process is writing to this folder; wait until it ends, stop it, or name another output."
+        raise HinderedError(f"{folder}: {reason}") from None
+    except OSError as error:
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        # Where nothing can be written nobody is disturbed; what a finished run left there may still be read.
+    try:
+        yield
+    finally:
+        if lock.is_locked:
+            path.unlink(missing_ok=True)
+            lock.release()
+        if is_new:
+            # Of a run that ended before it wrote anything nothing stays.
+            with suppress(OSError):
+                path.parent.rmdir()
