@@ -1,0 +1,170 @@
+"""Which checks an audit makes, and where in its results the value of each stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..nuisances import NUISANCES
+from ..reporting import CRITERION_COLUMNS
+from .attacks import ATTACKS
+from .hearing import AUDIO_ONLY, BOTH, TEXT_ONLY
+from .ties import TWINS
+from .verdicts import Measured
+
+
+Audit = Mapping[str, Any]
+_NOTHING = Measured(None)
+_EVERYTHING = "overall_micro"
+# Of identical dialogues, what must be 0.
+_IDENTICAL = ("within_call", "separate_calls", "lossless")
+
+
+def measure_checks(audit: Audit) -> dict[str, Measured]:
+    """Return every check by name, in the order of the page; what was not part of the audit is not measured.
+
+    Args:
+        audit (`Mapping`): What `auditing.Auditor.audit` puts together, without its verdicts.
+    """
+    return {
+        **_totals(audit),
+        **_nuisances(audit),
+        **_attacks(audit),
+        **_ties(audit),
+        **_hearing(audit),
+        **_baselines(audit),
+        **_left_out(audit),
+    }
+
+
+def check_names() -> list[str]:
+    """Return the names of all checks that there are."""
+    parts = ("nuisances", "attacks", "ties", "hearing", "baselines", "left_out")
+    return list(measure_checks(dict.fromkeys(parts)))
+
+
+def _totals(audit: Audit) -> dict[str, Measured]:
+    total = (audit["nuisances"] or {}).get("total") or {}
+    worst = total.get("worst")
+    return {
+        "nuisances.accuracy_change": Measured(total.get("accuracy_change")),
+        "nuisances.flip_rate": Measured(total.get("flip_rate")),
+        "nuisances.worst_flip_rate": Measured(worst["flip_rate"], describe_worst(worst)) if worst else _NOTHING,
+        "nuisances.relative_shift": Measured(total.get("relative_shift")),
+    }
+
+
+def describe_worst(worst: Mapping[str, Any]) -> str:
+    """Say in words under which change most pairs flip.
+
+    Args:
+        worst (`Mapping`): Of `statistics.sum_up`.
+    """
+    sides = "both sides" if worst["place"] == "both" else f"the {worst['place']} side"
+    return f"{NUISANCES[worst['nuisance']].describe(worst['severity'])}, on {sides}"
+
+
+def _nuisances(audit: Audit) -> dict[str, Measured]:
+    rows = {row["nuisance"]: row for row in (audit["nuisances"] or {}).get("by_nuisance", ())}
+    found = {}
+    for name in NUISANCES:
+        row = rows.get(name)
+        title = name.replace("_", " ")
+        if row is None or row["flip_rate"] is None:
+            found[f"nuisance.{name}"] = Measured(None, title=title)
+        else:
+            detail = f"at worst {100 * row['worst']['flip_rate']:.1f}%: {describe_worst(row['worst'])}"
+            found[f"nuisance.{name}"] = Measured(row["flip_rate"], detail, title)
+    return found
+
+
+def _attacks(audit: Audit) -> dict[str, Measured]:
+    rows = {row["attack"]: row for row in audit["attacks"] or ()}
+    return {f"attack.{name}": _attack(attack.title, rows.get(name)) for name, attack in ATTACKS.items()}
+
+
+def _attack(title: str, row: Mapping[str, Any] | None) -> Measured:
+    if row is None:
+        return Measured(None, title=title)
+    if not row["num_pairs"]:
+        return Measured(None, "; ".join(row["not_applicable"]), title)
+    return Measured(row["paid"], f"{row['num_pairs']} pairs; mean gain {row['gain']:+.2f}", title)
+
+
+def _ties(audit: Audit) -> dict[str, Measured]:
+    ties = audit["ties"] or {}
+    identical = ties.get("identical")
+    row = _first(ties.get("rows", ()), _EVERYTHING)
+    scale = row["natural"]["quantiles"]["0.5"] if row else 0.0
+    coverage, decided = None, ""
+    if row:
+        coverage = row["at_95"]["coverage"]
+        decided = f"at the threshold {row['at_95']['threshold']:.3g}"
+    return {
+        "ties.identical": Measured(max(identical[name] for name in _IDENTICAL)) if identical else _NOTHING,
+        **{
+            f"ties.twins.{name}": Measured(
+                row["twins"][name]["quantiles"]["0.5"] / scale if row and scale else None, title=name
+            )
+            for name in TWINS
+        },
+        "ties.auroc": Measured(row["twins"]["all"]["auroc"] if row else None),
+        "ties.coverage": Measured(coverage, decided),
+    }
+
+
+def _hearing(audit: Audit) -> dict[str, Measured]:
+    rows = (audit["hearing"] or {}).get("rows", ())
+    found = {}
+    for criterion, column in CRITERION_COLUMNS.items():
+        conditions = (_first(rows, column) or {}).get("conditions", {})
+        alone = conditions.get(AUDIO_ONLY, {})
+        found[f"hearing.{AUDIO_ONLY}.{criterion}"] = Measured(alone.get("accuracy"), title=criterion)
+        words = conditions.get(TEXT_ONLY, {})
+        if criterion == "modality":
+            ties = f"{words['num_ties']} ties" if words else ""
+            found[f"hearing.{TEXT_ONLY}.{criterion}"] = Measured(words.get("accuracy"), ties)
+        else:
+            found[f"hearing.text_margin.{criterion}"] = Measured(words.get("margin_kept"))
+    return found
+
+
+def _baselines(audit: Audit) -> dict[str, Measured]:
+    rows = (audit["hearing"] or {}).get("rows", ())
+    found = {}
+    for criterion, column in CRITERION_COLUMNS.items():
+        row = _first(rows, column) or {}
+        cheap = {name: result["accuracy"] for name, result in row.get("baselines", {}).items()}
+        if not cheap:
+            found[f"baselines.{criterion}"] = Measured(None, title=criterion)
+            continue
+        best = max(cheap, key=lambda name: cheap[name])
+        own = row["conditions"][BOTH]["accuracy"]
+        detail = f"{100 * own:.1f}% against {100 * cheap[best]:.1f}% of the {best} baseline"
+        found[f"baselines.{criterion}"] = Measured(own - cheap[best], detail, criterion)
+    return found
+
+
+def _left_out(audit: Audit) -> dict[str, Measured]:
+    summary = ((audit["left_out"] or {}).get("summary") or {}).get("synthesizer")
+    if not summary:
+        return {"left_out.synthesizer": _NOTHING, "left_out.above_acoustic": _NOTHING}
+    lowest = summary["lowest"]
+    worst = f"lowest {100 * lowest['accuracy']:.1f}%: {lowest['name']}, {lowest['criterion']}"
+    heard = f"{100 * summary['head_heard']:.1f}% with all of them in training; {worst}"
+    return {
+        "left_out.synthesizer": Measured(summary["head"], heard),
+        "left_out.above_acoustic": Measured(
+            summary["head"] - summary["acoustic"], f"{100 * summary['acoustic']:.1f}% of the acoustic baseline"
+        ),
+    }
+
+
+def _first(rows: Iterable[Mapping[str, Any]], column: str) -> Mapping[str, Any] | None:
+    return next((row for row in rows if row["column"] == column), None)
+
+
+def num_by_status(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return how many verdicts there are of each status."""
+    statuses = [verdict["status"] for verdict in verdicts]
+    return {status: statuses.count(status) for status in dict.fromkeys(statuses)}

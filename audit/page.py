@@ -1,0 +1,113 @@
+"""Write the page of an audit: one HTML file with everything in it, its verdicts first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..html_templates import html_environment
+from ..nuisances import NUISANCES
+from ..records import write_file
+from ..report.pieces import FILTERS, content_hash, picture
+from ..reporting import TITLES
+from .captions import describe_figures
+from .checks import describe_worst, num_by_status
+from .figures import draw_figures
+from .material import AuditPair
+from .summary import PLACE_TITLES, describe_sample, show_before
+from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
+
+
+_FOLDER = Path(__file__).resolve().parent
+_REPORT = _FOLDER.parent / "report"
+# A sign and a word, so that a verdict is read without colour.
+MARKS = {PASS: "✓ passed", FAIL: "✗ failed", NOT_MEASURED: "– not measured"}
+SECTIONS = {
+    "verdicts": "Verdicts",
+    "nuisances": "Changes that must not matter",
+    "attacks": "Attacks that must not pay",
+    "hearing": "What it hears",
+    "occlusion": "Where rewards come from",
+    "ties": "Ties",
+    "left_out": "Left out of training",
+    "excluded": "Left out of the audit",
+    "provenance": "How this was made",
+}
+_ALWAYS = ("verdicts", "excluded", "provenance")
+_ABOUT = ("dataset", "split", "num_pairs", "seed", "num_bootstrap", "parts")
+
+
+def write_page(
+    folder: Path,
+    audit: Mapping[str, Any],
+    pairs: Mapping[str, AuditPair],
+    earlier: Sequence[Mapping[str, Any]] | None = None,
+) -> Path:
+    """Write `audit.html` and the PNG files of its figures; the same audit gives the same bytes.
+
+    Args:
+        folder (`Path`): The audit's `output_dir`.
+        audit (`Mapping`): What `audit.json` holds.
+        pairs (`Mapping[str, AuditPair]`): By id, the pairs whose occlusion is drawn.
+        earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit, whose values stand beside.
+
+    Returns:
+        `Path`: The page.
+    """
+    target = folder / "figures"
+    names = draw_figures(audit, pairs, target)
+    pictures = {name: (target / f"{name}.png").read_bytes() for name in names}
+    write_file(folder / "audit.html", render_page(audit, pictures, earlier))
+    return folder / "audit.html"
+
+
+def render_page(
+    audit: Mapping[str, Any], figures: Mapping[str, bytes], earlier: Sequence[Mapping[str, Any]] | None = None
+) -> str:
+    """Render the page.
+
+    Args:
+        audit (`Mapping`): What `audit.json` holds.
+        figures (`Mapping[str, bytes]`): PNG files by the name of the figure.
+        earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit.
+
+    Returns:
+        `str`: HTML that requests nothing; whatever comes from data is escaped.
+    """
+    from markupsafe import Markup
+
+    environment = html_environment(_FOLDER, _REPORT)
+    environment.filters |= {**FILTERS, "value": show_value, "limit": show_limit, "worst": describe_worst}
+    style = (_REPORT / "page.css").read_text(encoding="utf-8") + (_FOLDER / "audit.css").read_text(encoding="utf-8")
+    before = None if earlier is None else {verdict["name"]: verdict for verdict in earlier}
+    descriptions = describe_figures(audit)
+    page = environment.get_template("audit.html").render(
+        audit=audit,
+        summary=describe_sample(audit),
+        counts=num_by_status(audit["verdicts"]),
+        marks=MARKS,
+        before=before,
+        show_before=show_before,
+        figures={name: {**descriptions[name], **picture(data)} for name, data in figures.items()},
+        sections=[(key, title) for key, title in SECTIONS.items() if key in _ALWAYS or audit[key]],
+        titles={**TITLES, "colloquialness": "colloquialness", "overall_micro": "all pairs"},
+        places=PLACE_TITLES,
+        nuisances=NUISANCES,
+        settings=_settings(audit),
+        style=Markup(style),
+        style_hash=content_hash(style),
+    )
+    return page + "\n"
+
+
+def _settings(audit: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the audit depended on as rows of a table."""
+    found = {name: audit["config"].get(name) for name in _ABOUT} | {"model": audit["run"]["model"]}
+    found |= {"dtype": audit["run"]["dtype"], "python": audit["python"], "git": audit["git_revision"]}
+    found |= {name: version for name, version in audit["versions"].items() if version}
+    rows = {
+        name: ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
+        for name, value in found.items()
+    }
+    return [(name, str(value)) for name, value in rows.items() if value not in (None, "")]

@@ -1,0 +1,339 @@
+"""From the rewards of an audit to its numbers: how far a change moves them, how often it turns an order or pays.
+
+A pair is right when its chosen side has the strictly higher reward. It *flips* when it is right before a change and
+not after it, or the other way round. A *shift* is by how much the reward of a changed dialogue moves; set against the
+natural margin, the median of `|chosen - rejected|` over the same pairs unchanged. Intervals draw whole recordings.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..esdr_accuracy.pairwise import MODALITY_SUBSETS, SUBSETS, wilson_interval
+from ..pairs import SIDES
+from ..reporting import groups_of
+from .resampling import Counts, Floats, draw_groups, percentiles
+from .running import ATTACKED, NATURAL, REASON, Rewards, attack_key, nuisance_key, settings_of
+
+
+if TYPE_CHECKING:
+    from .attacks import Attack
+
+
+Labels = Sequence[Mapping[str, Any]]
+Booleans = NDArray[np.bool_]
+
+# To which sides of a pair a change is applied.
+BOTH = "both"
+PLACES = (*SIDES, BOTH)
+# Sets of pairs that are looked at apart, as far as there are pairs: Table 2's columns that are no macro average.
+_COLUMNS = {**{name: (name,) for name in SUBSETS}, "modality_micro": MODALITY_SUBSETS}
+
+
+class Pairs:
+    """The pairs that were scored as they are, and what every statistic of them needs.
+
+    Args:
+        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each pair of the sample.
+        rewards (`Rewards`): What `running.collect_rewards` gives; a pair without natural rewards is left out.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
+        seed (`int`, *optional*, defaults to 0): Their seed.
+
+    Attributes:
+        labels (`list[Mapping]`): Labels of the pairs that are left.
+        margins (`np.ndarray` of shape `(num_pairs,)`): Chosen minus rejected reward.
+
+    Raises:
+        ValueError: No pair has natural rewards.
+    """
+
+    def __init__(self, labels: Labels, rewards: Rewards, *, num_bootstrap: int = 1000, seed: int = 0):
+        self.rewards = rewards
+        self.labels = [label for label in labels if _has_rewards(rewards, NATURAL, label)]
+        if not self.labels:
+            raise ValueError("no pair could be scored as it is; there is nothing to audit.")
+        self.subsets = np.array([label["subset"] for label in self.labels])
+        self.groups = np.array(groups_of(self.labels))
+        draws = {"num_bootstrap": num_bootstrap, "seed": seed}
+        self.draws: Counts = draw_groups(self.groups.tolist(), self.subsets.tolist(), **draws)
+        self.natural = {side: self.values(NATURAL, side) for side in SIDES}
+        self.margins: Floats = self.natural["chosen"] - self.natural["rejected"]
+
+    def values(self, condition: str, name: str) -> Floats:
+        """Return a reward of each pair under a condition, NaN where there is none."""
+        lines = self.rewards.get(condition, {})
+        found = [lines.get(label["pair_id"], {}).get("rewards", {}).get(name, np.nan) for label in self.labels]
+        return np.array(found, dtype=np.float64)
+
+    def columns(self) -> dict[str, Booleans]:
+        """Return which pairs are in each column that has any; a column of the same pairs as one before is left out."""
+        found: dict[str, Booleans] = {}
+        for name, members in _COLUMNS.items():
+            is_member = np.isin(self.subsets, members)
+            if is_member.any() and not any(np.array_equal(is_member, other) for other in found.values()):
+                found[name] = is_member
+        return found
+
+    def mean(self, values: Floats, is_used: Booleans) -> dict[str, Any]:
+        """Return the mean over some pairs and its interval.
+
+        Returns:
+            `dict[str, Any]`: `mean` and `interval`, None where no two draws differ; both None without pairs.
+        """
+        if not is_used.any():
+            return {"mean": None, "interval": None}
+        weights = self.draws[:, is_used]
+        with np.errstate(invalid="ignore"):
+            draws = weights @ values[is_used] / weights.sum(axis=1)
+        return {"mean": float(values[is_used].mean()), "interval": percentiles(draws)}
+
+    def share(self, is_so: Booleans, is_used: Booleans) -> dict[str, Any]:
+        """Return how often something is so among some pairs, with its interval; see `describe_share` of the report.
+
+        Returns:
+            `dict[str, Any]`: `num_pairs`, `share` (0-1) and `interval`; both None without pairs.
+        """
+        found = self.mean(is_so.astype(np.float64), is_used)
+        share, interval = found["mean"], found["interval"]
+        if share is not None and interval is None:
+            interval = wilson_interval(share, len(set(self.groups[is_used])))
+        return {"num_pairs": int(is_used.sum()), "share": share, "interval": interval}
+
+
+def _has_rewards(rewards: Rewards, condition: str, label: Mapping[str, Any]) -> bool:
+    return "rewards" in rewards.get(condition, {}).get(label["pair_id"], {})
+
+
+def natural_margin(margins: Floats) -> float:
+    """Return the median absolute margin of unchanged pairs, what a shift is set against."""
+    return float(np.median(np.abs(margins)))
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a change did to each pair.
+
+    Args:
+        margins (`np.ndarray` of shape `(num_pairs,)`): Margin after it; NaN where it could not be applied.
+        shift (`np.ndarray` of shape `(num_pairs,)`): Mean shift of the rewards of the dialogues it was applied to.
+        moved (`np.ndarray` of shape `(num_pairs,)`): Mean of the absolute shifts.
+    """
+
+    margins: Floats
+    shift: Floats
+    moved: Floats
+
+    def flips(self, before: Floats) -> Booleans:
+        """Return which pairs are right on one side of the change only."""
+        return np.isfinite(self.margins) & ((before > 0) != (self.margins > 0))
+
+
+def changes_of(pairs: Pairs, condition: str) -> dict[str, Change]:
+    """Return what a nuisance did where it was applied to the chosen side, to the rejected one, and to both.
+
+    Args:
+        pairs (`Pairs`): The pairs.
+        condition (`str`): Key of the nuisance's condition, which has the rewards of both sides changed.
+    """
+    changed = {side: pairs.values(condition, side) for side in SIDES}
+    shifts = {side: changed[side] - pairs.natural[side] for side in SIDES}
+    both = np.stack([shifts[side] for side in SIDES])
+    return {
+        "chosen": Change(pairs.margins + shifts["chosen"], shifts["chosen"], np.abs(shifts["chosen"])),
+        "rejected": Change(pairs.margins - shifts["rejected"], shifts["rejected"], np.abs(shifts["rejected"])),
+        BOTH: Change(changed["chosen"] - changed["rejected"], both.mean(axis=0), np.abs(both).mean(axis=0)),
+    }
+
+
+def describe_change(pairs: Pairs, change: Change, is_member: Booleans | None = None) -> dict[str, Any]:
+    """Describe a change over all pairs, or over some.
+
+    Args:
+        pairs (`Pairs`): The pairs.
+        change (`Change`): What it did to each.
+        is_member (`np.ndarray`, *optional*): Which of them.
+
+    Returns:
+        `dict[str, Any]`: `num_pairs`; `accuracy_before`, `accuracy`, their difference `accuracy_change` with
+        `accuracy_change_interval` (-1 to 1); `flip_rate` with `flip_interval`, `num_lost` (pairs no longer right) and
+        `num_won`; `mean_shift` with `mean_shift_interval`, `absolute_shift`, and `relative_shift`, the absolute one
+        over the natural margin (None where that is 0). Without pairs nothing but `num_pairs`.
+    """
+    is_used = np.isfinite(change.margins) if is_member is None else np.isfinite(change.margins) & is_member
+    if not is_used.any():
+        return {"num_pairs": 0}
+    before, after = pairs.margins > 0, change.margins > 0
+    accuracy = pairs.mean(after.astype(np.float64) - before, is_used)
+    flips, shift = pairs.share(change.flips(pairs.margins), is_used), pairs.mean(change.shift, is_used)
+    absolute, scale = float(change.moved[is_used].mean()), natural_margin(pairs.margins[is_used])
+    return {
+        "num_pairs": int(is_used.sum()),
+        "accuracy_before": float(before[is_used].mean()),
+        "accuracy": float(after[is_used].mean()),
+        "accuracy_change": accuracy["mean"],
+        "accuracy_change_interval": accuracy["interval"],
+        "flip_rate": flips["share"],
+        "flip_interval": flips["interval"],
+        "num_lost": int((before & ~after & is_used).sum()),
+        "num_won": int((~before & after & is_used).sum()),
+        "mean_shift": shift["mean"],
+        "mean_shift_interval": shift["interval"],
+        "absolute_shift": absolute,
+        "relative_shift": absolute / scale if scale else None,
+    }
+
+
+def describe_natural(pairs: Pairs) -> dict[str, Any]:
+    """Return accuracy, ties and the natural margin of the unchanged pairs, by column and over all (`"all"`)."""
+    everything = {"all": np.ones(len(pairs.labels), dtype=np.bool_), **pairs.columns()}
+    return {name: _describe_natural(pairs, is_member) for name, is_member in everything.items()}
+
+
+def _describe_natural(pairs: Pairs, is_member: Booleans) -> dict[str, Any]:
+    right = pairs.share(pairs.margins > 0, is_member)
+    margins = pairs.margins[is_member]
+    return {
+        "num_pairs": right["num_pairs"],
+        "num_groups": len(set(pairs.groups[is_member])),
+        "accuracy": right["share"],
+        "interval": right["interval"],
+        "num_ties": int((margins == 0).sum()),
+        "natural_margin": natural_margin(margins),
+    }
+
+
+def measure_nuisances(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
+    """Describe what each nuisance does at each severity, by where it is applied and by column, and sum up.
+
+    Args:
+        pairs (`Pairs`): The pairs with the rewards of the nuisances' conditions.
+        names (`Sequence[str]`): Keys of `nuisances.NUISANCES`.
+
+    Returns:
+        `dict[str, Any]`: `rows`, one for each nuisance, severity and place with what `describe_change` gives and, by
+        column, `columns`; `by_nuisance` and `by_place`, and `total`, means of the rows in which every nuisance counts
+        alike however many severities it has: `accuracy_change` (of absolute changes), `flip_rate`, `relative_shift`,
+        and the highest flip rate of a row, `worst`; the total also with `flip_interval`.
+    """
+    columns = pairs.columns()
+    rows, flips = [], []
+    for name, severity in settings_of(names):
+        for place, change in changes_of(pairs, nuisance_key(name, severity)).items():
+            where = {"nuisance": name, "severity": severity, "place": place}
+            found = {column: describe_change(pairs, change, is_in) for column, is_in in columns.items()}
+            rows.append({**where, **describe_change(pairs, change), "columns": found})
+            flips.append((name, np.where(np.isfinite(change.margins), change.flips(pairs.margins), np.nan)))
+    measured = [row for row in rows if row["num_pairs"]]
+    return {
+        "rows": rows,
+        "by_nuisance": [
+            {"nuisance": name, **sum_up([row for row in measured if row["nuisance"] == name])} for name in names
+        ],
+        "by_place": [
+            {"place": place, **sum_up([row for row in measured if row["place"] == place])} for place in PLACES
+        ],
+        "total": {**sum_up(measured), "flip_interval": _flip_interval(pairs, flips)},
+    }
+
+
+def sum_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the means over rows of `measure_nuisances`, every nuisance counting alike; None for all without rows."""
+    if not rows:
+        return dict.fromkeys(("accuracy_change", "flip_rate", "relative_shift", "worst"))
+    worst = max(rows, key=lambda row: row["flip_rate"])
+    return {
+        "accuracy_change": _mean_by_nuisance(rows, [abs(row["accuracy_change"]) for row in rows]),
+        "flip_rate": _mean_by_nuisance(rows, [row["flip_rate"] for row in rows]),
+        "relative_shift": _mean_by_nuisance(rows, [row["relative_shift"] for row in rows]),
+        "worst": {key: worst[key] for key in ("nuisance", "severity", "place", "flip_rate", "accuracy_change")},
+    }
+
+
+def _mean_by_nuisance(rows: Sequence[Mapping[str, Any]], values: Sequence[float | None]) -> float | None:
+    by_nuisance: dict[str, list[float]] = {}
+    for row, value in zip(rows, values, strict=True):
+        if value is not None:
+            by_nuisance.setdefault(row["nuisance"], []).append(value)
+    return float(np.mean([np.mean(found) for found in by_nuisance.values()])) if by_nuisance else None
+
+
+def _flip_interval(pairs: Pairs, flips: Sequence[tuple[str, Floats]]) -> list[float] | None:
+    """Return the interval of the total flip rate: of a pair's own, the mean over nuisances of means over rows."""
+    by_nuisance: dict[str, list[Floats]] = {}
+    for name, values in flips:
+        by_nuisance.setdefault(name, []).append(values)
+    if not by_nuisance:
+        return None
+    of_nuisances = np.ma.mean(
+        np.ma.stack([np.ma.mean(np.ma.masked_invalid(rows), axis=0) for rows in by_nuisance.values()]), axis=0
+    )
+    is_used = ~np.ma.getmaskarray(of_nuisances)
+    return pairs.mean(np.asarray(of_nuisances.filled(np.nan)), is_used)["interval"]
+
+
+def measure_attacks(pairs: Pairs, attacks: Mapping[str, Attack]) -> list[dict[str, Any]]:
+    """Describe how often each attack pays.
+
+    An attack on the rejected side pays where its reward now reaches that of the chosen side. One that breaks a
+    dialogue pays where the broken one is not rewarded less than the intact one.
+
+    Args:
+        pairs (`Pairs`): The pairs with the rewards of the attacks' conditions.
+        attacks (`Mapping[str, Attack]`): By name: which side is attacked and what it is compared with.
+
+    Returns:
+        `list[dict]`: `attack`, `title`, `baseline` (the side that is attacked), `against`; over all pairs and, by
+        column, in `columns`, what `_describe_attack` gives; and `not_applicable`, by reason the number of pairs that
+        it could not be tried on.
+    """
+    rows = []
+    for name, attack in attacks.items():
+        about = {"attack": name, "title": attack.title, "baseline": attack.baseline, "against": attack.against}
+        found = {column: _describe_attack(pairs, name, attack, is_in) for column, is_in in pairs.columns().items()}
+        everyone = np.ones(len(pairs.labels), dtype=np.bool_)
+        whole = _describe_attack(pairs, name, attack, everyone)
+        rows.append({**about, **whole, "columns": found, "not_applicable": _reasons(pairs, attack_key(name))})
+    return rows
+
+
+def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Booleans) -> dict[str, Any]:
+    """Describe an attack on some pairs.
+
+    Returns:
+        `dict[str, Any]`: `num_pairs` it was tried on; `paid`, how often it pays where it did not before, as a share of
+        all of them, with its `interval`; `paid_before`, the share whose side had reached the other one unattacked
+        (None for a dialogue that is compared with itself), and `reaches`, the share that has now; `gain`, the mean
+        rise of the reward, its `gain_interval`, and `relative_gain` over the natural margin. Without pairs nothing but
+        `num_pairs`.
+    """
+    attacked, own = pairs.values(attack_key(name), ATTACKED), pairs.natural[attack.baseline]
+    is_used = np.isfinite(attacked) & is_member
+    if not is_used.any():
+        return {"num_pairs": 0}
+    with_itself = attack.against == "self" or attack.against == attack.baseline
+    rival = own if with_itself else pairs.natural[attack.against]
+    reached = np.zeros_like(is_used) if with_itself else own >= rival
+    paid, gain = pairs.share((attacked >= rival) & ~reached, is_used), pairs.mean(attacked - own, is_used)
+    scale = natural_margin(pairs.margins[is_used])
+    return {
+        "num_pairs": paid["num_pairs"],
+        "paid": paid["share"],
+        "interval": paid["interval"],
+        "paid_before": None if with_itself else float(reached[is_used].mean()),
+        "reaches": float((attacked >= rival)[is_used].mean()),
+        "gain": gain["mean"],
+        "gain_interval": gain["interval"],
+        "relative_gain": gain["mean"] / scale if scale else None,
+    }
+
+
+def _reasons(pairs: Pairs, condition: str) -> dict[str, int]:
+    lines = pairs.rewards.get(condition, {})
+    found = [lines.get(label["pair_id"], {}).get(REASON) for label in pairs.labels]
+    return dict(Counter(reason for reason in found if reason))

@@ -1,0 +1,133 @@
+"""An audit in Markdown: its verdicts, and below them what they rest on, in a few short tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..dataset_builder.statistics_report import render_table
+from ..nuisances import NUISANCES
+from ..printed_text import markdown
+from .checks import describe_worst, num_by_status
+from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
+
+
+Audit = Mapping[str, Any]
+_MARKS = {PASS: "passed", FAIL: "FAILED", NOT_MEASURED: "not measured"}
+_ABSENT = "-"
+PLACE_TITLES = {"chosen": "chosen side alone", "rejected": "rejected side alone", "both": "both sides"}
+
+
+def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """Render an audit.
+
+    Args:
+        audit (`Mapping`): What `audit.json` holds.
+        earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit, whose values stand beside.
+
+    Returns:
+        `str`: Markdown that also reads well in a terminal.
+    """
+    parts = [
+        f"# Audit of {markdown(audit['model'])} on {markdown(audit['dataset'])}, split {markdown(audit['split'])}",
+        describe_sample(audit),
+        render_verdicts(audit["verdicts"], earlier),
+        *_nuisances(audit),
+        *_attacks(audit),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def describe_sample(audit: Audit) -> str:
+    """Say on what the audit was made and how it came out."""
+    counts = num_by_status(audit["verdicts"])
+    verdicts = ", ".join(f"{counts[status]} {_MARKS[status].lower()}" for status in _MARKS if status in counts)
+    natural = audit["natural"]["all"]
+    sentences = [
+        f"{audit['num_pairs']} of {audit['num_available']} pairs from {audit['num_groups']} recordings or dialogues",
+        f"{100 * natural['accuracy']:.1f}% of them right as they are, natural margin {natural['natural_margin']:.3g}",
+        f"checks: {verdicts}",
+    ]
+    if audit["skipped"]:
+        sentences.append(f"{len(audit['skipped'])} pairs could not be read or scored and count nowhere")
+    if audit["failures"]:
+        sentences.append(f"{len(audit['failures'])} changed dialogues could not be scored")
+    return "; ".join(sentences) + "."
+
+
+def render_verdicts(verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """Render a line a check.
+
+    Args:
+        verdicts (`Sequence[Mapping]`): What `verdicts.judge` gives.
+        earlier (`Sequence[Mapping]`, *optional*): Those of an earlier audit.
+    """
+    before = None if earlier is None else {verdict["name"]: verdict for verdict in earlier}
+    head = ["check", "what", *([] if before is None else ["before"]), "value", "limit", "verdict", "note"]
+    rows = []
+    for verdict in verdicts:
+        values = [show_value(verdict["value"], verdict["unit"])]
+        if before is not None:
+            values = [show_before(verdict, before), *values]
+        ends = [show_limit(verdict), _MARKS[verdict["status"]], verdict["detail"]]
+        rows.append([verdict["name"], verdict["title"], *values, *ends])
+    return "\n".join(render_table(head, rows, num_left=2))
+
+
+def show_before(verdict: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]]) -> str:
+    """Write what an earlier audit found, with its verdict where that was another."""
+    found = before.get(verdict["name"])
+    if found is None:
+        return _ABSENT
+    value = show_value(found["value"], found["unit"])
+    return value if found["status"] == verdict["status"] else f"{value}, {_MARKS[found['status']].lower()}"
+
+
+def _nuisances(audit: Audit) -> list[str]:
+    if not audit["nuisances"]:
+        return []
+    rows = [
+        [name, *_means(row)]
+        for row in audit["nuisances"]["by_nuisance"]
+        if row["flip_rate"] is not None
+        for name in [NUISANCES[row["nuisance"]].title.format("…")]
+    ]
+    places = [[PLACE_TITLES[row["place"]], *_means(row)] for row in audit["nuisances"]["by_place"] if row["worst"]]
+    head = ["change in points", "flips in %", "shift over natural margin", "worst: flips in %"]
+    return [
+        "## Changes that must not matter\n\nMeans over severities and sides; changes of accuracy and shifts count by "
+        "their size.",
+        "\n".join(render_table(["change", *head], rows)),
+        "\n".join(render_table(["applied to", *head], places)),
+    ]
+
+
+def _means(row: Mapping[str, Any]) -> list[str]:
+    shift = row["relative_shift"]
+    return [
+        f"{100 * row['accuracy_change']:.1f}",
+        f"{100 * row['flip_rate']:.1f}",
+        _ABSENT if shift is None else f"{shift:.2f}",
+        f"{100 * row['worst']['flip_rate']:.1f}, {describe_worst(row['worst'])}",
+    ]
+
+
+def _attacks(audit: Audit) -> list[str]:
+    if audit["attacks"] is None:
+        return []
+    rows = [[row["title"], row["num_pairs"], *_paid(row)] for row in audit["attacks"]]
+    head = ["attack", "pairs", "pays in %", "95%", "ahead without it, %", "mean gain over natural margin"]
+    return ["## Attacks that must not pay", "\n".join(render_table(head, rows))]
+
+
+def _paid(row: Mapping[str, Any]) -> list[str]:
+    if not row["num_pairs"]:
+        return [_ABSENT] * 4
+    low, high = row["interval"]
+    before, gain = row["paid_before"], row["relative_gain"]
+    return [
+        f"{100 * row['paid']:.1f}",
+        f"{100 * low:.1f}-{100 * high:.1f}",
+        _ABSENT if before is None else f"{100 * before:.1f}",
+        _ABSENT if gain is None else f"{gain:+.2f}",
+    ]

@@ -1,0 +1,194 @@
+"""Verdicts of an audit: every check with its value and its limit, passed, failed or not measured.
+
+The limits are in `limits.yaml` beside this file and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ..yaml_texts import parse_yaml
+
+
+LIMITS = Path(__file__).resolve().parent / "limits.yaml"
+PASS, FAIL, NOT_MEASURED = "pass", "fail", "not measured"
+ANY = "any"
+# Behind a value; what is not here is a plain number.
+_SIGNS = {"share": "%", "points": " points"}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What the checks of one pattern are held to.
+
+    Args:
+        pattern (`str`): Name of a check, or names, as a shell's pattern.
+        title (`str`): What is measured, with `{}` where the part of the name that the star stands for is named.
+        unit (`str`): `"share"`, `"points"`, `"ratio"` or `"reward"`.
+        at_most, at_least (`float`, *optional*): The limit, which itself still passes; one of the two.
+    """
+
+    pattern: str
+    title: str
+    unit: str
+    at_most: float | None = None
+    at_least: float | None = None
+
+    def is_kept(self, value: float) -> bool:
+        """Return whether a value keeps to the limit."""
+        return value <= self.at_most if self.at_most is not None else value >= float(self.at_least or 0.0)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a check found.
+
+    Args:
+        value (`float`, *optional*): In the unit of its limit; None if it could not be measured.
+        detail (`str`, *optional*): What a reader has to know beside it.
+        title (`str`, *optional*): What stands in the title for the star of the limit's pattern.
+    """
+
+    value: float | None
+    detail: str = ""
+    title: str = ""
+
+
+@cache
+def read_limits(path: Path = LIMITS) -> tuple[Limit, ...]:
+    """Read the limits in the order in which they are tried.
+
+    Args:
+        path (`Path`, *optional*): YAML from pattern to the fields of [`Limit`].
+
+    Raises:
+        ValueError: A pattern has not exactly one limit, or a field that there is not.
+    """
+    limits = []
+    for pattern, fields in parse_yaml(path.read_text(encoding="utf-8"), str(path)).items():
+        try:
+            limit = Limit(pattern, **fields)
+        except TypeError as error:
+            raise ValueError(f"{path}, {pattern}: {error}; give title, unit, and at_most or at_least.") from error
+        if (limit.at_most is None) == (limit.at_least is None):
+            raise ValueError(f"{path}, {pattern}: give at_most or at_least, one of the two.")
+        limits.append(limit)
+    return tuple(limits)
+
+
+def limit_of(name: str, limits: Sequence[Limit]) -> Limit:
+    """Return the limit of a check.
+
+    Raises:
+        KeyError: There is none.
+    """
+    for limit in limits:
+        if fnmatchcase(name, limit.pattern):
+            return limit
+    raise KeyError(f"no limit is stated for the check {name!r}; add one to {LIMITS.name}.")
+
+
+def judge(measured: Mapping[str, Measured], limits: Sequence[Limit] | None = None) -> list[dict[str, Any]]:
+    """Give a verdict on every check.
+
+    Args:
+        measured (`Mapping[str, Measured]`): What was found, by the name of the check, in the order of the page.
+        limits (`Sequence[Limit]`, *optional*): By default those of `limits.yaml`.
+
+    Returns:
+        `list[dict]`: `name`, `title`, `unit`, `value` (None if not measured), `at_most`, `at_least` (one is None),
+        `status` (`"pass"`, `"fail"` or `"not measured"`) and `detail`.
+    """
+    limits = read_limits() if limits is None else limits
+    return [_judge(name, found, limit_of(name, limits)) for name, found in measured.items()]
+
+
+def _judge(name: str, found: Measured, limit: Limit) -> dict[str, Any]:
+    status = NOT_MEASURED if found.value is None else PASS if limit.is_kept(found.value) else FAIL
+    fields = {key: value for key, value in asdict(limit).items() if key in ("unit", "at_most", "at_least")}
+    title = limit.title.format(found.title or name.rpartition(".")[2])
+    return {"name": name, "title": title, "value": found.value, **fields, "status": status, "detail": found.detail}
+
+
+def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> list[Mapping[str, Any]]:
+    """Return the verdicts on which a run is to fail.
+
+    A check that a pattern names must have been measured; `any` stands for all checks that were.
+
+    Args:
+        verdicts (`Sequence[Mapping]`): What `judge` gives.
+        patterns (`Iterable[str]`): Names of checks, as a shell's patterns, or `"any"`.
+    """
+    patterns = list(patterns)
+    named = [pattern for pattern in patterns if pattern != ANY]
+    return [
+        verdict
+        for verdict in verdicts
+        if (verdict["status"] == FAIL and ANY in patterns)
+        or (verdict["status"] != PASS and any(fnmatchcase(verdict["name"], pattern) for pattern in named))
+    ]
+
+
+def unknown_patterns(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Return the patterns that no check's name matches."""
+    names = list(names)
+    return [
+        pattern for pattern in patterns if pattern != ANY and not any(fnmatchcase(name, pattern) for name in names)
+    ]
+
+
+def read_audit(path: Path) -> dict[str, Any]:
+    """Read the `audit.json` of an earlier audit.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: It is no audit's.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; give the audit.json of an earlier audit.")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        for verdict in found["verdicts"]:
+            verdict["name"], verdict["status"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: holds no verdicts; give the audit.json of an earlier audit.") from error
+    return dict(found)
+
+
+def regressions(
+    verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """Return the verdicts that are no longer passed, though they were in an earlier audit.
+
+    A check that is gone, or that was not measured again, is one of them: what is not looked at is not known to hold.
+
+    Args:
+        verdicts (`Sequence[Mapping]`): Those of now.
+        earlier (`Sequence[Mapping]`): Those of the earlier audit.
+    """
+    now = {verdict["name"]: verdict for verdict in verdicts}
+    passed = [verdict for verdict in earlier if verdict["status"] == PASS]
+    gone = {"status": NOT_MEASURED, "value": None}
+    found = [now.get(verdict["name"], {**verdict, **gone}) for verdict in passed]
+    return [verdict for verdict in found if verdict["status"] != PASS]
+
+
+def show_value(value: float | None, unit: str) -> str:
+    """Write a value in its unit: shares in percent, differences of shares in points."""
+    if value is None:
+        return "n/a"
+    number = f"{100 * value:.1f}" if unit in ("share", "points") else f"{value:.3g}"
+    return number + _SIGNS.get(unit, "")
+
+
+def show_limit(verdict: Mapping[str, Any]) -> str:
+    """Write the limit of a verdict."""
+    is_upper = verdict["at_most"] is not None
+    limit = show_value(verdict["at_most"] if is_upper else verdict["at_least"], verdict["unit"])
+    return f"{'at most' if is_upper else 'at least'} {limit}"
