@@ -19,6 +19,7 @@ from accelerate import PartialState
 
 from .modeling_sdiareward import SDiaRewardModel
 from .packing import encode_clips
+from .pair_augmentation import AugmentedPairs
 from .pair_batches import vectors_to_bytes
 from .pair_scores import Sides
 from .pairs import SIDES
@@ -56,7 +57,7 @@ def read_pairs(
     """Read all pairs of a split.
 
     Args:
-        pairs (`datasets.Dataset`): Pairs as `pairs.load_pairs` gives them.
+        pairs (`datasets.Dataset` or [`AugmentedPairs`]): Pairs as `pairs.load_pairs` gives them.
         processor ([`SDiaRewardProcessor`]): Turns dialogues into model inputs.
         folder (`Path`): Where what is read is kept.
         split (`str`): Name of the split.
@@ -169,5 +170,7 @@ def _usable(
     found = found.remove_columns("reason").select(good)
     if "clip_vectors" in found.column_names:
         return found, skipped
+    if isinstance(pairs, AugmentedPairs):
+        return found.with_transform(pairs.complete), skipped
     kept = pairs.remove_columns([name for name in found.column_names if name in pairs.column_names]).select(good)
     return datasets.concatenate_datasets([kept, found], axis=1), skipped

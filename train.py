@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from sdiareward.extras import required_by
 if TYPE_CHECKING:
     from trl import RewardConfig
 
+    from sdiareward.pair_augmentation import AugmentationSettings
     from sdiareward.trainer import SDiaRewardTrainer
     from sdiareward.training_setup import TrainingSetup
 
@@ -41,6 +42,10 @@ class TrainArguments:
         early_stopping_patience (`int`, *optional*): Stop after this many evaluations without a better validation loss.
         resume (`bool`): Go on from the newest checkpoint in `output_dir`.
         save_compact (`bool`): Store the backbone of the final checkpoint in float16.
+        augmentations, augmented_copies, augment_sides (`list[str]`, `int`, `str`): Copies of the training pairs
+            through other channels; see `pair_augmentation.AugmentationSettings`.
+        hard_negatives, hard_negative_share (`list[str]`, `float`): Training pairs against attacks on their own
+            chosen side; see there.
     """
 
     model_name_or_path: str
@@ -58,14 +63,27 @@ class TrainArguments:
     early_stopping_patience: int | None = None
     resume: bool = False
     save_compact: bool = False
+    augmentations: list[str] = field(default_factory=list)
+    augmented_copies: int = 1
+    augment_sides: str = "both"
+    hard_negatives: list[str] = field(default_factory=list)
+    hard_negative_share: float = 1.0
 
     def __post_init__(self) -> None:
+        self.augmentation(seed=0)
         if self.from_cache is not None and not self.uses_cache:
             how = "through the backbone" if self.train == "head" else repr(self.train)
             raise ValueError(
                 f"from_cache is given but train is {how}; only a head can be trained on cached features: use train "
                 "head, or leave from_cache out."
             )
+
+    def augmentation(self, seed: int) -> AugmentationSettings:
+        """Return what is added to the training pairs."""
+        from sdiareward.pair_augmentation import AugmentationSettings
+
+        names = [entry.name for entry in fields(AugmentationSettings) if entry.name != "seed"]
+        return AugmentationSettings(**{name: getattr(self, name) for name in names}, seed=seed)
 
     @property
     def uses_cache(self) -> bool:
@@ -87,6 +105,7 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
     from transformers import EarlyStoppingCallback, set_seed
 
     from sdiareward.nano import build_nano
+    from sdiareward.pair_augmentation import augment
     from sdiareward.pairs import load_pairs
     from sdiareward.trainer import SDiaRewardTrainer, newest_checkpoint
     from sdiareward.training_setup import set_up
@@ -97,6 +116,7 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
     if args.model_name_or_path == "nano":
         start = replace(args, model_name_or_path=str(build_nano(output / "init", seed=training.seed)))
     splits = {name: load_pairs(args.dataset, name, name=args.dataset_config) for name in ("train", "validation")}
+    splits["train"] = augment(splits["train"], args.augmentation(training.seed))
     setup = set_up(start, training, splits)
     patience = args.early_stopping_patience
     trainer = SDiaRewardTrainer(

@@ -1,9 +1,10 @@
 """Reward training on spoken dialogues: TRL's `RewardTrainer` on our pairs (paper, section 4, equations 2-4).
 
-Loss, centering and metric names are TRL's own, unchanged: `compute_loss` sees one part of a step with the chosen
-dialogues in its first half and gives `-log sigmoid(r+ - r-)` plus `center_rewards_coefficient * (r+ + r-)^2`. What is
-added here is how a step is cut into parts that fit in memory, exactly: whatever the parts and the processes, a step's
-gradient is that of the mean over all its pairs.
+Loss, centering and metric names are TRL's own: `compute_loss` sees one part of a step with the chosen dialogues in its
+first half and gives `-log sigmoid(r+ - r-)` plus `center_rewards_coefficient * (r+ + r-)^2`. `label_smoothing_factor`,
+which TRL passes over, is the share of pairs whose label is taken to be the wrong way round. What else is added is how
+a step is cut into parts that fit in memory, exactly: whatever the parts and the processes, its gradient is that of the
+mean over all its pairs.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class SDiaRewardTrainer(RewardTrainer):
             `pair_encoding.read_pairs` made, or what another `data_collator` makes a [`PairBatch`] of.
 
     Raises:
-        ValueError: `args` ask for gradient accumulation or for another order of the pairs.
+        ValueError: `args` ask for gradient accumulation, for another order of the pairs, or for labels smoothed away.
     """
 
     _tag_names = ["trl", "reward-trainer", "sdiareward"]
@@ -83,7 +84,8 @@ class SDiaRewardTrainer(RewardTrainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> StepSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
         self.sampler = StepSampler(
-            rows["length"],
+            # Without a transform of the rows, which would read every recording for it.
+            rows.with_format(None)["length"],
             effective_batch_size=self.args.train_batch_size * self.args.world_size,
             dp_size=self.args.world_size,
             grad_accum=1,
@@ -125,13 +127,17 @@ class SDiaRewardTrainer(RewardTrainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Compute TRL's loss of a [`PairBatch`], weighted by its share of the step.
+        """Compute TRL's loss of a [`PairBatch`], in training with smoothed labels, weighted by its share of the step.
 
         Raises:
             ValueError: The loss is not finite; the message names the pairs.
         """
         pairs = inputs["pairs"]
         loss, outputs = super().compute_loss(model, self._prepare_inputs(pairs.inputs()), return_outputs=True)
+        if self.model.training:
+            # -(1 - s) log sigmoid(m) - s log sigmoid(-m) is -log sigmoid(m) + s m.
+            chosen, rejected = outputs.logits.squeeze(-1).chunk(2)
+            loss = loss + self.args.label_smoothing_factor * (chosen - rejected).mean()
         if not torch.isfinite(loss):
             raise ValueError(
                 f"step {self.state.global_step + 1}: the loss is {loss.item()} on the pairs "
@@ -177,6 +183,11 @@ class SDiaRewardTrainer(RewardTrainer):
 
 
 def _require_supported(args: RewardConfig) -> None:
+    if not 0 <= args.label_smoothing_factor < 0.5:
+        raise ValueError(
+            f"label_smoothing_factor is {args.label_smoothing_factor:g}; it must be at least 0 and below 0.5, where "
+            "labels say nothing any more."
+        )
     if args.gradient_accumulation_steps != 1:
         raise ValueError(
             f"gradient_accumulation_steps is {args.gradient_accumulation_steps}; give all pairs of a process and step "
