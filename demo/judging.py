@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..audio_sdiareward import audio_duration_s
 from ..calibration import Calibration
+from ..dataset_builder.schema import CRITERIA
+from ..esdr_accuracy.pairwise import MODALITY_SUBSETS
 from ..nuisances import NUISANCES
 from .shortcut_checks import CHECKS, Check, change_dialogue, compare
 
@@ -94,9 +96,19 @@ def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[st
     if len(rewards) == 1:
         return {"shares": shares}
     margin = rewards[0] - rewards[1]
-    num_fitted = {name: fitted["num_pairs"] for name, fitted in sorted(calibration.parameters["subsets"].items())}
+    fitted = {
+        name: of for name, of in sorted(calibration.parameters["subsets"].items()) if _is_judged(name, criterion)
+    }
+    if not fitted:
+        return {"shares": shares, "uncalibrated": f"it was fitted on no pairs of the criterion {criterion!r}"}
+    num_fitted = {name: of["num_pairs"] for name, of in fitted.items()}
     probabilities = {subset: calibration.probability(margin, subset) for subset in num_fitted}
     return {"shares": shares, "probabilities": probabilities, "num_fitted": num_fitted}
+
+
+def _is_judged(subset: str, criterion: str) -> bool:
+    """Return whether pairs of the subset are judged under the criterion; one of a user's own may be for any."""
+    return criterion not in CRITERIA or (subset in MODALITY_SUBSETS) == (criterion == "modality")
 
 
 def _notes(dialogues: Sequence[Sequence[Mapping[str, Any]]], max_turn_s: float, with_checks: bool) -> list[str]:

@@ -205,9 +205,29 @@ def test_a_calibrated_checkpoint_gives_a_probability_for_each_subset_it_knows(ma
     assert "No calibrated probability" not in page
 
 
+def test_probabilities_are_of_the_subsets_that_the_criterion_judges(make_tiny_model):
+    subsets = ["wild"] * 2 + ["colloquialness"] * 2
+    both = fit([(2.0, 0.0), (1.0, 1.5)] * 2, subsets, prompt_version="1")
+    config = make_tiny_model(prompt_version="1", calibration=both).config
+    found = {name: judging._calibrate(config, [1.0, 0.0], name) for name in ("modality", "colloquialness", "joint")}
+    assert {name: sorted(fields["probabilities"]) for name, fields in found.items()} == {
+        "modality": ["wild"],
+        "colloquialness": ["colloquialness"],
+        "joint": ["colloquialness", "wild"],
+    }
+    wild_alone = fit([(2.0, 0.0), (1.0, 1.5)], ["wild"] * 2, prompt_version="1")
+    config = make_tiny_model(prompt_version="1", calibration=wild_alone).config
+    fields = judging._calibrate(config, [1.0, 0.0], "colloquialness")
+    assert fields["uncalibrated"] == "it was fitted on no pairs of the criterion 'colloquialness'"
+    assert "probabilities" not in fields
+
+
 def test_the_model_of_the_package_is_calibrated_and_says_on_how_many_pairs(nano, found):
     calibration = Calibration.of(nano.model.config)
-    for subset, fitted in calibration.parameters["subsets"].items():
+    judged = {name for name in calibration.parameters["subsets"] if name != "colloquialness"}
+    assert judged and set(found.probabilities) == judged
+    for subset in judged:
+        fitted = calibration.parameters["subsets"][subset]
         probability = calibration.probability(found.margin, subset)
         assert found.probabilities[subset] == pytest.approx(probability)
         row = f"{subset}</th><td>{100 * probability:.0f}%</td><td>{fitted['num_pairs']}</td>"

@@ -11,6 +11,7 @@ import torch
 from hub_client import READER, STRANGER, WRITER, HubUser
 from hub_server import HubServer
 
+from sdiareward.adapters import add_adapters, describe_adapters
 from sdiareward.dataset_builder.shards import ShardWriter
 
 
@@ -220,6 +221,41 @@ def test_a_head_alone_loads_with_the_backbone_that_it_names(
     loaded = user.python(LOAD_HEAD, "ORG/head", tmp_path / "clip.npy").json
     assert loaded == pytest.approx(reward(make_tiny_model(), tiny_processor, clip), abs=1e-6)
     assert reward(base, tiny_processor, clip) == 0.0 != loaded
+
+
+LOAD_ADAPTERS = """
+import json, sys
+import numpy as np, torch
+from sdiareward.adapters import load_adapted
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
+repo, clip = sys.argv[1], np.load(sys.argv[2])
+content = [{"type": "text", "text": "hello"}, {"type": "audio", "audio": clip}]
+processor = SDiaRewardProcessor.from_pretrained(repo)
+inputs = processor([{"role": role, "content": content} for role in ("user", "assistant")])
+with torch.inference_mode():
+    print(json.dumps([load_adapted(repo, merge=merge).eval()(**inputs).logits.item() for merge in (True, False)]))
+"""
+
+
+def test_adapters_load_by_name_with_the_base_that_they_name(
+    user, tiny_checkpoint, make_tiny_model, tiny_processor, make_tone, tmp_path
+):
+    clip = make_tone(0.5)
+    np.save(tmp_path / "clip.npy", clip)
+    torch.manual_seed(1)
+    adapted = add_adapters(make_tiny_model(), r=2, alpha=4)
+    with torch.no_grad():
+        for parameter in filter(lambda each: each.requires_grad, adapted.parameters()):
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    adapted.save_pretrained(tmp_path / "adapter")
+    describe_adapters(adapted, tiny_processor, tmp_path / "adapter")
+    lora = (tmp_path / "adapter", "ORG/lora", "--base-model", "ORG/lora-base")
+    for arguments in ((tiny_checkpoint, "ORG/lora-base"), lora):
+        done = user.push("model", *arguments, "--yes")
+        assert done.code == 0, done.err
+    loaded = user.python(LOAD_ADAPTERS, "ORG/lora", tmp_path / "clip.npy").json
+    assert loaded == pytest.approx([reward(adapted, tiny_processor, clip)] * 2, abs=1e-5)
+    assert abs(loaded[0] - reward(make_tiny_model(), tiny_processor, clip)) > 1e-3
 
 
 LOAD_GUARDED_MODEL = """
