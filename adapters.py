@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +15,14 @@ if TYPE_CHECKING:
     from .modeling_sdiareward import SDiaRewardModel
     from .processing_sdiareward import SDiaRewardProcessor
 
-_ADAPTER_CONFIG = "adapter_config.json"
+_ADAPTER_CONFIG, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # The text model only: the names of its projections occur in the audio tower too.
 TEXT_PROJECTIONS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+
+# Far above any that is trained; a rank decides how much memory adapters take before their weights are read.
+_MAX_RANK = 4096
+# A module's name, or one with a number in it; any other pattern could take for ever to match.
+_MODULE_NAME = re.compile(r"[\w.]+|all-linear", re.ASCII)
 
 
 def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int) -> PeftModel:
@@ -52,6 +60,59 @@ def is_adapter(name_or_path: str | Path) -> bool:
     return cached_file(str(name_or_path), _ADAPTER_CONFIG, _raise_exceptions_for_missing_entries=False) is not None
 
 
+def require_plain_adapters(name_or_path: str | Path) -> str | None:
+    """Raise unless a folder or repository holds low-rank adapters and nothing that could run code or take the memory.
+
+    Args:
+        name_or_path (`str` or `Path`): What may come from somebody else.
+
+    Returns:
+        `str`, *optional*: Name of the model that they were trained on, as far as they say.
+
+    Raises:
+        FileNotFoundError: Their weights are no safetensors.
+        ValueError: They are of another kind, too large, or ask for modules to be imported.
+    """
+    from transformers.utils import cached_file
+
+    config, weights = (
+        cached_file(str(name_or_path), name, _raise_exceptions_for_missing_entries=False)
+        for name in (_ADAPTER_CONFIG, _ADAPTER_WEIGHTS)
+    )
+    if config is None or weights is None:
+        raise FileNotFoundError(
+            f"{name_or_path}: holds no {_ADAPTER_CONFIG if config is None else _ADAPTER_WEIGHTS}; adapters are read "
+            "from safetensors alone, for files of other kinds (.bin, .pt) can run code when they are loaded."
+        )
+    try:
+        found = json.loads(Path(config).read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{config}: is not JSON ({error}); download it again.") from error
+    if not isinstance(found, Mapping) or (problem := _problem_of_adapters(found)):
+        raise ValueError(f"{config}: {problem if isinstance(found, Mapping) else 'holds no object'}.")
+    base: str | None = found.get("base_model_name_or_path")
+    return base
+
+
+def _problem_of_adapters(config: Mapping[str, Any]) -> str | None:
+    """Say what keeps a configuration of adapters from being used, None if nothing does."""
+    if config.get("peft_type") != "LORA" or not isinstance(config.get("base_model_name_or_path"), (str, type(None))):
+        return "is not of low-rank adapters (peft_type LORA) on a model with a name"
+    # `auto_mapping` names a module too, but only for PEFT's auto classes, which are not used.
+    if config.get("megatron_config"):
+        return "has a megatron_config, by which a module would be imported; take it out"
+    patterns = config.get("rank_pattern") or {}
+    ranks = [config.get("r"), *(patterns.values() if isinstance(patterns, Mapping) else [None])]
+    if not all(isinstance(rank, int) and 0 < rank <= _MAX_RANK for rank in ranks):
+        return f"has ranks {ranks}; whole numbers up to {_MAX_RANK} are needed"
+    modules = config.get("target_modules")
+    names = [] if modules == TEXT_PROJECTIONS else [modules] if isinstance(modules, str) else modules
+    names = [*(names or ()), *patterns, *(config.get("alpha_pattern") or ()), *(config.get("modules_to_save") or ())]
+    if strange := [name for name in names if not (isinstance(name, str) and _MODULE_NAME.fullmatch(name))]:
+        return f"names the module {strange[0]!r}; names without patterns are needed"
+    return None
+
+
 def load_adapted(
     name_or_path: str | Path, *, base_model: str | Path | None = None, merge: bool = True, **kwargs: Any
 ) -> Any:
@@ -65,16 +126,21 @@ def load_adapted(
             `peft.PeftModel` is returned.
         kwargs: Fields of [`SDiaRewardConfig`] and arguments of `from_pretrained` (`dtype`, `device_map`, ...).
 
+    Raises:
+        FileNotFoundError: The adapters are no safetensors.
+        ValueError: The adapters are of another kind, too large, or ask for modules to be imported.
+
     Example:
         >>> model = load_adapted("runs/3b_lora/adapter")  # doctest: +SKIP
     """
-    from peft import PeftConfig, PeftModel
+    from peft import PeftModel
 
     from .configuration_sdiareward import SDiaRewardConfig
     from .layouts_sdiareward import HEAD, list_tensors, own_name
     from .modeling_sdiareward import SDiaRewardModel
 
-    base = str(base_model or PeftConfig.from_pretrained(str(name_or_path)).base_model_name_or_path)
+    trained_on = require_plain_adapters(name_or_path)
+    base = str(base_model or trained_on)
     fields = {name: kwargs.pop(name) for name in SDiaRewardConfig.__annotations__ if name in kwargs}
     config = SDiaRewardConfig.from_pretrained(name_or_path, **fields)
     if HEAD in map(own_name, list_tensors(base)):

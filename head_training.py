@@ -17,11 +17,12 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedModel, Qwen2_5OmniThinkerConfig
+from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from .configuration_sdiareward import SDiaRewardConfig
 from .feature_cache import FeatureCache
+from .layouts_sdiareward import read_thinker_config
 from .modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput, SDiaRewardPooler
 from .pair_batches import PairBatch, make_batch
 from .pair_scores import Sides
@@ -72,7 +73,12 @@ class SDiaRewardHead(PreTrainedModel):
         loaded: Any = super().from_pretrained(
             pretrained_model_name_or_path,
             *args,
-            **{**kwargs, "key_mapping": {r"^score_head\.": "score."}, "output_loading_info": True},
+            **{
+                **kwargs,
+                "key_mapping": {r"^score_head\.": "score."},
+                "output_loading_info": True,
+                "use_safetensors": True,
+            },
         )
         head, info = loaded
         if info["missing_keys"]:
@@ -90,7 +96,7 @@ class SDiaRewardHead(PreTrainedModel):
             pretrained_model_name_or_path (`str` or `Path`): Hub id or folder of a Qwen2.5-Omni checkpoint.
             pooling_mode (`str`, *optional*, defaults to `"mean"`): As in [`SDiaRewardConfig`].
         """
-        thinker = Qwen2_5OmniThinkerConfig.from_pretrained(pretrained_model_name_or_path)
+        thinker = read_thinker_config(pretrained_model_name_or_path)
         return cls(SDiaRewardConfig.from_thinker(thinker, pooling_mode=pooling_mode))
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **kwargs: Any) -> SDiaRewardOutput:

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from transformers import Qwen2_5OmniThinkerConfig
 from transformers.utils import cached_file
 
-from .configuration_sdiareward import FOREIGN_MODEL_TYPES, OWN_FIELDS_KEY, SDiaRewardConfig
+from .configuration_sdiareward import FOREIGN_MODEL_TYPES, OWN_FIELDS_KEY, SDiaRewardConfig, validate_sizes
 
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,8 @@ _OWN_PREFIXES = (
     ("model.", "model.language_model."),
 )
 _NUM_LISTED = 5
+# No path, on any system.
+_OWN_FILE = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
 
 
 def own_name(name: str) -> str | None:
@@ -75,25 +79,63 @@ def list_tensors(name_or_path: Any, **hub_kwargs: Any) -> set[str]:
 
     Raises:
         FileNotFoundError: The checkpoint holds no safetensors.
-        ValueError: Its file cannot be read.
+        ValueError: Its file cannot be read, or its index names files that are none of its own.
     """
+    index, single = _find_weights(name_or_path, hub_kwargs)
+    return set(_read_index(index)) if index is not None else set(_read_shapes(single))
+
+
+def list_shapes(name_or_path: Any, **hub_kwargs: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a checkpoint's tensors by name, from the headers of its files.
+
+    The arguments and errors are those of `list_tensors`; on the Hub every file is fetched.
+    """
+    index, single = _find_weights(name_or_path, hub_kwargs)
+    if index is None:
+        return _read_shapes(single)
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name in sorted(set(_read_index(index).values())):
+        shapes |= _read_shapes(cached_file(name_or_path, name, **hub_kwargs))
+    return shapes
+
+
+def _find_weights(name_or_path: Any, hub_kwargs: dict[str, Any]) -> tuple[str | None, str]:
+    """Return the index of a checkpoint, if it has one, and its only file."""
     index, single = (
         cached_file(name_or_path, file, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
         for file in (INDEX_FILE, SINGLE_FILE)
     )
-    if index is not None:
-        with open(index, encoding="utf-8") as file:
-            return set(json.load(file)["weight_map"])
-    if single is None:
+    if index is None and single is None:
         raise FileNotFoundError(
-            f"{name_or_path}: holds neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors are read: load the "
-            "checkpoint with the library that wrote it and save it with safe_serialization."
+            f"{name_or_path}: holds neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors are read, for files of "
+            "other kinds (.bin, .pt, .pth, .ckpt, .pkl) can run code when they are loaded: load the checkpoint with "
+            "the library that wrote it, where you trust it, and save it with safe_serialization."
         )
+    return index, single
+
+
+def _read_index(path: str) -> dict[str, str]:
+    """Return the file of each tensor; a file that is not beside the index, or not safetensors, is refused."""
     try:
-        with safe_open(single, framework="np") as file:
-            return set(file.keys())
+        with open(path, encoding="utf-8") as file:
+            weight_map = json.load(file)["weight_map"]
+        if not weight_map or not all(isinstance(name, str) for item in weight_map.items() for name in item):
+            raise ValueError("weight_map is no mapping from tensors to files")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{path}: is no index of safetensors files ({error}); download it again.") from error
+    if strange := sorted(name for name in set(weight_map.values()) if not _OWN_FILE.fullmatch(name)):
+        raise ValueError(
+            f"{path}: names {strange[0]!r}; the files of a checkpoint lie beside its index and are safetensors."
+        )
+    return weight_map
+
+
+def _read_shapes(path: Any) -> dict[str, tuple[int, ...]]:
+    try:
+        with safe_open(path, framework="np") as file:
+            return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        raise ValueError(f"{single}: cannot be read as safetensors ({error}); download it again.") from error
+        raise ValueError(f"{path}: cannot be read as safetensors ({error}); download it again.") from error
 
 
 def choose_pooling(names: Iterable[str], given: str | None, where: Any) -> str:
@@ -145,6 +187,35 @@ def require_complete(found: Iterable[str], expected: Iterable[str], where: Any) 
         )
 
 
+def require_feasible(
+    found: Mapping[str, tuple[int, ...]],
+    expected: Mapping[str, tuple[int, ...]],
+    may_lack: tuple[str, ...],
+    where: Any,
+) -> None:
+    """Raise unless a checkpoint holds the tensors of the model in the shapes that its configuration asks for.
+
+    A model is allocated as its configuration says: one that asks for more than its files hold must fail before.
+
+    Args:
+        found (`Mapping[str, tuple[int, ...]]`): Shapes in the checkpoint by name, of any layout.
+        expected (`Mapping[str, tuple[int, ...]]`): Shapes in the model by name.
+        may_lack (`tuple[str, ...]`): What the names of tensors begin with that are made anew.
+        where (`Any`): What to call the checkpoint in an error.
+
+    Raises:
+        ValueError: A tensor is missing, has no place, or has another shape.
+    """
+    required = {name for name in expected if not (may_lack and name.startswith(may_lack))}
+    require_complete(found, required, where)
+    for name, shape in found.items():
+        if (wanted := expected.get(own_name(name) or "", shape)) != shape:
+            raise ValueError(
+                f"{where}: {name} has the shape {list(shape)}, its configuration asks for {list(wanted)}; the two "
+                "belong to different models: download the checkpoint again."
+            )
+
+
 def read_foreign_config(
     config_dict: dict[str, Any], names: Iterable[str], where: Any, **fields: Any
 ) -> SDiaRewardConfig:
@@ -176,6 +247,27 @@ def read_foreign_config(
     return SDiaRewardConfig.from_dict(config_dict, **{**fields, "pooling_mode": pooling_mode})
 
 
+def read_thinker_config(name_or_path: Any, **hub_kwargs: Any) -> Qwen2_5OmniThinkerConfig:
+    """Return the thinker's configuration from a full or a thinker-only checkpoint.
+
+    Args:
+        name_or_path (`str` or `Path`): Folder or Hub id.
+        hub_kwargs: `revision`, `token`, `cache_dir`, ... of the Hub.
+
+    Raises:
+        ValueError: It is no thinker, or one of sizes that are not built.
+    """
+    config_dict, _ = Qwen2_5OmniThinkerConfig.get_config_dict(name_or_path, **hub_kwargs)
+    validate_sizes(config_dict)
+    thinker = config_dict.get("thinker_config", config_dict)
+    if thinker.get("model_type") != Qwen2_5OmniThinkerConfig.model_type:
+        raise ValueError(
+            f"{name_or_path}: its model_type is {thinker.get('model_type')!r}; a new head needs a checkpoint of "
+            "Qwen2.5-Omni or of its thinker. Load a reward model with from_pretrained."
+        )
+    return Qwen2_5OmniThinkerConfig.from_dict(thinker)
+
+
 def read_processor_fields(name_or_path: Any, **hub_kwargs: Any) -> dict[str, Any] | None:
     """Return what the processor of a released or exported checkpoint has to be given, `None` for any other folder.
 
@@ -202,10 +294,13 @@ def listed(names: list[str]) -> str:
 
 
 __all__ = [
+    "list_shapes",
     "list_tensors",
     "official_name",
     "own_name",
     "read_foreign_config",
     "read_processor_fields",
+    "read_thinker_config",
     "require_complete",
+    "require_feasible",
 ]

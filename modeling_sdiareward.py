@@ -24,7 +24,6 @@ from transformers import (
     AutoModel,
     AutoModelForSequenceClassification,
     PreTrainedConfig,
-    Qwen2_5OmniThinkerConfig,
 )
 from transformers import initialization as init
 from transformers.conversion_mapping import (
@@ -38,11 +37,14 @@ from transformers.utils import ModelOutput
 from .configuration_sdiareward import FOREIGN_MODEL_TYPES, SDiaRewardConfig
 from .layouts_sdiareward import (
     HUB_KWARGS,
+    list_shapes,
     list_tensors,
     listed,
     own_name,
     read_foreign_config,
+    read_thinker_config,
     require_complete,
+    require_feasible,
 )
 
 
@@ -280,9 +282,9 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         `pooling_mode="last_token"` where it applies.
 
         Raises:
-            FileNotFoundError: The authors' checkpoint holds no safetensors.
-            ValueError: The checkpoint lacks a tensor of the model, holds one that the model has no place for, has no
-                reward head, or contradicts the `pooling_mode` given.
+            FileNotFoundError: The checkpoint holds no safetensors; files of other kinds are not read.
+            ValueError: The checkpoint lacks a tensor of the model, holds one that the model has no place for or that
+                has another shape, has no reward head, or contradicts the `pooling_mode` given.
         """
         if pretrained_model_name_or_path is not None and not isinstance(kwargs.get("config"), PreTrainedConfig):
             kwargs = cls.with_foreign_config(pretrained_model_name_or_path, kwargs)
@@ -320,7 +322,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         """
         own_fields = {name: kwargs.pop(name) for name in SDiaRewardConfig.__annotations__ if name in kwargs}
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
-        thinker_config = _thinker_config(pretrained_model_name_or_path, hub_kwargs)
+        thinker_config = read_thinker_config(pretrained_model_name_or_path, **hub_kwargs)
         config = SDiaRewardConfig.from_thinker(thinker_config, pooling_mode=pooling_mode, **own_fields)
         names = list_tensors(pretrained_model_name_or_path, **hub_kwargs)
         if heads := sorted(name for name in names if (own_name(name) or "").startswith(_NEW_HEAD_PREFIXES)):
@@ -333,21 +335,32 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
     @classmethod
     def _load_complete(cls, name_or_path: Any, *args: Any, may_lack: tuple[str, ...], **kwargs: Any) -> Any:
         wants_info = kwargs.pop("output_loading_info", False)
-        loaded: Any = super().from_pretrained(name_or_path, *args, output_loading_info=True, **kwargs)
+        if name_or_path is not None:
+            cls._require_feasible(name_or_path, kwargs, may_lack)
+        # Files of another kind could run code.
+        options = {**kwargs, "output_loading_info": True, "use_safetensors": True}
+        loaded: Any = super().from_pretrained(name_or_path, *args, **options)
         model, info = loaded
-        missing = sorted(key for key in info["missing_keys"] if not key.startswith(may_lack or ("\0",)))
-        unexpected = sorted(info["unexpected_keys"])
-        if missing:
+        # What the headers promised must also have arrived.
+        strange = {key for key in info["missing_keys"] if not key.startswith(may_lack or ("\0",))}
+        if strange := strange | set(info["unexpected_keys"]):
             raise ValueError(
-                f"{name_or_path}: lacks {len(missing)} tensors of the model ({listed(missing)}); give a complete "
-                "checkpoint, or start a new head from a pretrained thinker with from_backbone."
-            )
-        if unexpected:
-            raise ValueError(
-                f"{name_or_path}: holds {len(unexpected)} tensors that the model has no place for "
-                f"({listed(unexpected)}); give a checkpoint of this model or of Qwen2.5-Omni."
+                f"{name_or_path}: {len(strange)} tensors are missing or have no place in the model "
+                f"({listed(sorted(strange))}); give a complete checkpoint of this model or of Qwen2.5-Omni."
             )
         return (model, info) if wants_info else model
+
+    @classmethod
+    def _require_feasible(cls, name_or_path: Any, kwargs: dict[str, Any], may_lack: tuple[str, ...]) -> None:
+        """Raise unless the files hold what the configuration asks for; only headers are read, nothing is allocated."""
+        hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
+        config = kwargs.get("config")
+        if not isinstance(config, PreTrainedConfig):
+            fields = {name: kwargs[name] for name in SDiaRewardConfig.__annotations__ if name in kwargs}
+            config = SDiaRewardConfig.from_pretrained(config or name_or_path, **hub_kwargs, **fields)
+        with torch.device("meta"):
+            expected = {name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
+        require_feasible(list_shapes(name_or_path, **hub_kwargs), expected, may_lack, name_or_path)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save the model with the code that loads it; arguments as in `transformers`.
@@ -361,18 +374,6 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             "AutoModelForSequenceClassification": f"{module}.{type(self).__name__}",
         }
         super().save_pretrained(save_directory, *args, **{"save_original_format": False, **kwargs})
-
-
-def _thinker_config(name_or_path: Any, hub_kwargs: dict[str, Any]) -> Qwen2_5OmniThinkerConfig:
-    """Return the thinker's configuration from a full or a thinker-only checkpoint."""
-    config_dict, _ = Qwen2_5OmniThinkerConfig.get_config_dict(name_or_path, **hub_kwargs)
-    thinker = config_dict.get("thinker_config", config_dict)
-    if thinker.get("model_type") != Qwen2_5OmniThinkerConfig.model_type:
-        raise ValueError(
-            f"{name_or_path}: its model_type is {thinker.get('model_type')!r}; a new head needs a checkpoint of "
-            "Qwen2.5-Omni or of its thinker. Load a reward model with from_pretrained."
-        )
-    return Qwen2_5OmniThinkerConfig.from_dict(thinker)
 
 
 SDiaRewardModel.register_for_auto_class("AutoModel")

@@ -35,6 +35,14 @@ logger = logging.getLogger(__name__)
 MAX_TURNS = 16
 AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
 _ROLES = ("user", "assistant")
+# What a feature extractor may have; Whisper's has 80 or 128 features, 400 samples a window, 160 from one to the next.
+_FEATURE_SIZES = {
+    "feature_size": (1, 1024),
+    "n_fft": (16, 2**15),
+    "hop_length": (40, 2**15),
+    "sampling_rate": (8_000, 192_000),
+    "chunk_length": (1, 3600),
+}
 # Zeros after a clip that keep the reflection at its end, and the frame behind its last one, out of the frames kept.
 _MARGIN_FRAMES = 3
 
@@ -93,6 +101,8 @@ class SDiaRewardProcessor(ProcessorMixin):
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         fields = read_processor_fields(pretrained_model_name_or_path, **hub_kwargs)
         if fields is None:
+            _validate_features(pretrained_model_name_or_path, hub_kwargs)
+            kwargs.setdefault("trust_remote_code", False)
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         given = {name: kwargs[name] for name in fields if name in kwargs}
         return cls.from_backbone(pretrained_model_name_or_path, **{**fields, **given}, **hub_kwargs)
@@ -107,9 +117,10 @@ class SDiaRewardProcessor(ProcessorMixin):
                 `cache_dir`, ... of the Hub.
         """
         hub_kwargs = {name: kwargs.pop(name) for name in HUB_KWARGS if name in kwargs}
+        _validate_features(pretrained_model_name_or_path, hub_kwargs)
         return cls(
             WhisperFeatureExtractor.from_pretrained(pretrained_model_name_or_path, **hub_kwargs),
-            AutoTokenizer.from_pretrained(pretrained_model_name_or_path, **hub_kwargs),
+            AutoTokenizer.from_pretrained(pretrained_model_name_or_path, trust_remote_code=False, **hub_kwargs),
             **kwargs,
         )
 
@@ -352,6 +363,21 @@ def _validate_special_tokens(tokenizer: Any) -> None:
     for token in ("<|im_start|>", "<|im_end|>", AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN):
         if token not in vocabulary:
             raise ValueError(f"the tokenizer has no token {token}; use the tokenizer of a Qwen2.5-Omni checkpoint.")
+
+
+def _validate_features(name_or_path: Any, hub_kwargs: Mapping[str, Any]) -> None:
+    """Raise unless the feature extractor of a checkpoint can be built: its filters are as large as its file says."""
+    features, _ = WhisperFeatureExtractor.get_feature_extractor_dict(name_or_path, **hub_kwargs)
+    own = WhisperFeatureExtractor.__name__
+    if (kind := features.get("feature_extractor_type", own)) != own:
+        raise ValueError(f"{name_or_path}: its feature extractor is a {kind!r}; only {own} is used here.")
+    for name, (least, largest) in _FEATURE_SIZES.items():
+        value = features.get(name, least)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
+            raise ValueError(
+                f"{name_or_path}: {name} of the feature extractor is {value!r}; a whole number from {least} to "
+                f"{largest} is needed."
+            )
 
 
 def _as_batch(dialogues: Sequence[Any]) -> Sequence[Sequence[Mapping[str, Any]]]:

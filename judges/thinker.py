@@ -9,6 +9,7 @@ Notable choices:
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 from tqdm.auto import tqdm
-from transformers import BatchFeature, Qwen2_5OmniThinkerForConditionalGeneration
+from transformers import BatchFeature, Qwen2_5OmniThinkerConfig, Qwen2_5OmniThinkerForConditionalGeneration
 
-from ..layouts_sdiareward import HUB_KWARGS
+from ..adapters import require_plain_adapters
+from ..configuration_sdiareward import validate_sizes
+from ..layouts_sdiareward import HUB_KWARGS, list_shapes
 from ..processing_sdiareward import SDiaRewardProcessor
 from .repeated_clips import encode_each_clip_once
 
@@ -291,8 +294,12 @@ def load_thinker_model(path: str | Path, *, dtype: str | None = None) -> Qwen2_5
         dtype (`str`, *optional*): By default the checkpoint's.
     """
     adapters = (Path(path) / "adapter_config.json").is_file()
-    base = _base_of_adapters(path) if adapters else path
-    model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(base, dtype=dtype or "auto")
+    base: Any = require_plain_adapters(path) if adapters else path
+    _require_stored(base)
+    # Files of another kind could run code.
+    model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(
+        base, dtype=dtype or "auto", use_safetensors=True
+    )
     if adapters:
         from peft import PeftModel
 
@@ -301,10 +308,19 @@ def load_thinker_model(path: str | Path, *, dtype: str | None = None) -> Qwen2_5
     return model
 
 
-def _base_of_adapters(path: str | Path) -> str:
-    from peft import PeftConfig
-
-    return str(PeftConfig.from_pretrained(str(path)).base_model_name_or_path)
+def _require_stored(base: str | Path) -> None:
+    """Raise unless a checkpoint's files hold about what its configuration asks for, before any of it is allocated."""
+    config_dict, _ = Qwen2_5OmniThinkerConfig.get_config_dict(base)
+    validate_sizes(config_dict)
+    with torch.device("meta"):
+        config = Qwen2_5OmniThinkerConfig.from_dict(config_dict.get("thinker_config", config_dict))
+        expected = sum(tensor.numel() for tensor in Qwen2_5OmniThinkerForConditionalGeneration(config).parameters())
+    stored = sum(math.prod(shape) for shape in list_shapes(base).values())
+    # Tied embeddings are stored once.
+    if expected > 2 * stored:
+        raise ValueError(
+            f"{base}: holds {stored} values and its configuration asks for {expected}; download the checkpoint again."
+        )
 
 
 def _lengths(ids: torch.Tensor, eos_token_id: int) -> list[int]:

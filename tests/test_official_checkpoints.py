@@ -202,7 +202,7 @@ def test_a_checkpoint_that_is_not_whole_is_refused_by_the_names_it_uses(problem,
 
 def test_a_tensor_of_another_shape_is_refused(tmp_path):
     write_official(tmp_path, extra={"score_head.weight": torch.zeros(2, 64)})
-    with pytest.raises(RuntimeError, match="ignore_mismatched_sizes"):
+    with pytest.raises(ValueError, match=r"score_head.weight has the shape \[2, 64\], .* asks for \[1, 64\]"):
         SDiaRewardModel.from_pretrained(tmp_path)
 
 
