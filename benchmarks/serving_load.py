@@ -143,21 +143,19 @@ async def saturate(server: ServerProcess, known: KnownDialogues, args: argparse.
 
 
 def describe_memory(samples: list[dict[str, float]]) -> dict[str, Any]:
-    """Return the memory by role: at the beginning, at the end, and its slope over the second half of the time.
+    """Return the memory by role: in each third of the time, and its slope over the last, when caches are full.
 
     Args:
         samples (`list[dict]`): Seconds `s` and MiB by role.
     """
-    quarter = max(len(samples) // 4, 1)
-    half = samples[len(samples) // 2 :]
+    thirds = [list(third) for third in np.array_split(np.arange(len(samples)), 3)]
+    minutes = [samples[index]["s"] / 60 for index in thirds[-1]]
     memory = {}
     for role in sorted({name for sample in samples for name in sample} - {"s"}):
-        values = [sample.get(role, 0.0) for sample in samples]
-        minutes, late = [sample["s"] / 60 for sample in half], [sample.get(role, 0.0) for sample in half]
+        values = [[samples[index].get(role, 0.0) for index in third] for third in thirds]
         memory[role] = {
-            "first_quarter_mib": median(values[:quarter]),
-            "last_quarter_mib": median(values[-quarter:]),
-            "mib_per_minute": float(np.polyfit(minutes, late, 1)[0]) if len(half) > 1 else 0.0,
+            "thirds_mib": [median(third) if third else 0.0 for third in values],
+            "mib_per_minute": float(np.polyfit(minutes, values[-1], 1)[0]) if len(minutes) > 1 else 0.0,
         }
     return {"memory": memory, "samples": [{name: round(value, 1) for name, value in each.items()} for each in samples]}
 

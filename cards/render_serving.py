@@ -96,13 +96,12 @@ def _saturation(found: Mapping[str, Any]) -> str:
     rows = [
         (
             _ROLES[role],
-            f"{memory['first_quarter_mib']:.0f} MiB",
-            f"{memory['last_quarter_mib']:.0f} MiB",
+            *(f"{median:.0f} MiB" for median in memory["thirds_mib"]),
             f"{memory['mib_per_minute']:+.2f} MiB",
         )
         for role, memory in tally["memory"].items()
     ]
-    heads = ("processes", "memory, first quarter", "last quarter", "per minute in the second half")
+    heads = ("processes", "memory, first third", "second third", "last third", "per minute in the last third")
     note = (
         f"{tally['seconds']:.0f} s, {found['settings']['concurrency']} clients: {tally['sent']} requests sent, "
         f"{tally['answered']} answered, {_num_lost(tally)} lost, {tally['mismatched']} mismatched, {tally['put_off']} "

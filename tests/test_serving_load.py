@@ -45,13 +45,32 @@ def test_a_client_that_no_longer_connects_is_not_among_those_lost(tally):
 
 
 def test_memory_that_grows_has_its_slope_by_role():
-    samples = [{"s": 60.0 * k, "replica": 100.0 + 2 * k, "http": 50.0} for k in range(8)]
+    samples = [{"s": 60.0 * k, "replica": 100.0 + 2 * k, "http": 50.0} for k in range(9)]
     memory = describe_memory(samples)["memory"]
     assert list(memory) == ["http", "replica"]
     assert memory["replica"]["mib_per_minute"] == pytest.approx(2.0)
-    assert memory["replica"]["first_quarter_mib"] == 101.0
-    assert memory["replica"]["last_quarter_mib"] == 113.0
+    assert memory["replica"]["thirds_mib"] == [102.0, 108.0, 114.0]
     assert memory["http"]["mib_per_minute"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_memory_that_fills_caches_first_is_flat_afterwards():
+    samples = [{"s": 60.0 * k, "replica": min(100.0 + 50 * k, 250.0)} for k in range(9)]
+    assert describe_memory(samples)["memory"]["replica"]["mib_per_minute"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_look_too_short_for_a_slope_has_none():
+    assert describe_memory([{"s": 0.0, "http": 5.0}])["memory"]["http"]["mib_per_minute"] == 0.0
+
+
+def test_in_the_committed_result_no_answer_is_lost_or_another_dialogues_and_memory_stays():
+    found = json.loads(render_serving.RESULT.read_text(encoding="utf-8"))
+    tallies = [row[load] for row in found["batch_sizes"] for load in ("alone", "many")]
+    faults = [found["faults"][name] for name in ("undisturbed", "slow_clients", "malformed", "killed_replica")]
+    for tally in [*tallies, found["saturation"], *faults]:
+        assert tally["sent"] == tally["answered"] > 0 and tally["mismatched"] == 0
+    assert found["saturation"]["seconds"] >= 600
+    # A kilobyte that stayed of each request would be more.
+    assert all(memory["mib_per_minute"] < 1.0 for memory in found["saturation"]["memory"].values())
 
 
 def test_the_guide_says_what_was_not_measured(tmp_path):
@@ -61,7 +80,7 @@ def test_the_guide_says_what_was_not_measured(tmp_path):
 
 def test_the_guide_has_the_numbers_of_the_result_file(tmp_path, tally):
     counts = tally.summary()
-    memory = {"replica": {"first_quarter_mib": 401.0, "last_quarter_mib": 402.0, "mib_per_minute": 0.03}}
+    memory = {"replica": {"thirds_mib": [300.0, 401.0, 402.0], "mib_per_minute": 0.03}}
     kinds = {"no JSON": {"wanted": 422, "got": {"422": 7}}, "large": {"wanted": 413, "got": {"closed": 2, "500": 1}}}
     faults = dict.fromkeys(("undisturbed", "slow_clients", "malformed", "killed_replica"), counts)
     faults["slow_clients"] = {**counts, "number": 64, "answers": {"408": 64}}
@@ -83,7 +102,7 @@ def test_the_guide_has_the_numbers_of_the_result_file(tmp_path, tally):
     assert "| 8 | 505 ms | 990 ms | 0.7 | 505 ms | 990 ms | 7.5 |" in text
     assert "100 requests by one client and 102 by 32 clients, each" in text
     assert "4 lost, 0 mismatched" in text
-    assert "| model | 401 MiB | 402 MiB | +0.03 MiB |" in text
+    assert "| model | 300 MiB | 401 MiB | 402 MiB | +0.03 MiB |" in text
     assert "600 s, 32 clients: 102 requests sent, 100 answered, 2 lost, 0 mismatched, 3 put off" in text
     assert "10 malformed bodies of 2 kinds: 1 got another answer" in text
     assert "64 slow clients, each a byte now and then: answered 64 with 408." in text
