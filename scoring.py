@@ -311,11 +311,15 @@ class Scorer:
         if not self.pack:
             return self._compute_padded(segments, clips)
         hidden, layout = run_packed(self.model, segments, clips, layer)
-        pooled = pool_packed(self.model, hidden, layout, last)
+        # Identical dialogues end in one segment and get one vector: the product with the head may round equal rows
+        # differently, by their place in the batch.
+        ends = list(dict.fromkeys(last))
+        pooled = pool_packed(self.model, hidden, layout, ends)
         rewards = self.model.reward(pooled).squeeze(-1) if layer < 0 else pooled.new_full(pooled.shape[:1], torch.nan)
-        features = map(Features, pooled.cpu().numpy(), rewards.tolist())
+        by_end = dict(zip(ends, map(Features, pooled.cpu().numpy(), rewards.tolist()), strict=True))
+        features = [by_end[index] for index in last]
         if not per_token:
-            return list(features)
+            return features
         tokens = (layout.along(hidden, index, 0).float().cpu().numpy() for index in last)
         return [replace(each, hidden_states=states) for each, states in zip(features, tokens, strict=True)]
 

@@ -145,6 +145,13 @@ def test_a_group_is_computed_in_one_batch_and_comes_together(make_tiny_model, ti
         scorer.score(dialogues, groups=["a"])
 
 
+def test_identical_dialogues_that_are_computed_together_tie_exactly(scorer, dialogues):
+    copies = [dialogue for dialogue in dialogues for _ in range(3)]
+    rewards = scorer.score(copies, groups=[number // 3 for number in range(len(copies))])
+    assert [len(set(rewards[first : first + 3])) for first in range(0, len(rewards), 3)] == [1] * len(dialogues)
+    assert len(set(rewards)) == len(dialogues)
+
+
 def test_bad_dialogues_are_skipped_with_their_reasons_and_the_others_scored(scorer, dialogues):
     silent = [{"role": "user", "content": [{"type": "audio", "audio": {"array": [0.0], "sampling_rate": 16_000}}]}]
     broken = [{"role": "user", "content": [{"type": "audio", "audio": b"no audio"}]}]
