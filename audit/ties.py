@@ -6,13 +6,14 @@ of a pair that is no larger means nothing. From that follow a threshold below wh
 well the size of a margin tells natural pairs from twins (tie AUROC: 1 if every natural margin is larger than every
 twin's, 0.5 if size says nothing).
 
-Rewards are deterministic, but the last digits of a sum depend on what is computed together. So there are three
-questions to identical audio: twice in one call, twice in calls of its own, and once each way.
+Rewards are deterministic, but the last digits of a sum depend on what is computed together, and a call with many
+dialogues is cut into batches. So identical dialogues are scored together, as the two sides of a pair are, and each in
+a call of its own, which must not differ at all; and among others, which may differ by rounding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -45,42 +46,47 @@ def measure_identical(pairs: Sequence[AuditPair], rewards: RewardFunction) -> di
     """Score identical dialogues and say by how much their rewards differ at most.
 
     Args:
-        pairs (`Sequence[AuditPair]`): A few pairs: each costs 12 rewards, 4 of them in calls of one dialogue.
+        pairs (`Sequence[AuditPair]`): A few pairs: each costs 16 rewards, most of them in calls of one or two.
         rewards (`RewardFunction`): The model.
 
     Returns:
-        `dict`: `num_dialogues`; `within_call`, each dialogue twice in one call; `separate_calls`, each alone in two
-        calls; `lossless`, its recordings rounded to 16 bits against the same through FLAC, in one call: these three
-        must be 0. `alone_or_together`, alone against among others, which may differ by rounding. All are the largest
-        absolute difference of two rewards; `worst` names its dialogue for those that are not 0.
+        `dict`: `num_dialogues`, and the largest absolute difference of two rewards: `as_pair`, of a dialogue and its
+        copy in a call of their own; `lossless`, likewise of its recordings rounded to 16 bits and the same through
+        FLAC; `separate_calls`, of the dialogue alone in two calls: these three must be 0. `among_others`, alone and
+        twice in one call with all others, may differ by rounding. `worst` names the dialogue of each that is not 0.
     """
-    sides = [(pair, side) for pair in pairs for side in SIDES]
-    names = [f"pair {pair.pair_id}, {side}" for pair, side in sides]
-    once = [to_messages(getattr(pair, side)) for pair, side in sides]
-    rounded = [
-        [replace(turn, array=_through_flac(turn.array)) for turn in getattr(pair, side)] for pair, side in sides
-    ]
-    again = [
-        to_messages([replace(turn, array=turn.array.copy()) for turn in getattr(pair, side)]) for pair, side in sides
-    ]
-    recoded = [to_messages([replace(turn, array=_through_flac(turn.array)) for turn in turns]) for turns in rounded]
-    dialogues = [*once, *again, *map(to_messages, rounded), *recoded]
-    criteria = [pair.criterion for pair, _ in sides]
-    first, second, before, after = np.reshape(rewards(dialogues, criteria * 4), (4, len(sides)))
-    alone = [[rewards([one], [criterion])[0] for one, criterion in zip(once, criteria, strict=True)] for _ in range(2)]
-    differences = {
-        "within_call": first - second,
-        "separate_calls": np.subtract(*alone),
-        "lossless": before - after,
-        "alone_or_together": np.asarray(alone[0]) - first,
-    }
-    sizes = {name: np.abs(values) for name, values in differences.items()}
-    worst = {name: names[int(values.argmax())] for name, values in sizes.items() if values.max() > 0}
+    sides = [(f"pair {pair.pair_id}, {side}", pair.criterion, getattr(pair, side)) for pair in pairs for side in SIDES]
+    everything = [to_messages(turns) for _, _, turns in sides] + [to_messages(_copy(turns)) for _, _, turns in sides]
+    together = np.reshape(rewards(everything, [criterion for _, criterion, _ in sides] * 2), (2, len(sides)))
+    largest: dict[str, tuple[float, str]] = {}
+    for (name, criterion, turns), among in zip(sides, together.T, strict=True):
+        for question, values in _score_twice(turns, criterion, rewards, among).items():
+            size = float(np.ptp(values))
+            if question not in largest or size > largest[question][0]:
+                largest[question] = (size, name)
+    worst = {question: name for question, (size, name) in largest.items() if size > 0}
+    sizes = {question: size for question, (size, _) in largest.items()}
+    return {"num_dialogues": len(sides), **sizes, "worst": worst}
+
+
+def _score_twice(
+    turns: Sequence[Turn], criterion: str, rewards: RewardFunction, among: Floats
+) -> dict[str, Sequence[float]]:
+    """Return the rewards of identical dialogues that are to be compared; `among` are those among others."""
+    rounded = _copy(turns, _through_flac)
+    first, second = to_messages(turns), to_messages(_copy(turns))
+    alone = [rewards([each], [criterion])[0] for each in (first, second)]
+    recoded = [to_messages(rounded), to_messages(_copy(rounded, _through_flac))]
     return {
-        "num_dialogues": len(sides),
-        **{name: float(values.max()) for name, values in sizes.items()},
-        "worst": worst,
+        "as_pair": rewards([first, second], [criterion] * 2),
+        "lossless": rewards(recoded, [criterion] * 2),
+        "separate_calls": alone,
+        "among_others": [alone[0], *among.tolist()],
     }
+
+
+def _copy(turns: Sequence[Turn], change: Callable[[np.ndarray], np.ndarray] = np.copy) -> list[Turn]:
+    return [replace(turn, array=change(turn.array)) for turn in turns]
 
 
 def _through_flac(array: np.ndarray) -> np.ndarray:
