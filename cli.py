@@ -16,6 +16,7 @@ _COMMANDS = {
     "calibrate": "make rewards of different domains comparable",
     "convert": "write a released checkpoint of the authors as one of ours",
     "demo": "open a page on which a model can be tried",
+    "doctor": "look at this machine and measure whether rewards are what they should be on it",
     "export": "write a checkpoint in the layout of the authors' code or of vLLM",
     "human": "let people rate pairs blindly, and measure agreement",
     "push": "publish a data set, a model, the metric or the demo on the Hub",
