@@ -248,7 +248,7 @@ def _attend_segments(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend causally along each dialogue; shapes `(1, num_heads, num_tokens, head_dim)`, transposed on return."""
-    if _has_varlen(query.device.type, query.dtype):
+    if has_varlen(query.device.type, query.dtype):
         return _varlen_attention(query, key, value, layout.varlen(query.device), scaling, causal=True), None
     mask = layout.mask(query)
     outputs = []
@@ -294,7 +294,7 @@ def _attend_windows(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend within each window; shapes `(1, num_heads, num_positions, head_dim)`, transposed on return."""
-    if _has_varlen(query.device.type, query.dtype):
+    if has_varlen(query.device.type, query.dtype):
         return _varlen_attention(query, key, value, windows.varlen(query.device), scaling, causal=False), None
     outputs = []
     for group in windows.groups:
@@ -329,7 +329,7 @@ def _varlen_attention(
 
 
 @lru_cache
-def _has_varlen(device_type: str, dtype: torch.dtype) -> bool:
+def has_varlen(device_type: str, dtype: torch.dtype) -> bool:
     """Say whether PyTorch's variable-length kernel runs here and agrees with SDPA on what is asked of it."""
     if device_type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return False

@@ -119,7 +119,7 @@ def test_the_wheel_holds_every_file_of_the_packages_and_nothing_of_the_repositor
     # The script needs the sample of recordings, which stays in the repository.
     assert in_repository - wheel_files == {"examples/grpo_speech.py"}
     modules = {path.name for path in ROOT.glob("*.py")}
-    assert wheel_files - in_repository == modules | {"py.typed"}
+    assert wheel_files - in_repository == modules | {"constraints.txt", "py.typed"}
 
 
 def test_the_wheel_is_small_enough_to_be_fetched_in_passing(distributions):

@@ -1,0 +1,49 @@
+"""Checks that go wrong as broken installations do, for `sdiareward doctor` to run in its process."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+from sdiareward.doctor.findings import PASSED, Outcome
+
+
+def works(settings):
+    return Outcome(PASSED, f"process {os.getpid()}, model {settings.model}")
+
+
+def raises(_):
+    raise ImportError("libcudart.so.12: cannot open\nshared object file")
+
+
+def asks_to_exit(_):
+    sys.exit("this CPU is too old")
+
+
+def reads_address_zero(_):
+    ctypes.string_at(0)
+
+
+def is_killed(_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def ends_the_process(_):
+    os._exit(3)
+
+
+def hangs(_):
+    time.sleep(600)
+
+
+def prints_noise(_):
+    os.write(1, b"noise of a compiled library\n")
+    sys.stderr.write("noise of Python\n")
+    return Outcome(PASSED, "printed")
+
+
+def tells_secrets(_):
+    home = os.path.expanduser("~")
+    found = f"{home}/cache and {os.environ['HF_TOKEN']} and {os.environ['HTTPS_PROXY']}"
+    return Outcome(PASSED, found, f"look at {home}", details={"path": f"{home}/x", "all": [found]})
