@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tiny_model
 import torch
 
 
@@ -105,70 +106,24 @@ def data_folder(tmp_path, tone_pairs):
 @pytest.fixture(scope="session")
 def tiny_config():
     """Return a function giving a configuration of a few thousand parameters for the fixtures' tokenizer."""
-    from sdiareward.configuration_sdiareward import SDiaRewardConfig
-
-    def make(**fields):
-        return SDiaRewardConfig(
-            audio_config={
-                "num_mel_bins": 128,
-                "d_model": 32,
-                "encoder_layers": 1,
-                "encoder_attention_heads": 2,
-                "encoder_ffn_dim": 64,
-                "n_window": 10,
-                "output_dim": 32,
-            },
-            text_config={
-                "vocab_size": 704,
-                "hidden_size": 32,
-                "intermediate_size": 64,
-                "num_hidden_layers": 2,
-                "num_attention_heads": 2,
-                "num_key_value_heads": 1,
-                "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]},
-                "pad_token_id": 640,
-            },
-            audio_token_index=643,
-            audio_start_token_id=644,
-            audio_end_token_id=645,
-            image_token_index=652,
-            video_token_index=653,
-            **fields,
-        )
-
-    return make
+    return tiny_model.make_config
 
 
 @pytest.fixture(scope="session")
-def make_tiny_model(tiny_config):
+def make_tiny_model():
     """Return a function giving a seeded tiny model, in evaluation mode, whose head is not at zero."""
-    from sdiareward.modeling_sdiareward import SDiaRewardModel
-
-    def make(pooling_mode="mean", **fields):
-        torch.manual_seed(0)
-        model = SDiaRewardModel(tiny_config(pooling_mode=pooling_mode, **fields)).eval()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(torch.randn(parameter.shape) * 0.1)
-        return model
-
-    return make
+    return tiny_model.make_model
 
 
 @pytest.fixture(scope="session")
-def tiny_processor(fixtures_dir):
-    from sdiareward.processing_sdiareward import SDiaRewardProcessor
-
-    return SDiaRewardProcessor.from_backbone(fixtures_dir / "base_tiny")
+def tiny_processor():
+    return tiny_model.make_processor()
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory, make_tiny_model, tiny_processor):
+def tiny_checkpoint(tmp_path_factory):
     """Return the folder of a saved tiny model with its processor."""
-    folder = tmp_path_factory.mktemp("tiny_checkpoint")
-    make_tiny_model().save_pretrained(folder)
-    tiny_processor.save_pretrained(folder)
-    return folder
+    return tiny_model.save_checkpoint(tmp_path_factory.mktemp("tiny_checkpoint"))
 
 
 @pytest.fixture(scope="session")
