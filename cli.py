@@ -9,10 +9,12 @@ from importlib import import_module
 
 from .commands import InputError
 from .extras import required_by
+from .hindrances import hindrances_said
 
 
 # Name -> what it does; a module of `commands` for each.
 _COMMANDS = {
+    "audit": "see what moves the rewards of a model though it must not, and what pays though it must not",
     "calibrate": "make rewards of different domains comparable",
     "convert": "write a released checkpoint of the authors as one of ours",
     "demo": "open a page on which a model can be tried",
@@ -37,7 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = _parser(arguments[0] if arguments else None).parse_args(arguments)
     try:
-        with required_by(f"sdiareward {arguments[0]}", extra=arguments[0]):
+        command = f"sdiareward {arguments[0]}"
+        with hindrances_said(command), required_by(command, extra=arguments[0]):
             return args.run(args)
     except InputError as error:
         print(f"sdiareward: error: {error}", file=sys.stderr)
