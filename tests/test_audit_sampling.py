@@ -4,10 +4,10 @@ import itertools
 import pytest
 from audit_world import make_dataset, make_label
 
+from sdiareward.audio_sdiareward import AudioError
 from sdiareward.audit import sampling
 from sdiareward.audit.material import read_pairs, to_messages
 from sdiareward.audit.sampling import PairSample, sample_rows
-from sdiareward.audio_sdiareward import AudioError
 
 
 def test_the_examples_in_the_docstrings_hold():
