@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: demo test lint install release clean
+.PHONY: audit demo test lint install release clean
 
 install: $(VENV)/.installed
 
@@ -38,6 +38,10 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	MYPYPATH=$$(echo build/__editable__*) $(BIN)/mypy --package sdiareward
+
+# Licences of the pinned set against cards/dependency_policy.yaml, known vulnerabilities by pip-audit.
+audit: install
+	$(BIN)/python -m sdiareward.cards.dependencies
 
 # The wheel is built from the sdist, so that both are known to be whole. Nothing is tagged or uploaded here.
 release: install
