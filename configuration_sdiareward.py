@@ -155,8 +155,20 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
         are named after their hash, unless `prompt_version` names them.
 
         Raises:
-            ValueError: The dictionary is of another kind of model, whose sizes would silently become defaults.
+            ValueError: The dictionary is of another kind of model, whose sizes would silently become defaults, or has
+                a field that cannot be used.
         """
+        try:
+            return cls._from_checked_dict(config_dict, **kwargs)
+        except (ValueError, MemoryError):
+            raise
+        # The checks of `transformers` raise classes of their own, and what a value of another kind happens to cause.
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"a field of the configuration cannot be used ({reason:.300}); correct it.") from error
+
+    @classmethod
+    def _from_checked_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         validate_sizes(config_dict)
         model_type = config_dict.get("model_type", cls.model_type)
         if model_type in FOREIGN_MODEL_TYPES:

@@ -280,7 +280,11 @@ def read_processor_fields(name_or_path: Any, **hub_kwargs: Any) -> dict[str, Any
     """
     if cached_file(name_or_path, "config.json", _raise_exceptions_for_missing_entries=False, **hub_kwargs) is None:
         return None
-    config_dict, _ = SDiaRewardConfig.get_config_dict(name_or_path, **hub_kwargs)
+    try:
+        config_dict, _ = SDiaRewardConfig.get_config_dict(name_or_path, **hub_kwargs)
+    # JSON that is no object, or has no end.
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"{name_or_path}: its config.json is no JSON object ({error}); get it again.") from error
     is_reward_model = OWN_FIELDS_KEY in config_dict or config_dict.get("architectures") == [OFFICIAL_ARCHITECTURE]
     if config_dict.get("model_type") not in FOREIGN_MODEL_TYPES or not is_reward_model:
         return None

@@ -285,14 +285,16 @@ def _add_layer_variable(weights: dict[str, np.ndarray], prefix: str, place: str,
         if kind == "weight":
             weights[f"{prefix}self_attn.k_proj.weight"] = key
         return
-    target = {
+    targets = {
         "self_attention/layer_norm": "self_attn_layer_norm",
         "self_attention/linear_1": "self_attn.out_proj",
         "ffn/layer_norm": "final_layer_norm",
         "ffn/linear_0": "fc1",
         "ffn/linear_1": "fc2",
-    }[place]
-    weights[f"{prefix}{target}.{kind}"] = value
+    }
+    if place not in targets:
+        raise ValueError(f"a layer holds {place!r}, which Whisper's encoder does not have; give tiny.en's weights.")
+    weights[f"{prefix}{targets[place]}.{kind}"] = value
 
 
 def _installed_whisper() -> Path | None:

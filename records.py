@@ -26,6 +26,11 @@ SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "script
 _MAX_HASHED_BYTES = 64 * 2**20
 
 
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a file of JSON lines; `str.splitlines` would cut at the line separators within texts too."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 class JsonLines:
     """A file of one JSON object a line that survives being killed in the middle of a line.
 
@@ -40,7 +45,7 @@ class JsonLines:
         """Return the complete lines and cut an incomplete last one off the file.
 
         Raises:
-            ValueError: A line other than a torn last one is not JSON.
+            ValueError: A line other than a torn last one is no JSON object.
         """
         if not self.path.exists():
             return []
@@ -49,13 +54,17 @@ class JsonLines:
         if len(complete) < len(content):
             with self.path.open("r+b") as file:
                 file.truncate(len(complete))
-        records = []
-        for number, line in enumerate(complete.splitlines(), start=1):
-            try:
-                records.append(json.loads(line))
-            except ValueError as error:
-                raise ValueError(f"{self.path}, line {number}: not JSON ({error}); take the line out.") from error
-        return records
+        return [self._parse(line, number) for number, line in enumerate(complete.splitlines(), start=1)]
+
+    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self.path}, line {number}: not JSON ({error}); take the line out.") from error
+        if not isinstance(record, dict):
+            found = type(record).__name__
+            raise ValueError(f"{self.path}, line {number}: holds a {found}, not an object; take the line out.")
+        return record
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Write the records and hand them to the operating system before returning."""
@@ -175,7 +184,12 @@ def open_run(folder: Path, identity: Mapping[str, Any]) -> None:
     if not path.exists():
         write_file(path, json.dumps(dict(identity), indent=2) + "\n")
         return
-    before = json.loads(path.read_text(encoding="utf-8"))
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON ({error}); use another output_dir or delete it.") from error
+    if not isinstance(before, dict):
+        raise ValueError(f"{path}: holds a {type(before).__name__}, not an object; use another output_dir.")
     different = [name for name in {**before, **identity} if before.get(name) != identity.get(name)]
     if different:
         changes = "; ".join(f"{name} was {before.get(name)!r}, is {identity.get(name)!r}" for name in different)

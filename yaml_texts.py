@@ -7,11 +7,17 @@ they are printed or hashed; and for some malformed scalars it raises whatever it
 from __future__ import annotations
 
 import math
+import re
+from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 
 # Far more than any file of settings has.
 _MAX_VALUES = 100_000
+_MAX_CHARACTERS = 1_000_000
+_MAX_DEPTH = 100
+_BRACKET = re.compile(r"[\[\]{}]")
 
 
 def parse_yaml(text: str, label: str) -> Any:
@@ -26,6 +32,9 @@ def parse_yaml(text: str, label: str) -> Any:
     """
     import yaml
 
+    # The time that PyYAML takes grows with the square of the depth.
+    if len(text) > _MAX_CHARACTERS or _depth(text) > _MAX_DEPTH:
+        raise ValueError(f"{label}: has {len(text)} characters, or brackets within brackets without end; no settings.")
     try:
         value = yaml.safe_load(text)
         num_values = _count_values(value, {})
@@ -37,6 +46,31 @@ def parse_yaml(text: str, label: str) -> Any:
     if num_values > _MAX_VALUES:
         raise ValueError(f"{label}: its aliases stand for {num_values:.3g} values; at most {_MAX_VALUES} are read.")
     return value
+
+
+def read_yaml(path: Path) -> Any:
+    """Return what a YAML file says.
+
+    Args:
+        path (`Path`): The file.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: As `parse_yaml`, or the file is no UTF-8 text.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file of settings.")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: is not UTF-8 text ({error}); save it as UTF-8.") from error
+    return parse_yaml(text, str(path))
+
+
+def _depth(text: str) -> int:
+    """Return how deep brackets are nested, those within words counted too."""
+    steps = (1 if found[0] in "[{" else -1 for found in _BRACKET.finditer(text))
+    return max(accumulate(steps), default=0)
 
 
 def _count_values(value: Any, known: dict[int, int]) -> int:

@@ -111,9 +111,6 @@ def rule_drop(row: Mapping[str, Any]) -> Drop | None:
         validate_row(row)
     except ValueError as error:
         return Drop(_name(row), _broken_rule(row), str(error))
-    except (KeyError, TypeError) as error:
-        reason = f"{_name(row)}: a column is missing or has the wrong type ({type(error).__name__}: {error})."
-        return Drop(_name(row), "invalid_row", reason)
     return None
 
 
@@ -234,17 +231,18 @@ def _broken_rule(row: Mapping[str, Any]) -> str:
     """Return the kind of the first rule on turns that the pair breaks, if it breaks no other."""
     try:
         validate_row({**row, "chosen": _SOUND_TURNS, "rejected": _SOUND_TURNS})
-    except ValueError:
+        return next(filter(None, (_broken_side(row[side]) for side in ("chosen", "rejected"))), "invalid_row")
+    # A column is missing, or has a value of another kind.
+    except (ValueError, TypeError, LookupError):
         return "invalid_row"
-    for side in ("chosen", "rejected"):
-        turns = row[side]
-        if not turns or len(turns) % 2 or len(turns) > MAX_TURNS:
-            return "turn_count"
-        if [turn["role"] for turn in turns] != [*ROLES] * (len(turns) // 2):
-            return "turn_order"
-        if not all(0 < turn["duration_s"] <= MAX_TURN_S for turn in turns):
-            return "turn_duration"
-    return "invalid_row"
+
+
+def _broken_side(turns: Any) -> str | None:
+    if not turns or len(turns) % 2 or len(turns) > MAX_TURNS:
+        return "turn_count"
+    if [turn["role"] for turn in turns] != [*ROLES] * (len(turns) // 2):
+        return "turn_order"
+    return None if all(0 < turn["duration_s"] <= MAX_TURN_S for turn in turns) else "turn_duration"
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -20,8 +20,15 @@ SUBSETS = (*MODALITY_SUBSETS, "colloquialness")
 ROLES = ("user", "assistant")
 MAX_TURNS = 16
 MAX_TURN_S = 60.0
+# Eleven days: what is beyond is no time in a recording.
+MAX_TIME_S = 1e6
 UNKNOWN = "Unknown"
+_EPISODE_TEXTS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
 
+_CHECKED_COLUMNS = (
+    *("pair_id", "criterion", "subset", "source", "primary", "secondary", "chosen", "rejected"),
+    *("synthesizer", "group_id", "language", "license"),
+)
 _EMOTIONS = ("Anger", "Disgust", "Fear", "Sadness", "Surprise")
 # Table 5: the primary and secondary dimension of each source that the paper stratifies.
 TAXONOMY: dict[str, tuple[frozenset[str], frozenset[str]]] = {
@@ -187,45 +194,93 @@ def features() -> datasets.Features:
 
 
 def validate_episode(episode: Episode) -> None:
-    """Raise `ValueError` unless the episode has an even number, at most 16, of alternating, non-empty turns."""
-    _validate_roles([turn.role for turn in episode.turns], f"{episode.source} episode {episode.name}")
+    """Check an episode that was made of what somebody else wrote.
+
+    Raises:
+        ValueError: It has no even number, at most 16, of alternating turns, a turn without words, a label that is no
+            text, a coding that is not known, or times that are none.
+    """
+    from sdiareward.dataset_builder.channel import CODINGS
+
+    label = f"{episode.source} episode {episode.name!r:.80}"
+    for name in _EPISODE_TEXTS:
+        if not is_text(value := getattr(episode, name)):
+            raise ValueError(f"{label}: {name} is {value!r:.80}; a text is needed.")
+    _validate_roles([turn.role for turn in episode.turns], label)
+    if unknown := [coding for coding in episode.native_coding if coding not in tuple(CODINGS)]:
+        raise ValueError(f"{label}: native_coding names {unknown!r:.80}; known are {sorted(CODINGS)}.")
     for position, turn in enumerate(episode.turns):
-        if not turn.text.strip():
-            raise ValueError(f"{episode.source} episode {episode.name}: turn {position} has no text; leave it out.")
+        if not all(is_text(part.text) for part in turn.parts) or not turn.text.strip():
+            raise ValueError(f"{label}: turn {position} has no text; leave it out.")
+        for part in turn.parts:
+            if not is_time(part.start_s) or not (part.end_s is None or is_time(part.end_s)):
+                raise ValueError(f"{label}: turn {position} is from {part.start_s!r:.40} s to {part.end_s!r:.40} s.")
+            if part.end_s is not None and part.start_s >= part.end_s:
+                raise ValueError(f"{label}: turn {position} ends at {part.end_s} s, before it begins.")
+
+
+def is_text(value: Any) -> bool:
+    """Tell whether a value is a text that can be written; one with half a character, as JSON allows it, cannot."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def is_time(value: Any) -> bool:
+    """Tell whether a value is a time in a recording, in seconds."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MAX_TIME_S
 
 
 def validate_row(row: Mapping[str, Any]) -> None:
     """Check one pair against the data contract.
 
     Raises:
-        ValueError: A column has a value outside its vocabulary, a side breaks the rules of an episode, or a turn lasts
-            no time or more than 60 s. The message names the pair.
+        ValueError: A column is missing or has a value outside its vocabulary, a side breaks the rules of an episode,
+            or a turn lasts no time or more than 60 s. The message names the pair.
     """
-    label = f"pair {row.get('pair_id')!r}"
+    if not isinstance(row, Mapping):
+        raise ValueError(f"the row is a {type(row).__name__}; a pair has columns by name.")
+    label = f"pair {row.get('pair_id')!r:.80}"
+    if missing := [column for column in _CHECKED_COLUMNS if column not in row]:
+        raise ValueError(f"{label}: has no columns {missing}; every pair needs them.")
     for column, allowed in (("criterion", CRITERIA), ("subset", SUBSETS)):
         if row[column] not in allowed:
-            raise ValueError(f"{label}: {column} is {row[column]!r}; it must be one of {list(allowed)}.")
+            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; it must be one of {list(allowed)}.")
     if (row["criterion"] == "colloquialness") != (row["subset"] == "colloquialness"):
         raise ValueError(f"{label}: criterion {row['criterion']!r} does not go with subset {row['subset']!r}.")
     for column in ("pair_id", "source", "synthesizer", "group_id", "language", "license"):
         if not row[column]:
             raise ValueError(f"{label}: {column} is empty; every pair needs one.")
+        if not is_text(row[column]):
+            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; a text is needed.")
     _validate_taxonomy(row, label)
     for side in ("chosen", "rejected"):
-        _validate_roles([turn["role"] for turn in row[side]], f"{label}, {side}")
-        for position, turn in enumerate(row[side]):
-            if not 0 < turn["duration_s"] <= MAX_TURN_S:
-                raise ValueError(
-                    f"{label}, {side} turn {position}: lasts {turn['duration_s']:.1f} s; "
-                    f"it must last more than 0 and at most {MAX_TURN_S:.0f} s."
-                )
+        _validate_side(row[side], f"{label}, {side}")
+
+
+def _validate_side(turns: Any, label: str) -> None:
+    is_list = isinstance(turns, Sequence) and not isinstance(turns, (str, bytes))
+    if not is_list or not all(isinstance(turn, Mapping) and {"role", "duration_s"} <= set(turn) for turn in turns):
+        raise ValueError(f"{label}: is {turns!r:.80}; a list of turns with role and duration_s is needed.")
+    _validate_roles([turn["role"] for turn in turns], label)
+    for position, turn in enumerate(turns):
+        duration_s = turn["duration_s"]
+        if not is_time(duration_s) or not 0 < duration_s <= MAX_TURN_S:
+            raise ValueError(
+                f"{label} turn {position}: lasts {duration_s!r:.40} s; "
+                f"it must last more than 0 and at most {MAX_TURN_S:.0f} s."
+            )
 
 
 def _validate_taxonomy(row: Mapping[str, Any], label: str) -> None:
     """Check the labels of a stratified source; `UNKNOWN` stands for one that nobody has annotated yet."""
     for column, allowed in zip(("primary", "secondary"), TAXONOMY.get(row["source"], ()), strict=False):
-        if row[column] not in allowed | {UNKNOWN}:
-            raise ValueError(f"{label}: {column} is {row[column]!r}; Table 5 allows {sorted(allowed)}.")
+        if not is_text(row[column]) or row[column] not in allowed | {UNKNOWN}:
+            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; Table 5 allows {sorted(allowed)}.")
 
 
 def _validate_roles(roles: Sequence[str], label: str) -> None:

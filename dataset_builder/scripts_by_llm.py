@@ -27,7 +27,7 @@ from typing import Any
 from sdiareward.chat_client import ChatClient, ChatError
 from sdiareward.dataset_builder import prompts
 from sdiareward.dataset_builder.schema import MAX_TURNS, ROLES, Drop, Episode, Part, ScriptPair, Turn
-from sdiareward.records import JsonLines
+from sdiareward.records import JsonLines, split_lines
 
 
 DEFAULT_SCENARIOS = Path(__file__).resolve().parent / "scenarios.jsonl"
@@ -90,11 +90,11 @@ def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
     """
     path = Path(path or DEFAULT_SCENARIOS)
     scenarios = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), start=1):
         try:
             row = json.loads(line)
             scenarios.append(Scenario(str(row["scenario_id"]), str(row["domain"]), str(row["topic"])))
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise ValueError(
                 f"{path}, line {number}: needs a JSON object with scenario_id, domain and topic "
                 f"({type(error).__name__}: {error})."

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from sdiareward.dataset_builder.builder import BuildConfig, SourceConfig
 from sdiareward.dataset_builder.channel import ChannelSettings
 from sdiareward.dataset_builder.pairing import SynthesizerChoice
-from sdiareward.yaml_texts import parse_yaml
+from sdiareward.yaml_texts import read_yaml
 
 
 _Settings = TypeVar("_Settings")
@@ -23,13 +23,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
         FileNotFoundError: There is no such file.
         ValueError: It is not YAML, or holds something else than a mapping.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file of settings.")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: is not UTF-8 text ({error}); save it as UTF-8.") from error
-    values = parse_yaml(text, str(path))
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise ValueError(f"{path}: holds {type(values).__name__}; a mapping of settings is needed.")
     return values

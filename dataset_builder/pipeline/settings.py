@@ -19,7 +19,7 @@ from types import UnionType
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from sdiareward.dataset_builder.schema import MAX_TURN_S, MAX_TURNS
-from sdiareward.yaml_texts import parse_yaml
+from sdiareward.yaml_texts import read_yaml
 
 
 _PLACEMENT: Mapping[str, Any] = {"changes_result": False}
@@ -311,7 +311,7 @@ def read_settings(path: str | Path) -> PipelineSettings:
         FileNotFoundError: There is no such file.
         ValueError: A key or component is unknown (the message lists the known ones), or a value is out of range.
     """
-    values = parse_yaml(Path(path).read_text(encoding="utf-8"), str(path)) or {}
+    values = read_yaml(Path(path)) or {}
     return make_settings(values, str(path))
 
 

@@ -34,6 +34,8 @@ from sdiareward.dataset_builder.schema import (
     Part,
     Recording,
     Turn,
+    is_text,
+    is_time,
     stable_id,
     validate_episode,
 )
@@ -46,8 +48,6 @@ _COMMON_KEYS = {"id", *_REQUIRED}
 _DIALOGUE_KEYS = _COMMON_KEYS | {"group", "primary", "secondary", "turns"}
 _RECORDING_KEYS = _COMMON_KEYS | {"audio"}
 _TURN_KEYS = {"role", "text", "audio", "start_s", "end_s"}
-# Eleven days: what is beyond is no time in a recording.
-_MAX_S = 1e6
 # Ids of recordings name the files of the pipeline's stages.
 _RECORDING_ID = re.compile(r"\w[\w.-]{0,99}")
 _AUDIO_SUFFIXES = {".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".oga", ".ogg", ".opus", ".wav", ".weba", ".wma"}
@@ -101,7 +101,7 @@ def _check_row(
     if unknown := sorted(set(row) - known):
         return Drop(item, "unknown_key", f"has the keys {unknown}; it may have {sorted(known)}.")
     texts = [*_COMMON_KEYS, *({"group", "primary", "secondary"} & set(row))]
-    if bad := sorted(key for key in texts if not (isinstance(row.get(key), str) and row[key].strip())):
+    if bad := sorted(key for key in texts if not (is_text(row.get(key)) and row[key].strip())):
         return Drop(item, "missing_field", f"{bad} are absent or no text; write them in the line or as options.")
     if row["subset"] not in MODALITY_SUBSETS:
         return Drop(item, "bad_subset", f"subset is {row['subset']!r}; use one of {list(MODALITY_SUBSETS)}.")
@@ -157,17 +157,13 @@ def _turn(root: Path, turn: Any, item: str) -> Turn | Drop:
     text, start_s, end_s = turn.get("text"), turn.get("start_s", 0.0), turn.get("end_s")
     if not (isinstance(text, str) and text.strip()):
         return Drop(item, "missing_text", f"text is {text!r}; a turn needs its words.")
-    if not (_is_time(start_s) and (end_s is None or (_is_time(end_s) and start_s < end_s))):
+    if not (is_time(start_s) and (end_s is None or (is_time(end_s) and start_s < end_s))):
         return Drop(item, "bad_times", f"start_s {start_s!r}, end_s {end_s!r}: 0 <= start_s < end_s is needed.")
     clip = _clip(root, turn, item)
     if isinstance(clip, Drop):
         return clip
     ref = make_reference("folder", turn["audio"])
     return Turn(turn.get("role", ""), (Part(text.strip(), str(clip), start_s, end_s, ref),))
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < _MAX_S
 
 
 def _list_recordings(root: Path, common: Mapping[str, str]) -> Iterator[Recording | Drop]:

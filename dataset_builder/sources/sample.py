@@ -22,7 +22,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.dataset_builder.channel import encode_opus
 from sdiareward.dataset_builder.references import make_reference
-from sdiareward.dataset_builder.schema import Drop, Episode, Part, Turn, stable_id
+from sdiareward.dataset_builder.schema import Drop, Episode, Part, Turn, stable_id, validate_episode
 from sdiareward.dataset_builder.sources.reading import find_clip, read_json_lines
 from sdiareward.records import write_file
 
@@ -66,9 +66,15 @@ def _from_row(row: Mapping[str, Any], root: Path, item: str) -> Episode | Drop:
             Turn(turn["role"], tuple(Part(p["text"], audio, p["start_s"], p["end_s"], ref) for p in turn["parts"]))
             for turn in row["turns"]
         )
-        return Episode(turns=turns, native_coding=tuple(row["native_coding"]), **{key: row[key] for key in _COLUMNS})
+        episode = Episode(
+            turns=turns, native_coding=tuple(row["native_coding"]), **{key: row[key] for key in _COLUMNS}
+        )
+        validate_episode(episode)
+        return episode
     except (KeyError, TypeError) as error:
         return Drop(item, "bad_row", f"a field is missing or of another kind: {error!r}.")
+    except ValueError as error:
+        return Drop(item, "bad_row", str(error))
 
 
 def write_sample(source: Iterable[Episode], root: Path, max_bytes: int) -> int:

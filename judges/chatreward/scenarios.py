@@ -30,6 +30,7 @@ from sdiareward.judges.chatreward.schema import (
     TOPICS,
     voice_attribute,
 )
+from sdiareward.records import split_lines
 
 
 DEFAULT_SCENARIOS = Path(__file__).resolve().parent / "scenarios.jsonl"
@@ -134,10 +135,10 @@ def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
     """
     path = Path(path or DEFAULT_SCENARIOS)
     scenarios = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), start=1):
         try:
             scenarios.append(make_scenario(json.loads(line)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: {error}") from error
     counts = Counter(scenario.scenario_id for scenario in scenarios)
     if twice := sorted(name for name, count in counts.items() if count > 1):

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...records import split_lines
 from .answers import SCORES
 from .score_metrics import column_of
 
@@ -120,10 +121,10 @@ def _entries(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
     if path.suffix == ".csv":
         return list(enumerate(csv.DictReader(text.splitlines()), start=1))
     entries: list[tuple[int, Mapping[str, Any]]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(split_lines(text), start=1):
         try:
             entry = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(
                 f"{path}, entry {number}: not JSON ({error}); give an object with file, score."
             ) from error

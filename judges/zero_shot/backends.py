@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...audio_sdiareward import AudioError
 from ...chat_client import ChatClient, ChatError, ask_again
 from ...chat_settings import Spent
+from ...records import split_lines
 from .answers import read_text, read_verdict
 from .questions import ORDERS, Answer, Question, failed_answer
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # What is wrong with a recording, as `audio_sdiareward.read_audio` says it.
 UNHEARD = (AudioError, FileNotFoundError, TypeError)
+_COUNTS = ("num_replies", "prompt_tokens", "completion_tokens")
 _CONTROL_TOKEN = re.compile(r"<\|[^|<>]*\|>")
 
 
@@ -188,7 +190,7 @@ class ReplayBackend:
         self.path = Path(path)
         if not self.path.is_file():
             raise FileNotFoundError(f"{path}: no such file of answers; give the answers.jsonl of a run as path.")
-        lines = self.path.read_text(encoding="utf-8").splitlines()
+        lines = split_lines(self.path.read_text(encoding="utf-8"))
         records = [_read_line(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1)]
         self._records = {(record["pair_id"], record["order"]): record for record in records}
 
@@ -215,20 +217,24 @@ class ReplayBackend:
 def _read_line(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{where}: not JSON ({error}); take the line out.") from error
     required = ("pair_id", "order", "answer")
     if not isinstance(record, dict) or not set(required) <= set(record):
         raise ValueError(f"{where}: must be an object with {list(required)}; add what is missing.")
-    if record["order"] not in ORDERS:
-        raise ValueError(f"{where}: order is {record['order']!r}; it must be one of {list(ORDERS)}.")
+    if record["order"] not in tuple(ORDERS):
+        raise ValueError(f"{where}: order is {record['order']!r:.80}; it must be one of {list(ORDERS)}.")
+    if not isinstance(record["pair_id"], str):
+        raise ValueError(f"{where}: pair_id is {record['pair_id']!r:.80}; it must be a text.")
+    if bad := [name for name in _COUNTS if not isinstance(record.get(name) or 0, int)]:
+        raise ValueError(f"{where}: {bad} must be whole numbers; correct them or take them out.")
     return record
 
 
 def _replay(record: Mapping[str, Any], criterion: str) -> Answer:
     """Return a recorded answer; one that was of use then has to be so still."""
     text = str(record["answer"])
-    counts = [int(record.get(name) or 0) for name in ("num_replies", "prompt_tokens", "completion_tokens")]
+    counts = [int(record.get(name) or 0) for name in _COUNTS]
     spent = Spent(counts[0] or 1, *counts[1:])
     status = record.get("status", "usable")
     if status != "usable":
