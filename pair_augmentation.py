@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .audio_sdiareward import SAMPLING_RATE
-from .dataset_builder.schema import stable_id
+from .dataset_builder.schema import MAX_TURN_S, stable_id
 from .nuisances import NUISANCES, apply_chain, change_recordings, draw_chain, require_known
 from .pairs import SIDES, turns_to_messages
 
@@ -40,8 +40,8 @@ AUGMENT_SIDES = ("both", "each")
 _FORMAT = 1
 # Asked for again soon: the two sides of a pair one after the other, and a pair by each of its attacks.
 _ROWS_KEPT, _DONORS_KEPT = 4, 16
-# The sounds of attacks are placed within the first seconds of a turn, which every model hears.
-_HEARD_S = 6.0
+# Beyond what a model hears of a turn nothing is changed, but for what a higher speed brings into its hearing.
+_SPARE = 1.1
 
 
 @dataclass(frozen=True)
@@ -99,9 +99,10 @@ class AugmentationSettings:
         return {name: ATTACKS[name] for name in self.hard_negatives}
 
 
-def augment(pairs: Any, settings: AugmentationSettings) -> Any:
-    """Return the pairs with what `settings` add, or just the pairs where they add nothing."""
-    return AugmentedPairs(pairs, settings) if settings.augmentations or settings.hard_negatives else pairs
+def augment(pairs: Any, settings: AugmentationSettings, max_turn_s: float) -> Any:
+    """Return [`AugmentedPairs`], or just the pairs where `settings` add nothing."""
+    adds = settings.augmentations or settings.hard_negatives
+    return AugmentedPairs(pairs, settings, max_turn_s) if adds else pairs
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,8 @@ class AugmentedPairs(Sequence[Any]):
     Args:
         pairs (`datasets.Dataset`): Pairs as `pairs.load_pairs` gives them.
         settings ([`AugmentationSettings`]): What is added.
+        max_turn_s (`float`, *optional*, defaults to 60.0): What the model hears of a turn, in seconds: a copy ends a
+            little later, and the sounds of attacks are placed within it.
 
     Example:
         >>> rows = AugmentedPairs(pairs, AugmentationSettings(["channel"], augmented_copies=2))  # doctest: +SKIP
@@ -127,19 +130,20 @@ class AugmentedPairs(Sequence[Any]):
         True
     """
 
-    def __init__(self, pairs: datasets.Dataset, settings: AugmentationSettings):
+    def __init__(self, pairs: datasets.Dataset, settings: AugmentationSettings, max_turn_s: float = MAX_TURN_S):
         self.pairs = pairs
         self.settings = settings
+        self.max_turn_s = max_turn_s
         self.column_names = list(dict.fromkeys([*pairs.column_names, "pair_id"]))
         # What is computed of the rows ahead of training is found by it.
-        self._fingerprint = stable_id(_FORMAT, pairs._fingerprint, sorted(asdict(settings).items()))
+        self._fingerprint = stable_id(_FORMAT, pairs._fingerprint, max_turn_s, sorted(asdict(settings).items()))
         self._nuisances, self._attacks = settings.nuisances(), settings.attacks()
         self._variants = [variant for row, name in enumerate(_names(pairs)) for variant in self._plan(row, name)]
         self._read = lru_cache(_ROWS_KEPT)(self._read_variant)
         self._donors = _Donors(pairs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return AugmentedPairs, (self.pairs, self.settings)
+        return AugmentedPairs, (self.pairs, self.settings, self.max_turn_s)
 
     def __len__(self) -> int:
         return len(self._variants)
@@ -189,8 +193,9 @@ class AugmentedPairs(Sequence[Any]):
         """Put all turns of a side through one chain of nuisances, as one microphone and one line would."""
         rng = self._rng(variant, *([side] if self.settings.augment_sides == "each" else []))
         chain, seed = draw_chain(self._nuisances, rng), int(rng.integers(2**32))
+        end = round(_SPARE * self.max_turn_s * SAMPLING_RATE)
         return change_recordings(
-            turns_to_messages(turns), lambda _, array: apply_chain(array, SAMPLING_RATE, chain, seed=seed)
+            turns_to_messages(turns), lambda _, array: apply_chain(array[:end], SAMPLING_RATE, chain, seed=seed)
         )
 
     def _attacked(self, variant: _Variant) -> list[dict[str, Any]]:
@@ -198,7 +203,7 @@ class AugmentedPairs(Sequence[Any]):
         from .audit.material import to_messages
 
         attack = self._attacks[str(variant.attack)]
-        context = AttackContext(self._rng(variant, "attack"), self._donors, _HEARD_S)
+        context = AttackContext(self._rng(variant, "attack"), self._donors, self.max_turn_s)
         turns = attack.build(self._donors[variant.row], context)
         if turns is None:
             raise ValueError(f"there is no hard negative {variant.attack!r} of it, which needs {attack.needs}.")

@@ -105,7 +105,6 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
     from transformers import EarlyStoppingCallback, set_seed
 
     from sdiareward.nano import build_nano
-    from sdiareward.pair_augmentation import augment
     from sdiareward.pairs import load_pairs
     from sdiareward.trainer import SDiaRewardTrainer, newest_checkpoint
     from sdiareward.training_setup import set_up
@@ -116,7 +115,6 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
     if args.model_name_or_path == "nano":
         start = replace(args, model_name_or_path=str(build_nano(output / "init", seed=training.seed)))
     splits = {name: load_pairs(args.dataset, name, name=args.dataset_config) for name in ("train", "validation")}
-    splits["train"] = augment(splits["train"], args.augmentation(training.seed))
     setup = set_up(start, training, splits)
     patience = args.early_stopping_patience
     trainer = SDiaRewardTrainer(

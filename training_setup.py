@@ -18,6 +18,7 @@ from .feature_cache import FeatureCache
 from .head_training import FeatureCollator, SDiaRewardHead, cache_pairs
 from .layouts_sdiareward import HEAD, list_tensors, own_name
 from .modeling_sdiareward import SDiaRewardModel
+from .pair_augmentation import augment
 from .pair_batches import PairCollator
 from .pair_encoding import read_pairs
 from .processing_sdiareward import SDiaRewardProcessor
@@ -63,6 +64,7 @@ def set_up(args: TrainArguments, training: RewardConfig, splits: dict[str, Any])
         return _set_up_cached(args, training, splits)
     model, processor = load_model(args, training)
     model.to(training.device)
+    splits = _augment(splits, args, training, processor)
     folder = Path(str(training.output_dir)) / READ_AHEAD
     rows, skipped = {}, []
     for split, pairs in splits.items():
@@ -87,6 +89,7 @@ def _set_up_cached(args: TrainArguments, training: RewardConfig, splits: dict[st
         dtype=str(_dtype(training)).removeprefix("torch."),
         per_token=head.config.pooling_mode == "attention",
     )
+    splits = _augment(splits, args, training, processor)
     rows, skipped = cache_pairs(splits, cache, lambda: Scorer(*load_model(args, training), device=training.device))
     # A head alone has no activations worth computing twice. The second name is the older one, until transformers 6.
     training.activation_checkpointing = training.gradient_checkpointing = False
@@ -94,6 +97,14 @@ def _set_up_cached(args: TrainArguments, training: RewardConfig, splits: dict[st
         # A batch of vectors is too little to share out: threads would spend an epoch waiting for each other.
         torch.set_num_threads(1)
     return TrainingSetup(head, processor, rows, FeatureCollator(cache), skipped)
+
+
+def _augment(
+    splits: dict[str, Any], args: TrainArguments, training: RewardConfig, processor: SDiaRewardProcessor
+) -> dict[str, Any]:
+    """Add to the training pairs, and to no others."""
+    settings = args.augmentation(training.seed)
+    return {**splits, "train": augment(splits["train"], settings, processor.max_turn_s)}
 
 
 def load_model(

@@ -97,7 +97,7 @@ def _add_noise_floor(pair: AuditPair, context: AttackContext) -> list[Turn] | No
 
 
 def _vocode(pair: AuditPair, context: AttackContext) -> list[Turn] | None:
-    if not is_available("world"):
+    if pair.criterion != "modality" or not is_available("world"):
         return None
     world = load_synthesizer("world")
     assert isinstance(world, Synthesizer)
@@ -118,7 +118,7 @@ def _add_clicks(pair: AuditPair, context: AttackContext) -> list[Turn]:
         array = turn.array.copy()
         for _ in range(_CLICKS_A_TURN):
             click = sounds.load_sound("click", context.rng, context.sounds_dir)
-            start = context.rng.integers(max(1, _heard_samples(array, context) - len(click)))
+            start = context.rng.integers(max(1, _heard_samples(len(array), context) - len(click)))
             part = array[start : start + len(click)]
             part += click[: len(part)] * np.float32(np.abs(turn.array).max())
         return replace(turn, array=array)
@@ -141,7 +141,8 @@ def _insert_sound(turn: Turn, name: str, gain: float, context: AttackContext) ->
     """Splice a sound into the quietest moment of what is heard of a turn, as loud as the turn times a gain."""
     sound = sounds.load_sound(name, context.rng, context.sounds_dir)
     sound = sound * np.float32(gain * level(turn.array) / max(level(sound), 1e-9))
-    start = _quietest_sample(turn.array[: max(1, _heard_samples(turn.array, context) - len(sound))])
+    latest = max(1, _heard_samples(len(turn.array) + len(sound), context) - len(sound))
+    start = _quietest_sample(turn.array[:latest])
     array = np.concatenate([turn.array[:start], sound, turn.array[start:]])
     return replace(turn, array=array[:_MAX_SAMPLES])
 
@@ -153,8 +154,8 @@ def _quietest_sample(array: np.ndarray) -> int:
     return int(np.square(frames).sum(axis=1).argmin()) * size if len(frames) else 0
 
 
-def _heard_samples(array: np.ndarray, context: AttackContext) -> int:
-    return int(min(len(array), context.heard_s * SAMPLING_RATE))
+def _heard_samples(num_samples: int, context: AttackContext) -> int:
+    return int(min(num_samples, context.heard_s * SAMPLING_RATE))
 
 
 def _stuff_fillers(pair: AuditPair, context: AttackContext) -> list[Turn] | None:

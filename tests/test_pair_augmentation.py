@@ -59,8 +59,15 @@ def test_each_pair_is_read_as_it_is_then_by_its_copies_then_against_its_attacks(
 
 
 def test_nothing_is_added_where_nothing_is_asked_for(pairs):
-    assert augment(pairs, AugmentationSettings()) is pairs
-    assert len(augment(pairs, AugmentationSettings(hard_negatives=["silence"]))) == 8
+    assert augment(pairs, AugmentationSettings(), 6.0) is pairs
+    assert len(augment(pairs, AugmentationSettings(hard_negatives=["silence"]), 6.0)) == 8
+
+
+def test_no_more_of_a_turn_is_changed_than_is_heard(pairs):
+    rows = AugmentedPairs(pairs, AugmentationSettings(["polarity"]), max_turn_s=0.1)
+    changed = arrays(rows[1], "chosen")
+    assert [len(array) for array in changed] == [1760, 1760]
+    assert np.array_equal(changed[0], -arrays(pairs[0], "chosen")[0][:1760])
 
 
 def test_one_change_is_made_of_every_turn_of_both_sides(pairs):
