@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ..dataset_scoring import ScoringError
+from ..hindrances import HinderedError
 from .settings import Replicas, ServiceSettings
 
 
@@ -106,6 +107,7 @@ def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
 
     Raises:
         ScoringError: Ray does not start, the model cannot be loaded, or the cluster has not what is asked for.
+        HinderedError: The cluster cannot be joined.
     """
     for name, value in _RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -145,7 +147,13 @@ def _start_ray(settings: ServiceSettings) -> None:
     try:
         ray.init(**options)
     except Exception as error:  # Ray raises this very class when one of its processes does not come up.
-        raise ScoringError(f"Ray cannot be started ({str(error).strip().splitlines()[0]}).") from error
+        reason = str(error).strip().splitlines()[0].rstrip(".")
+        if _joins_a_cluster():
+            raise HinderedError(
+                f"the Ray cluster at {os.environ['RAY_ADDRESS']} cannot be joined ({reason}); check that it runs, that "
+                "its version of Ray is this one's, and that RAY_AUTH_TOKEN is its token if it wants one."
+            ) from error
+        raise ScoringError(f"Ray cannot be started ({reason}).") from error
     # Instead of Ray's own, which writes its stack and aborts: end as after Ctrl-C, with the cluster shut down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 

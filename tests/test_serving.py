@@ -18,6 +18,7 @@ import numpy as np
 import psutil
 import pytest
 import requests
+from grpo_world import check_logged, train_policy
 
 from sdiareward.calibration import Calibration, fit
 from sdiareward.reward_function import reward_fn
@@ -72,11 +73,11 @@ def files(tmp_path_factory):
 class Server:
     """The process, its address and its log."""
 
-    def __init__(self, folder, checkpoint, *options):
+    def __init__(self, folder, checkpoint, *options, address=""):
         self.log = folder / "log.txt"
         command = [sys.executable, "-m", "sdiareward.cli", "serve", "--model", str(checkpoint), "--port", "0"]
         with self.log.open("w") as log:
-            environment = os.environ | {"RAY_ADDRESS": "", "OMP_NUM_THREADS": "1"}
+            environment = os.environ | {"RAY_ADDRESS": address, "OMP_NUM_THREADS": "1"}
             self.process = subprocess.Popen([*command, *options], stdout=log, stderr=log, env=environment)
         deadline = time.monotonic() + START_S
         while not (found := re.search(r" at (http\S+), docs", self.log.read_text())):
@@ -319,6 +320,14 @@ def test_a_remote_reward_is_the_reward_of_the_local_function(client, scorer, spe
     assert remote(prompts, completions) == [pytest.approx(reward, abs=1e-5) for reward in expected]
     assert remote.failures == local.failures
     assert remote.__name__ == "sdiareward_joint"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_grpo_learns_from_a_remote_reward(client, scorer, speak, tiny_processor, make_tone, tmp_path):
+    reward = remote_reward_fn(client, criterion="modality", speak=speak, audio_column="voice")
+    table, history, voices = train_policy(tmp_path, tiny_processor.tokenizer, make_tone, reward)
+    check_logged(table, history, voices, reward, speak, scorer)
+    assert reward.num_judged == 8
 
 
 def test_a_criterion_that_the_server_does_not_know_is_no_remote_reward(client):
