@@ -10,6 +10,7 @@ from importlib import import_module
 from .commands import InputError
 from .extras import required_by
 from .hindrances import hindrances_said
+from .printed_text import log_printable, printable
 
 
 # Name -> what it does; a module of `commands` for each.
@@ -36,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         `int`: Exit code: that of the command, or 2 for input that it cannot work on.
     """
+    log_printable()
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = _parser(arguments[0] if arguments else None).parse_args(arguments)
     try:
@@ -43,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with hindrances_said(command), required_by(command, extra=arguments[0]):
             return args.run(args)
     except InputError as error:
-        print(f"sdiareward: error: {error}", file=sys.stderr)
+        print(printable(f"sdiareward: error: {error}"), file=sys.stderr)
         return 2
 
 

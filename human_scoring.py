@@ -25,6 +25,7 @@ from statistics import mean
 from typing import Any
 
 from .human_study import ANSWERS_FOLDER, KEY_FILE, SCORES_FORM, SIZES, STUDY_FILE
+from .printed_text import markdown
 from .records import JsonLines, write_file
 
 
@@ -360,7 +361,7 @@ def _table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
             se = "-" if row["se"] is None else f"± {100 * row['se']:.1f}"
             cells += [f"{row['average_margin']:.2f}", _percent(row["agreement"])]
             cells += [f"{se} (± {_percent(row['se_binomial'])})"]
-        lines.append(f"| {' | '.join([name, *cells])} |")
+        lines.append(f"| {' | '.join([markdown(name), *cells])} |")
     return "\n".join(lines)
 
 
@@ -393,5 +394,5 @@ def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> s
         answered = f"{rater['num_answered']} of {rater['num_answered'] + rater['num_missing']}"
         answered += " (incomplete)" if rater["num_missing"] else ""
         counts = f"{rater['num_cannot_tell']} | {rater['num_not_heard']}"
-        lines.append(f"| {name} | {answered} | {counts} | {_percent(rater['agreement'])} |")
+        lines.append(f"| {markdown(name)} | {answered} | {counts} | {_percent(rater['agreement'])} |")
     return "\n".join(lines)

@@ -10,6 +10,7 @@ from typing import Any
 from .esdr_accuracy.pairwise import COLUMNS, SUBSETS, pairwise_accuracy
 from .evaluations import name_scorer
 from .pairs import SIDES
+from .printed_text import markdown
 from .records import write_file
 
 
@@ -170,7 +171,7 @@ def render_report(results: Mapping[str, Any]) -> str:
     """
     config = results["config"]
     parts = [
-        f"# {name_scorer(config)} on {config['dataset']}, split {config['split']}",
+        f"# {markdown(name_scorer(config))} on {markdown(config['dataset'])}, split {markdown(config['split'])}",
         "Pairwise accuracy in percent, higher is better; 95% intervals in the line below. A tie is wrong.",
         _main_table(results),
         "\n".join(f"- {note}" for note in notes(results)),
@@ -254,7 +255,7 @@ def _synthesizer_table(results: Mapping[str, Any]) -> str:
     if left_out is None:
         marked = "Without a training split it is not known which of them training left out."
     else:
-        marked = f"Left out of training: {', '.join(left_out) or 'none'}."
+        marked = f"Left out of training: {', '.join(map(markdown, left_out)) or 'none'}."
     return f"## By synthesizer\n\n{marked}\n\n{_table(table)}"
 
 
@@ -297,7 +298,7 @@ def render_disagreements(found: Mapping[str, Any]) -> str:
     Args:
         found (`Mapping`): What `report.disagreements.find_disagreements` says of the other one.
     """
-    title = f"## Disagreements with {found['title']} ({found['folder']})"
+    title = f"## Disagreements with {markdown(found['title'])} ({markdown(found['folder'])})"
     if not found["num_pairs"]:
         return f"{title}\n\nNone: of every pair, both are right or both are wrong."
     table = [["pair", "subset", "right", "margin", "other margin", "confidence"]]
@@ -333,6 +334,7 @@ def interval(bounds: Sequence[float] | None) -> str:
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
     """Render rows as a Markdown table, the first as its head, padded so that it reads as plain text too."""
+    rows = [[markdown(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows

@@ -8,6 +8,7 @@ from string import Template
 from typing import Any
 
 from sdiareward.dataset_builder.data_card import HEADER, render_card
+from sdiareward.printed_text import markdown
 from sdiareward.publishing.licences import find_corpus, find_licence
 
 
@@ -98,7 +99,7 @@ def _configuration(config: Mapping[str, Any]) -> str:
 def _withheld(facts: Mapping[str, Any]) -> str:
     if not facts["why_withheld"]:
         return "None: the licence of every pair allows its audio to be passed on."
-    reasons = "\n".join(f"- {count} pairs: {reason}." for reason, count in facts["why_withheld"].items())
+    reasons = "\n".join(f"- {count} pairs: {markdown(reason)}." for reason, count in facts["why_withheld"].items())
     total = sum(facts["why_withheld"].values())
     return f"{total} of {facts['num_pairs']} pairs are in `metadata` only:\n\n{reasons}"
 
@@ -131,7 +132,7 @@ def _link(name: str) -> str:
     """Return the name of a licence with a link to its text, where the text is known."""
     licence = find_licence(name)
     if licence is None:
-        return name
+        return markdown(name)
     place = f"notices/{licence.notice}" if licence.notice else f"https://spdx.org/licenses/{licence.name}.html"
     return f"[{name}]({place})"
 

@@ -17,6 +17,7 @@ from string import Template
 from typing import Any, Literal
 
 from sdiareward.cards.results_metadata import model_index
+from sdiareward.printed_text import code, markdown
 from sdiareward.publishing.model_files import ADAPTER_WEIGHTS, weight_files
 from sdiareward.reporting import ALL_LEFT_OUT, ALL_SEEN, render_report
 from sdiareward.yaml_texts import parse_yaml
@@ -213,7 +214,7 @@ def _training(run: Mapping[str, Any] | None) -> str:
     found |= {name: run.get("training", {}).get(name) for name in _TRAINING}
     found |= {name: version for name, version in run.get("versions", {}).items() if version}
     found["git_revision"] = run.get("git_revision")
-    rows = [f"| `{name}` | {_public(value)} |" for name, value in found.items() if value is not None]
+    rows = [f"| {code(name)} | {markdown(_public(value))} |" for name, value in found.items() if value is not None]
     return "\n".join(["| | |", "|---|---|", *rows])
 
 

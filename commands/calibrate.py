@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ..printed_text import printable
 from . import InputError
 
 
@@ -32,8 +33,8 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         raise InputError(str(error)) from error
     for doubt in doubts:
-        print(f"sdiareward: notice: {doubt}", file=sys.stderr)
-    print(_as_lines(calibration))
+        print(printable(f"sdiareward: notice: {doubt}"), file=sys.stderr)
+    print(printable(_as_lines(calibration)))
     print(args.output or args.checkpoint)
     return 0
 

@@ -15,6 +15,7 @@ import yaml
 
 from sdiareward.dataset_builder.schema import Drop
 from sdiareward.dataset_builder.splits import SPLITS
+from sdiareward.printed_text import code, markdown
 from sdiareward.records import write_file
 
 
@@ -28,18 +29,16 @@ HEADER: dict[str, Any] = {
 
 
 # What those who are heard in a source spoke for.
-_ACTORS = "The actors of `{}` spoke for a game, not for research on speech."
+_ACTORS = "The actors of {} spoke for a game, not for research on speech."
 _SPOKE_FOR = {
     "amazon_queen": _ACTORS,
-    "asterisk": "The announcer of `{}` spoke for telephone systems, not for research on speech.",
+    "asterisk": "The announcer of {} spoke for telephone systems, not for research on speech.",
     "fillets": _ACTORS,
-    "meld": "The actors of `{}` spoke for television, not for research on speech.",
-    "sample": "The actors and the announcer of `{}` spoke for a game and for telephone systems, not for research.",
-    "youtube": "Who is heard in recordings on the web (`{}`) may not even have spoken for publication.",
+    "meld": "The actors of {} spoke for television, not for research on speech.",
+    "sample": "The actors and the announcer of {} spoke for a game and for telephone systems, not for research.",
+    "youtube": "Who is heard in recordings on the web ({}) may not even have spoken for publication.",
 }
-_UNKNOWN_SPEAKERS = (
-    "What those who are heard in `{}` spoke for, and agreed to, is not recorded here: ask its publisher."
-)
+_UNKNOWN_SPEAKERS = "What those who are heard in {} spoke for, and agreed to, is not recorded here: ask its publisher."
 # No recording of a person.
 _SYNTHETIC_ONLY = "colloquial_scripts"
 
@@ -129,9 +128,9 @@ def render_card(report: Mapping[str, Any], *, header: str | None = None, publica
         table="\n".join(_render_counts(rows)),
         total=sum(row["pairs"] for row in rows),
         skipped=f"{skipped} {'item was' if skipped == 1 else 'items were'} skipped",
-        channel=_render_channel(report["config"]),
+        channel=code(_render_channel(report["config"])),
         speakers=_render_speakers(report.get("sources") or {row["source"] for row in rows}),
-        seed=report["config"].get("seed", "none"),
+        seed=markdown(report["config"].get("seed", "none")),
         publication=publication,
     )
 
@@ -145,7 +144,7 @@ def _render_channel(config: Mapping[str, Any]) -> str:
 def _render_speakers(sources: Iterable[str]) -> str:
     """Return what those who are heard spoke for, as far as it is known."""
     named = [name for name in sorted(sources) if name != _SYNTHETIC_ONLY]
-    texts = [_SPOKE_FOR.get(name, _UNKNOWN_SPEAKERS).format(name) for name in named]
+    texts = [_SPOKE_FOR.get(name, _UNKNOWN_SPEAKERS).format(code(name)) for name in named]
     return " ".join(texts) or "No recordings of persons are in here."
 
 
@@ -153,7 +152,7 @@ def _render_counts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if not rows:
         return []
     table = ["| " + " | ".join(rows[0]) + " |", "|---|---|---|---|---|--:|--:|--:|"]
-    return table + ["| " + " | ".join(str(value) for value in row.values()) + " |" for row in rows]
+    return table + ["| " + " | ".join(map(markdown, row.values())) + " |" for row in rows]
 
 
 def _render_header(report: Mapping[str, Any]) -> str:

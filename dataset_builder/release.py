@@ -24,6 +24,7 @@ from sdiareward.dataset_builder.recorded_parts import AudioRoots, PartError, fil
 from sdiareward.dataset_builder.schema import Drop, features, stable_id
 from sdiareward.dataset_builder.scrubbing import DEFAULT_REGIONS, contains_name, scrub
 from sdiareward.dataset_builder.shards import ShardWriter, read_rows
+from sdiareward.printed_text import code
 from sdiareward.records import JsonLines, write_file
 
 
@@ -189,6 +190,6 @@ def _render_release_card(report: Mapping[str, Any]) -> str:
         total=sum(row["pairs"] for row in report["pairs"]),
         skipped=len(report["skipped"]),
         scrubbed=", ".join(f"{count} {kind}" for kind, count in report["scrubbed"].items()) or "nothing was found",
-        sources="\n".join(f"- `{source}`: {pairs} pairs" for source, pairs in sorted(sources.items())),
+        sources="\n".join(f"- {code(source)}: {pairs} pairs" for source, pairs in sorted(sources.items())),
     )
     return f"{header}\n---\n{body}"

@@ -20,6 +20,7 @@ from sdiareward.dataset_builder.schema import SUBSETS, stable_id
 from sdiareward.dataset_builder.shards import read_rows
 from sdiareward.dataset_builder.splits import SPLITS
 from sdiareward.pairs import SIDES
+from sdiareward.printed_text import markdown
 from sdiareward.records import write_file
 
 
@@ -212,7 +213,7 @@ def render_table(head: Sequence[str], rows: Iterable[Sequence[Any]], num_left: i
     """Render the lines of a Markdown table whose first `num_left` columns are text and whose others are numbers."""
     rule = ["---" if index < num_left else "--:" for index in range(len(head))]
     cells = [head, rule, *rows]
-    return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in row) + " |" for row in cells]
+    return ["| " + " | ".join(map(markdown, row)) + " |" for row in cells]
 
 
 def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:

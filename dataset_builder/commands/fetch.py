@@ -11,6 +11,7 @@ from typing import Any
 from sdiareward.dataset_builder.commands import add_common_arguments
 from sdiareward.dataset_builder.schema import Drop
 from sdiareward.dataset_builder.settings import make_settings, read_mapping
+from sdiareward.printed_text import printable
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         drops = _write_scripts(dict(config.scripts or {}), f"{args.config}: scripts", args.dry_run)
     for drop in drops:
-        sys.stdout.write(f"  {drop.kind}: {drop.item}: {drop.reason}\n")
+        sys.stdout.write(printable(f"  {drop.kind}: {drop.item}: {drop.reason}\n"))
     return 1 if args.strict and drops else 0
 
 

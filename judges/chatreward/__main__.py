@@ -15,6 +15,7 @@ from typing import Any
 from sdiareward.chat_client import EndpointError
 from sdiareward.dataset_builder.pipeline.components import ComponentError
 from sdiareward.extras import describe
+from sdiareward.printed_text import printable
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -23,7 +24,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except (ValueError, FileNotFoundError, ImportError, ComponentError, EndpointError) as error:
-        sys.stderr.write(f"error: {' '.join(describe(error, 'build').split())}\n")
+        sys.stderr.write(printable(f"error: {' '.join(describe(error, 'build').split())}\n"))
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the same command goes on where it stopped.\n")

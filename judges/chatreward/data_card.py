@@ -9,6 +9,7 @@ from typing import Any
 from sdiareward.dataset_builder.statistics_report import render_table
 from sdiareward.judges.chatreward.schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE, SPLITS
 from sdiareward.judges.chatreward.statistics_report import render_table4
+from sdiareward.printed_text import markdown
 
 
 _CARD = Template("""\
@@ -79,7 +80,7 @@ def render_card(report: Mapping[str, Any], statistics: Mapping[str, Any]) -> str
                 ],
             )
         ),
-        synthesizers=", ".join(report["synthesizers"].values()),
+        synthesizers=", ".join(map(markdown, report["synthesizers"].values())),
         words="not checked"
         if config["max_wer"] is None
         else f"at most {config['max_wer']} ({config['asr']['model']})",
