@@ -1,4 +1,4 @@
-"""What keeps a run from going on though its input is good: a full disk, a folder in use, a worker that was killed.
+"""What keeps a run from going on though its input is good: a full disk, a folder in use, a lost connection.
 
 Each ends the command with one line that says what to do. What is finished stays on disk, so that the same command goes
 on once the hindrance is gone; `benchmarks/faults.py` tries it.
@@ -27,6 +27,13 @@ _REMEDIES = {
 # How torch.save says that a write failed, whatever the reason, and how Rust names what the system said.
 _TORCH_WRITER = re.compile(r"PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos")
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
+# Module -> what it raises when nobody answers, or no longer.
+_LOST_CONNECTIONS = (
+    ("builtins", "ConnectionError"),
+    ("httpx", "TransportError"),
+    ("requests", "ConnectionError"),
+    ("huggingface_hub.errors", "LocalEntryNotFoundError"),
+)
 
 
 class HinderedError(RuntimeError):
@@ -63,7 +70,7 @@ def explain(error: BaseException) -> str | None:
     while cause is not None:
         if isinstance(cause, HinderedError):
             return str(cause)
-        if found := _explain_disk(cause):
+        if found := _explain_disk(cause) or _explain_network(cause):
             return found
         cause = cause.__cause__
     return None
@@ -82,6 +89,14 @@ def _explain_disk(error: BaseException) -> str | None:
     if code not in _REMEDIES:
         return None
     return f"{name or 'a file'}: {os.strerror(code)}; {_REMEDIES[code]}, then {_AGAIN}."
+
+
+def _explain_network(error: BaseException) -> str | None:
+    """Return that the connection failed, if that is what an error says; of libraries only what is imported."""
+    kinds = [getattr(sys.modules.get(name), kind, None) for name, kind in _LOST_CONNECTIONS]
+    if not isinstance(error, tuple(kind for kind in kinds if kind is not None)):
+        return None
+    return f"the connection failed ({type(error).__name__}: {' '.join(str(error).split())}); check it, then {_AGAIN}."
 
 
 @contextmanager

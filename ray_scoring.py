@@ -22,6 +22,7 @@ import numpy as np
 
 from .dataset_scoring import ScoringError, ScoringJob, finish, open_results, score_block
 from .dialogue_rows import dialogue_columns, read_block
+from .hindrances import sole_writer
 from .scoring_results import Record, Summary
 
 
@@ -77,8 +78,14 @@ def score_on_ray(
         [`Summary`]: What became of the rows; the seconds include the start of the actors.
 
     Raises:
+        HinderedError: Another run writes to the folder.
         ScoringError: See `open_results` and `ModelChoice.load`; or Ray is missing, or has less than what is asked for.
     """
+    with sole_writer(folder):
+        return _score_alone(job, folder, num_actors, gpus_per_actor)
+
+
+def _score_alone(job: ScoringJob, folder: Path, num_actors: int | None, gpus_per_actor: float | None) -> Summary:
     rows, results = open_results(job, folder)
     start = time.perf_counter()
     if not results.is_scored.all():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdiareward.extras import required_by
+from sdiareward.hindrances import HinderedError, hindrances_said, sole_writer
 
 
 if TYPE_CHECKING:
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from sdiareward.training_setup import TrainingSetup
 
 TRAIN_MODES = ("head", "lora", "full")
+# Hidden, so that it is no part of the checkpoint that the folder becomes.
+_PAIRS = ".pairs.json"
 
 
 @dataclass
@@ -128,9 +133,29 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
     )
     checkpoint = newest_checkpoint(output) if args.resume else None
+    _note_pairs(output, setup, training, goes_on=checkpoint is not None)
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     _finish(trainer, setup, args, start, training)
     return output
+
+
+def _note_pairs(output: Path, setup: TrainingSetup, training: RewardConfig, *, goes_on: bool) -> None:
+    """Keep which pairs a run is of; raise if one that goes on began with others, to which its checkpoints belong."""
+    from sdiareward.records import write_file
+
+    path, found = output / _PAIRS, {}
+    for split, rows in setup.splits.items():
+        names = json.dumps([list(rows["pair_id"]), list(rows["length"])])
+        found[split] = {"num_pairs": len(rows), "sha256": hashlib.sha256(names.encode()).hexdigest()}
+    before = json.loads(path.read_text(encoding="utf-8")) if goes_on and path.exists() else found
+    if before != found:
+        counts = (f"{before[split]['num_pairs']} of {split}, now {found[split]['num_pairs']}" for split in found)
+        raise HinderedError(
+            f"{output}: began with other pairs ({'; '.join(counts)}): recordings have vanished or come back since, or "
+            "the data set has changed; restore it as it was, or train in another output_dir."
+        )
+    if not training.process_index:
+        write_file(path, json.dumps(found) + "\n")
 
 
 def _finish(
@@ -169,6 +194,7 @@ def _finish(
             shutil.rmtree(output / name)
 
 
+@hindrances_said("sdiareward-train")
 @required_by("sdiareward-train", "train")
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
@@ -177,7 +203,9 @@ def main(argv: list[str] | None = None) -> None:
     from sdiareward.trl_arguments import parse_arguments
 
     args, training = parse_arguments((TrainArguments, RewardConfig), argv, prog="train.py", description=__doc__)
-    print(train(args, training))
+    # Of the processes that train together only the main one may ask.
+    with nullcontext() if training.process_index else sole_writer(str(training.output_dir)):
+        print(train(args, training))
 
 
 if __name__ == "__main__":

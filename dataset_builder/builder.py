@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -40,7 +39,9 @@ from sdiareward.dataset_builder.shards import ShardWriter, count_pairs
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.splits import assign_splits
 from sdiareward.dataset_builder.synthesis import SynthesisError, is_available
+from sdiareward.hindrances import sole_writer
 from sdiareward.records import write_file
+from sdiareward.worker_pool import worker_pool
 
 
 logger = logging.getLogger(__name__)
@@ -116,11 +117,18 @@ def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
         dry_run (`bool`): Only read the sources and say how many pairs would be made; the pipeline does not run.
 
     Raises:
+        HinderedError: Another process builds into the folder, or a worker was killed.
         ValueError: A synthesizer is not installed, or there is nothing to build from.
     """
-    plans, drops = _plan(config, dry_run)
     if dry_run:
+        plans, drops = _plan(config, dry_run)
         return {"pairs": count_pairs((plan.split, plan.label) for plan in plans), **describe_drops(drops)}
+    with sole_writer(config.output_dir):
+        return _build(config)
+
+
+def _build(config: BuildConfig) -> dict[str, Any]:
+    plans, drops = _plan(config, dry_run=False)
     output = Path(config.output_dir)
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
     plan_id = stable_id(json.dumps(settings, sort_keys=True), *sorted(plan.pair_id for plan in plans))
@@ -131,10 +139,15 @@ def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
     _require_synthesizers(plans)
     parts = output / ".parts"
     parts.mkdir(parents=True, exist_ok=True)
-    drops += _make_pairs(plans, parts, config.num_workers)
+    left_out = _make_pairs(plans, parts, config.num_workers)
+    drops += left_out
     counts = _write_shards(plans, parts, output)
     report = write_report(output, counts, drops, settings, plan_id=plan_id, noted=_read_notes(plans, parts))
-    shutil.rmtree(parts)
+    if any(drop.kind == "missing_audio" for drop in left_out):
+        # It was there when the sources were read, and may come back: then only what lacks it is made.
+        logger.warning("%s: recordings have vanished; when they are back, run the same command again.", output)
+    else:
+        shutil.rmtree(parts)
     return report
 
 
@@ -219,9 +232,7 @@ def _make_pairs(plans: Sequence[PairPlan], parts: Path, num_workers: int) -> lis
 
     todo = [plan for plan in plans if not _part_path(parts, plan).is_file()]
     drops = []
-    # Not forked: the synthesizers' runtimes start threads, which a fork would leave locked.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_workers, mp_context=context) as pool:
+    with worker_pool(num_workers) as pool:
         futures = [pool.submit(_make_part, plan, parts) for plan in todo]
         for future in tqdm(as_completed(futures), total=len(futures), desc="pairs", unit="pair"):
             if drop := future.result():

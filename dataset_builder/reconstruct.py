@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,7 +29,9 @@ from sdiareward.dataset_builder.rebuilding import RebuildSettings, Rebuilt, rebu
 from sdiareward.dataset_builder.recorded_parts import AudioRoots, PartError, find_part, is_long
 from sdiareward.dataset_builder.schema import Drop, features, stable_id
 from sdiareward.dataset_builder.shards import ShardWriter, count_pairs
+from sdiareward.hindrances import sole_writer
 from sdiareward.records import write_file
+from sdiareward.worker_pool import worker_pool
 
 
 logger = logging.getLogger(__name__)
@@ -74,24 +75,26 @@ def reconstruct(
 
     Raises:
         FileNotFoundError: The folder holds no release.
+        HinderedError: Another process rebuilds into the folder, or a worker was killed.
     """
     options = dict(synthesizer_options or {})
     tasks, drops = _read_tasks(release_folder, [allow_reencoded, options])
     if dry_run:
         return {"pairs": count_pairs((task.split, task.row) for task in tasks), **describe_drops(drops)}
     plan_id = stable_id(*sorted(task.key for task in tasks), len(drops))
-    finished = read_finished(output, plan_id)
-    if finished and not finished["skipped"]:
-        logger.warning("%s is complete; delete its report.json to rebuild it.", output)
-        return finished
-    work = Path(f"{output}-work")
-    (work / "pairs").mkdir(parents=True, exist_ok=True)
-    settings = RebuildSettings(audio_roots, work / "recordings", allow_reencoded, options)
-    _decode_long_recordings(tasks, settings, num_workers)
-    drops += _rebuild_pairs(tasks, settings, work / "pairs", num_workers)
-    counts, turns = _write_shards(tasks, work / "pairs", output)
-    config = {**_public_config(release_folder), "allow_reencoded": allow_reencoded}
-    return write_report(output, counts, drops, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
+    with sole_writer(output):
+        finished = read_finished(output, plan_id)
+        if finished and not finished["skipped"]:
+            logger.warning("%s is complete; delete its report.json to rebuild it.", output)
+            return finished
+        work = Path(f"{output}-work")
+        (work / "pairs").mkdir(parents=True, exist_ok=True)
+        settings = RebuildSettings(audio_roots, work / "recordings", allow_reencoded, options)
+        _decode_long_recordings(tasks, settings, num_workers)
+        drops += _rebuild_pairs(tasks, settings, work / "pairs", num_workers)
+        counts, turns = _write_shards(tasks, work / "pairs", output)
+        config = {**_public_config(release_folder), "allow_reencoded": allow_reencoded}
+        return write_report(output, counts, drops, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
 
 
 def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Drop]]:
@@ -185,8 +188,7 @@ def _run(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], num_work
     if num_workers <= 1 or len(jobs) <= 1:
         yield from (function(*job) for job in tqdm(jobs, desc=name))
         return
-    # Not forked: the synthesizers' runtimes start threads, which a fork would leave locked.
-    with ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with worker_pool(num_workers) as pool:
         futures = [pool.submit(function, *job) for job in jobs]
         for future in tqdm(as_completed(futures), total=len(futures), desc=name):
             yield future.result()

@@ -6,6 +6,7 @@ import resource
 import subprocess
 import sys
 
+import httpx
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -110,6 +111,11 @@ def test_no_room_for_a_file_is_understood_in_the_words_of_every_library_that_wri
         (PermissionError(errno.EACCES, "", "a"), "a: Permission denied; make it writable"),
         (OSError(errno.EFBIG, "", "a"), "a: File too large; make room"),
         (OSError(errno.EIO, "", "a"), "a: Input/output error; look after its disk"),
+        (
+            ConnectionResetError("gone"),
+            "the connection failed (ConnectionResetError: gone); check it, then",
+        ),
+        (httpx.ConnectError("nobody"), "the connection failed (ConnectError: nobody); check it"),
         (HinderedError("as it says."), "as it says."),
         (ValueError("the disk says: No space left on device"), None),
         (FileNotFoundError(errno.ENOENT, "", "a"), None),

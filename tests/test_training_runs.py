@@ -7,11 +7,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from datasets import Dataset
 from safetensors.torch import load_file
 
+from sdiareward import train
+from sdiareward.hindrances import HinderedError
 from sdiareward.trainer import newest_checkpoint
+from sdiareward.training_setup import TrainingSetup
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -132,3 +137,18 @@ def test_a_checkpoint_without_the_state_of_the_trainer_is_passed_over(tmp_path):
         if state is not None:
             (folder / "trainer_state.json").write_text(state)
     assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+
+
+def test_a_run_does_not_go_on_with_other_pairs_than_it_began_with(tmp_path):
+    rows = Dataset.from_dict({"pair_id": ["a", "b"], "length": [10, 20]})
+    whole, less = (TrainingSetup(None, None, {"train": each}, None) for each in (rows, rows.select([0])))
+    process = SimpleNamespace(process_index=0)
+    train._note_pairs(tmp_path, whole, process, goes_on=True)
+    train._note_pairs(tmp_path, whole, process, goes_on=True)
+    with pytest.raises(
+        HinderedError, match="began with other pairs .2 of train, now 1.: .* in another output"
+    ):
+        train._note_pairs(tmp_path, less, process, goes_on=True)
+    train._note_pairs(tmp_path, less, process, goes_on=False)
+    with pytest.raises(HinderedError, match="1 of train, now 2"):
+        train._note_pairs(tmp_path, whole, process, goes_on=True)

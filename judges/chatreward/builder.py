@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from sdiareward.dataset_builder.data_card import content_id, describe_drops, read_finished
 from sdiareward.dataset_builder.schema import Drop, stable_id
 from sdiareward.dataset_builder.shards import ShardWriter
+from sdiareward.hindrances import sole_writer
 from sdiareward.judges.chatreward.data_card import render_card
 from sdiareward.judges.chatreward.recording import Recorder
 from sdiareward.judges.chatreward.scenarios import Scenario, read_scenarios
@@ -31,6 +31,7 @@ from sdiareward.judges.chatreward.splits import assign_splits, take_evenly
 from sdiareward.judges.chatreward.statistics_report import describe
 from sdiareward.judges.chatreward.voices import engine_versions
 from sdiareward.records import write_file
+from sdiareward.worker_pool import worker_pool
 
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,13 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         FileNotFoundError: There is no such file of scenarios.
         ValueError: A scenario breaks a rule, an engine is not installed, or no sample is left.
         ComponentError: The recogniser cannot be loaded.
+        HinderedError: Another process builds into the folder, or a worker was killed.
     """
+    with sole_writer(config.output_dir):
+        return _build(config)
+
+
+def _build(config: ChatRewardConfig) -> dict[str, Any]:
     output = Path(config.output_dir)
     scenarios = take_evenly(read_scenarios(config.scenarios), config.limit)
     content = [scenario.as_row() for scenario in scenarios]
@@ -105,16 +112,10 @@ def _record_all(plans: Sequence[Plan], config: ChatRewardConfig) -> None:
         for plan in tqdm(todo, **progress):
             _record_part(plan, recorder)
         return
-    # Not forked: the synthesizers' runtimes start threads, which a fork would leave locked.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(config.num_workers, context, initializer=_start_worker, initargs=(config,))
-    try:
+    with worker_pool(config.num_workers, _start_worker, (config,)) as pool:
         futures = [pool.submit(_record_in_worker, plan) for plan in todo]
         for future in tqdm(as_completed(futures), **progress):
             future.result()
-    finally:
-        # What is under way is finished and kept; nothing new is begun when one has failed or the user interrupts.
-        pool.shutdown(cancel_futures=True)
 
 
 _WORKER: dict[str, Recorder] = {}
