@@ -145,9 +145,7 @@ def test_a_run_does_not_go_on_with_other_pairs_than_it_began_with(tmp_path):
     process = SimpleNamespace(process_index=0)
     train._note_pairs(tmp_path, whole, process, goes_on=True)
     train._note_pairs(tmp_path, whole, process, goes_on=True)
-    with pytest.raises(
-        HinderedError, match="began with other pairs .2 of train, now 1.: .* in another output"
-    ):
+    with pytest.raises(HinderedError, match="began with other pairs .2 of train, now 1.: .* in another output"):
         train._note_pairs(tmp_path, less, process, goes_on=True)
     train._note_pairs(tmp_path, less, process, goes_on=False)
     with pytest.raises(HinderedError, match="1 of train, now 2"):
