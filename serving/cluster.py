@@ -140,6 +140,8 @@ def _start_ray(settings: ServiceSettings) -> None:
 
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     if not _joins_a_cluster():
+        # Without it Ray would join whatever cluster runs on this machine.
+        options["address"] = "local"
         replicas = settings.replicas
         needed = int(-(-(replicas.maximum or replicas.minimum) * replicas.num_cpus // 1))
         options["num_cpus"] = max(os.cpu_count() or 1, needed)
@@ -150,8 +152,8 @@ def _start_ray(settings: ServiceSettings) -> None:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         if _joins_a_cluster():
             raise HinderedError(
-                f"the Ray cluster at {os.environ['RAY_ADDRESS']} cannot be joined ({reason}); check that it runs, that "
-                "its version of Ray is this one's, and that RAY_AUTH_TOKEN is its token if it wants one."
+                f"the Ray cluster at {os.environ['RAY_ADDRESS']} cannot be joined ({reason}); check that it runs, "
+                "that its version of Ray is this one's, and that RAY_AUTH_TOKEN is its token if it wants one."
             ) from error
         raise ScoringError(f"Ray cannot be started ({reason}).") from error
     # Instead of Ray's own, which writes its stack and aborts: end as after Ctrl-C, with the cluster shut down.

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -42,6 +43,8 @@ def ray_cluster():
         child.kill()
     process.kill()
     process.wait(timeout=60)
+    # By this Ray finds what runs on the machine, for whoever names no address.
+    Path("/tmp/ray/ray_current_cluster").unlink(missing_ok=True)
 
 
 def ask(environment, code):
@@ -67,6 +70,19 @@ def test_a_server_joins_a_cluster_and_leaves_it_as_it_was(
         server.end()
     told = ask(ray_cluster, "print(serve.status().applications)")
     assert told.stdout.strip() == "{}", told.stderr
+
+
+def test_a_server_without_an_address_joins_no_cluster_of_the_machine(ray_cluster, tmp_path, tiny_checkpoint):
+    """Ray itself joins any that it finds, if it is not told to start one."""
+    server = Server(tmp_path, tiny_checkpoint, *OPTIONS)
+    try:
+        assert [name for name in names_of(server.children) if "gcs_server" in name]
+    finally:
+        server.end()
+
+
+def names_of(processes):
+    return [process.name() for process in processes if process.is_running()]
 
 
 def test_a_cluster_that_does_not_know_the_token_is_said_to(ray_cluster, tmp_path, tiny_checkpoint):
