@@ -82,22 +82,45 @@ def score_baseline(
         ValueError: A criterion of the evaluated pairs has no training pairs.
         AudioError: The audio of an evaluated pair cannot be read.
     """
+    _require_criteria(criteria, train_criteria)
+    fitted_on = read_features(kind, train, num_threads=num_threads, progress=progress)
+    scored = read_features(kind, evaluated, num_threads=num_threads, progress=progress)
+    return score_features(fitted_on, train_criteria, scored, criteria)
+
+
+def score_features(
+    train: SideFeatures, train_criteria: Sequence[str], evaluated: SideFeatures, criteria: Sequence[str]
+) -> BaselineScores:
+    """Fit a baseline on features that were read before and score others with it, as `score_baseline` does.
+
+    Args:
+        train ([`SideFeatures`]): Of the pairs to fit on.
+        train_criteria (`Sequence[str]`): Criterion of each.
+        evaluated ([`SideFeatures`]): Of the pairs to score.
+        criteria (`Sequence[str]`): Criterion of each.
+
+    Raises:
+        ValueError: A criterion of the evaluated pairs has no training pairs.
+        AudioError: The audio of an evaluated pair could not be read.
+    """
+    _require_criteria(criteria, train_criteria)
+    if evaluated.failures:
+        raise AudioError(next(iter(evaluated.failures.values())))
+    chosen, rejected = np.empty(len(criteria)), np.empty(len(criteria))
+    num_train = {}
+    for criterion in sorted(set(criteria)):
+        rows = [row for row in _where(train_criteria, criterion) if row not in train.failures]
+        targets = _where(criteria, criterion)
+        num_train[criterion] = len(rows)
+        weigh = _fit(train.chosen[rows], train.rejected[rows])
+        chosen[targets], rejected[targets] = weigh(evaluated.chosen[targets]), weigh(evaluated.rejected[targets])
+    return BaselineScores(chosen, rejected, num_train, list(train.failures.values()))
+
+
+def _require_criteria(criteria: Sequence[str], train_criteria: Sequence[str]) -> None:
     absent = sorted(set(criteria) - set(train_criteria))
     if absent:
         raise ValueError(f"the training pairs have no criterion {absent}; give a training split that has, or none.")
-    fitted_on = _features(kind, train, num_threads, progress)
-    scored = _features(kind, evaluated, num_threads, progress)
-    if scored.failures:
-        raise AudioError(next(iter(scored.failures.values())))
-    chosen, rejected = np.empty(len(evaluated)), np.empty(len(evaluated))
-    num_train = {}
-    for criterion in sorted(set(criteria)):
-        rows = [row for row in _where(train_criteria, criterion) if row not in fitted_on.failures]
-        targets = _where(criteria, criterion)
-        num_train[criterion] = len(rows)
-        weigh = _fit(fitted_on.chosen[rows], fitted_on.rejected[rows])
-        chosen[targets], rejected[targets] = weigh(scored.chosen[targets]), weigh(scored.rejected[targets])
-    return BaselineScores(chosen, rejected, num_train, list(fitted_on.failures.values()))
 
 
 def acoustic_features(turns: Iterable[Mapping[str, Any]], name: str | None = None) -> np.ndarray:
@@ -166,15 +189,36 @@ def _window_and_filters() -> tuple[np.ndarray, np.ndarray]:
 
 
 @dataclass(frozen=True)
-class _SideFeatures:
-    """Features of both sides, rows as in the data set; `failures` maps a row without features to its reason."""
+class SideFeatures:
+    """What a baseline knows of some pairs.
+
+    Args:
+        chosen: Features of the chosen sides, a row a pair: an array of shape `(num_pairs, 160)`, or a sparse matrix.
+        rejected: Features of the rejected sides.
+        failures (`dict[int, str]`): Why a row has no features, by row.
+    """
 
     chosen: Any
     rejected: Any
     failures: dict[int, str]
 
+    def select(self, rows: Sequence[int]) -> SideFeatures:
+        """Return the features of some pairs, in that order."""
+        failures = {new: self.failures[row] for new, row in enumerate(rows) if row in self.failures}
+        return SideFeatures(self.chosen[list(rows)], self.rejected[list(rows)], failures)
 
-def _features(kind: Kind, pairs: datasets.Dataset, num_threads: int, progress: bool) -> _SideFeatures:
+
+def read_features(
+    kind: Kind, pairs: datasets.Dataset, *, num_threads: int = 2, progress: bool = False
+) -> SideFeatures:
+    """Compute what a baseline knows of pairs; a pair whose audio cannot be read is among the `failures`.
+
+    Args:
+        kind (`"acoustic"` or `"text"`): Which baseline.
+        pairs (`datasets.Dataset`): The pairs.
+        num_threads (`int`, *optional*, defaults to 2): Threads that read audio.
+        progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
+    """
     if kind == "text":
         return _text_features(pairs)
     from tqdm import tqdm
@@ -186,7 +230,7 @@ def _features(kind: Kind, pairs: datasets.Dataset, num_threads: int, progress: b
     for reason in failures.values():
         logger.warning("acoustic baseline: %s", reason)
     features = np.array([np.zeros((2, 2 * NUM_MELS)) if isinstance(row, str) else row for row in rows])
-    return _SideFeatures(features[:, 0], features[:, 1], failures)
+    return SideFeatures(features[:, 0], features[:, 1], failures)
 
 
 def _acoustic_pair(pairs: datasets.Dataset, index: int) -> np.ndarray | str:
@@ -199,7 +243,7 @@ def _acoustic_pair(pairs: datasets.Dataset, index: int) -> np.ndarray | str:
         return str(error)
 
 
-def _text_features(pairs: datasets.Dataset) -> _SideFeatures:
+def _text_features(pairs: datasets.Dataset) -> SideFeatures:
     from sklearn.feature_extraction.text import HashingVectorizer
 
     # Hashing has no vocabulary to fit, so neither empty transcripts nor unseen words need a rule.
@@ -210,7 +254,7 @@ def _text_features(pairs: datasets.Dataset) -> _SideFeatures:
     for row in pairs.select_columns(list(SIDES)):
         for side in SIDES:
             words[side].append(" ".join(_contents(row[side], "text")))
-    return _SideFeatures(vectorizer.transform(words["chosen"]), vectorizer.transform(words["rejected"]), {})
+    return SideFeatures(vectorizer.transform(words["chosen"]), vectorizer.transform(words["rejected"]), {})
 
 
 def _contents(turns: Iterable[Mapping[str, Any]], kind: str) -> list[Any]:

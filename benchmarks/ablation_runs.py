@@ -6,13 +6,11 @@ which options. A finished one is a line of JSON; whatever was cut short begins a
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import multiprocessing
 import os
 import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,31 +21,18 @@ from typing import Any
 
 import datasets
 import torch
-from transformers import PrinterCallback, TrainerCallback
 from trl import RewardConfig
 
 from benchmarks.ablation_features import Backbone
 from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy
-from sdiareward.head_training import FeatureCollator
+from sdiareward.head_fitting import compute_rewards, fit_head
 from sdiareward.pair_scores import score_with_model
 from sdiareward.pairs import load_pairs
 from sdiareward.records import JsonLines, describe_pairs
 from sdiareward.scoring import Scorer
 from sdiareward.train import TrainArguments, train
-from sdiareward.trainer import SDiaRewardTrainer
 
 
-_TOKENS_PAIRS, _VECTORS_PAIRS = 4, 256
-_HEAD_OPTIONS = {
-    "eval_strategy": "steps",
-    "eval_steps": 0.1,
-    "logging_strategy": "no",
-    "save_strategy": "no",
-    "load_best_model_at_end": False,
-    "gradient_checkpointing": False,
-    "disable_tqdm": True,
-    "report_to": "none",
-}
 _FREEZE_OPTIONS = {
     "eval_strategy": "steps",
     "eval_steps": 0.25,
@@ -117,83 +102,14 @@ class HeadRun:
         head, processor = self.backbone.new_head(self.features)
         collator = self.backbone.collator(self.features)
         rows = {split: self.backbone.rows_of(split, self.features) for split in self.backbone.rows}
-        watch = _Watch(collator, rows["validation"])
-        with tempfile.TemporaryDirectory() as folder:
-            trainer = SDiaRewardTrainer(
-                head,
-                processor,
-                self._training(folder),
-                data_collator=collator,
-                train_dataset=datasets.Dataset.from_list(rows["train"]),
-                eval_dataset=datasets.Dataset.from_list(rows["validation"]),
-                callbacks=[watch],
-            )
-            trainer.remove_callback(PrinterCallback)
-            trainer.train()
-        head.load_state_dict(watch.best_state)
+        best = fit_head(head, processor, collator, rows["train"], rows["validation"], self._training())
         chosen, rejected = compute_rewards(head, collator, rows["test"])
         found = measure(self.backbone.labels, chosen, rejected)
-        return {**found, "eval_loss": watch.best_loss, "best_step": watch.best_step, "history": watch.history}
+        return {**found, "eval_loss": best.loss, "best_step": best.step, "history": best.history}
 
-    def _training(self, folder: str) -> RewardConfig:
-        own = {
-            "output_dir": folder,
-            "seed": self.seed,
-            "learning_rate": self.learning_rate,
-            "center_rewards_coefficient": self.coefficient or None,
-        }
-        if self.features != "attention":
-            own["per_device_eval_batch_size"] = _VECTORS_PAIRS
-        return RewardConfig(**{**self.training, **_HEAD_OPTIONS, **own})
-
-
-class _Watch(TrainerCallback):
-    """Keep the head of the lowest validation loss, and what became of the rewards of the validation pairs."""
-
-    def __init__(self, collator: FeatureCollator, rows: list[dict[str, Any]]):
-        self.collator = collator
-        self.rows = rows
-        self.best_loss, self.best_step = float("inf"), 0
-        self.best_state: dict[str, torch.Tensor] = {}
-        self.history: list[dict[str, float]] = []
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        self._note(model, state.global_step)
-
-    def on_evaluate(
-        self, args: Any, state: Any, control: Any, metrics: Any = None, model: Any = None, **kwargs: Any
-    ) -> None:
-        loss = metrics["eval_loss"]
-        self._note(model, state.global_step)
-        if loss < self.best_loss:
-            self.best_loss, self.best_step = loss, state.global_step
-            self.best_state = copy.deepcopy(model.state_dict())
-
-    def _note(self, model: Any, step: int) -> None:
-        chosen, rejected = compute_rewards(model, self.collator, self.rows)
-        self.history.append({"step": step, "chosen": _mean(chosen), "rejected": _mean(rejected)})
-
-
-@torch.inference_mode()
-def compute_rewards(
-    head: torch.nn.Module, collator: FeatureCollator, rows: Sequence[Mapping[str, Any]]
-) -> tuple[list[float], list[float]]:
-    """Compute the rewards of the chosen and of the rejected sides of pairs.
-
-    Args:
-        head ([`SDiaRewardHead`]): The head.
-        collator ([`FeatureCollator`]): Looks up the features.
-        rows (`list[dict]`): What it takes.
-    """
-    device = next(head.parameters()).device
-    batch_size = _VECTORS_PAIRS if all(row["length"] == 2 for row in rows) else _TOKENS_PAIRS
-    sides: tuple[list[float], list[float]] = ([], [])
-    for start in range(0, len(rows), batch_size):
-        inputs = collator(rows[start : start + batch_size])["pairs"].inputs()
-        logits = head(**{name: tensor.to(device) for name, tensor in inputs.items()}).logits
-        for side, rewards in zip(sides, logits.squeeze(-1).chunk(2), strict=True):
-            side += rewards.tolist()
-    return sides
+    def _training(self) -> dict[str, Any]:
+        own = {"seed": self.seed, "learning_rate": self.learning_rate}
+        return {**self.training, **own, "center_rewards_coefficient": self.coefficient or None}
 
 
 def measure(labels: Sequence[Mapping[str, Any]], chosen: Sequence[float], rejected: Sequence[float]) -> dict[str, Any]:

@@ -15,11 +15,12 @@ import yaml
 from benchmarks import ablation_runs, ablations
 from benchmarks.ablation_data import choose_rows, load_study
 from benchmarks.ablation_features import AllLayersScorer, compute_features
-from benchmarks.ablation_runs import HeadRun, compute_rewards, run_all
+from benchmarks.ablation_runs import HeadRun, run_all
 from benchmarks.ablation_summary import choose_learning_rates, drift, mean_interval, summarise
 from sdiareward.cards.render_ablations import render_blocks
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS
 from sdiareward.dataset_builder.channel import encode
+from sdiareward.head_fitting import compute_rewards
 from sdiareward.pair_scores import Sides
 from sdiareward.pairs import SIDES, load_pairs
 from sdiareward.records import JsonLines
