@@ -317,6 +317,19 @@ class Auditor:
         return measure_left_out(model, splits, self.folder / "left_out", **self.options)
 
 
+def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return an audit without what each change did to the pairs of each column, and all that; it is long.
+
+    Args:
+        audit (`dict`): What `Auditor.audit` gives; it stays as it is.
+    """
+    if audit["nuisances"] is None:
+        return audit, []
+    rows = audit["nuisances"]["rows"]
+    short = [{key: value for key, value in row.items() if key != "columns"} for row in rows]
+    return {**audit, "nuisances": {**audit["nuisances"], "rows": short}}, rows
+
+
 def example_ids(labels: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the first pair of each subset, to be looked at turn by turn."""
     return list({label["subset"]: label["pair_id"] for label in reversed(labels)}.values())

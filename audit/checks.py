@@ -17,7 +17,7 @@ Audit = Mapping[str, Any]
 _NOTHING = Measured(None)
 _EVERYTHING = "overall_micro"
 # Of identical dialogues, what must be 0.
-_IDENTICAL = ("within_call", "separate_calls", "lossless")
+_IDENTICAL = ("as_pair", "lossless", "separate_calls")
 
 
 def measure_checks(audit: Audit) -> dict[str, Measured]:

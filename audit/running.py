@@ -167,7 +167,7 @@ def collect_rewards(
         sum(condition.num_dialogues for condition in plan if label["pair_id"] not in found.get(condition.key, {}))
         for label in sample.labels
     ]
-    with tqdm(total=sum(missing), unit="dialogue", desc="audit", smoothing=0.02) as bar:
+    with tqdm(total=sum(missing), unit="dialogue", desc="audit", smoothing=0.02, disable=not sum(missing)) as bar:
         for start in range(0, len(sample), _CHUNK_PAIRS):
             if not sum(missing[start : start + _CHUNK_PAIRS]):
                 continue

@@ -217,9 +217,9 @@ def measure_nuisances(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
 
     Returns:
         `dict[str, Any]`: `rows`, one for each nuisance, severity and place with what `describe_change` gives and, by
-        column, `columns`; `by_nuisance` and `by_place`, and `total`, means of the rows in which every nuisance counts
-        alike however many severities it has: `accuracy_change` (of absolute changes), `flip_rate`, `relative_shift`,
-        and the highest flip rate of a row, `worst`; the total also with `flip_interval`.
+        column, `columns`; `by_nuisance`, `by_place` and `by_column`, and `total`, means of the rows in which every
+        nuisance counts alike however many severities it has: `accuracy_change` (of absolute changes), `flip_rate`,
+        `relative_shift`, and the row of the highest flip rate, `worst`; the total also with `flip_interval`.
     """
     columns = pairs.columns()
     rows, flips = [], []
@@ -238,8 +238,17 @@ def measure_nuisances(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
         "by_place": [
             {"place": place, **sum_up([row for row in measured if row["place"] == place])} for place in PLACES
         ],
+        "by_column": [
+            {"column": column, "num_pairs": int(is_in.sum()), **sum_up(_of_column(measured, column))}
+            for column, is_in in columns.items()
+        ],
         "total": {**sum_up(measured), "flip_interval": _flip_interval(pairs, flips)},
     }
+
+
+def _of_column(rows: Sequence[Mapping[str, Any]], column: str) -> list[dict[str, Any]]:
+    """Return the rows as they are for the pairs of a column, as far as there are any."""
+    return [{**row, **row["columns"][column]} for row in rows if row["columns"][column]["num_pairs"]]
 
 
 def sum_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from ..dataset_builder.statistics_report import render_table
 from ..nuisances import NUISANCES
 from ..printed_text import markdown
+from ..reporting import TITLES
 from .checks import describe_worst, num_by_status
 from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
 
@@ -15,6 +16,8 @@ from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
 Audit = Mapping[str, Any]
 _MARKS = {PASS: "passed", FAIL: "FAILED", NOT_MEASURED: "not measured"}
 _ABSENT = "-"
+# A table of Table 2's columns has no room for names that a line of its own has.
+_COLUMN_TITLES = {**TITLES, "colloquialness": "colloquialness"}
 PLACE_TITLES = {"chosen": "chosen side alone", "rejected": "rejected side alone", "both": "both sides"}
 
 
@@ -93,12 +96,16 @@ def _nuisances(audit: Audit) -> list[str]:
         for name in [NUISANCES[row["nuisance"]].title.format("…")]
     ]
     places = [[PLACE_TITLES[row["place"]], *_means(row)] for row in audit["nuisances"]["by_place"] if row["worst"]]
+    columns = [
+        [_COLUMN_TITLES[row["column"]], *_means(row)] for row in audit["nuisances"]["by_column"] if row["worst"]
+    ]
     head = ["change in points", "flips in %", "shift over natural margin", "worst: flips in %"]
     return [
         "## Changes that must not matter\n\nMeans over severities and sides; changes of accuracy and shifts count by "
         "their size.",
         "\n".join(render_table(["change", *head], rows)),
         "\n".join(render_table(["applied to", *head], places)),
+        "\n".join(render_table(["pairs of", *head], columns)),
     ]
 
 

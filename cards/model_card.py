@@ -24,6 +24,7 @@ from sdiareward.yaml_texts import parse_yaml
 
 
 ABOUT = "about.md"
+AUDIT = "audit.json"
 _TEMPLATES = Path(__file__).resolve().parent
 _FIGURE = "rewards.png"
 _NOT_EVALUATED = (
@@ -79,8 +80,18 @@ def render_model_repository_card(release: ModelRelease) -> str:
         usage=_usage(release, header),
         results=tables(render_report(results)) if results else _NOT_EVALUATED,
         figure=f"\n![Rewards by subset]({_FIGURE})\n" if is_here and results else "",
+        audit=_audit(release.checkpoint),
         training=_training(release.run),
     )
+
+
+def _audit(checkpoint: Path) -> str:
+    """Return what an audit found, or nothing where none lies with the checkpoint."""
+    from sdiareward.audit.verdicts import read_audit
+    from sdiareward.cards.render_audit import render_findings
+
+    path = checkpoint / AUDIT
+    return f"\n## Audit\n\n{render_findings(read_audit(path))}\n" if path.is_file() else ""
 
 
 def tables(results_md: str) -> str:

@@ -118,18 +118,22 @@ def _named(flag: str, names: Sequence[str], known: Mapping[str, Any] | Sequence[
     return tuple(name for name in known if name in names or _ALL in names)
 
 
-def _write(auditor: Auditor, audit: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]] | None) -> None:
+def _write(auditor: Auditor, audit: dict[str, Any], earlier: Sequence[Mapping[str, Any]] | None) -> None:
     """Write the results in three forms and print the one that a terminal shows."""
+    from ..audit.auditing import split_details
     from ..audit.page import write_page
     from ..audit.summary import render_audit
+    from ..printed_text import printable
     from ..records import write_file
 
     folder = auditor.folder
-    text = json.dumps(audit, indent=1, ensure_ascii=False, allow_nan=False)
-    write_file(folder / "audit.json", text + "\n")
+    short, details = split_details(audit)
+    for name, content in (("conditions.json", details), ("audit.json", short)):
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
+        write_file(folder / name, text + "\n")
     write_file(folder / "audit.md", render_audit(audit, earlier))
     page = write_page(folder, audit, auditor.examples(), earlier)
-    print(render_audit(audit, earlier))
+    print(printable(render_audit(audit, earlier)))
     print(f"Page: {page}")
 
 
