@@ -19,15 +19,6 @@ LITTLE = (
     *("--parts", "nuisances", "attacks", "--nuisances", "polarity"),
     *("--attacks", "foreign_ending", "written_demand"),
 )
-    "--parts",
-    "nuisances",
-    "attacks",
-    "--nuisances",
-    "polarity",
-    "--attacks",
-    "foreign_ending",
-    "written_demand",
-)
 
 
 @pytest.fixture(scope="module")
