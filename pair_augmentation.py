@@ -143,6 +143,7 @@ class AugmentedPairs(Sequence[Any]):
         self._donors = _Donors(pairs)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        """Let the processes of a data loader make their own."""
         return AugmentedPairs, (self.pairs, self.settings, self.max_turn_s)
 
     def __len__(self) -> int:
@@ -155,12 +156,6 @@ class AugmentedPairs(Sequence[Any]):
         if not 0 <= key < len(self):
             raise IndexError(f"row {key} of {len(self)}")
         return self._read(int(key))
-
-    def complete(self, columns: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-        """Return rows whose numbers are in the column `row` with everything else, a transform of `datasets`."""
-        rows = [self[row] for row in columns["row"]]
-        absent = [name for name in self.column_names if name not in columns]
-        return {**columns, **{name: [row[name] for row in rows] for name in absent}}
 
     def _plan(self, row: int, pair_id: str) -> Iterator[_Variant]:
         yield _Variant(row, pair_id)

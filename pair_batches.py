@@ -92,10 +92,12 @@ class PairCollator:
 
     Args:
         processor ([`SDiaRewardProcessor`]): Turns dialogues into model inputs.
+        pairs (`Sequence[dict]`, *optional*): Where the turns of rows that hold none are read, by the number in `row`.
     """
 
-    def __init__(self, processor: SDiaRewardProcessor):
+    def __init__(self, processor: SDiaRewardProcessor, pairs: Sequence[Mapping[str, Any]] | None = None):
         self._prepare = Preparation(processor)
+        self._pairs = pairs
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, PairBatch]:
         """Read the recordings of the rows, or what was made of them ahead.
@@ -104,6 +106,8 @@ class PairCollator:
             ValueError, OSError: A recording cannot be read any more.
         """
         is_encoded = "clip_vectors" in rows[0]
+        if not is_encoded and self._pairs is not None:
+            rows = [row if SIDES[0] in row else {**self._pairs[row["row"]], **row} for row in rows]
         read = self._from_encoded if is_encoded else self._from_audio
         sides = {side: [read(row, side) for row in rows] for side in SIDES}
         return make_batch(rows, sides, collate_vectors if is_encoded else collate_mels)

@@ -168,9 +168,8 @@ def _usable(
     if skipped:
         logger.warning("%d of %d pairs of %r cannot be used.", len(skipped), len(pairs), split)
     found = found.remove_columns("reason").select(good)
-    if "clip_vectors" in found.column_names:
+    # Then a row has no turns: they are encoded, or the collator reads them from the pairs.
+    if "clip_vectors" in found.column_names or isinstance(pairs, AugmentedPairs):
         return found, skipped
-    if isinstance(pairs, AugmentedPairs):
-        return found.with_transform(pairs.complete), skipped
     kept = pairs.remove_columns([name for name in found.column_names if name in pairs.column_names]).select(good)
     return datasets.concatenate_datasets([kept, found], axis=1), skipped

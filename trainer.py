@@ -84,8 +84,7 @@ class SDiaRewardTrainer(RewardTrainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> StepSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
         self.sampler = StepSampler(
-            # Without a transform of the rows, which would read every recording for it.
-            rows.with_format(None)["length"],
+            rows["length"],
             effective_batch_size=self.args.train_batch_size * self.args.world_size,
             dp_size=self.args.world_size,
             grad_accum=1,

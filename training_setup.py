@@ -75,7 +75,8 @@ def set_up(args: TrainArguments, training: RewardConfig, splits: dict[str, Any])
         )
         rows[split], bad = read_pairs(pairs, processor, folder, split=split, **encoding)
         skipped += bad
-    return TrainingSetup(prepare_for_training(model, args), processor, rows, PairCollator(processor), skipped)
+    collator = PairCollator(processor, splits["train"])
+    return TrainingSetup(prepare_for_training(model, args), processor, rows, collator, skipped)
 
 
 def _set_up_cached(args: TrainArguments, training: RewardConfig, splits: dict[str, Any]) -> TrainingSetup:
