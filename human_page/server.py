@@ -19,6 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from ..dataset_builder.references import inside
 from ..human_scoring import CHOICES, TIE
 from ..human_study import ANSWERS_FOLDER, AUDIO_FOLDER, SCORES_FORM, STUDY_FILE
 from ..records import JsonLines
@@ -52,7 +53,8 @@ class RatingSession:
 
     Raises:
         FileNotFoundError: The folder holds no study.
-        ValueError: The name cannot be that of a file, or an earlier answer cannot be read.
+        ValueError: The name cannot be that of a file, an earlier answer cannot be read, or the study, which may be
+            from somebody else, names a recording outside of its folder.
     """
 
     def __init__(self, folder: str | Path, rater: str):
@@ -67,7 +69,7 @@ class RatingSession:
         random.Random(f"{self.study['study']}/{rater}").shuffle(self.study["items"])
         self.items = {item["item"] for item in self.study["items"]}
         self.audio = {
-            turn["audio"]: self.folder / AUDIO_FOLDER / turn["audio"]
+            turn["audio"]: inside(self.folder / AUDIO_FOLDER, turn["audio"])
             for item in self.study["items"]
             for part in ("context", "a", "b")
             for turn in item[part]
