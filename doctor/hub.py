@@ -29,14 +29,14 @@ def _answers(settings: Settings) -> Outcome:
     from huggingface_hub import constants
     from huggingface_hub.utils import get_session
 
-    endpoint = constants.ENDPOINT
-    details = {"endpoint": endpoint, "timeout_s": _TIMEOUT_S, "proxies": _proxies()}
+    endpoint, timeout_s = constants.ENDPOINT, min(_TIMEOUT_S, constants.HF_HUB_ETAG_TIMEOUT)
+    details = {"endpoint": endpoint, "timeout_s": timeout_s, "proxies": _proxies()}
     if constants.is_offline_mode():
         why = "--offline" if settings.offline else "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE"
         return Outcome(SKIPPED, f"not asked, because of {why}", details=details)
     started = time.perf_counter()
     try:
-        response = get_session().head(endpoint, timeout=_TIMEOUT_S)
+        response = get_session().head(endpoint, timeout=timeout_s)
     # The client's own errors are of another library with each of its versions.
     except Exception as error:
         found = f"{endpoint} cannot be reached ({reason_of(error)})"

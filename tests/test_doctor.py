@@ -15,7 +15,7 @@ from sdiareward.doctor.folders import refusal_of
 from sdiareward.doctor.isolation import run_checks
 from sdiareward.doctor.redaction import Redactor
 from sdiareward.doctor.report import lines_of, record_of, summary_of
-from sdiareward.tolerances import scaled
+from sdiareward.tolerances import SAME_REWARD, SAVED_FLOAT32, scaled
 
 
 ROOT = Path(__file__).parents[1]
@@ -244,3 +244,10 @@ def test_a_folder_is_tried_by_writing_and_left_as_it_was(tmp_path):
 def test_a_tolerance_grows_with_the_rewards():
     assert scaled(1e-4, [0.5, -0.2]) == 1e-4
     assert scaled(1e-4, [0.5, -20.0]) == pytest.approx(2e-3)
+
+
+def test_the_guide_states_the_limits_that_are_measured_against():
+    rows = re.findall(r"^\| (.*?) +\|(.*)\|$", (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8"), re.MULTILINE)
+    stated = {name: [float(cell) for cell in cells.split("|")] for name, cells in rows if re.search(r"\| *0", cells)}
+    same = [SAME_REWARD[dtype] for dtype in ("float32", "float16", "bfloat16")]
+    assert stated == {"same reward": same, "repeated": [0, 0, 0], "saved = loaded": [SAVED_FLOAT32, *same[1:]]}
