@@ -188,7 +188,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         The header of a compressed file may be off by a few samples, and so the length by a token.
 
         Raises:
-            ValueError, AudioError: As `prepare`, as far as headers tell.
+            ValueError: As `prepare`, as far as headers tell.
         """
         text, recordings = self._render(self.with_prompt(dialogue, criterion))
         durations_s = [min(audio_duration_s(audio), self.max_turn_s) for audio, _ in recordings]
@@ -196,10 +196,10 @@ class SDiaRewardProcessor(ProcessorMixin):
         return len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) + sum(num_vectors) - len(num_vectors)
 
     def pad(self, input_ids: Sequence[np.ndarray], padding_side: str | None = None) -> dict[str, Any]:
-        """Pad token ids to one length.
+        """Pad the token ids of dialogues to one length.
 
         Args:
-            input_ids (`list[np.ndarray]`): Token ids of each dialogue.
+            input_ids (`list[np.ndarray]`): Of each dialogue.
             padding_side (`str`, *optional*): `"left"` or `"right"`; by default the tokenizer's.
 
         Returns:
@@ -212,8 +212,9 @@ class SDiaRewardProcessor(ProcessorMixin):
         """Return the messages with the criterion's system prompt before them, unless they begin with a system turn.
 
         Raises:
-            ValueError: The criterion is unknown or there are no messages.
+            ValueError: The criterion is unknown, or there are no messages.
         """
+        _require_messages(dialogue, "dialogue")
         if not dialogue:
             raise ValueError("a dialogue has no messages; give at least one turn.")
         if criterion not in self.prompts:
@@ -223,9 +224,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         return [{"role": "system", "content": self.prompts[criterion]}, *dialogue]
 
     def load_clip(self, audio: Any, name: str | None = None) -> np.ndarray:
-        """Read one recording as mono float32 at the processor's rate, cut to `max_turn_s`.
-
-        What is cut is logged at the level `INFO`; the command line says it aloud.
+        """Read one recording as mono float32 at the processor's rate, cut to `max_turn_s`, which is logged (`INFO`).
 
         Args:
             audio: Anything `audio_sdiareward.read_audio` takes.
@@ -234,11 +233,9 @@ class SDiaRewardProcessor(ProcessorMixin):
         Returns:
             `np.ndarray` of shape `(num_samples,)`.
         """
-        duration_s = audio_duration_s(audio)
-        if duration_s > self.max_turn_s:
-            logger.info(
-                "%s lasts %.1f s; only its first %g s are judged.", name or "a turn", duration_s, self.max_turn_s
-            )
+        lasts_s = audio_duration_s(audio)
+        if lasts_s > self.max_turn_s:
+            logger.info("%s lasts %.1f s; only its first %g s are judged.", name or "a turn", lasts_s, self.max_turn_s)
         return read_audio(audio, sampling_rate=self.sampling_rate, max_duration_s=self.max_turn_s, name=name)
 
     @property
@@ -281,22 +278,29 @@ class SDiaRewardProcessor(ProcessorMixin):
             content = message["content"]
             items = [{"type": "text", "text": content}] if isinstance(content, str) else content
             rendered = "".join(self._render_item(item, f"turn {index}", recordings) for item in items)
-            turns.append(f"<|im_start|>{message['role']}\n{rendered}<|im_end|>\n")
+            role = self._require_plain(message["role"], f"turn {index}: its role")
+            turns.append(f"<|im_start|>{role}\n{rendered}<|im_end|>\n")
         return "".join(turns), recordings
 
     def _render_item(self, item: Mapping[str, Any], place: str, recordings: list[tuple[Any, str]]) -> str:
         """Return the text of one content item; append its recording to `recordings`."""
+        if not isinstance(item, Mapping):
+            raise ValueError(f"{place}: its content holds a {type(item).__name__}; give text and audio items.")
         if item.get("audio") is not None:
             recordings.append((item["audio"], _clip_name(item["audio"], place)))
             return AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN
         if item.get("type") not in (None, "text", "audio"):
             raise ValueError(f"{place}: holds an item of type {item['type']!r}; only text and audio can be judged.")
-        text = item.get("text") or ""
-        forged = [token for token in self.tokenizer.all_special_tokens if token in text]
-        if forged:
-            raise ValueError(
-                f"{place}: its text holds the control token {forged[0]!r}; take it out of the transcript."
-            )
+        return self._require_plain(item.get("text") or "", f"{place}: its text")
+
+    def _require_plain(self, text: Any, place: str) -> str:
+        """Return a text; raise unless it is one, of whole characters, that stands for no control token."""
+        if not isinstance(text, str):
+            raise ValueError(f"{place} is a {type(text).__name__}; give a string.")
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise ValueError(f"{place} holds half a character; save the transcript as UTF-8 again.")
+        if forged := [token for token in self.tokenizer.all_special_tokens if token in text]:
+            raise ValueError(f"{place} holds the control token {forged[0]!r}; take it out of the transcript.")
         return text
 
 
@@ -312,9 +316,7 @@ def one_for_each(criterion: str | Sequence[str], num_dialogues: int) -> list[str
     """
     criteria = [criterion] * num_dialogues if isinstance(criterion, str) else list(criterion)
     if len(criteria) != num_dialogues:
-        raise ValueError(
-            f"got {len(criteria)} criteria for {num_dialogues} dialogues; give one for all or one for each."
-        )
+        raise ValueError(f"got {len(criteria)} criteria for {num_dialogues} dialogues; give one for all or for each.")
     return criteria
 
 
@@ -331,11 +333,7 @@ def validate_messages(messages: Any, name: str | None = None) -> None:
         ValueError: What was found, what is required and what to do.
     """
     label = name or "dialogue"
-    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
-        raise ValueError(f"{label}: is a {type(messages).__name__}; give a list of turns.")
-    for index, message in enumerate(messages, start=1):
-        if not isinstance(message, Mapping) or not {"role", "content"} <= set(message):
-            raise ValueError(f"{label}, turn {index}: is not an object with a role and content; give both.")
+    _require_messages(messages, label)
     turns = messages[1:] if messages and messages[0]["role"] == "system" else messages
     if not turns:
         raise ValueError(f"{label}: has no turns; give at least one user turn and the assistant's reply.")
@@ -344,16 +342,22 @@ def validate_messages(messages: Any, name: str | None = None) -> None:
     if len(turns) % 2:
         raise ValueError(f"{label}: has {len(turns)} turns and ends with the user; end it with the assistant's reply.")
     if len(turns) > MAX_TURNS:
-        raise ValueError(
-            f"{label}: has {len(turns)} turns; at most {MAX_TURNS} are judged, keep the last {MAX_TURNS}."
-        )
+        raise ValueError(f"{label}: has {len(turns)} turns; at most {MAX_TURNS} are judged, keep the last of them.")
+
+
+def _require_messages(messages: Any, label: str) -> None:
+    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
+        raise ValueError(f"{label}: is a {type(messages).__name__}; give a list of turns.")
+    for index, message in enumerate(messages, start=1):
+        given = message if isinstance(message, Mapping) else {}
+        if "role" not in given or not isinstance(given.get("content"), Sequence):
+            raise ValueError(f"{label}, turn {index}: is not an object with a role and content; give both.")
 
 
 def _validate_role(role: Any, index: int, label: str) -> None:
-    expected = _ROLES[index % 2]
     if role not in _ROLES:
         raise ValueError(f"{label}, turn {index + 1}: its role is {role!r}; use 'user' or 'assistant'.")
-    if role != expected:
+    if role != _ROLES[index % 2]:
         problem = f"two {role} turns in a row" if index else "the dialogue begins with the assistant"
         raise ValueError(f"{label}, turn {index + 1}: {problem}; user and assistant must alternate, the user first.")
 
@@ -374,10 +378,8 @@ def _validate_features(name_or_path: Any, hub_kwargs: Mapping[str, Any]) -> None
     for name, (least, largest) in _FEATURE_SIZES.items():
         value = features.get(name, least)
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
-            raise ValueError(
-                f"{name_or_path}: {name} of the feature extractor is {value!r}; a whole number from {least} to "
-                f"{largest} is needed."
-            )
+            place = f"{name_or_path}: {name} of the feature extractor"
+            raise ValueError(f"{place} is {value!r}; a whole number from {least} to {largest} is needed.")
 
 
 def _as_batch(dialogues: Sequence[Any]) -> Sequence[Sequence[Mapping[str, Any]]]:

@@ -25,9 +25,9 @@ from sdiareward.dataset_builder.channel import encode_flac
 from sdiareward.dataset_builder.data_card import write_report
 from sdiareward.dataset_builder.file_export import export_turns
 from sdiareward.dataset_builder.media import read_media
-from sdiareward.dataset_builder.references import inside
 from sdiareward.dataset_builder.schema import SUBSETS, TAXONOMY, UNKNOWN, Drop, features, stable_id, validate_row
 from sdiareward.dataset_builder.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.sources.reading import existing_file
 from sdiareward.dataset_builder.splits import SPLITS
 from sdiareward.pairs import SIDES, leave_audio_encoded, turns_to_messages
 from sdiareward.records import SUBSET_OF_SOURCE
@@ -146,12 +146,22 @@ def _shared_folders(loaded: Iterable[tuple[str, datasets.Dataset]]) -> set[str]:
 
 def _first_path(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the path of the first recording of a side; empty where there is none."""
-    items = [item for message in messages if isinstance(message["content"], list) for item in message["content"]]
-    paths = [item["audio"] for item in items if isinstance(item.get("audio"), str)]
-    return paths[0] if paths else ""
+    try:
+        items = [item for message in messages if isinstance(message["content"], list) for item in message["content"]]
+        return next((item["audio"] for item in items if isinstance(item.get("audio"), str)), "")
+    except (TypeError, LookupError, AttributeError):
+        return ""  # Not the released form: it is left out when its turn comes.
 
 
 def _row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
+    try:
+        return _checked_row(example, root, path_prefix, shared_folders)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = f"a field is missing or of another kind ({error!r:.200}); the released form is needed."
+        raise _LeftOutError("invalid_pair", reason) from error
+
+
+def _checked_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
     source = str(example.get("source") or "unknown").lower()
     subset = _subset(example, source)
     row = {name: example[name] if example.get(name) else value for name, value in _UNSTATED.items()}
@@ -217,7 +227,7 @@ def _fetch(audio: str | Mapping[str, Any], root: Path, path_prefix: str, place: 
     if os.path.isabs(relative) and Path(relative).is_relative_to(root.resolve()):
         relative = str(Path(relative).relative_to(root.resolve()))
     try:
-        return inside(root, relative).read_bytes(), relative
+        return existing_file(root, relative).read_bytes(), relative
     except ValueError as error:
         raise _LeftOutError("path_outside_root", f"{place}: {error} Or pass path_prefix.") from error
     except OSError as error:
