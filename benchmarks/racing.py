@@ -15,9 +15,11 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
+from sdiareward.tolerances import SAME_REWARD
+
 
 ROOT = Path(__file__).resolve().parent.parent
-TOLERANCE = 1e-4
+TOLERANCE = SAME_REWARD["float32"]
 _WARM_UP_DIALOGUES = 2
 
 Dialogues = Sequence[Any]

@@ -22,11 +22,12 @@ from typing import Any
 from benchmarks import racing
 from benchmarks.scoring_speed import MODELS, _fresh, _workload, load_model
 from sdiareward.provenance import write_run
+from sdiareward.tolerances import SAME_REWARD, scaled
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "scoring_bfloat16.json"
-# bfloat16 keeps 8 bits: a reward near 3 that moved by more would be a fault, not rounding.
-_TOLERANCE = 0.3
+# A reward near 3 that moved by more would be a fault, not rounding.
+_TOLERANCE = scaled(SAME_REWARD["bfloat16"], [3.0])
 _MATRIX_SIZE = 2048
 _DTYPES = ("float32", "bfloat16")
 

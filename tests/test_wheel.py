@@ -175,6 +175,15 @@ def test_the_command_scores_the_examples_in_the_wheel_with_the_checkpoint_in_the
     assert json.loads(done.stdout)["margin"] > 0
 
 
+def test_the_doctor_finds_the_core_sound_and_says_which_extras_are_not_there(run, tmp_path):
+    done = run("sdiareward", "doctor", "--offline", "--output", "found.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {check["name"]: check for check in json.loads((tmp_path / "found.json").read_text())["checks"]}
+    assert found["torch"]["details"]["tested"] is not None
+    assert found["extra demo"]["remedy"] == 'if wanted, pip install "sdiareward[demo]"'
+    assert found["alone = batch"]["status"] == "passed"
+
+
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
