@@ -1,18 +1,17 @@
 """What a model goes by: the same pairs with the sound alone, with the words alone, and with both.
 
 A dialogue without words is the same messages without their transcripts, one without sound the same messages without
-their recordings. The processor takes both: a turn that is left with neither (no transcript, and its sound taken away)
-is not refused but read as an empty message; how many there were is counted. The model was trained on both together, so
-that a low accuracy on one alone may be surprise as well as deafness. What can be read off safely is the other way
-round: a model that is as good without the sound does not need it, and one that is as good without the words does not
-read them.
+their recordings. The processor takes both; a turn that is left with neither (no transcript, and its sound taken away)
+is not refused but read as an empty message. The model was trained on both together, so that a low accuracy on one
+alone may be surprise as well as deafness. What can be read off safely is the other way round: a model that is as good
+without the sound does not need it, and one that is as good without the words does not read them.
 
 Where both sides say the same words, rewards without sound are equal: all such pairs tie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,15 +19,22 @@ import numpy as np
 from ..esdr_accuracy.pairwise import SUBSETS
 from ..pairs import SIDES
 from ..reporting import CRITERION_COLUMNS, Labels, Scores, accuracy_of, groups_of, one_column
-from .material import AuditPair, RewardFunction
-from .presentations import label_of, present_sides, score_presentations
+from .material import AuditPair, Messages, to_messages
 from .resampling import Counts, draw_groups, percentiles
 
 
 BOTH, AUDIO_ONLY, TEXT_ONLY = "both", "audio_only", "text_only"
-CONDITIONS = {BOTH: present_sides(), AUDIO_ONLY: present_sides(text=False), TEXT_ONLY: present_sides(audio=False)}
 # Columns of Table 2 that are a set of pairs; a macro average is none.
 _COLUMNS = tuple(dict.fromkeys((*SUBSETS, *CRITERION_COLUMNS.values(), "overall_micro")))
+
+
+def _present(*, audio: bool = True, text: bool = True) -> Callable[[AuditPair], dict[str, Messages]]:
+    """Return what makes of a pair its two dialogues, with their recordings or their transcripts left out."""
+    return lambda pair: {side: to_messages(getattr(pair, side), audio=audio, text=text) for side in SIDES}
+
+
+# From a pair to its dialogues by side.
+CONDITIONS = {BOTH: _present(), AUDIO_ONLY: _present(text=False), TEXT_ONLY: _present(audio=False)}
 
 
 def describe_conditions(
@@ -73,38 +79,6 @@ def describe_conditions(
         cheap = {name: one_column(result, column) for name, result in beside.items()}
         rows.append({"column": column, "num_pairs": int(is_in.sum()), "conditions": conditions, "baselines": cheap})
     return rows
-
-
-def measure_hearing(
-    pairs: Sequence[AuditPair],
-    rewards: RewardFunction,
-    *,
-    natural: Scores | None = None,
-    baselines: Mapping[str, Scores] | None = None,
-    **options: Any,
-) -> dict[str, Any]:
-    """Score pairs with sound alone, words alone and both, and compare.
-
-    Args:
-        pairs (`Sequence[AuditPair]`): The pairs.
-        rewards (`RewardFunction`): The model.
-        natural (`Mapping`, *optional*): Rewards with both by `pair_id`, where these are known.
-        baselines (`Mapping`, *optional*): As in `describe_conditions`.
-        **options: `num_bootstrap` and `seed` of `describe_conditions`.
-
-    Returns:
-        `dict`: `num_pairs`, `num_empty_turns` (turns without words, of which nothing is left without sound) and
-        `rows`, what `describe_conditions` gives.
-    """
-    wanted = {name: present for name, present in CONDITIONS.items() if natural is None or name != BOTH}
-    scores: dict[str, Scores] = {} if natural is None else {BOTH: natural}
-    scores |= score_presentations(pairs, rewards, wanted)
-    rows = describe_conditions([label_of(pair) for pair in pairs], scores, baselines, **options)
-    return {"num_pairs": len(pairs), "num_empty_turns": sum(map(_num_empty_turns, pairs)), "rows": rows}
-
-
-def _num_empty_turns(pair: AuditPair) -> int:
-    return sum(not turn.text for side in SIDES for turn in getattr(pair, side))
 
 
 def _margins(labels: Labels, scores: Scores) -> np.ndarray:

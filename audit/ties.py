@@ -15,26 +15,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..audio_sdiareward import SAMPLING_RATE, read_audio
+from ..audio_sdiareward import read_audio
 from ..dataset_builder.channel import encode_flac
-from ..nuisances import NUISANCES, apply
+from ..nuisances import NUISANCES
 from ..pairs import SIDES
 from ..report.comparison import describe_share
 from ..reporting import CRITERION_COLUMNS, Labels, Scores, groups_of
 from .material import AuditPair, RewardFunction, Turn, to_messages
-from .presentations import label_of, present_sides, score_presentations
 from .resampling import Counts, Floats, draw_groups, percentiles
 
 
-# Lossy codings, each at the mildest of its usual severities.
+# Nuisances that make twins: lossy codings, each at the mildest of its usual severities.
 TWINS: dict[str, float] = {name: NUISANCES[name].severities[0] for name in ("mp3", "opus", "mulaw")}
-NATURAL = "natural"
 _SHARE_OF_TWINS = 0.95
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _NUM_THRESHOLDS = 20
@@ -92,43 +89,6 @@ def _copy(turns: Sequence[Turn], change: Callable[[np.ndarray], np.ndarray] = np
 def _through_flac(array: np.ndarray) -> np.ndarray:
     """Code as 16-bit FLAC and back, which changes nothing but what 16 bits cannot hold."""
     return read_audio(encode_flac(array))
-
-
-def _recode(turn: Turn, coding: str, severity: float) -> Turn:
-    return replace(turn, array=apply(coding, turn.array, SAMPLING_RATE, severity))
-
-
-def measure_ties(
-    pairs: Sequence[AuditPair],
-    rewards: RewardFunction,
-    *,
-    natural: Scores | None = None,
-    twins: Mapping[str, Scores] | None = None,
-    num_identical: int = 4,
-    **options: Any,
-) -> dict[str, Any]:
-    """Score pairs and their twins and see what tells them apart.
-
-    Args:
-        pairs (`Sequence[AuditPair]`): The pairs.
-        rewards (`RewardFunction`): The model.
-        natural (`Mapping`, *optional*): Rewards of the pairs by `pair_id`, where these are known.
-        twins (`Mapping`, *optional*): Rewards of the recoded sides by coding and `pair_id`, where these are known: the
-            nuisances of `TWINS` at the severities given there.
-        num_identical (`int`, *optional*, defaults to 4): Pairs, the first ones, whose dialogues are scored twice.
-        **options: `num_bootstrap` and `seed` of `describe_ties`.
-
-    Returns:
-        `dict`: What `describe_ties` gives, and `identical`, what `measure_identical` gives.
-    """
-    known = {**({} if natural is None else {NATURAL: natural}), **(twins or {})}
-    wanted = {NATURAL: present_sides()} if natural is None else {}
-    if twins is None:
-        wanted |= {name: present_sides(partial(_recode, coding=name, severity=TWINS[name])) for name in TWINS}
-    scores: dict[str, Scores] = {**known, **score_presentations(pairs, rewards, wanted)}
-    identical = measure_identical([pairs[index] for index in range(min(num_identical, len(pairs)))], rewards)
-    described = describe_ties([label_of(pair) for pair in pairs], scores.pop(NATURAL), scores, **options)
-    return {**described, "identical": identical}
 
 
 def describe_ties(

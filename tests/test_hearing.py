@@ -3,9 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from sdiareward.audit.hearing import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions, measure_hearing
+from sdiareward.audit.hearing import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
 from sdiareward.audit.material import AuditPair, Turn, to_messages
-from sdiareward.audit.presentations import label_of, present_sides, score_presentations
 from sdiareward.audit.resampling import draw_groups, percentiles
 from sdiareward.scoring import Scorer
 
@@ -29,6 +28,21 @@ def loudness_and_words(dialogues, criteria):
         sum(float(item["audio"]["array"][0]) if "audio" in item else len(item["text"]) / 100 for item in of_dialogue)
         for of_dialogue in items
     ]
+
+
+def measure(pairs, rewards, **options):
+    """Score pairs under every condition and return the rows by column."""
+    scores = {
+        name: {
+            pair.pair_id: dict(
+                zip(present(pair), rewards(list(present(pair).values()), [pair.criterion] * 2), strict=True)
+            )
+            for pair in pairs
+        }
+        for name, present in CONDITIONS.items()
+    }
+    labels = [{name: getattr(pair, name) for name in ("pair_id", "subset", "group_id")} for pair in pairs]
+    return {row["column"]: row for row in describe_conditions(labels, scores, num_bootstrap=20, **options)}
 
 
 @pytest.fixture
@@ -61,9 +75,7 @@ def test_sound_and_words_are_left_out_of_every_turn():
 
 
 def test_the_share_of_the_margin_that_stays_is_that_of_the_sums(pairs):
-    found = measure_hearing(pairs, loudness_and_words, num_bootstrap=20)
-    assert (found["num_pairs"], found["num_empty_turns"]) == (2, 1)
-    rows = {row["column"]: row for row in found["rows"]}
+    rows = measure(pairs, loudness_and_words)
     assert list(rows) == ["semi_wild", "colloquialness", "modality_micro", "overall_micro"]
     of_all = rows["overall_micro"]["conditions"]
     # Margins with both: 0.25 and 0.5 - 0.05.
@@ -77,7 +89,7 @@ def test_the_share_of_the_margin_that_stays_is_that_of_the_sums(pairs):
 
 
 def test_equal_words_tie_and_wrong_order_without_sound_is_wrong(pairs):
-    rows = {row["column"]: row for row in measure_hearing(pairs, loudness_and_words, num_bootstrap=20)["rows"]}
+    rows = measure(pairs, loudness_and_words)
     accuracy = {name: found["accuracy"] for name, found in rows["overall_micro"]["conditions"].items()}
     assert accuracy == {BOTH: 1.0, AUDIO_ONLY: 1.0, TEXT_ONLY: 0.0}
     ties = {name: found["num_ties"] for name, found in rows["overall_micro"]["conditions"].items()}
@@ -87,37 +99,17 @@ def test_equal_words_tie_and_wrong_order_without_sound_is_wrong(pairs):
 
 def test_baselines_stand_beside_on_the_same_pairs(pairs):
     acoustic = {"a": {"chosen": 0.0, "rejected": 1.0}, "b": {"chosen": 1.0, "rejected": 0.0}}
-    found = measure_hearing(pairs, loudness_and_words, baselines={"acoustic": acoustic}, num_bootstrap=20)
-    accuracy = {row["column"]: row["baselines"]["acoustic"]["accuracy"] for row in found["rows"]}
+    rows = measure(pairs, loudness_and_words, baselines={"acoustic": acoustic})
+    accuracy = {column: row["baselines"]["acoustic"]["accuracy"] for column, row in rows.items()}
     assert accuracy == {"semi_wild": 0.0, "colloquialness": 1.0, "modality_micro": 0.0, "overall_micro": 0.5}
-    json.dumps(found)
-
-
-def test_rewards_that_are_known_are_not_computed_again(pairs):
-    calls = []
-
-    def count(dialogues, criteria):
-        calls.append(list(criteria))
-        return loudness_and_words(dialogues, criteria)
-
-    natural = score_presentations(pairs, loudness_and_words, {BOTH: present_sides()})[BOTH]
-    again = measure_hearing(pairs, count, natural=natural, num_bootstrap=20)
-    assert calls == [["modality"] * 4 + ["colloquialness"] * 4]
-    assert again == measure_hearing(pairs, loudness_and_words, num_bootstrap=20)
+    json.dumps(rows)
 
 
 def test_pairs_without_any_margin_keep_no_share_of_it():
     same = turns(("yes", 0.25), ("no", 0.5))
-    found = measure_hearing([pair("a", same, same)], loudness_and_words, num_bootstrap=20)
-    conditions = found["rows"][0]["conditions"]
+    conditions = measure([pair("a", same, same)], loudness_and_words)["overall_micro"]["conditions"]
     assert conditions[AUDIO_ONLY]["margin_kept"] is conditions[AUDIO_ONLY]["margin_kept_interval"] is None
     assert conditions[BOTH]["num_ties"] == 1
-
-
-def test_more_pairs_than_are_presented_at_a_time_keep_their_rewards():
-    many = [pair(str(n), turns(("yes", n / 64), ("no", 0.0)), turns(("yes", 0.0), ("no", 0.0))) for n in range(19)]
-    found = score_presentations(many, loudness_and_words, {AUDIO_ONLY: CONDITIONS[AUDIO_ONLY]})[AUDIO_ONLY]
-    assert [found[str(n)]["chosen"] for n in range(19)] == [n / 64 for n in range(19)]
 
 
 def test_a_draw_takes_whole_groups_and_as_many_of_each_stratum():
@@ -156,10 +148,7 @@ def test_a_model_takes_dialogues_without_sound_without_words_and_with_a_turn_of_
 
     one = pair("a", spoken(1, "so, um, hello", "yes"), spoken(2, "good day", ""))
     scorer = Scorer(make_tiny_model(), tiny_processor)
-    found = measure_hearing([one], scorer.score, num_bootstrap=20)
-    conditions = found["rows"][0]["conditions"]
+    conditions = measure([one], scorer.score)["semi_wild"]["conditions"]
     expected = scorer.score([to_messages(side, audio=False) for side in (one.chosen, one.rejected)], "modality")
     assert conditions[TEXT_ONLY]["mean_margin"] == pytest.approx(expected[0] - expected[1], abs=1e-6)
     assert len({found["mean_margin"] for found in conditions.values()}) == 3
-    described = describe_conditions([label_of(one)], {BOTH: {"a": {"chosen": 1.0, "rejected": 0.0}}}, num_bootstrap=20)
-    assert described[0]["conditions"][BOTH]["accuracy"] == 1.0

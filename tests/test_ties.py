@@ -5,8 +5,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from sdiareward.audit.material import AuditPair, Turn
-from sdiareward.audit.ties import TWINS, _Ranks, describe_ties, measure_identical, measure_ties
-from sdiareward.nuisances import NUISANCES, apply
+from sdiareward.audit.ties import TWINS, _Ranks, describe_ties, measure_identical
+from sdiareward.nuisances import NUISANCES
 from sdiareward.scoring import Scorer
 
 
@@ -151,38 +151,6 @@ def test_where_all_twins_are_as_far_apart_as_pairs_nothing_is_decided():
 def test_twins_are_the_mildest_usual_codings():
     assert {name: NUISANCES[name].severities[0] for name in TWINS} == TWINS
     assert all(abs(severity) == max(NUISANCES[name].severities) for name, severity in TWINS.items())
-
-
-def test_twins_are_scored_from_recoded_recordings(make_tone):
-    one = pair("a", 1.0, 0.5, make=make_tone)
-    found = measure_ties([one], loudness, num_bootstrap=20)["rows"][0]["twins"]
-
-    def level(turns, change=lambda array: array):
-        return np.mean([np.square(change(turn.array), dtype=np.float64).mean() for turn in turns])
-
-    for name, severity in TWINS.items():
-        expected = [
-            abs(level(side) - level(side, lambda array: apply(name, array, 16_000, severity)))  # noqa: B023
-            for side in (one.chosen, one.rejected)
-        ]
-        assert found[name]["quantiles"]["1"] == pytest.approx(max(expected))
-        assert max(expected) > 0
-    assert set(found) == {*TWINS, "all"}
-
-
-def test_rewards_that_are_known_are_not_computed_again(make_tone):
-    calls = []
-
-    def count(dialogues, criteria):
-        calls.append(len(dialogues))
-        return loudness(dialogues, criteria)
-
-    pairs = [pair("a", 1.0, 0.5, make=make_tone), pair("b", 0.5, 1.0, make=make_tone)]
-    natural = rewards_of(a=(1.0, 0.0), b=(0.0, 1.0))
-    found = measure_ties(pairs, count, natural=natural, twins={"mp3": natural}, num_identical=1, num_bootstrap=20)
-    # Identical dialogues only: both sides twice together, then each twice alone, as a pair, and through FLAC.
-    assert calls == [4, *(1, 1, 2, 2), *(1, 1, 2, 2)]
-    assert found["rows"][0]["twins"]["all"]["num_equal"] == 4
 
 
 def test_a_reward_that_depends_on_when_it_is_asked_for_is_found_out(make_tone):
