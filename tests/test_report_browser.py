@@ -4,25 +4,21 @@ import base64
 import io
 import json
 import runpy
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from chromium import SIZES, needs_chromium, open_page, requested, started
 
 from sdiareward.report import write_page
 from sdiareward.report.inputs import Evaluation, read_training_runs
 
 
 _world = runpy.run_path(str(Path(__file__).with_name("report_world.py")))
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 # A test has no finger to press the button with.
 _PLAY_AT_ONCE = "--autoplay-policy=no-user-gesture-required"
-SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
 
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: apt-get install chromium chromium-driver"
-)
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -38,25 +34,13 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", _PLAY_AT_ONCE):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+    with started(_PLAY_AT_ONCE) as driver:
+        yield driver
 
 
 @pytest.fixture(params=SIZES)
 def opened(request, browser, page):
-    """Open the page with the given width inside the window; a headless window itself is never narrower than 500."""
-    width, height = SIZES[request.param]
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    browser.get(page.as_uri())
-    return browser, width
+    return browser, open_page(browser, page, request.param)
 
 
 def test_the_page_never_scrolls_sideways(opened):
@@ -69,10 +53,7 @@ def test_the_page_never_scrolls_sideways(opened):
 
 def test_the_console_stays_empty_and_nothing_is_requested(opened):
     browser, _ = opened
-    requested = browser.execute_script(
-        "return performance.getEntriesByType('resource').map(({name}) => name).filter((n) => !n.startsWith('data:'))"
-    )
-    assert requested == []
+    assert requested(browser) == []
     assert browser.get_log("browser") == []
 
 

@@ -1,0 +1,45 @@
+"""Debian's Chromium without a window, for tests that look at a page."""
+
+import shutil
+from contextlib import contextmanager
+
+import pytest
+
+
+BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
+needs_chromium = pytest.mark.skipif(
+    not (BROWSER and DRIVER), reason="no chromium and chromedriver: apt-get install chromium chromium-driver"
+)
+
+
+@contextmanager
+def started(*flags):
+    """Give a driver of the browser, started with further flags."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *flags):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+def open_page(driver, page, size):
+    """Open a file at the size of a phone or of a desk; a headless window itself is never narrower than 500 pixels."""
+    width, height = SIZES[size]
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    driver.get(page.as_uri())
+    return width
+
+
+def requested(driver):
+    """Return the addresses of everything that the page asked for."""
+    return driver.execute_script(
+        "return performance.getEntriesByType('resource').map(({name}) => name).filter((n) => !n.startsWith('data:'))"
+    )
