@@ -26,7 +26,7 @@ from .layouts_sdiareward import read_thinker_config
 from .modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput, SDiaRewardPooler
 from .pair_batches import PairBatch, make_batch
 from .pair_scores import Sides
-from .pairs import SIDES
+from .pairs import SIDES, pair_names
 
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _rows(pairs: datasets.Dataset, split: str, keys: Sequence[str | None], cache
         raise ValueError(f"none of the {len(sides)} pairs of {split!r} can be used; check their recordings.")
     if len(complete) < len(sides):
         logger.warning("%d of %d pairs of %r cannot be used.", len(sides) - len(complete), len(sides), split)
-    names = _names(pairs)
+    names = pair_names(pairs)
     columns = {
         "row": complete,
         "pair_id": [names[row] for row in complete],
@@ -213,11 +213,6 @@ def _rows(pairs: datasets.Dataset, split: str, keys: Sequence[str | None], cache
     return datasets.Dataset.from_dict(columns)
 
 
-def _names(pairs: datasets.Dataset) -> list[str]:
-    """Return what to call each pair."""
-    return list(pairs["pair_id"]) if "pair_id" in pairs.column_names else [f"row {row}" for row in range(len(pairs))]
-
-
 def _describe_skipped(pairs: datasets.Dataset, split: str, index: int, reason: str) -> dict[str, Any]:
     row, side = divmod(index, len(SIDES))
-    return {"split": split, "row": row, "pair_id": _names(pairs)[row], "reason": f"{SIDES[side]}, {reason}"}
+    return {"split": split, "row": row, "pair_id": pair_names(pairs)[row], "reason": f"{SIDES[side]}, {reason}"}

@@ -140,7 +140,7 @@ def change_recordings(
         return {**item, "audio": {"array": array, "sampling_rate": SAMPLING_RATE}}
 
     return [
-        message
+        dict(message)
         if isinstance(message["content"], str)
         else {**message, "content": [change_item(item, number) for item in message["content"]]}
         for number, message in enumerate(messages)

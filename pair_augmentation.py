@@ -21,7 +21,7 @@ import numpy as np
 from .audio_sdiareward import SAMPLING_RATE
 from .dataset_builder.schema import MAX_TURN_S, stable_id
 from .nuisances import NUISANCES, apply_chain, change_recordings, draw_chain, require_known
-from .pairs import SIDES, turns_to_messages
+from .pairs import SIDES, pair_names, turns_to_messages
 
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class AugmentedPairs(Sequence[Any]):
         # What is computed of the rows ahead of training is found by it.
         self._fingerprint = stable_id(_FORMAT, pairs._fingerprint, max_turn_s, sorted(asdict(settings).items()))
         self._nuisances, self._attacks = settings.nuisances(), settings.attacks()
-        self._variants = [variant for row, name in enumerate(_names(pairs)) for variant in self._plan(row, name)]
+        self._variants = [variant for row, name in enumerate(pair_names(pairs)) for variant in self._plan(row, name)]
         self._read = lru_cache(_ROWS_KEPT)(self._read_variant)
         self._donors = _Donors(pairs)
 
@@ -215,14 +215,10 @@ class _Donors(Sequence[Any]):
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def __getitem__(self, index: Any) -> AuditPair:
+    def __getitem__(self, index: Any) -> Any:
         return self._read(index)
 
     def _read_pair(self, index: int) -> AuditPair:
         from .audit.material import read_pairs
 
         return read_pairs(self._pairs, [index])[0]
-
-
-def _names(pairs: datasets.Dataset) -> list[str]:
-    return list(pairs["pair_id"]) if "pair_id" in pairs.column_names else [f"row {row}" for row in range(len(pairs))]

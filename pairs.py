@@ -63,6 +63,11 @@ def leave_audio_encoded(features: Any) -> Any:
     return features
 
 
+def pair_names(pairs: datasets.Dataset) -> list[str]:
+    """Return what to call each pair: its `pair_id`, or its row where the data has none."""
+    return list(pairs["pair_id"]) if "pair_id" in pairs.column_names else [f"row {row}" for row in range(len(pairs))]
+
+
 def turns_to_messages(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Turn one side of a pair into messages: text before audio in each turn, as the paper interleaves them.
 

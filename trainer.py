@@ -133,7 +133,7 @@ class SDiaRewardTrainer(RewardTrainer):
         """
         pairs = inputs["pairs"]
         loss, outputs = super().compute_loss(model, self._prepare_inputs(pairs.inputs()), return_outputs=True)
-        if self.model.training:
+        if model.training:
             # -(1 - s) log sigmoid(m) - s log sigmoid(-m) is -log sigmoid(m) + s m.
             chosen, rejected = outputs.logits.squeeze(-1).chunk(2)
             loss = loss + self.args.label_smoothing_factor * (chosen - rejected).mean()
