@@ -215,8 +215,8 @@ def _mean_absolute(dialogues: Sequence[dict[str, Any]]) -> dict[str, dict[str, f
 def draw(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -> None:
     """Draw a dialogue's contributions over its waveform.
 
-    The waveform is grey; a bar for each segment (for each turn where there are no segments) stands on the axis of
-    contributions, hatched by its sign; a triangle in each turn is the contribution of its words. What the model does
+    The waveform is grey; a bar for each segment (for each turn where there are no segments) stands up or down from its
+    middle, hatched by its sign; a triangle in each turn is the contribution of its words. What the model does
     not hear is crossed out.
 
     Args:
@@ -238,8 +238,10 @@ def draw(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -> None:
     axes.axhline(0, color="black", linewidth=1)
     title = f"{dialogue['side']}, {dialogue['criterion']}: reward {dialogue['reward']:+.2f}"
     axes.set(title=title, xlabel="seconds", ylabel="contribution to the reward", xlim=(0, end_s))
-    axes.margins(y=0.2)
-    axes.legend(loc="best", fontsize=9)
+    # Contribution 0 on the waveform's middle, so that a bar points from the sound up or down.
+    limit = 1.25 * max(map(abs, axes.get_ylim()))
+    axes.set_ylim(-limit, limit)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=9, frameon=False)
 
 
 def _draw_waveform(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -> None:
@@ -248,7 +250,7 @@ def _draw_waveform(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -
         start_s, duration_s = described["start_s"], described["duration_s"]
         low, high = _outline(turn.array)
         times_s = start_s + (np.arange(len(low)) + 0.5) * duration_s / len(low)
-        axes.fill_between(times_s, low, high, color="0.8", linewidth=0)
+        axes.fill_between(times_s, low, high, color="0.55", linewidth=0)
         axes.axvline(start_s, color="0.5", linestyle=":", linewidth=1)
         place = {"xycoords": ("data", "axes fraction"), "xytext": (3, -3), "textcoords": "offset points"}
         axes.annotate(described["role"], (start_s, 1.0), va="top", fontsize=9, **place)
@@ -278,4 +280,4 @@ def _draw_bars(axes: Any, dialogue: dict[str, Any]) -> None:
         drawn = [bar for bar in bars if (bar[2] >= 0) == raises]
         if drawn:
             left, width, height = zip(*drawn, strict=True)
-            axes.bar(left, height, width=width, align="edge", edgecolor="black", linewidth=0.5, alpha=0.8, **style)
+            axes.bar(left, height, width=width, align="edge", edgecolor="black", linewidth=0.5, alpha=0.6, **style)
