@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .audio_sdiareward import AudioError, audio_duration_s
+from .audio_paths import audio_roots, require_inside
+from .audio_sdiareward import audio_duration_s
 from .pairs import SIDES, leave_audio_encoded, turns_to_messages
 
 
@@ -260,16 +261,20 @@ class BlockDialogues(Sequence[Any]):
         block ([`Block`]): The rows.
         max_turn_s (`float`): Seconds of each recording that the model hears.
         audio_root (`Path`, *optional*): Where relative paths of recordings begin; the working directory by default.
+        dataset (`str`, *optional*): Where the rows are from. No recording outside of it and of the root is read.
 
     Attributes:
         audio_s (`np.ndarray` of shape `(num_dialogues,)`): Seconds heard of each dialogue taken out, else NaN.
         num_cut (`np.ndarray` of shape `(num_dialogues,)`): How many of its recordings are longer than that.
     """
 
-    def __init__(self, block: Block, max_turn_s: float, audio_root: str | Path | None = None):
+    def __init__(
+        self, block: Block, max_turn_s: float, audio_root: str | Path | None = None, dataset: str | Path | None = None
+    ):
         self._block = block
         self._max_turn_s = max_turn_s
         self._root = Path(audio_root or "")
+        self._roots = audio_roots(dataset, audio_root)
         self.audio_s = np.full(len(self), np.nan)
         self.num_cut = np.zeros(len(self), dtype=np.int64)
 
@@ -280,7 +285,7 @@ class BlockDialogues(Sequence[Any]):
         """Return the messages of a dialogue.
 
         Raises:
-            ValueError: It is no list of turns, or the header of a recording cannot be read.
+            ValueError: It is no list of turns, or a recording lies outside of the root or its header cannot be read.
         """
         if not 0 <= index < len(self):
             raise IndexError(f"dialogue {index} of {len(self)}")
@@ -306,8 +311,10 @@ class BlockDialogues(Sequence[Any]):
             audio = audio.get("path", audio)
         item["audio"] = str(self._root / audio) if isinstance(audio, str) else audio
         try:
+            if isinstance(item["audio"], str):
+                require_inside(item["audio"], self._roots)
             return audio_duration_s(item["audio"])
-        except (AudioError, OSError, TypeError) as error:
+        except (ValueError, OSError, TypeError) as error:
             raise ValueError(f"turn {turn}: {error}") from error
 
 

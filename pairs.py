@@ -31,9 +31,12 @@ def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> data
 
     Raises:
         FileNotFoundError: `path` looks like a local file but does not exist.
-        ValueError: The data has no `chosen` and `rejected` columns.
+        ValueError: The data has no `chosen` and `rejected` columns, or names a recording outside of its root; see
+            `audio_paths`.
     """
     import datasets
+
+    from .audio_paths import audio_roots, require_audio_inside
 
     suffix = Path(path).suffix
     if suffix in {".json", ".jsonl", ".parquet"}:
@@ -46,7 +49,12 @@ def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> data
     missing = [side for side in SIDES if side not in pairs.column_names]
     if missing:
         raise ValueError(f"{path}: has columns {pairs.column_names}; a data set of pairs needs {list(SIDES)}.")
-    return pairs.cast(leave_audio_encoded(pairs.features))
+    pairs = pairs.cast(leave_audio_encoded(pairs.features))
+    try:
+        require_audio_inside(pairs, SIDES, audio_roots(path))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return pairs
 
 
 def leave_audio_encoded(features: Any) -> Any:

@@ -29,6 +29,7 @@ logger = logging.getLogger(__name__)
 # What else an extractor raises when a site has changed; one recording is no reason to stop.
 _EXTRACTOR_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _VIDEO_ID = re.compile(r"[\w-]{11}")
+_SCHEME = re.compile(r"(https?|file)://", re.IGNORECASE)
 # The page of a channel lists its tabs, not its videos.
 _CHANNEL_PAGE = re.compile(r"https?://(?:www\.)?youtube\.com/(?:@[^/]+|(?:channel|c|user)/[^/]+)/?")
 
@@ -98,13 +99,24 @@ class FetchSettings:
                 raise ValueError(f"{name} is the text {getattr(self, name)!r}; a list is needed.")
         if not (self.channels or self.videos or self.searches):
             raise ValueError("channels, videos and searches are all empty; name something to fetch.")
-        if wrong := [video for video in self.videos if not (_VIDEO_ID.fullmatch(video) or "://" in video)]:
+        addresses = [video for video in self.videos if not _VIDEO_ID.fullmatch(video)]
+        if wrong := [video for video in addresses if "://" not in video]:
             raise ValueError(f"videos {wrong} are neither ids of 11 characters nor addresses.")
+        addresses += [channel.url for channel in self.channels]
+        if wrong := [address for address in addresses if not _SCHEME.match(address)]:
+            raise ValueError(f"{wrong} are read by none of http://, https:// and file://; give such addresses.")
         for name, least in (("results_per_search", 1), ("sleep_s", 0), ("retries", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
         if self.rate_limit_bytes_per_s is not None and self.rate_limit_bytes_per_s < 1:
             raise ValueError(f"rate_limit_bytes_per_s is {self.rate_limit_bytes_per_s}; give at least 1, or none.")
+
+    def may_read(self, address: str) -> bool:
+        """Tell whether an address that a page listed is of a scheme that is read, or the id of a video."""
+        scheme = _SCHEME.match(address)
+        if scheme is None:
+            return _VIDEO_ID.fullmatch(address) is not None
+        return self.allow_file_urls or scheme[1].lower() != "file"
 
 
 @dataclass
@@ -228,8 +240,13 @@ def _listed_candidates(settings: FetchSettings, report: FetchReport) -> Iterator
             if keywords and not any(keyword.lower() in title for keyword in keywords):
                 report.num_other_titles += 1
             else:
-                name = entry.get("id") or unsmuggle_url(entry["url"])[0]
-                yield _Candidate(entry["url"], f"youtube {url}, {name}")
+                address = unsmuggle_url(entry["url"])[0]
+                name = entry.get("id") or address
+                if settings.may_read(address):
+                    yield _Candidate(entry["url"], f"youtube {url}, {name}")
+                else:
+                    reason = f"lists {address[:80]!r}; only http:// and https:// are read."
+                    report.drops.append(Drop(f"youtube {url}", "scheme_refused", reason))
 
 
 def _entries(settings: FetchSettings, url: str, limit: int | None, report: FetchReport) -> list[dict[str, Any]]:

@@ -5,10 +5,22 @@ A synthetic turn's reference is `synthetic:ENGINE`.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 
 SYNTHETIC = "synthetic"
+# What one system reads as a path that leaves the folder, or as a device, and another as a plain name: refused on all.
+_FOREIGN = (
+    (re.compile(r"[\x00-\x1f\x7f]"), "holds control characters"),
+    (re.compile(r"/|~(/|$)"), "is absolute"),
+    (re.compile(r"[A-Za-z]:"), "begins with a drive"),
+    (re.compile(r"\\"), "holds backslashes"),
+    (
+        re.compile(r"(?i)(.*/)?(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])[ ]*([.:][^/]*)?(/|$)"),
+        "is a device",
+    ),
+)
 
 
 def make_reference(source: str, path: str | Path, member: str | None = None) -> str:
@@ -38,10 +50,28 @@ def split_reference(reference: str) -> tuple[str, str, str | None]:
 def inside(root: Path, relative: str) -> Path:
     """Return `root / relative`, where `relative` comes from a file that somebody else wrote.
 
+    The same paths are refused on every system.
+
     Raises:
-        ValueError: The path is absolute or climbs out of `root`, links followed.
+        ValueError: The path is absolute, climbs out of `root`, links followed, or has a form that does so or names a
+            device on Windows.
     """
+    if problem := foreign_form(relative):
+        raise ValueError(
+            f"path {relative!r}: {problem}, so it lies outside of {root}; paths must be relative, with forward "
+            "slashes, and stay inside."
+        )
     path = root / relative
-    if Path(relative).is_absolute() or not path.resolve().is_relative_to(root.resolve()):
+    if not path.resolve().is_relative_to(root.resolve()):
         raise ValueError(f"path {relative!r}: lies outside of {root}; paths must be relative and stay inside.")
     return path
+
+
+def foreign_form(relative: str) -> str | None:
+    """Say what keeps a text from being a relative path on every system, None if nothing does."""
+    for pattern, problem in _FOREIGN:
+        # A backslash or a control character counts anywhere, the other forms from the beginning.
+        found = pattern.search(relative) if problem.startswith("holds") else pattern.match(relative)
+        if found:
+            return problem
+    return None

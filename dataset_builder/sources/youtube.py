@@ -70,7 +70,8 @@ def locate(root: Path, path: str, member: str | None = None) -> Path:
     files = [file for file in files if file.suffix not in _OTHER_SUFFIXES]
     if not files:
         raise FileNotFoundError(f"{stem}.*: not found; fetch video {path} again.")
-    return files[0]
+    # The name is the video's, what it links to may be anything.
+    return inside(root, files[0].name)
 
 
 def _recording(root: Path, row: Mapping[str, Any], item: str) -> Recording | Drop:
