@@ -78,18 +78,25 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         ValueError: The file is not in the format or ends before its last tensor does.
     """
     with path.open("rb") as file:
+        file_bytes = file.seek(0, os.SEEK_END)
+        file.seek(0)
         prefix = file.read(_LENGTH.size)
         length = _LENGTH.unpack(prefix)[0] if len(prefix) == _LENGTH.size else _MAX_HEADER_BYTES
         try:
-            header = json.loads(file.read(length)) if length < _MAX_HEADER_BYTES else None
-        except ValueError:
+            is_there = length < min(_MAX_HEADER_BYTES, file_bytes)
+            header = json.loads(file.read(length)) if is_there else None
+        except (ValueError, RecursionError):
             header = None
-        file_bytes = file.seek(0, os.SEEK_END)
     if not isinstance(header, dict):
         raise ValueError(f"{path}: is no safetensors file; download it again.")
     header.pop("__metadata__", None)
     base = _LENGTH.size + length
-    tensors = {name: _stored(path, entry, base) for name, entry in header.items()}
+    try:
+        tensors = {name: _stored(path, entry, base) for name, entry in header.items()}
+    except (TypeError, LookupError, ValueError) as error:
+        raise ValueError(
+            f"{path}: is no safetensors file, its header is damaged ({error}); download it again."
+        ) from error
     needed_bytes = max((tensor.start + tensor.num_bytes for tensor in tensors.values()), default=base)
     if file_bytes < needed_bytes:
         raise ValueError(f"{path}: has {file_bytes} bytes, its header asks for {needed_bytes}; download it again.")
@@ -97,8 +104,12 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
 
 
 def _stored(path: Path, entry: Mapping[str, Any], base: int) -> StoredTensor:
-    start, end = entry["data_offsets"]
-    return StoredTensor(path, entry["dtype"], tuple(entry["shape"]), base + start, end - start)
+    (start, end), shape, dtype = entry["data_offsets"], tuple(entry["shape"]), str(entry["dtype"])
+    if not all(isinstance(value, int) and value >= 0 for value in (start, *shape, end - start)):
+        raise ValueError(f"shape {shape}, from byte {start} to {end}")
+    if dtype in DTYPES and math.prod(shape) * DTYPES[dtype][1] != end - start:
+        raise ValueError(f"{end - start} bytes for shape {shape} of {dtype}")
+    return StoredTensor(path, dtype, shape, base + start, end - start)
 
 
 def write_tensors(

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
 from transformers import BatchFeature, Qwen2_5OmniThinkerConfig, Qwen2_5OmniThinkerForConditionalGeneration
 
@@ -312,8 +313,11 @@ def _require_stored(base: str | Path) -> None:
     """Raise unless a checkpoint's files hold about what its configuration asks for, before any of it is allocated."""
     config_dict, _ = Qwen2_5OmniThinkerConfig.get_config_dict(base)
     validate_sizes(config_dict)
-    with torch.device("meta"):
+    try:
         config = Qwen2_5OmniThinkerConfig.from_dict(config_dict.get("thinker_config", config_dict))
+    except StrictDataclassError as error:
+        raise ValueError(f"{base}: its configuration cannot be used ({' '.join(str(error).split())}).") from error
+    with torch.device("meta"):
         expected = sum(tensor.numel() for tensor in Qwen2_5OmniThinkerForConditionalGeneration(config).parameters())
     stored = sum(math.prod(shape) for shape in list_shapes(base).values())
     # Tied embeddings are stored once.

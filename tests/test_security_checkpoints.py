@@ -24,8 +24,9 @@ from sdiareward.tensor_files import read_header
 ROOT = Path(__file__).parents[1]
 # Modules by which Python objects, and with them code, come out of files.
 LOADERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
-# Functions that may do the same, with the argument that forbids it.
-CALLS = {"load": {"torch", "np", "numpy", "yaml"}, "read_pickle": {"pd", "pandas"}, "full_load": {"yaml"}}
+# Functions that do the same; `np.load` does only if it is told to, by `allow_pickle`.
+CALLS = {"load": {"torch", "yaml"}, "read_pickle": {"pd", "pandas"}, "full_load": {"yaml"}}
+LAYERS = ["full_attention"] * 200
 
 
 class Bomb:
@@ -137,12 +138,10 @@ def test_a_thinker_within_another_configuration_is_looked_at_too(fixtures_dir, t
         SDiaRewardConfig.from_dict({"model_type": "qwen2_5_omni", "thinker_config": []})
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("text_config__num_hidden_layers", 500), ("text_config__vocab_size", 2**22)]
-)
-def test_sizes_that_the_files_do_not_hold_are_refused_before_memory_is_taken(name, value, checkpoint):
-    change(checkpoint, "config.json", **{name: value})
-    change(checkpoint, "config.json", text_config__intermediate_size=2**20)
+@pytest.mark.parametrize("sizes", [{"num_hidden_layers": 200, "layer_types": LAYERS}, {"vocab_size": 2**22}])
+def test_sizes_that_the_files_do_not_hold_are_refused_before_memory_is_taken(sizes, checkpoint):
+    sizes = {"intermediate_size": 2**20, **sizes}
+    change(checkpoint, "config.json", **{f"text_config__{name}": value for name, value in sizes.items()})
     code = (
         "import resource, sys, torch\n"
         "from sdiareward.modeling_sdiareward import SDiaRewardModel\n"
@@ -160,7 +159,7 @@ def test_sizes_that_the_files_do_not_hold_are_refused_before_memory_is_taken(nam
     )
     reason, grown_kib = done.stdout.splitlines()
     assert "lacks" in reason or "its configuration asks for" in reason
-    # Sixteen gigabytes were asked for.
+    # Tens of gigabytes were asked for.
     assert int(grown_kib) < 200_000
 
 
@@ -235,7 +234,10 @@ def test_a_judge_is_loaded_from_safetensors_alone_and_no_larger_than_its_files(t
 
     content, trace = bomb
     judge = shutil.copytree(tiny_judge, tmp_path / "judge")
-    change(judge, "config.json", text_config__num_hidden_layers=100)
+    change(judge, "config.json", text_config__num_hidden_layers=200)
+    with pytest.raises(ValueError, match="configuration cannot be used .*layer_types"):
+        load_thinker_model(judge)
+    change(judge, "config.json", text_config__layer_types=LAYERS)
     with pytest.raises(ValueError, match="holds .* values and its configuration asks for"):
         load_thinker_model(judge)
     (judge / "model.safetensors").unlink()
@@ -306,7 +308,7 @@ def test_nothing_in_the_package_reads_a_pickle():
 def test_the_search_for_pickles_finds_them():
     code = "import pickle\nfrom joblib import load\ntorch.load(x)\nnp.load(x, allow_pickle=True)\npd.read_pickle(y)"
     assert sorted(forbidden(ast.parse(code))) == [
-        "allow_pickle", "joblib", "np.load", "pd.read_pickle", "pickle", "torch.load",
+        "allow_pickle", "joblib", "pd.read_pickle", "pickle", "torch.load",
     ]  # fmt: skip
 
 

@@ -54,7 +54,7 @@ def browser():
 
 def require_harmless(browser):
     """Raise unless nothing of the transcripts became an element, ran or was asked for."""
-    assert "hit" not in browser.title
+    assert browser.title != "hit"
     assert browser.execute_script(FOREIGN) == 0
     assert browser.execute_script("return getComputedStyle(document.body).display") != "none"
     asked = "return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith('data:'))"
