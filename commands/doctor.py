@@ -94,9 +94,7 @@ def _conclude(output: Path | None, findings: list[Finding], shown: str, seconds:
     try:
         write_file(output, json.dumps(record_of(findings, shown, seconds, status), indent=2) + "\n")
     except OSError as error:
-        raise InputError(
-            f"--output {output}: {error.strerror}; give a file in a folder that can be written to."
-        ) from error
+        raise InputError(f"--output {output}: {error.strerror or error}; choose another file.") from error
 
 
 def _require_checkpoint(model: str) -> None:

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -49,13 +50,10 @@ def run_checks(checks: Iterable[Check], settings: Settings) -> Iterator[Finding]
 
 def _clean(outcome: Outcome, redactor: Redactor) -> Outcome:
     """Return an outcome that can be shown: each text in one line, of a length that can be read."""
-    found, remedy = (
-        redactor.clean(" ".join(text.split())) if text else text for text in (outcome.found, outcome.remedy)
-    )
+    found, remedy = (redactor.clean(" ".join((text or "").split())) for text in (outcome.found, outcome.remedy))
     if len(found) > _MAX_CHARS:
         found = f"{found[:_MAX_CHARS]}..."
-    details = redactor.clean(outcome.details)
-    return Outcome(outcome.status, found, remedy, outcome.measured, outcome.limit, details)
+    return replace(outcome, found=found, remedy=remedy or None, details=redactor.clean(outcome.details))
 
 
 class _Worker:
@@ -79,7 +77,10 @@ class _Worker:
         """Run a check and return its outcome, also that it hung or ended the process."""
         try:
             connection = self._start()
-            connection.send(check)
+        except OSError as error:
+            return Outcome(FAILED, f"no process could be started for it: {reason_of(error)}")
+        try:
+            connection.send((self._settings, check))
             if connection.poll(check.limit_s):
                 outcome: Outcome = connection.recv()
                 return outcome
@@ -92,7 +93,7 @@ class _Worker:
 
     def _start(self) -> Connection:
         if self._connection is None:
-            self._connection, theirs = Pipe()
+            ours, theirs = Pipe()
             # The same path of modules as here, and nothing before it.
             command = [sys.executable, "-P", "-c", f"from {__name__} import work; work({theirs.fileno()})"]
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -105,7 +106,7 @@ class _Worker:
                     stderr=log,
                     pass_fds=[theirs.fileno()],
                 )
-            self._connection.send(self._settings)
+            self._connection = ours
         return self._connection
 
     def _end(self) -> None:
@@ -160,14 +161,13 @@ def work(handle: int) -> None:
     faulthandler.enable()
     connection = Connection(handle)
     with suppress(EOFError):
-        settings: Settings = connection.recv()
-        if settings.offline:
-            os.environ["HF_HUB_OFFLINE"] = "1"
         while True:
-            connection.send(_run(connection.recv(), settings))
+            connection.send(_run(*connection.recv()))
 
 
-def _run(check: Check, settings: Settings) -> Outcome:
+def _run(settings: Settings, check: Check) -> Outcome:
+    if settings.offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
     # What the check before this one printed is of no interest if this one crashes.
     with suppress(OSError):
         os.ftruncate(sys.stderr.fileno(), 0)

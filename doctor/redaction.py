@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from ..publishing.hub_errors import redact
 
 
-_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|(^|_)(API_?)?KEY$|(^|_)AUTH$", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"TOKENS?(_|$)|SECRET|PASSW|CREDENTIAL|(^|_)(API_?)?KEY$|(^|_)AUTH$", re.IGNORECASE)
 # A shorter one would be found in the middle of ordinary words.
 _MIN_SECRET_CHARS = 6
 _WITH_CREDENTIALS = re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://)[^/\s@'\"]+@[^/\s'\",;)]+")

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-from sdiareward.doctor.findings import PASSED, Outcome
+from sdiareward.doctor.findings import FAILED, PASSED, Outcome
 
 
 def works(settings):
@@ -41,6 +41,10 @@ def prints_noise(_):
     os.write(1, b"noise of a compiled library\n")
     sys.stderr.write("noise of Python\n")
     return Outcome(PASSED, "printed")
+
+
+def finds_the_checkpoint_unusable(settings):
+    return Outcome(FAILED, f"model {settings.model}: no such thing", details={"unusable_checkpoint": True})
 
 
 def tells_secrets(_):

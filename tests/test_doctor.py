@@ -99,7 +99,7 @@ def test_each_kind_of_secret_is_taken_out_and_nothing_else(text, expected):
     environment = {
         "http_proxy": "http://proxy.internal:3128",
         "OPENAI_API_KEY": "sk-1234567890",
-        "KEYBOARD": "answers",
+        "TOKENIZERS": "answers",
     }
     assert Redactor(environment).clean(text) == expected
 

@@ -10,12 +10,13 @@ import time
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import doctor_faults
 import pytest
 
 from sdiareward.cli import main
-from sdiareward.doctor import folders, machine, packages
+from sdiareward.doctor import examination, folders, machine, packages
 from sdiareward.doctor.examination import all_checks
-from sdiareward.doctor.findings import FAILED, PASSED, SKIPPED, WARNING, Settings
+from sdiareward.doctor.findings import FAILED, PASSED, SKIPPED, WARNING, Check, Settings
 from sdiareward.doctor.isolation import run_checks
 
 
@@ -303,6 +304,19 @@ def test_what_cannot_be_examined_or_written_is_said_at_once(arguments, message, 
     assert captured.err.startswith("sdiareward: error: ")
     assert message in captured.err
     assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--model", "ORG/NAME"], 2), ([], 1)])
+def test_a_checkpoint_that_was_given_and_is_at_fault_itself_is_bad_input(
+    arguments, status, monkeypatch, capsys, tmp_path
+):
+    loading = Check("invariants", "checkpoint loads", doctor_faults.finds_the_checkpoint_unusable)
+    monkeypatch.setattr(examination, "all_checks", lambda: [loading])
+    assert main(["doctor", *arguments, "--output", str(tmp_path / "found.json")]) == status
+    shown, errors = capsys.readouterr()
+    assert "FAIL  checkpoint loads" in shown
+    assert errors.splitlines() == ["sdiareward: error: model ORG/NAME: no such thing"] * (status == 2)
+    assert json.loads((tmp_path / "found.json").read_text())["exit_status"] == status
 
 
 def test_help_is_there_at_once():

@@ -170,10 +170,8 @@ def test_the_command_examines_a_checkpoint_and_shows_no_secret(tiny_checkpoint, 
     assert sorted(os.listdir(home)) == ["found.json", "model"]
 
 
-def test_a_folder_that_holds_no_model_is_unusable(tmp_path, capfd):
+def test_a_folder_that_holds_no_model_is_at_fault_itself(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    assert main(["doctor", "--model", str(tmp_path), "--offline"]) == 2
-    shown, errors = capfd.readouterr()
-    assert "FAIL  checkpoint loads" in shown
-    assert "cannot be loaded" in errors
-    assert len(errors.splitlines()) == 1
+    outcome = CHECKS["checkpoint loads"].function(Settings(str(tmp_path), device="cpu"))
+    assert (outcome.status, dict(outcome.details)) == (FAILED, {"unusable_checkpoint": True})
+    assert "cannot be loaded" in outcome.found
