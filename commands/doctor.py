@@ -26,7 +26,8 @@ _CONFIGS = ("config.json", "adapter_config.json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to its parser."""
     parser.epilog = (
-        "Exit status: 0 if nothing failed, 1 if something did, 2 if the checkpoint or the output file cannot be used. "
+        "Exit status: 0 if nothing failed, 1 if something did, 2 if the checkpoint, the device or the output file that was "
+        "given cannot be used. "
         "No token, no name of a home folder and no proxy is shown, so that the report can be pasted into an issue."
     )
     parser.add_argument("--model", help="checkpoint folder or Hub id (default: the nano checkpoint of the package)")
@@ -54,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
         return 130
     seconds = time.perf_counter() - started
     status = exit_status(findings, args.strict)
-    reason = unusable_checkpoint(findings) if args.model is not None else None
+    # What comes with the package is at fault only if the installation is.
+    reason = unusable_checkpoint(findings) if args.model or args.device else None
     _conclude(args.output, findings, shown, seconds, status if reason is None else 2)
     if reason is not None:
         raise InputError(reason)

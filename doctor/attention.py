@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from importlib import import_module, util
+from typing import TYPE_CHECKING
 
 from .findings import PASSED, SKIPPED, WARNING, Check, Outcome, Settings, reason_of
 from .packages import import_of
 
+
+if TYPE_CHECKING:
+    import torch
 
 # By the names that transformers knows, the module that each needs beyond torch.
 _MODULES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
@@ -61,7 +65,7 @@ def unusable(name: str, device_type: str) -> str | None:
     return None
 
 
-def device_of(settings: Settings):
+def device_of(settings: Settings) -> torch.device:
     """Return the `torch.device` that the model computes on."""
     import torch
 
