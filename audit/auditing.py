@@ -40,6 +40,7 @@ from .running import (
     Rewards,
     attack_conditions,
     collect_rewards,
+    is_complete,
     nuisance_conditions,
     nuisance_key,
     settings_of,
@@ -162,11 +163,12 @@ class Auditor:
     @cached_property
     def rewards(self) -> Rewards:
         """The rewards of the sample under every condition; what the folder lacks is scored."""
+        conditions, log = self.conditions(), JsonLines(self.folder / "rewards.jsonl")
+        if not is_complete(self.sample, conditions, log):
+            _ = self.scorer  # What is wrong with the model is no fault of a pair.
         start, before = time.perf_counter(), self._num_scored
         try:
-            return collect_rewards(
-                self._count, self.sample, self.conditions(), JsonLines(self.folder / "rewards.jsonl")
-            )
+            return collect_rewards(self._count, self.sample, conditions, log)
         finally:
             if num_dialogues := self._num_scored - before:
                 session = {"num_dialogues": num_dialogues, "seconds": time.perf_counter() - start}

@@ -163,10 +163,7 @@ def collect_rewards(
 
     found = read_rewards(log)
     plan = [natural_condition(), *conditions]
-    missing = [
-        sum(condition.num_dialogues for condition in plan if label["pair_id"] not in found.get(condition.key, {}))
-        for label in sample.labels
-    ]
+    missing = _count_missing(sample, plan, found)
     with tqdm(total=sum(missing), unit="dialogue", desc="audit", smoothing=0.02, disable=not sum(missing)) as bar:
         for start in range(0, len(sample), _CHUNK_PAIRS):
             if not sum(missing[start : start + _CHUNK_PAIRS]):
@@ -179,6 +176,19 @@ def collect_rewards(
     wanted = {label["pair_id"] for label in sample.labels}
     keys = [condition.key for condition in plan]
     return {key: {i: line for i, line in found.get(key, {}).items() if i in wanted} for key in keys}
+
+
+def is_complete(sample: PairSample, conditions: Sequence[Condition], log: JsonLines) -> bool:
+    """Return whether a log has all that `collect_rewards` is to collect, so that no model is needed."""
+    return not sum(_count_missing(sample, [natural_condition(), *conditions], read_rewards(log)))
+
+
+def _count_missing(sample: PairSample, plan: Sequence[Condition], found: Rewards) -> list[int]:
+    """Return for each pair how many dialogues have no reward yet."""
+    return [
+        sum(condition.num_dialogues for condition in plan if label["pair_id"] not in found.get(condition.key, {}))
+        for label in sample.labels
+    ]
 
 
 def read_rewards(log: JsonLines) -> Rewards:
