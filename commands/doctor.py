@@ -26,9 +26,9 @@ _CONFIGS = ("config.json", "adapter_config.json")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to its parser."""
     parser.epilog = (
-        "Exit status: 0 if nothing failed, 1 if something did, 2 if the checkpoint, the device or the output file that was "
-        "given cannot be used. "
-        "No token, no name of a home folder and no proxy is shown, so that the report can be pasted into an issue."
+        "Exit status: 0 if nothing failed, 1 if something did, 2 if the checkpoint, the device or the output file "
+        "that was given cannot be used. No token, no name of a home folder and no proxy is shown, so that the report "
+        "can be pasted into an issue."
     )
     parser.add_argument("--model", help="checkpoint folder or Hub id (default: the nano checkpoint of the package)")
     parser.add_argument("--device", help="such as cuda:0 (default: an accelerator if there is one)")

@@ -30,7 +30,8 @@ def _answers(settings: Settings) -> Outcome:
     from huggingface_hub.utils import get_session
 
     endpoint, timeout_s = constants.ENDPOINT, min(_TIMEOUT_S, constants.HF_HUB_ETAG_TIMEOUT)
-    details = {"endpoint": endpoint, "timeout_s": timeout_s, "proxies": _proxies()}
+    proxies = _proxies()
+    details: dict[str, object] = {"endpoint": endpoint, "timeout_s": timeout_s, "proxies": proxies}
     if constants.is_offline_mode():
         why = "--offline" if settings.offline else "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE"
         return Outcome(SKIPPED, f"not asked, because of {why}", details=details)
@@ -40,7 +41,7 @@ def _answers(settings: Settings) -> Outcome:
     # The client's own errors are of another library with each of its versions.
     except Exception as error:
         found = f"{endpoint} cannot be reached ({reason_of(error)})"
-        return Outcome(WARNING, found, _advice(details["proxies"]), details=details)
+        return Outcome(WARNING, found, _advice(proxies), details=details)
     seconds = time.perf_counter() - started
     details |= {"status": response.status_code, "seconds": round(seconds, 3)}
     found = f"{endpoint} answers {response.status_code} after {seconds:.1f} s"

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..tolerances import SAME_REWARD, SAVED_FLOAT32, scaled
 from .attention import BACK_ENDS, unusable
@@ -131,8 +131,8 @@ def _from_cache(subject: Subject) -> list[float]:
 
     scorer = _fresh(subject)
     with tempfile.TemporaryDirectory() as folder:
-        options = {"model_revision": "as loaded", "dtype": subject.dtype}
-        cache = FeatureCache(folder, scorer.model.config, scorer.processor, **options)
+        of_model = (scorer.model.config, scorer.processor)
+        cache = FeatureCache(folder, *of_model, model_revision="as loaded", dtype=subject.dtype)
         keys = cache.fill(scorer, subject.dialogues, subject.criterion)
         pooled = torch.cat([cache[key].clone() for key in keys if key is not None])
     with torch.inference_mode():
@@ -188,14 +188,14 @@ def _saved(settings: Settings) -> Outcome:
     return _compare({"loaded": found}, subject.rewards, limit)
 
 
-def _fresh(subject: Subject, **options: bool) -> Scorer:
+def _fresh(subject: Subject, **options: Any) -> Scorer:
     """Return a scorer of everything in one batch that has no clips from before."""
     from ..scoring import Scorer
 
     return Scorer(subject.scorer.model, subject.scorer.processor, batch_tokens=_ALL_TOKENS, **options)
 
 
-def _score(subject: Subject, dialogues: Sequence[object] | None = None, **options: bool) -> list[float]:
+def _score(subject: Subject, dialogues: Sequence[object] | None = None, **options: Any) -> list[float]:
     return _fresh(subject, **options).score(subject.dialogues if dialogues is None else dialogues, subject.criterion)
 
 
