@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 
 from .batching import complete_groups
 from .dialogue_rows import Block, BlockDialogues, Rows, dialogue_columns, open_rows, read_block
+from .hindrances import sole_writer
 from .provenance import write_run
 from .records import fingerprint_model, open_run
 from .scoring_results import Record, Results, Summary, summarise, write_results
@@ -204,9 +205,10 @@ def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
         but the main one.
 
     Raises:
+        HinderedError: Another run writes to the folder.
         ScoringError: See `open_results` and `ModelChoice.load`.
     """
-    with joined_processes(job.model.device) as processes:
+    with joined_processes(job.model.device) as processes, nullcontext() if processes.rank else sole_writer(folder):
         if processes.rank:
             # The main one fills the cache of `datasets`, makes the folder, and cuts off what a kill left unfinished.
             processes.wait()
@@ -251,7 +253,7 @@ def score_block(scorer: Scorer, job: ScoringJob, block: Block) -> Iterator[Recor
         job ([`ScoringJob`]): Says the criterion and where recordings lie.
         block ([`Block`]): The rows.
     """
-    dialogues = BlockDialogues(block, scorer.processor.max_turn_s, job.audio_root)
+    dialogues = BlockDialogues(block, scorer.processor.max_turn_s, job.audio_root, job.dataset)
     rows, num_sides = block.numbers.tolist(), len(block.sides)
     groups = [row for row in rows for _ in block.sides]
     skipped: dict[int, str] = {}

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sdiareward.extras import required_by
+from sdiareward.hindrances import hindrances_said, sole_writer
+from sdiareward.printed_text import printable
 
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class EvalArguments:
         self.nan = self.nan or ("error" if self.judge is None else "wrong")
 
 
+@hindrances_said("sdiareward-eval")
 @required_by("sdiareward-eval", "eval")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if `strict` and a pair was skipped, 2 if a judge cannot be reached, else 0."""
@@ -91,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from sdiareward.chat_settings import EndpointError
 
     try:
-        return evaluate(args)
+        with sole_writer(args.output_dir):
+            return evaluate(args)
     except EndpointError as error:
         print(f"eval.py: {error} What was answered is kept: the same command goes on.", file=sys.stderr)
         return 2
@@ -131,7 +135,7 @@ def evaluate(args: EvalArguments) -> int:
     timing = reporting.total_timing(records.JsonLines(folder / "sessions.jsonl").read())
     results |= {"baselines": fitted, "timing": timing, "run": run, "config": asdict(args), **provenance.describe_run()}
     reporting.write_report(results, [scores[label["pair_id"]] for label in labels], folder)
-    print(reporting.render_report(results))
+    print(printable(reporting.render_report(results)))
     if args.report:
         page = write_page(
             folder, results, pairs, labels, by_scorer, others=others, training=training, embed_audio=args.embed_audio

@@ -31,6 +31,7 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _LOST_CONNECTIONS = (
     ("builtins", "ConnectionError"),
     ("httpx", "TransportError"),
+    ("httpx2", "TransportError"),
     ("requests", "ConnectionError"),
     ("huggingface_hub.errors", "LocalEntryNotFoundError"),
 )
@@ -88,7 +89,7 @@ def _explain_disk(error: BaseException) -> str | None:
         code = int(found[1])
     if code not in _REMEDIES:
         return None
-    return f"{name or 'a file'}: {os.strerror(code)}; {_REMEDIES[code]}, then {_AGAIN}."
+    return f"{name or 'an output file'}: {os.strerror(code)}; {_REMEDIES[code]}, then {_AGAIN}."
 
 
 def _explain_network(error: BaseException) -> str | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from ..printed_text import printable
 from . import InputError
 
 
@@ -83,6 +84,7 @@ def _add_options(parser: argparse.ArgumentParser, *, can_be_gated: bool) -> None
 
 def run(args: argparse.Namespace) -> int:
     """Show or publish a plan; return the exit status."""
+    from ..hindrances import HinderedError, explain
     from ..publishing.hub_errors import PublishError, redact
     from ..publishing.refusals import check_plan
     from ..publishing.uploading import PushOptions, publish
@@ -91,33 +93,40 @@ def run(args: argparse.Namespace) -> int:
     chosen = {"message": args.message} if args.message else {}
     try:
         options = PushOptions(**{name: getattr(args, name) for name in names}, **chosen)
-        with _scratch(args):
+        with _work_folder(args):
             plan = args.plan(args)
-            print(_describe(plan, args.repo))
+            print(printable(_describe(plan, args.repo)))
             if not args.yes:
                 check_plan(plan)
                 print("Nothing was sent. To publish: the same command with --yes")
                 return 0
-        pushed = publish(plan, args.repo, options)
+            pushed = publish(plan, args.repo, options)
     except KeyboardInterrupt:
         print("sdiareward: interrupted; the same command goes on, and sends nothing twice", file=sys.stderr)
         return 130
-    except (OSError, ValueError, PublishError) as error:
-        raise InputError(redact(str(error))) from None
+    except (HinderedError, OSError, ValueError, PublishError) as error:
+        raise InputError(redact(explain(error) or str(error))) from None
     for notice in pushed.notices:
-        print(f"sdiareward: notice: {notice}", file=sys.stderr)
+        print(printable(f"sdiareward: notice: {notice}"), file=sys.stderr)
     print(f"{'commit' if pushed.is_changed else 'nothing new: commit'} {pushed.commit}")
     print(pushed.pull_request_url or pushed.url)
     return 0
 
 
 @contextmanager
-def _scratch(args: argparse.Namespace) -> Iterator[None]:
-    """Have a look at a data set leave nothing behind, unless it was told where to write."""
-    if args.kind != "dataset" or args.yes or args.work_dir or not args.source.is_dir():
+def _work_folder(args: argparse.Namespace) -> Iterator[None]:
+    """Let nobody else write where a data set is prepared; a mere look leaves nothing behind, unless told where."""
+    if args.kind != "dataset" or not args.source.is_dir():
         yield
         return
+    from ..hindrances import sole_writer
+
     source = args.source.resolve()
+    if args.yes or args.work_dir:
+        args.work_dir = args.work_dir or source.with_name(f"{source.name}-publish")
+        with sole_writer(args.work_dir):
+            yield
+        return
     # Beside the source: of a large data set, it does not fit where temporary files usually go.
     with TemporaryDirectory(prefix=f".{source.name}-publish-", dir=source.parent) as folder:
         args.work_dir = Path(folder)

@@ -16,6 +16,8 @@ from importlib import import_module
 from sdiareward.chat_client import EndpointError
 from sdiareward.dataset_builder.pipeline.components import ComponentError
 from sdiareward.extras import describe
+from sdiareward.hindrances import hindrances_said
+from sdiareward.printed_text import PrintableFormatter, printable
 
 
 # Name -> (module of this package with `add_arguments(parser)` and `run(args) -> int`, what it does).
@@ -52,11 +54,14 @@ def main(argv: list[str] | None = None) -> int:
     # `--output-dir` and `--output_dir` are the same option.
     arguments = [_dashes(argument) if argument.startswith("--") else argument for argument in arguments]
     args = _parser(arguments[0] if arguments else None).parse_args(arguments)
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
     try:
-        return args.run(args)
+        with hindrances_said("dataset_builder"):
+            return args.run(args)
     except (ValueError, FileNotFoundError, ImportError, ComponentError, EndpointError) as error:
-        print(f"error: {' '.join(describe(error, 'build').split())}", file=sys.stderr)
+        print(printable(f"error: {' '.join(describe(error, 'build').split())}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted; the same command goes on where it stopped.", file=sys.stderr)

@@ -120,7 +120,8 @@ class ShardWriter:
         self._writers: dict[tuple[str, str], Any] = {}
 
     def __enter__(self) -> Self:
-        shutil.rmtree(self._unfinished, ignore_errors=True)
+        if self._unfinished.exists():
+            shutil.rmtree(self._unfinished)
         self._unfinished.mkdir(parents=True)
         return self
 
