@@ -70,6 +70,9 @@ class AugmentationSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("augmentations", "hard_negatives"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} is {getattr(self, name)!r}; give a list of names, even of one.")
         if self.augmentations and self.augmented_copies < 1:
             raise ValueError(
                 f"augmented_copies is {self.augmented_copies}; give at least 1, or leave augmentations out."

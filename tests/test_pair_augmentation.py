@@ -145,6 +145,7 @@ def test_hard_negatives_are_made_of_as_large_a_share_of_the_pairs_as_was_asked()
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"augmentations": "gain"}, "augmentations is 'gain'; give a list of names"),
         ({"augmentations": ["echo"]}, "the nuisance is 'echo'; it must be one of"),
         ({"augmentations": ["gain"], "augmented_copies": 0}, "augmented_copies is 0; give at least 1"),
         ({"augment_sides": "left"}, "augment_sides is 'left'; it must be one of both, each"),
