@@ -1,0 +1,107 @@
+"""A network that drops: it carries connections to ports of this machine until so many bytes have gone through it."""
+
+import socket
+import struct
+import threading
+
+
+_CHUNK_BYTES = 4096
+# Close at once and with a reset, as a cable that is pulled shows itself in the end.
+_RESET = struct.pack("ii", 1, 0)
+
+
+class Network:
+    """Stand between clients and servers.
+
+    Args:
+        ports (`int`): What listens there; `urls` has the address to use in place of each.
+    """
+
+    def __init__(self, *ports):
+        self.carried_bytes = 0
+        self.is_down = False
+        self.times_down = 0
+        self._drop_at_bytes = None
+        self._down_s = None
+        self._open = set()
+        self._lock = threading.Lock()
+        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in ports]
+        self.urls = [f"http://127.0.0.1:{listener.getsockname()[1]}" for listener in self._listeners]
+        for listener, port in zip(self._listeners, ports, strict=True):
+            threading.Thread(target=self._accept, args=(listener, port), daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.mend()
+        for listener in self._listeners:
+            listener.close()
+
+    def drop(self, after_bytes, down_s=None):
+        """Drop every connection when so many more bytes have been carried, and refuse new ones.
+
+        Args:
+            after_bytes (`int`): How many, in both directions together.
+            down_s (`float`, *optional*): Mend it so much later; by default it stays down until `mend`.
+        """
+        with self._lock:
+            self._drop_at_bytes, self._down_s = self.carried_bytes + after_bytes, down_s
+
+    def mend(self):
+        """Carry again whatever comes."""
+        with self._lock:
+            self._drop_at_bytes, self.is_down = None, False
+
+    def _accept(self, listener, port):
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            if self.is_down:
+                self._reset(client)
+                continue
+            server = socket.create_connection(("127.0.0.1", port))
+            with self._lock:
+                self._open |= {client, server}
+            for source, target in ((client, server), (server, client)):
+                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+
+    def _carry(self, source, target):
+        try:
+            while data := source.recv(_CHUNK_BYTES):
+                target.sendall(data[: self._count(len(data))])
+                if self.is_down:
+                    break
+            target.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def _count(self, num_bytes):
+        """Return how many of these bytes still go through; go down if those are not all."""
+        with self._lock:
+            if self._drop_at_bytes is not None and self.carried_bytes + num_bytes >= self._drop_at_bytes:
+                num_bytes = max(self._drop_at_bytes - self.carried_bytes, 0)
+                self._go_down()
+            self.carried_bytes += num_bytes
+            return num_bytes
+
+    def _go_down(self):
+        self.is_down, self._drop_at_bytes = True, None
+        self.times_down += 1
+        for connection in self._open:
+            self._reset(connection)
+        self._open.clear()
+        if self._down_s is not None:
+            threading.Timer(self._down_s, self.mend).start()
+
+    @staticmethod
+    def _reset(connection):
+        try:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+        except OSError:
+            pass
