@@ -111,7 +111,8 @@ def _transcript(audio_file: Path) -> str | None:
 def _messages_of_json(path: Path) -> list[dict[str, Any]]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+    # ValueError: also a number of thousands of digits, which Python does not convert.
+    except (OSError, ValueError, RecursionError) as error:
         raise DialogueError(f"{path}: is not valid JSON ({error}); give a JSON object or list.") from error
     turns = data.get("turns", data.get("messages")) if isinstance(data, dict) else data
     if not isinstance(turns, list):

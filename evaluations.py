@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .pairs import SIDES
-from .records import JsonLines
+from .records import JsonLines, is_number, read_json_object
 
 
 @dataclass(frozen=True)
@@ -50,13 +48,25 @@ def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
     if not scores:
         raise ValueError(f"{folder}: scores.jsonl holds no pair; evaluate at least one.")
     for record in scores:
-        if finite and not all(record[side] is not None and math.isfinite(record[side]) for side in SIDES):
-            raise ValueError(
-                f"{folder}: pair {record['pair_id']} has a reward that is missing or not finite; take its line out of "
-                "the file."
-            )
-    run, results = (json.loads((folder / name).read_text(encoding="utf-8")) for name in ("run.json", "results.json"))
+        _check_record(record, folder, finite)
+    run, results = (read_json_object(folder / name, "evaluate again") for name in ("run.json", "results.json"))
     return Evaluation(folder, scores, run, results.get("config", {}))
+
+
+def _is_reward(value: Any) -> bool:
+    return value is None or type(value) in (int, float)
+
+
+def _check_record(record: Mapping[str, Any], folder: Path, finite: bool) -> None:
+    if not isinstance(record.get("pair_id"), str) or not all(_is_reward(record.get(side, "")) for side in SIDES):
+        raise ValueError(
+            f"{folder}: scores.jsonl has a line without a pair_id or the rewards of both sides; take it out."
+        )
+    if finite and not all(is_number(record[side]) for side in SIDES):
+        raise ValueError(
+            f"{folder}: pair {record['pair_id']} has a reward that is missing or not finite; take its line out of "
+            "the file."
+        )
 
 
 def name_scorer(config: Mapping[str, Any]) -> str:

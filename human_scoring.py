@@ -24,9 +24,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from .human_study import ANSWERS_FOLDER, KEY_FILE, SCORES_FORM, SIZES, STUDY_FILE
+from .human_study import ANSWERS_FOLDER, SCORES_FORM, SIZES
 from .printed_text import markdown
 from .records import JsonLines, write_file
+from .study_files import read_key, read_study
 
 
 TIE = "tie"
@@ -87,13 +88,19 @@ def read_answers(folder: Path, items: Sequence[str]) -> dict[str, dict[str, dict
     for path in sorted((folder / ANSWERS_FOLDER).glob("*.jsonl")):
         records = JsonLines(path).read()
         for record in records:
-            if record.get("item") not in known or record.get("choice") not in CHOICES:
+            if not _is_answer(record, known):
                 raise ValueError(
                     f"{path}: {record} is no answer to this study; each needs one of its items and a choice among "
                     f"{', '.join(CHOICES)}: take the line out, or the file if it is of another study."
                 )
         answers[path.stem] = {record["item"]: record for record in records}
     return answers
+
+
+def _is_answer(record: Mapping[str, Any], known: set[str]) -> bool:
+    heard = record.get("heard", [])
+    is_heard = isinstance(heard, list) and all(isinstance(part, str) for part in heard)
+    return is_heard and str(record.get("item")) in known and record.get("choice") in CHOICES
 
 
 def score_study(folder: str | Path, key_file: str | Path | None = None) -> dict[str, Any]:
@@ -134,8 +141,7 @@ def read_rated_study(
         ValueError: The key or an answer is of another study.
     """
     folder = Path(folder)
-    study = _read(folder / STUDY_FILE, "draw a study with sdiareward human sample")
-    key = _read(Path(key_file or folder / KEY_FILE), "name it with --key if it is kept elsewhere")
+    study, key = read_study(folder), read_key(folder, key_file)
     if study["study"] != key["study"]:
         raise ValueError(f"{folder}: is study {study['study']}, the key is of {key['study']}; give the study's own.")
     answers = read_answers(folder, list(key["items"]))
@@ -150,7 +156,7 @@ def compares_scores(folder: str | Path) -> bool:
     Raises:
         FileNotFoundError: There is no study.
     """
-    study = _read(Path(folder) / STUDY_FILE, "draw a study with sdiareward human sample")
+    study = read_study(Path(folder))
     return bool(study.get("form") == SCORES_FORM)
 
 
@@ -158,13 +164,6 @@ def write_results(folder: Path, results: Mapping[str, Any], report: str) -> None
     """Write the results of a study beside its answers, `results.json` and `results.md`."""
     write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
     write_file(folder / "results.md", report)
-
-
-def _read(path: Path, remedy: str) -> dict[str, Any]:
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; {remedy}.")
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return content
 
 
 def summarise_study(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,6 +71,33 @@ class JsonLines:
         """Write the records and hand them to the operating system before returning."""
         with self.path.open("a", encoding="utf-8") as file:
             file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+
+def read_json_object(path: Path, remedy: str) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Args:
+        path (`Path`): The file.
+        remedy (`str`): What to do if it is not there.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It holds no JSON object.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; {remedy}.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON ({error}); {remedy}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: holds a {type(content).__name__}, not an object; {remedy}.")
+    return content
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a JSON value is a number that can be computed with: neither infinite nor larger than a float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
@@ -184,12 +212,7 @@ def open_run(folder: Path, identity: Mapping[str, Any]) -> None:
     if not path.exists():
         write_file(path, json.dumps(dict(identity), indent=2) + "\n")
         return
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON ({error}); use another output_dir or delete it.") from error
-    if not isinstance(before, dict):
-        raise ValueError(f"{path}: holds a {type(before).__name__}, not an object; use another output_dir.")
+    before = read_json_object(path, "use another output_dir or delete it")
     different = [name for name in {**before, **identity} if before.get(name) != identity.get(name)]
     if different:
         changes = "; ".join(f"{name} was {before.get(name)!r}, is {identity.get(name)!r}" for name in different)

@@ -51,6 +51,8 @@ _QUIET_LEVEL = 1e-5
 _FINE_TYPE = np.dtype(">f2")
 _HEADER = struct.Struct(">BIh")
 _VERSION = 1
+# Ten minutes; a turn lasts one at most.
+_MAX_SAMPLES = 600 * SAMPLING_RATE
 
 # Thresholds: the gaps that benchmarks/results/fingerprints.json shows.
 MAX_BIT_ERRORS = 0.24
@@ -160,6 +162,9 @@ def _unpack(text: str) -> _Fingerprint:
         fine_start = _HEADER.size + math.ceil(num_bits / 8)
         if version != _VERSION or not num_samples or len(data) != fine_start + 2 * _num_fine(num_samples):
             raise ValueError(f"{len(data)} bytes of version {version} for {num_samples} samples")
+        # Comparing takes a hundred bytes a sample, and the fingerprint of an hour has 50 kilobytes.
+        if num_samples > _MAX_SAMPLES or not np.isfinite(np.frombuffer(data, _FINE_TYPE, offset=fine_start)).all():
+            raise ValueError(f"{num_samples} samples, at most {_MAX_SAMPLES}, or values that are not finite")
     except (TypeError, ValueError, struct.error, binascii.Error) as error:
         raise ValueError(
             f"{text!r:.60} is no fingerprint of version {_VERSION} ({error}); release it again."

@@ -35,6 +35,7 @@ _KINDS: tuple[tuple[type[Exception], str], ...] = (
     (LookupError, "invalid_row"),
     (TypeError, "invalid_row"),
     (AttributeError, "invalid_row"),
+    (OverflowError, "invalid_row"),
 )
 
 

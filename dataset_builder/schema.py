@@ -202,7 +202,7 @@ def validate_episode(episode: Episode) -> None:
     """
     from sdiareward.dataset_builder.channel import CODINGS
 
-    label = f"{episode.source} episode {episode.name!r:.80}"
+    label = f"{episode.source} episode {episode.name!s:.80}"
     for name in _EPISODE_TEXTS:
         if not is_text(value := getattr(episode, name)):
             raise ValueError(f"{label}: {name} is {value!r:.80}; a text is needed.")

@@ -21,8 +21,9 @@ from typing import Any
 
 from ..dataset_builder.references import inside
 from ..human_scoring import CHOICES, TIE
-from ..human_study import ANSWERS_FOLDER, AUDIO_FOLDER, SCORES_FORM, STUDY_FILE
+from ..human_study import ANSWERS_FOLDER, AUDIO_FOLDER, SCORES_FORM
 from ..records import JsonLines
+from ..study_files import read_study
 
 
 HOST = "127.0.0.1"
@@ -41,7 +42,7 @@ _HEADERS = {
 }
 _MAX_BODY_BYTES = 4096
 _RATER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
 
 
 class RatingSession:
@@ -61,10 +62,7 @@ class RatingSession:
         if not _RATER.fullmatch(rater):
             raise ValueError(f"the rater's name is {rater!r}; use up to 64 letters, digits, '-' and '_'.")
         self.folder, self.rater = Path(folder), rater
-        path = self.folder / STUDY_FILE
-        if not path.is_file():
-            raise FileNotFoundError(f"{path}: no such file; draw a study with sdiareward human sample.")
-        self.study = json.loads(path.read_text(encoding="utf-8"))
+        self.study = read_study(self.folder)
         # Another order for each rater, the same whenever this one comes back.
         random.Random(f"{self.study['study']}/{rater}").shuffle(self.study["items"])
         self.items = {item["item"] for item in self.study["items"]}
@@ -169,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:  # noqa: N802 (the name that http.server looks for)
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > _MAX_BODY_BYTES:
+        if not length.isdecimal() or len(length) > 9 or int(length) > _MAX_BODY_BYTES:
             # What follows on this connection cannot be told from the body that is not read.
             self.close_connection = True
             self._fail(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an answer has 1 to {_MAX_BODY_BYTES} bytes.")

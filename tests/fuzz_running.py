@@ -101,13 +101,13 @@ class Tally:
     largest_bytes: int = 0
 
 
-def run_target(target: Target, world: World, number: int, num_cases: int) -> Tally:
+def run_target(target: Target, world: World, number: int, num_cases: int, tally: Tally | None = None) -> Tally:
     """Run some cases of a target; the number is their seed.
 
     Raises:
         Exception: What the smallest failing case raised, with the case in its notes.
     """
-    tally = Tally()
+    tally = Tally() if tally is None else tally
 
     @settings(
         max_examples=num_cases,

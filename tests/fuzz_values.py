@@ -122,7 +122,7 @@ def _wrap(draw: Any, container: Any, key: Any) -> None:
 
 _CHANGES = (_replace, _swap, _swap, _swap, _remove, _add, _repeat, _wrap)
 
-_DEEP = ("[" * 3000 + "]" * 3000, '{"a":' * 3000 + "1" + "}" * 3000)
+_DEEP = ("[" * 3000 + "]" * 3000, '{"a":' * 3000 + "1" + "}" * 3000, "9" * 5000, '{"a": [' + "1" * 5000 + "]}")
 
 
 @st.composite
