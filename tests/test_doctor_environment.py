@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import doctor_faults
+import psutil
 import pytest
 
 from sdiareward.cli import main
@@ -318,6 +320,20 @@ def test_a_checkpoint_that_was_given_and_is_at_fault_itself_is_bad_input(
     assert len(errors.splitlines()) == (status == 2)
     assert errors.endswith(": no such thing\n" if status == 2 else "")
     assert json.loads((tmp_path / "found.json").read_text())["exit_status"] == status
+
+
+def test_an_interrupt_ends_the_command_and_its_process_without_a_traceback():
+    command = [sys.executable, "-m", "sdiareward.cli", "doctor", "--offline"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if line.startswith("  ok "):
+            break
+    children = psutil.Process(process.pid).children()
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "sdiareward: interrupted\n")
+    assert len(children) == 1
+    assert psutil.wait_procs(children, timeout=10)[1] == []
 
 
 def test_help_is_there_at_once():
