@@ -212,8 +212,8 @@ def _acoustic_features(splits: Mapping[str, datasets.Dataset], folder: Path) -> 
         if not path.exists():
             read = read_features("acoustic", splits[split], progress=True)
             unfinished = path.with_name(f".{path.name}")
-            failures = json.dumps(list(read.failures.items()))
-            np.savez(unfinished, chosen=read.chosen, rejected=read.rejected, failures=failures)
+            reasons = json.dumps(list(read.failures.items()))
+            np.savez(unfinished, chosen=read.chosen, rejected=read.rejected, failures=reasons)
             unfinished.replace(path)
         with np.load(path, allow_pickle=False) as file:
             failures = dict(json.loads(str(file["failures"])))

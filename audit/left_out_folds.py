@@ -133,8 +133,8 @@ def _describe_row(
     for scorer in SCORERS:
         found[scorer] = one_column(accuracy_of(labels, record[scorer], options), column)
         found[f"{scorer}_heard"] = one_column(accuracy_of(labels, whole[scorer], options), column)
-    is_right = [_is_right(labels, scores["head"]) for scores in (record, whole)]
-    change = compare(*is_right, groups_of(labels), [label["subset"] for label in labels], **options)
+    without, heard = (_is_right(labels, scores["head"]) for scores in (record, whole))
+    change = compare(without, heard, groups_of(labels), [label["subset"] for label in labels], **options)
     return {**found, "change": {"difference": change["difference"], "interval": change["interval"]}}
 
 
