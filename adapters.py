@@ -22,7 +22,7 @@ TEXT_PROJECTIONS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\
 # Far above any that is trained; a rank decides how much memory adapters take before their weights are read.
 _MAX_RANK = 4096
 # A module's name, or one with a number in it; any other pattern could take for ever to match.
-_MODULE_NAME = re.compile(r"[\w.]+|all-linear", re.ASCII)
+_MODULE_NAME = re.compile(r"[\w.-]+", re.ASCII)
 
 
 def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int) -> PeftModel:
@@ -102,7 +102,8 @@ def _problem_of_adapters(config: Mapping[str, Any]) -> str | None:
     if config.get("megatron_config"):
         return "has a megatron_config, by which a module would be imported; take it out"
     patterns = config.get("rank_pattern") or {}
-    ranks = [config.get("r"), *(patterns.values() if isinstance(patterns, Mapping) else [None])]
+    # A head alone is published without adapters, and so without a rank.
+    ranks = [config.get("r", 1), *(patterns.values() if isinstance(patterns, Mapping) else [None])]
     if not all(isinstance(rank, int) and 0 < rank <= _MAX_RANK for rank in ranks):
         return f"has ranks {ranks}; whole numbers up to {_MAX_RANK} are needed"
     modules = config.get("target_modules")

@@ -99,7 +99,7 @@ def list_shapes(name_or_path: Any, **hub_kwargs: Any) -> dict[str, tuple[int, ..
     return shapes
 
 
-def _find_weights(name_or_path: Any, hub_kwargs: dict[str, Any]) -> tuple[str | None, str]:
+def _find_weights(name_or_path: Any, hub_kwargs: dict[str, Any]) -> tuple[str | None, str | None]:
     """Return the index of a checkpoint, if it has one, and its only file."""
     index, single = (
         cached_file(name_or_path, file, _raise_exceptions_for_missing_entries=False, **hub_kwargs)
@@ -285,6 +285,8 @@ def read_processor_fields(name_or_path: Any, **hub_kwargs: Any) -> dict[str, Any
     # JSON that is no object, or has no end.
     except (TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"{name_or_path}: its config.json is no JSON object ({error}); get it again.") from error
+    if not isinstance(config_dict, dict):
+        raise ValueError(f"{name_or_path}: its config.json is no JSON object; get it again.")
     is_reward_model = OWN_FIELDS_KEY in config_dict or config_dict.get("architectures") == [OFFICIAL_ARCHITECTURE]
     if config_dict.get("model_type") not in FOREIGN_MODEL_TYPES or not is_reward_model:
         return None

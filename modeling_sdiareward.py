@@ -354,7 +354,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
     def _require_feasible(cls, name_or_path: Any, kwargs: dict[str, Any], may_lack: tuple[str, ...]) -> None:
         """Raise unless the files hold what the configuration asks for; only headers are read, nothing is allocated."""
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
-        config = kwargs.get("config")
+        config: Any = kwargs.get("config")
         if not isinstance(config, PreTrainedConfig):
             fields = {name: kwargs[name] for name in SDiaRewardConfig.__annotations__ if name in kwargs}
             config = SDiaRewardConfig.from_pretrained(config or name_or_path, **hub_kwargs, **fields)

@@ -50,7 +50,7 @@ def declared_licence(name: str, policy: Mapping[str, Any]) -> str:
     Raises:
         importlib.metadata.PackageNotFoundError: It is not installed.
     """
-    found = metadata.metadata(name)
+    found: Any = metadata.metadata(name)
     if expression := found.get("License-Expression"):
         return str(expression)
     classifiers = [text.rpartition(" :: ")[2] for text in found.get_all("Classifier") or () if "License ::" in text]
