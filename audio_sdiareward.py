@@ -72,6 +72,7 @@ def audio_duration_s(source: Any) -> float:
     """
     handle, name, array, rate = open_source(source)
     if array is not None:
+        _require_rate(rate, name)
         return array.shape[-1] / rate
     import soundfile
 

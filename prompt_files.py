@@ -45,7 +45,7 @@ def read_prompts(path: str | Path) -> dict[str, str]:
 def _from_json(path: Path, text: str) -> dict[str, str]:
     try:
         prompts = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path}: not JSON ({error}); give an object from criterion to system prompt.") from error
     if not isinstance(prompts, Mapping):
         raise ValueError(

@@ -25,9 +25,13 @@ from sdiareward.dataset_builder.settings import make_settings
 from sdiareward.dataset_builder.sources import amazon_queen, read_source
 from sdiareward.dialogue_files import DialogueError, read_dialogue
 from sdiareward.json_answers import parse_json
+from sdiareward.judges.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario
 from sdiareward.judges.wavreward.answers import parse_score
+from sdiareward.judges.wavreward.prompts import read_judging_prompt
 from sdiareward.judges.zero_shot.backends import ReplayBackend
 from sdiareward.judges.zero_shot.settings import EndpointSettings
+from sdiareward.layouts_sdiareward import read_processor_fields
+from sdiareward.prompt_files import read_prompts
 from sdiareward.records import JsonLines
 from sdiareward.study_files import read_study
 from sdiareward.yaml_texts import parse_yaml
@@ -133,6 +137,30 @@ def test_a_name_that_is_too_long_is_a_file_that_is_not_there(tmp_path):
     (tmp_path / "dialogue.json").write_text(json.dumps(turns))
     with pytest.raises(DialogueError, match="turn 1: "):
         read_dialogue(tmp_path / "dialogue.json")
+
+
+def test_samples_at_no_rate_last_no_time():
+    for rate in (0.5, 999, 10**7):
+        with pytest.raises(AudioError, match="is sampled at"):
+            audio_duration_s({"array": [0.0] * 400, "sampling_rate": rate})
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "[]", '""', "null"])
+def test_json_that_is_no_object_is_no_checkpoint_and_no_prompt(tmp_path, text):
+    for name, read in (
+        ("config.json", read_processor_fields),
+        ("a.json", read_prompts),
+        ("b.json", read_judging_prompt),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ValueError, match=str(tmp_path)):
+            read(tmp_path if name == "config.json" else tmp_path / name)
+
+
+def test_a_scenario_without_a_name_is_refused():
+    row = json.loads(DEFAULT_SCENARIOS.read_text(encoding="utf-8").split("\n")[0])
+    with pytest.raises(ValueError, match="scenario_id and license must be texts"):
+        make_scenario({**row, "scenario_id": ["x"]})
 
 
 def test_a_number_of_thousands_of_digits_is_no_dialogue(tmp_path):

@@ -148,6 +148,8 @@ def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
 
 def _validate_labels(scenario: Scenario) -> None:
     """Check every label against its vocabulary, and that the wrong voice is clearly another than the right one."""
+    if not isinstance(scenario.scenario_id, str) or not isinstance(scenario.license, str):
+        raise ValueError("scenario_id and license must be texts.")
     _require_one_of("part", scenario.part, PARTS)
     _require_one_of("topic", scenario.topic, TOPICS)
     if (scenario.part == "content") != (scenario.attribute is None):

@@ -90,7 +90,7 @@ def read_judging_prompt(path: str | Path) -> JudgingPrompt:
         if unknown := sorted(set(found) - set(known)):
             raise ValueError(f"has {', '.join(unknown)}, which is none of {', '.join(known)}")
         return JudgingPrompt(**found)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"judging prompt {path}: {error}") from error
 
 
