@@ -7,6 +7,7 @@ What libraries print goes to a file that is looked at for the cause of a crash, 
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -82,8 +83,7 @@ class _Worker:
         try:
             connection.send((self._settings, check))
             if connection.poll(check.limit_s):
-                outcome: Outcome = connection.recv()
-                return outcome
+                return Outcome(**json.loads(connection.recv()))
         except (EOFError, ConnectionError):
             outcome = self._describe_end()
         else:
@@ -165,14 +165,15 @@ def work(handle: int) -> None:
             connection.send(_run(*connection.recv()))
 
 
-def _run(settings: Settings, check: Check) -> Outcome:
+def _run(settings: Settings, check: Check) -> str:
+    """Return the outcome of a check as JSON: an object of a library would make the other process import it."""
     if settings.offline:
         os.environ["HF_HUB_OFFLINE"] = "1"
     # What the check before this one printed is of no interest if this one crashes.
     with suppress(OSError):
         os.ftruncate(sys.stderr.fileno(), 0)
     try:
-        return check.function(settings)
+        return json.dumps(asdict(check.function(settings)), default=str)
     # Whatever a broken installation raises is what the report is for.
     except (Exception, SystemExit) as error:
-        return Outcome(FAILED, reason_of(error))
+        return json.dumps(asdict(Outcome(FAILED, reason_of(error))))

@@ -123,7 +123,12 @@ def _accelerators(_: Settings) -> Outcome:
         devices.append({"type": "mps", "name": "Apple GPU", "bfloat16": torch.backends.mps.is_macos_or_newer(14, 0)})
     if torch.xpu.is_available():
         devices += [_describe_xpu(index) for index in range(torch.xpu.device_count())]
-    details = {"devices": devices, "torch": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+    details = {
+        "devices": devices,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "hip": torch.version.hip,
+    }
     if devices:
         return Outcome(PASSED, "; ".join(map(_device_in_words, devices)), details=details)
     if _NVIDIA_DRIVER.exists():

@@ -73,6 +73,12 @@ def test_what_libraries_print_does_not_reach_the_user(capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_what_a_check_gives_arrives_as_plain_values():
+    outcome = found_by(check(doctor_faults.gives_objects_of_a_library))["gives_objects_of_a_library"]
+    assert {type(outcome.found), *map(type, outcome.details.values())} == {str}
+    assert outcome.details == {"version": "1.0", "other": "<class 'object'>"}
+
+
 def test_what_a_check_tells_is_without_secrets_in_texts_remedies_and_details(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "margaret"))
     monkeypatch.setenv("HF_TOKEN", "a-token-of-another-form")
