@@ -121,7 +121,7 @@ def _parse_score(world: World, text: str) -> None:
 _SLOT = scenarios_by_llm.Slot(1, "understanding", "emotion", "sad", "shopping")
 _SCRIPT = [{"role": role, "content": text} for role, text in (("user", "Where is it?"), ("assistant", "Over there."))]
 _GIVEN = {"scenario_id": "s1", "dialogue": _SCRIPT}
-_SETTINGS = SimpleNamespace(min_rounds=1, max_rounds=4, max_words=40)
+_SETTINGS: Any = SimpleNamespace(min_rounds=1, max_rounds=4, max_words=40)
 # What an answer is checked by -> an answer that passes, or nearly.
 _CHECKS: tuple[tuple[Any, Any], ...] = (
     (partial(filtering._read_quality, judge="j"), _VERDICTS[0]),
@@ -176,7 +176,7 @@ _RECORD = {
 def _replay(world: World, text: str) -> None:
     backend = ReplayBackend(world.write("answers.jsonl", text))
     known = list(backend._records)
-    questions = [SimpleNamespace(pair_id=pair_id, order=order, criterion="modality") for pair_id, order in known]
+    questions: Any = [SimpleNamespace(pair_id=pair_id, order=order, criterion="modality") for pair_id, order in known]
     for answer in backend.answer(questions):
         assert answer.verdict is None or answer.verdict.preference in VERSIONS
 

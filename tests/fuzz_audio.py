@@ -59,7 +59,7 @@ def _with_av(format_: str, codec: str, frame_samples: int) -> bytes:
 
     buffer = io.BytesIO()
     with av.open(buffer, "w", format=format_) as container:
-        stream = container.add_stream(codec, rate=48_000)
+        stream: Any = container.add_stream(codec, rate=48_000)
         stream.layout = "mono"
         for array in make_tone(12 * frame_samples / 48_000, 48_000).reshape(12, frame_samples):
             frame = av.AudioFrame.from_ndarray(array[None], format="fltp", layout="mono")

@@ -172,13 +172,14 @@ def _request_body() -> dict[str, Any]:
 def _read_request(world: World, text: str) -> None:
     body, limits = Body(text.encode("utf-8", "surrogatepass"), {"a": tone_wav()}), Limits()
     recordings = Recordings(body.files, {})
-    for form in (ScoreRequest, CompareRequest):
+    forms: tuple[Any, ...] = (ScoreRequest, CompareRequest)
+    for form in forms:
         try:
-            request = body.parse(form, limits)
+            request: Any = body.parse(form, limits)
         except BadRequestError as error:
             assert error.problems
             continue
-        for dialogue in request.dialogues if isinstance(request, ScoreRequest) else (request.a, request.b):
+        for dialogue in request.dialogues if form is ScoreRequest else (request.a, request.b):
             fetched = dict.fromkeys(addresses([dialogue], limits), "its address is not fetched")
             try:
                 messages = read_dialogue_form(dialogue, Recordings(recordings.files, fetched), limits)
