@@ -74,7 +74,7 @@ class AuditJob:
         output_dir (`Path`): Where everything goes; a run that was killed goes on there.
         split (`str`, *optional*, defaults to `"test"`): Split to audit on.
         train_split (`str`, *optional*, defaults to `"train"`): Split that baselines and heads are fitted on.
-        num_pairs (`int`, *optional*, defaults to 100): Pairs that are drawn; 0 for all.
+        num_pairs (`int`, *optional*, defaults to 60): Pairs that are drawn; 0 for all.
         nuisances, attacks (`tuple[str, ...]`): Names of those to try.
         parts (`tuple[str, ...]`, *optional*): Some of `PARTS`.
         left_out_model (`str`, *optional*): Backbone of the heads that leave something out, or `"nano"`; by default
@@ -88,7 +88,7 @@ class AuditJob:
     output_dir: Path
     split: str = "test"
     train_split: str = "train"
-    num_pairs: int = 100
+    num_pairs: int = 60
     nuisances: tuple[str, ...] = tuple(NUISANCES)
     attacks: tuple[str, ...] = tuple(ATTACKS)
     parts: tuple[str, ...] = DEFAULT_PARTS
@@ -128,7 +128,7 @@ class Auditor:
         self.sample = PairSample(self.pairs, self.labels, sample_rows(self.labels, job.num_pairs, job.seed))
         self.attacks = {name: ATTACKS[name] for name in job.attacks}
         self._num_scored = 0
-        self.options = {"num_bootstrap": job.num_bootstrap, "seed": job.seed}
+        self.options: dict[str, Any] = {"num_bootstrap": job.num_bootstrap, "seed": job.seed}
 
     @cached_property
     def scorer(self) -> Scorer:

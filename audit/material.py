@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from ..pairs import turns_to_messages
+from ..pairs import SIDES, turns_to_messages
 from ..records import describe_pairs
 
 
@@ -109,8 +109,8 @@ def read_pairs(pairs: datasets.Dataset, rows: Iterable[int]) -> list[AuditPair]:
 
 
 def _read_pair(row: Mapping[str, Any], label: Mapping[str, Any]) -> AuditPair:
-    sides = {side: _read_side(row[side], f"pair {label['pair_id']}, {side}") for side in ("chosen", "rejected")}
-    return AuditPair(**label, license=row.get("license"), **sides)
+    chosen, rejected = (_read_side(row[side], f"pair {label['pair_id']}, {side}") for side in SIDES)
+    return AuditPair(**label, license=row.get("license"), chosen=chosen, rejected=rejected)
 
 
 def _read_side(turns: Sequence[Mapping[str, Any]], name: str) -> list[Turn]:

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_scope(group: Any) -> None:
     drawn = "pairs to draw, spread over subsets, recordings and synthesizers; 0 for all (default: %(default)s)"
-    group.add_argument("--num_pairs", "--num-pairs", type=_count, default=100, help=drawn)
+    group.add_argument("--num_pairs", "--num-pairs", type=_count, default=60, help=drawn)
     for name in ("nuisances", "attacks"):
         group.add_argument(f"--{name}", nargs="+", default=[_ALL], metavar="NAME", help=f"{name} to try, all or none")
     group.add_argument("--parts", nargs="+", metavar="PART", help="of the audit (default: all but left_out)")
