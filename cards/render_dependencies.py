@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 
@@ -30,6 +31,7 @@ def render_guide(text: str) -> str:
 
 def main() -> None:
     """Render the guide in its place."""
+    argparse.ArgumentParser(prog="python -m sdiareward.cards.render_dependencies", description=__doc__).parse_args()
     write_file(GUIDE, render_guide(GUIDE.read_text(encoding="utf-8")))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.cards.render import not_measured, render_readme
-from sdiareward.dataset_builder.statistics_report import render_table
+from sdiareward.dataset_builder.statistics_report import render_markdown_table
 from sdiareward.records import write_file
 
 
@@ -73,7 +73,7 @@ def _batch_sizes(found: Mapping[str, Any]) -> str:
         f"difference of a reward is {worst:.0e}. "
         f"{cpu['name']}, {cpu['usable_cores']} cores."
     )
-    return "\n".join([*render_table(heads, rows, num_left=0), "", note])
+    return "\n".join([*render_markdown_table(heads, rows, num_left=0), "", note])
 
 
 def _num_sent(found: Mapping[str, Any], load: str) -> str:
@@ -108,7 +108,7 @@ def _saturation(found: Mapping[str, Any]) -> str:
         f"put off with 503; {tally['requests_per_s']:.1f} requests/s, p50 {_ms(tally['p50_s'])}, p99 "
         f"{_ms(tally['p99_s'])}."
     )
-    return "\n".join([*render_table(heads, rows), "", note])
+    return "\n".join([*render_markdown_table(heads, rows), "", note])
 
 
 def _faults(found: Mapping[str, Any]) -> str:
@@ -128,7 +128,7 @@ def _faults(found: Mapping[str, Any]) -> str:
         for tally in [faults[name]]
     ]
     heads = ("meanwhile", "sent", "answered", "lost", "mismatched", "put off", "p50", "p99")
-    return "\n".join([*render_table(heads, rows), "", *_fault_notes(faults)])
+    return "\n".join([*render_markdown_table(heads, rows), "", *_fault_notes(faults)])
 
 
 def _fault_notes(faults: Mapping[str, Any]) -> list[str]:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from sdiareward.cards.render import not_measured, render_readme
-from sdiareward.dataset_builder.statistics_report import render_table
+from sdiareward.dataset_builder.statistics_report import render_markdown_table
 from sdiareward.records import write_file
 
 
@@ -74,7 +74,7 @@ def _scoring(runs: Sequence[Mapping[str, Any]]) -> str:
             rows.append(cells)
     heads = ("model", "how", "time", "real-time factor", "peak memory", "largest difference", "`Scorer` is faster by")
     notes = [_workload_note(name, model, run) for run in runs for name, model in run["models"].items()]
-    return "\n".join([*render_table(heads, rows, num_left=2), "", " ".join(notes)])
+    return "\n".join([*render_markdown_table(heads, rows, num_left=2), "", " ".join(notes)])
 
 
 def _workload_note(name: str, model: Mapping[str, Any], run: Mapping[str, Any]) -> str:
@@ -120,7 +120,7 @@ def _bfloat16(found: Mapping[str, Any]) -> str:
         f"{settings['dialogues']} dialogues, medians of {settings['rounds']} paired rounds; a large matrix product "
         f"reaches {speeds} here."
     )
-    return "\n".join([*render_table(heads, rows), "", note])
+    return "\n".join([*render_markdown_table(heads, rows), "", note])
 
 
 def _changed(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -135,7 +135,7 @@ def _changed(runs: Sequence[Mapping[str, Any]]) -> str:
     note = (
         f"Padding with `pack=False` on the {model['dialogues']} dialogues of the bundled sample: {', '.join(waste)}."
     )
-    return "\n".join([*render_table(heads, rows), "", note])
+    return "\n".join([*render_markdown_table(heads, rows), "", note])
 
 
 def _preprocessing(runs: Sequence[Mapping[str, Any]]) -> str:
@@ -146,7 +146,7 @@ def _preprocessing(runs: Sequence[Mapping[str, Any]]) -> str:
             plain, ours = (f"{times[way] * 1000:.2f} ms" for way in ("plain_s", "ours_s"))
             padded = f"{_MODEL_TITLES[name]}, {model['padded_to_s']} s"
             rows.append((padded, title, plain, ours, f"{times['speedup']:.0f}"))
-    return "\n".join(render_table(("padded to", "step", "plain", "ours", "faster by"), rows, num_left=2))
+    return "\n".join(render_markdown_table(("padded to", "step", "plain", "ours", "faster by"), rows, num_left=2))
 
 
 def _best_of_n(found: Mapping[str, Any]) -> str:
@@ -163,7 +163,7 @@ def _best_of_n(found: Mapping[str, Any]) -> str:
         )
         for turns, each in (*by_turns.items(), ("", everything))
     ]
-    return "\n".join(render_table(("context", "candidates", "each by itself", "shared", "faster by"), rows))
+    return "\n".join(render_markdown_table(("context", "candidates", "each by itself", "shared", "faster by"), rows))
 
 
 def _scale(found: Mapping[str, Any]) -> str:
@@ -180,7 +180,7 @@ def _scale(found: Mapping[str, Any]) -> str:
     heads = ("dialogues", "audio", "time", "memory before", "peak memory")
     between = ", ".join(f"{slope:.2f}" for slope in found["slopes_between"])
     note = f"Slope of log time against log audio: {found['slope']:.2f}; between neighbours {between}."
-    return "\n".join([*render_table(heads, rows, num_left=0), "", note])
+    return "\n".join([*render_markdown_table(heads, rows, num_left=0), "", note])
 
 
 def _gpu(found: Mapping[str, Any]) -> str:
@@ -208,8 +208,8 @@ def _gpu(found: Mapping[str, Any]) -> str:
         "weights",
         "peak memory",
     )
-    lines = render_table(heads, rows)
-    lines += ["", *render_table(*_gpu_switched_off(found["sizes"])), "", *_gpu_notes(found)]
+    lines = render_markdown_table(heads, rows)
+    lines += ["", *render_markdown_table(*_gpu_switched_off(found["sizes"])), "", *_gpu_notes(found)]
     return "\n".join(lines)
 
 

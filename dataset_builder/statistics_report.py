@@ -210,10 +210,17 @@ def render_table1(table: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def render_table(head: Sequence[str], rows: Iterable[Sequence[Any]], num_left: int = 1) -> list[str]:
-    """Render the lines of a Markdown table whose first `num_left` columns are text and whose others are numbers."""
+    """Render the lines of a Markdown table whose first `num_left` columns are text and whose others are numbers.
+
+    A cell is shown as the words that it is: names come from data.
+    """
+    return render_markdown_table(head, ([markdown(cell) for cell in row] for row in rows), num_left)
+
+
+def render_markdown_table(head: Sequence[str], rows: Iterable[Sequence[Any]], num_left: int = 1) -> list[str]:
+    """Render a table like `render_table`, of cells that are Markdown of our own making."""
     rule = ["---" if index < num_left else "--:" for index in range(len(head))]
-    cells = [head, rule, *rows]
-    return ["| " + " | ".join(map(markdown, row)) + " |" for row in cells]
+    return ["| " + " | ".join(map(str, row)) + " |" for row in (head, rule, *rows)]
 
 
 def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:
