@@ -278,8 +278,13 @@ def _validate_side(turns: Any, label: str) -> None:
 
 def _validate_taxonomy(row: Mapping[str, Any], label: str) -> None:
     """Check the labels of a stratified source; `UNKNOWN` stands for one that nobody has annotated yet."""
+    for column in ("primary", "secondary"):
+        if not is_text(row[column]):
+            raise ValueError(
+                f"{label}: {column} is {row[column]!r:.80}; a text is needed, {UNKNOWN!r} if none is known."
+            )
     for column, allowed in zip(("primary", "secondary"), TAXONOMY.get(row["source"], ()), strict=False):
-        if not is_text(row[column]) or row[column] not in allowed | {UNKNOWN}:
+        if row[column] not in allowed | {UNKNOWN}:
             raise ValueError(f"{label}: {column} is {row[column]!r:.80}; Table 5 allows {sorted(allowed)}.")
 
 

@@ -3,6 +3,7 @@
 import json
 import struct
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.dataset_builder.pipeline.settings import read_settings
 from sdiareward.dataset_builder.settings import read_build_config, read_mapping
 from sdiareward.judges.chatreward.settings import read_config
-from sdiareward.judges.wavreward.prompts import read_judging_prompt
+from sdiareward.judges.wavreward.prompts import JudgingPrompt, read_judging_prompt
 from sdiareward.judges.zero_shot.settings import choose_judge
 from sdiareward.layouts_sdiareward import list_tensors, read_processor_fields
 from sdiareward.prompt_files import read_prompts
@@ -150,7 +151,7 @@ TARGETS = (
     _file_target("pipeline settings", _CONFIGS["pipeline_offline"], "yaml", read_settings),
     _file_target("judge settings", _CONFIGS["judges"], "yaml", _choose_judges),
     _file_target("chatreward settings", _CONFIGS["chatreward_tiny"], "yaml", read_config),
-    _file_target("judging prompt", {"system": "a", "request": "b"}, "json", read_judging_prompt),
+    _file_target("judging prompt", asdict(JudgingPrompt()), "json", read_judging_prompt),
     _file_target("prompts", _PROMPTS, "json", read_prompts),
     Target("own configuration", "settings", lambda _: changed(_OWN_CONFIG), _make_config),
     Target("foreign configuration", "settings", lambda _: changed(_OFFICIAL_CONFIG), _make_config),

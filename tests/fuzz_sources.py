@@ -194,15 +194,20 @@ def _read_meld(world: World, data: bytes) -> None:
 
 
 def _references(_: World) -> st.SearchStrategy[str]:
-    known = st.sampled_from(("folder:a.wav", "amazon_queen:queen.1c#X.SB", "youtube:abc", "meld:train_splits/x.mp4"))
+    known = st.sampled_from(
+        ("folder:a.wav", "amazon_queen:queen.1c#030006J1.SB", "youtube:abc", "meld:train_splits/x.mp4")
+    )
     return known.flatmap(damaged_texts) | texts() | st.builds("{}:{}#{}".format, texts(), texts(), texts())
 
 
 def _locate(world: World, reference: str) -> None:
     source, path, member = split_reference(reference)
     assert make_reference(source, path, member)
-    found = locate(source, world.folder, path, member)
-    assert isinstance(found, bytes) or found.resolve().is_relative_to(world.folder.resolve())
+    for name in ("a.wav", "abc.webm", "train_splits/x.mp4"):
+        root = world.write(f"references/{name}", b"RIFF").parents[name.count("/")]
+    world.write("references/queen.1c", _archive())
+    found = locate(source, root, path, member)
+    assert isinstance(found, bytes) or found.resolve().is_relative_to(root.resolve())
 
 
 def _packed(_: World) -> st.SearchStrategy[bytes]:

@@ -133,9 +133,9 @@ def json_texts(draw: Any, good: Any) -> str:
     return text if kind < 6 else draw(damaged_texts(text)) if kind < 9 else draw(st.sampled_from(_DEEP))
 
 
-def damaged_texts(*originals: str) -> st.SearchStrategy[str]:
+def damaged_texts(*originals: str, most: int = 5) -> st.SearchStrategy[str]:
     encoded = [text.encode("utf-8", "surrogatepass") for text in originals]
-    return damaged(*encoded).map(lambda data: data.decode("utf-8", "surrogateescape"))
+    return damaged(*encoded, most=most).map(lambda data: data.decode("utf-8", "surrogateescape"))
 
 
 @st.composite

@@ -20,7 +20,7 @@ from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.dataset_builder.fingerprints import compare, fingerprint
 from sdiareward.dataset_builder.media import decode_recording, read_media, read_span
 from sdiareward.dataset_builder.pipeline.settings import read_settings
-from sdiareward.dataset_builder.schema import Episode, Part, Turn, validate_episode
+from sdiareward.dataset_builder.schema import Episode, Part, Turn, validate_episode, validate_row
 from sdiareward.dataset_builder.settings import make_settings
 from sdiareward.dataset_builder.sources import amazon_queen, read_source
 from sdiareward.dialogue_files import DialogueError, read_dialogue
@@ -266,6 +266,17 @@ def test_an_episode_with_labels_that_cannot_be_written_is_refused(changes):
     validate_episode(Episode(**fields, turns=turns))
     with pytest.raises(ValueError, match="x episode x: (license|group|native_coding)"):
         validate_episode(Episode(**{**fields, "turns": turns, **changes}))
+
+
+def test_a_row_has_texts_for_labels_of_a_source_that_nobody_stratified():
+    turns = [{"role": role, "duration_s": 1.0} for role in ("user", "assistant")]
+    row = dict.fromkeys(("pair_id", "source", "primary", "secondary", "synthesizer", "group_id"), "x")
+    row |= {"criterion": "modality", "subset": "wild", "language": "en", "license": "x"}
+    row |= {"chosen": turns, "rejected": turns}
+    validate_row(row)
+    for changes in ({"primary": None}, {"license": "\ud800"}, {"chosen": None}, {"rejected": [5, 6]}):
+        with pytest.raises(ValueError, match="pair 'x'"):
+            validate_row({**row, **changes})
 
 
 def test_a_configuration_whose_field_is_of_another_kind_is_refused(tiny_config):
