@@ -73,7 +73,9 @@ def explain(error: BaseException) -> str | None:
             return str(cause)
         if found := _explain_disk(cause) or _explain_network(cause):
             return found
-        cause = cause.__cause__
+        # An error of the system that has no number was made by a library, of the one that it was about to handle.
+        is_made = isinstance(cause, OSError) and cause.errno is None
+        cause = cause.__cause__ or (cause.__context__ if is_made else None)
     return None
 
 

@@ -148,7 +148,9 @@ class Lab:
 
     def _read(self, run, start, ended):
         report = Path(run["report"])
-        operations = json.loads(report.read_text())["operations"] if report.exists() else None
+        # Empty, if the kill came while it was written.
+        text = report.read_text() if report.exists() else ""
+        operations = json.loads(text)["operations"] if text else None
         # Where the lab lies is nobody's business.
         err = Path(run["err"]).read_text(errors="replace").replace(f"{self.folder}/", "")
         return Done(start=start, operations=operations, err=err, **ended)

@@ -59,12 +59,12 @@ class Network:
                 client, _ = listener.accept()
             except OSError:
                 return
-            if self.is_down:
-                self._reset(client)
-                continue
             server = socket.create_connection(("127.0.0.1", port))
             with self._lock:
                 self._open |= {client, server}
+                if self.is_down:
+                    self._cut()
+                    continue
             for source, target in ((client, server), (server, client)):
                 source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
@@ -73,8 +73,6 @@ class Network:
         try:
             while data := source.recv(_CHUNK_BYTES):
                 target.sendall(data[: self._count(len(data))])
-                if self.is_down:
-                    break
             target.shutdown(socket.SHUT_WR)
         except OSError:
             pass
@@ -91,17 +89,17 @@ class Network:
     def _go_down(self):
         self.is_down, self._drop_at_bytes = True, None
         self.times_down += 1
-        for connection in self._open:
-            self._reset(connection)
-        self._open.clear()
+        self._cut()
         if self._down_s is not None:
             threading.Timer(self._down_s, self.mend).start()
 
-    @staticmethod
-    def _reset(connection):
-        try:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
-        except OSError:
-            pass
+    def _cut(self):
+        """Reset every connection that is open."""
+        for connection in self._open:
+            try:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                connection.shutdown(socket.SHUT_RDWR)
+                connection.close()
+            except OSError:
+                continue
+        self._open.clear()

@@ -136,6 +136,21 @@ def test_the_reason_is_found_behind_what_a_library_made_of_it():
         assert explain(error).startswith("cache/a.arrow: No space left on device")
 
 
+def test_the_reason_is_found_where_a_library_does_not_pass_it_on():
+    with pytest.raises(OSError) as caught:
+        try:
+            raise httpx.ConnectError("nobody")
+        except httpx.ConnectError:
+            raise OSError("cannot load the configuration")  # noqa: B904
+    assert explain(caught.value).startswith("the connection failed (ConnectError: nobody)")
+    with pytest.raises(ValueError, match="bad row") as caught:
+        try:
+            raise httpx.ConnectError("nobody")
+        except httpx.ConnectError:
+            raise ValueError("bad row")  # noqa: B904
+    assert explain(caught.value) is None
+
+
 def test_a_hindered_command_ends_with_one_line_and_others_with_their_error(capsys):
     with pytest.raises(SystemExit) as caught, hindrances_said("sdiareward-x"):
         raise HinderedError("it cannot.")
