@@ -17,7 +17,7 @@ from sdiareward.audit.attacks import ATTACKS
 from sdiareward.audit.summary import describe_sample, render_verdicts
 from sdiareward.audit.verdicts import FAIL, PASS, read_limits, show_limit, show_value
 from sdiareward.cards.render import render_readme
-from sdiareward.dataset_builder.statistics_report import render_table
+from sdiareward.dataset_builder.statistics_report import render_markdown_table
 from sdiareward.nuisances import NUISANCES
 from sdiareward.printed_text import markdown
 from sdiareward.records import write_file
@@ -62,13 +62,13 @@ def render_nuisances() -> str:
         [name, nuisance.title.format("…"), ", ".join(f"{severity:g}" for severity in nuisance.severities)]
         for name, nuisance in NUISANCES.items()
     ]
-    return "\n".join(render_table(["name", "change", "severities"], rows, num_left=3))
+    return "\n".join(render_markdown_table(["name", "change", "severities"], rows, num_left=3))
 
 
 def render_attacks() -> str:
     """Return the attacks, the side that each is on, and what it needs."""
     rows = [[name, attack.title, attack.baseline, attack.needs] for name, attack in ATTACKS.items()]
-    return "\n".join(render_table(["name", "attack", "on", "needs"], rows, num_left=4))
+    return "\n".join(render_markdown_table(["name", "attack", "on", "needs"], rows, num_left=4))
 
 
 def render_limits() -> str:
@@ -77,7 +77,7 @@ def render_limits() -> str:
     for limit in read_limits():
         fields = {"at_most": limit.at_most, "at_least": limit.at_least, "unit": limit.unit}
         rows.append([limit.pattern, limit.title.format("…"), show_limit(fields)])
-    return "\n".join(render_table(["check", "what", "limit"], rows, num_left=3))
+    return "\n".join(render_markdown_table(["check", "what", "limit"], rows, num_left=3))
 
 
 def render_nano(now: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> str:
