@@ -17,6 +17,7 @@ import argparse
 import multiprocessing
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from importlib.util import find_spec
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ TESTS = ROOT / "tests"
 RESULT = ROOT / "benchmarks" / "results" / "fuzzing.json"
 CASES_OF_A_ROUND = 500
 # Of each target.
-ROUNDS = 2
+ROUNDS = 3
 COVERAGE_RUNS = 50_000
 
 
@@ -109,7 +111,10 @@ def _world() -> Any:
 
     # On a file system in memory where there is one: every case writes its files anew.
     parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    return World(Path(tempfile.mkdtemp(prefix="fuzzing-", dir=parent)))
+    folder = tempfile.mkdtemp(prefix="fuzzing-", dir=parent)
+    # Of processes of a pool, `atexit` hears nothing.
+    Finalize(None, shutil.rmtree, (folder, True), exitpriority=1)
+    return World(Path(folder))
 
 
 def run_round(name: str, seed: int) -> dict[str, Any]:
