@@ -73,7 +73,8 @@ def _nuisances(audit: Audit) -> dict[str, Measured]:
         if row is None or row["flip_rate"] is None:
             found[f"nuisance.{name}"] = Measured(None, title=title)
         else:
-            detail = f"at worst {100 * row['worst']['flip_rate']:.1f}%: {describe_worst(row['worst'])}"
+            worst = row["worst"]["flip_rate"]
+            detail = f"at worst {100 * worst:.1f}%: {describe_worst(row['worst'])}" if worst else ""
             found[f"nuisance.{name}"] = Measured(row["flip_rate"], detail, title)
     return found
 
@@ -88,7 +89,7 @@ def _attack(title: str, row: Mapping[str, Any] | None) -> Measured:
         return Measured(None, title=title)
     if not row["num_pairs"]:
         return Measured(None, "; ".join(row["not_applicable"]), title)
-    return Measured(row["paid"], f"{row['num_pairs']} pairs; mean gain {row['gain']:+.2f}", title)
+    return Measured(row["paid"], f"on {row['num_pairs']}, mean gain {row['gain']:+.2f}", title)
 
 
 def _ties(audit: Audit) -> dict[str, Measured]:
