@@ -129,11 +129,13 @@ class _Labs:
     def _open_lab(self, name: str) -> Any:
         """Start a lab and build what the other commands work on."""
         from fault_commands import Build, World, make_commands
+        from fault_disks import unmount
         from fault_lab import Lab
         from fault_trials import Trials
         from tiny_model import save_checkpoint
 
         folder = self._work_dir / name
+        unmount(folder / "output")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         lab = self._stack.enter_context(Lab(folder, has_clock=name == "clock"))

@@ -25,7 +25,12 @@ def small_disk(folder, size_bytes):
     try:
         yield lambda options: _mount("-o", f"remount,{options}", folder)
     finally:
-        subprocess.run(["umount", "--lazy", folder], check=True)
+        unmount(folder)
+
+
+def unmount(folder):
+    """Take a disk off its folder, if there is one, such as that of a process which was killed."""
+    subprocess.run(["umount", "--lazy", folder], capture_output=True)
 
 
 def can_mount(folder):

@@ -1,5 +1,6 @@
 """A network that drops: it carries connections to ports of this machine until so many bytes have gone through it."""
 
+import contextlib
 import socket
 import struct
 import threading
@@ -59,23 +60,25 @@ class Network:
                 client, _ = listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(("127.0.0.1", port))
-            with self._lock:
-                self._open |= {client, server}
-                if self.is_down:
-                    self._cut()
-                    continue
-            for source, target in ((client, server), (server, client)):
-                source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
+            # Closed meanwhile by a drop, perhaps: then the client has been told.
+            with contextlib.suppress(OSError):
+                self._connect(client, port)
+
+    def _connect(self, client, port):
+        server = socket.create_connection(("127.0.0.1", port))
+        with self._lock:
+            self._open |= {client, server}
+            if self.is_down:
+                self._cut()
+        for source, target in ((client, server), (server, client)):
+            source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            threading.Thread(target=self._carry, args=(source, target), daemon=True).start()
 
     def _carry(self, source, target):
-        try:
+        with contextlib.suppress(OSError):
             while data := source.recv(_CHUNK_BYTES):
                 target.sendall(data[: self._count(len(data))])
             target.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
 
     def _count(self, num_bytes):
         """Return how many of these bytes still go through; go down if those are not all."""
@@ -96,10 +99,8 @@ class Network:
     def _cut(self):
         """Reset every connection that is open."""
         for connection in self._open:
-            try:
+            with contextlib.suppress(OSError):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 connection.shutdown(socket.SHUT_RDWR)
                 connection.close()
-            except OSError:
-                continue
         self._open.clear()
