@@ -22,7 +22,7 @@ from sdiareward.dataset_builder.media import decode_recording, read_media, read_
 from sdiareward.dataset_builder.pipeline.settings import read_settings
 from sdiareward.dataset_builder.schema import Episode, Part, Turn, validate_episode, validate_row
 from sdiareward.dataset_builder.settings import make_settings
-from sdiareward.dataset_builder.sources import amazon_queen, read_source
+from sdiareward.dataset_builder.sources import amazon_queen, locate, read_source
 from sdiareward.dialogue_files import DialogueError, read_dialogue
 from sdiareward.json_answers import parse_json
 from sdiareward.judges.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario
@@ -137,6 +137,12 @@ def test_a_name_that_is_too_long_is_a_file_that_is_not_there(tmp_path):
     (tmp_path / "dialogue.json").write_text(json.dumps(turns))
     with pytest.raises(DialogueError, match="turn 1: "):
         read_dialogue(tmp_path / "dialogue.json")
+
+
+@pytest.mark.parametrize("source", ["meld", "folder", "youtube"])
+def test_a_reference_that_is_too_long_names_no_file(source, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        locate(source, tmp_path, "x" * 300)
 
 
 def test_samples_at_no_rate_last_no_time():

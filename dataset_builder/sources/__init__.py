@@ -73,10 +73,16 @@ def locate(source: str, root: str | Path, path: str, member: str | None = None) 
         ValueError: There is no such source, or the path climbs out of `root`.
     """
     module = _load(source)
-    if hasattr(module, "locate"):
-        return module.locate(Path(root), path, member)
-    # A source of plain files has no members: the sign belongs to the file's name.
-    return existing_file(Path(root), f"{path}#{member}" if member else path)
+    try:
+        if hasattr(module, "locate"):
+            return module.locate(Path(root), path, member)
+        # A source of plain files has no members: the sign belongs to the file's name.
+        return existing_file(Path(root), f"{path}#{member}" if member else path)
+    except FileNotFoundError:
+        raise
+    # A name that is too long for any file.
+    except OSError as error:
+        raise FileNotFoundError(f"{source}:{path:.80}: {error.strerror}; no file can have this name.") from error
 
 
 def _load(name: str) -> ModuleType:
