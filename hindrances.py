@@ -23,6 +23,7 @@ _REMEDIES = {
     **dict.fromkeys(_NO_ROOM, "make room on its disk"),
     **dict.fromkeys(_NOT_WRITABLE, "make it writable or name another output"),
     errno.EIO: "look after its disk",
+    errno.ENOENT: "put it back",
 }
 # How torch.save says that a write failed, whatever the reason, and how Rust names what the system said.
 _TORCH_WRITER = re.compile(r"PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos")
@@ -71,12 +72,20 @@ def explain(error: BaseException) -> str | None:
     while cause is not None:
         if isinstance(cause, HinderedError):
             return str(cause)
-        if found := _explain_disk(cause) or _explain_network(cause):
+        if found := _explain_recording(cause) or _explain_disk(cause) or _explain_network(cause):
             return found
         # An error of the system that has no number was made by a library, of the one that it was about to handle.
         is_made = isinstance(cause, OSError) and cause.errno is None
         cause = cause.__cause__ or (cause.__context__ if is_made else None)
     return None
+
+
+def _explain_recording(error: BaseException) -> str | None:
+    """Return that a recording cannot be read, any more, where that is no pair's own affair."""
+    kind = getattr(sys.modules.get("sdiareward.audio_sdiareward"), "AudioError", None)
+    if kind is None or not isinstance(error, kind):
+        return None
+    return f"{str(error).rstrip('.')}; see to that recording, then {_AGAIN}."
 
 
 def _explain_disk(error: BaseException) -> str | None:

@@ -57,15 +57,15 @@ def main(argv: list[str] | None = None) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    try:
-        with hindrances_said("dataset_builder"):
+    with hindrances_said("dataset_builder"):
+        try:
             return args.run(args)
-    except (ValueError, FileNotFoundError, ImportError, ComponentError, EndpointError) as error:
-        print(printable(f"error: {' '.join(describe(error, 'build').split())}"), file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on where it stopped.", file=sys.stderr)
-        return 130
+        except (ValueError, FileNotFoundError, ImportError, ComponentError, EndpointError) as error:
+            print(printable(f"error: {' '.join(describe(error, 'build').split())}"), file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("interrupted; the same command goes on where it stopped.", file=sys.stderr)
+            return 130
 
 
 def _dashes(argument: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from sdiareward.audio_sdiareward import AudioError
 from sdiareward.hindrances import LOCK_FILE, HinderedError, explain, hindrances_said, sole_writer
 
 
@@ -118,7 +119,9 @@ def test_no_room_for_a_file_is_understood_in_the_words_of_every_library_that_wri
         (httpx.ConnectError("nobody"), "the connection failed (ConnectError: nobody); check it"),
         (HinderedError("as it says."), "as it says."),
         (ValueError("the disk says: No space left on device"), None),
-        (FileNotFoundError(errno.ENOENT, "", "a"), None),
+        (FileNotFoundError(errno.ENOENT, "", "a"), "a: No such file or directory; put it back, then run the same"),
+        (FileNotFoundError("a: no such file of pairs."), None),
+        (AudioError("a.wav: no such audio file."), "a.wav: no such audio file; see to that recording, then run"),
     ],
 )
 def test_what_hinders_is_told_from_what_is_wrong(error, said):
