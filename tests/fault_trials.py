@@ -151,11 +151,11 @@ class Trials:
         shutil.copy2(kept, source)
         return self._finish(name, seed, first, moment=moment)
 
-    def network_drop(self, name, seed):
-        """Drop the network after some bytes, for a moment or until the first run has ended."""
+    def network_drop(self, name, seed, moment_s=(None, 0.2)):
+        """Drop the network after some bytes, for a moment or, where that is None, until the first run has ended."""
         chance = _chance("network drop", name, seed)
         after_bytes = chance.randrange(self.reference(name).carried_bytes)
-        down_s = chance.choice([None, 0.2])
+        down_s = chance.choice(moment_s)
         self._begin()
         self.lab.network.drop(after_bytes, down_s)
         first = self.lab.run(self.commands[name])
