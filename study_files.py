@@ -56,8 +56,8 @@ def read_key(folder: Path, key_file: str | Path | None = None) -> dict[str, Any]
     is_pairs = key.get("form") != SCORES_FORM
     items = key.get("items")
     counts = [key.get(name) for name in ("asked", "drawn")] if is_pairs else []
-    is_key = isinstance(key.get("study"), str) and isinstance(items, dict) and all(map(_are_counts, counts))
-    if not is_key or not all(_is_truth(truth, is_pairs) for truth in items.values()):
+    is_key = isinstance(key.get("study"), str) and all(map(_are_counts, counts))
+    if not (is_key and isinstance(items, dict) and all(_is_truth(truth, is_pairs) for truth in items.values())):
         raise ValueError(f"{path}: is no key of a study, or says of an item what is none; {remedy}.")
     return {**key, **{name: {**dict.fromkeys(SIZES, 0), **key[name]} for name in ("asked", "drawn") if is_pairs}}
 

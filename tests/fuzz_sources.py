@@ -154,7 +154,7 @@ def _read_archive(world: World, data: bytes) -> None:
     items = list(amazon_queen.episodes(path))
     check_items(items)
     for part in (p for item in items if isinstance(item, Episode) for turn in item.turns for p in turn.parts):
-        source, inner, member = split_reference(part.ref)
+        source, inner, member = split_reference(str(part.ref))
         assert locate(source, path, inner, member) == part.audio
 
 
