@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..bundled import NANO
+from ..hindrances import sole_writer
 from . import InputError
 
 
@@ -67,6 +68,11 @@ def _count(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Audit a model; return the exit status."""
+    with sole_writer(args.output_dir):
+        return _audit(args)
+
+
+def _audit(args: argparse.Namespace) -> int:
     from ..audit.auditing import Auditor
     from ..audit.verdicts import read_audit
 

@@ -7,6 +7,7 @@ from audit_world import make_dataset, write_data
 
 from sdiareward.audit.attacks import ATTACKS
 from sdiareward.cli import main
+from sdiareward.hindrances import sole_writer
 from sdiareward.nuisances import NUISANCES
 
 
@@ -201,6 +202,13 @@ def test_input_that_cannot_be_worked_on_is_one_line_and_exit_status_two(argument
 def test_a_folder_of_another_audit_is_refused(copy, run, capsys):
     assert run(copy, *FEW, "--seed", 1) == 2
     assert "seed was 0, is 1" in capsys.readouterr().err
+
+
+def test_two_audits_do_not_write_to_one_folder(run, tmp_path, capsys):
+    with sole_writer(tmp_path / "o"), pytest.raises(SystemExit) as ended:
+        run(tmp_path / "o", *FEW)
+    assert ended.value.code == 2
+    assert "another process is writing to this folder" in capsys.readouterr().err
 
 
 def test_baselines_are_not_fitted_on_what_is_audited(run, tmp_path, capsys):
