@@ -90,9 +90,12 @@ def run(args: argparse.Namespace) -> int:
     from ..serving.service import serve_model
 
     try:
-        serve_model(
-            _settings(args), lambda url: print(f"sdiareward: {args.model} at {url}, docs at {url}/docs", flush=True)
-        )
+        settings = _settings(args)
+    except (ValueError, OSError) as error:
+        # What was never there cannot be put back: no hindrance on the way, but input that cannot be worked on.
+        raise InputError(str(error)) from None
+    try:
+        serve_model(settings, lambda url: print(f"sdiareward: {args.model} at {url}, docs at {url}/docs", flush=True))
     except (ScoringError, ValueError, OSError) as error:
         raise InputError(str(error)) from error
     except KeyboardInterrupt:

@@ -144,7 +144,7 @@ def test_two_dialogues_are_uploaded_and_compared(visit, scorer, uploads):
     result = page.get_by_role("status", name="Result")
     assert "A is judged better than B" in result.inner_text()
     chances = page.get_by_role("region", name="Probabilities").get_by_role("row").all_inner_texts()
-    assert [chance.split("\t")[0] for chance in chances[1:]] == ["colloquialness", "scripted", "semi_wild"]
+    assert [chance.split("\t")[0] for chance in chances[1:]] == ["scripted", "semi_wild"]
     steps = page.get_by_role("region", name="Reward after each turn").get_by_role("row").all_inner_texts()
     assert [step.split("\t")[0] for step in steps] == ["After turn", "1, user", "2, assistant"]
     checks = page.get_by_role("region", name="Shortcut checks").get_by_role("row")
