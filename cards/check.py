@@ -51,8 +51,8 @@ class Rendered:
 def list_rendered() -> list[Rendered]:
     """Return every file of this repository that has rendered parts.
 
-    A module `cards/render_*.py` renders the guide that its `GUIDE` names, by its `render_guide(text) -> text`; one
-    without a `GUIDE` renders `docs/NAME.md` by each `render_NAME(text) -> text`.
+    A module `cards/render_*.py` renders the guide that its `GUIDE` names, by its `render_guide(text) -> text`, or
+    several by what its `GUIDES` says of each; one without either renders `docs/NAME.md` by each `render_NAME(text) -> text`.
     """
     by_guide: dict[Path, list[Render]] = {}
     for module_path in sorted(Path(__file__).resolve().parent.glob("render_*.py")):
@@ -64,6 +64,8 @@ def list_rendered() -> list[Rendered]:
 
 
 def _guides_of(module: Any) -> list[tuple[Path, Render]]:
+    if hasattr(module, "GUIDES"):
+        return list(module.GUIDES.items())
     if hasattr(module, "GUIDE"):
         return [(module.GUIDE, module.render_guide)]
     renders = ((path, getattr(module, f"render_{path.stem}", None)) for path in sorted(_DOCS.glob("*.md")))

@@ -142,9 +142,12 @@ def _read(path: Path) -> dict[str, Any] | None:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
 
 
+GUIDES = {GUIDE: render_guide, VALIDITY: render_validity}
+
+
 def main() -> None:
     """Render both guides."""
-    for path, render in ((GUIDE, render_guide), (VALIDITY, render_validity)):
+    for path, render in GUIDES.items():
         write_file(path, render(path.read_text(encoding="utf-8")))
 
 
