@@ -52,7 +52,8 @@ def list_rendered() -> list[Rendered]:
     """Return every file of this repository that has rendered parts.
 
     A module `cards/render_*.py` renders the guide that its `GUIDE` names, by its `render_guide(text) -> text`, or
-    several by what its `GUIDES` says of each; one without either renders `docs/NAME.md` by each `render_NAME(text) -> text`.
+    several by what its `GUIDES` says of each; one without either renders `docs/NAME.md` by each
+    `render_NAME(text) -> text`.
     """
     by_guide: dict[Path, list[Render]] = {}
     for module_path in sorted(Path(__file__).resolve().parent.glob("render_*.py")):
