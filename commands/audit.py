@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..bundled import NANO
 from ..hindrances import sole_writer
-from . import InputError
+from . import InputError, count
 
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_scope(group: Any) -> None:
     drawn = "pairs to draw, spread over subsets, recordings and synthesizers; 0 for all (default: %(default)s)"
-    group.add_argument("--num_pairs", "--num-pairs", type=_count, default=60, help=drawn)
+    group.add_argument("--num_pairs", "--num-pairs", type=count, default=60, help=drawn)
     for name in ("nuisances", "attacks"):
         group.add_argument(f"--{name}", nargs="+", default=[_ALL], metavar="NAME", help=f"{name} to try, all or none")
     group.add_argument("--parts", nargs="+", metavar="PART", help="of the audit (default: all but left_out)")
@@ -57,13 +57,6 @@ def _add_checks(group: Any) -> None:
     group.add_argument("--fail-on", "--fail_on", nargs="+", default=[], metavar="NAME", help=named)
     earlier = "audit.json of an earlier audit: what passed there must pass here"
     group.add_argument("--against", type=Path, metavar="FILE", help=earlier)
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return number
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from . import InputError
+from . import InputError, count
 
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _add_sample(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, required=True, help="folder of the study; new or empty")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: %(default)s)")
     for name, meaning in _SIZES.items():
-        parser.add_argument(f"--{name}", type=_count, default=SIZES[name], help=f"{meaning} (default: %(default)s)")
+        parser.add_argument(f"--{name}", type=count, default=SIZES[name], help=f"{meaning} (default: %(default)s)")
     parser.add_argument("--no-tie", action="store_true", help="raters must choose: there is no `cannot tell`")
 
 
@@ -59,7 +59,7 @@ def _add_ab(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out-of-domain", action="store_true", help="draw from what was evaluated as out of domain")
     parser.add_argument("--output", type=Path, required=True, help="folder of the study; new or empty")
     parser.add_argument("--seed", type=int, default=0, help="of everything that is drawn (default: %(default)s)")
-    parser.add_argument("--size", type=_count, default=120, help="samples to draw (default: %(default)s)")
+    parser.add_argument("--size", type=count, default=120, help="samples to draw (default: %(default)s)")
     parser.add_argument("--all", action="store_true", help="also draw samples that both judges score the same")
     parser.add_argument("--no-tie", action="store_true", help="raters must choose: there is no `cannot tell`")
 
@@ -75,13 +75,6 @@ def _add_score(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(do=_score)
     parser.add_argument("study_dir", type=Path, help="folder of the study, with the raters' files in answers/")
     parser.add_argument("--key", type=Path, help="the study's key.json, if it is kept elsewhere")
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return number
 
 
 def run(args: argparse.Namespace) -> int:

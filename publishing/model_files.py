@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.publishing.plan import PlannedFile
+from sdiareward.records import read_json_object
 
 
 CONFIG = "config.json"
@@ -38,21 +39,8 @@ _NO_PROJECTIONS = "dummy-target-modules"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It holds no JSON object.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: not found; give the folder of a checkpoint of this package.")
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON ({error}); save the checkpoint again.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: holds no JSON object; save the checkpoint again.")
-    return content
+    """Return the object in a JSON file of a checkpoint; see `records.read_json_object`."""
+    return read_json_object(path, "give the folder of a checkpoint of this package, saved whole")
 
 
 def is_adapter_folder(checkpoint: Path) -> bool:

@@ -1,8 +1,11 @@
 """Debian's Chromium without a window, for tests that look at a page."""
 
+import base64
+import io
 import shutil
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 
@@ -43,3 +46,13 @@ def requested(driver):
     return driver.execute_script(
         "return performance.getEntriesByType('resource').map(({name}) => name).filter((n) => !n.startsWith('data:'))"
     )
+
+
+def take_screenshot(driver, width):
+    """Return the page's pixels, grey, from its top to 4,000 pixels at most."""
+    from PIL import Image
+
+    height = driver.execute_script("return document.documentElement.scrollHeight")
+    clip = {"x": 0, "y": 0, "width": width, "height": min(height, 4000), "scale": 1}
+    taken = driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(taken["data"]))).convert("L"))

@@ -1,7 +1,5 @@
 """The page of an audit: as text, and in Debian's Chromium at the width of a phone and of a desk."""
 
-import base64
-import io
 import json
 import re
 
@@ -9,7 +7,7 @@ import datasets
 import numpy as np
 import pytest
 from audit_world import make_dataset
-from chromium import SIZES, needs_chromium, open_page, requested, started
+from chromium import SIZES, needs_chromium, open_page, requested, started, take_screenshot
 
 from sdiareward.audit.auditing import AuditJob, Auditor
 from sdiareward.audit.page import MARKS, SECTIONS, render_page, write_page
@@ -167,13 +165,8 @@ def test_a_failed_check_is_told_apart_without_colour(opened):
 
 @needs_chromium
 def test_a_screenshot_of_the_whole_page_is_not_blank(opened):
-    from PIL import Image
-
     browser, width = opened
-    height = browser.execute_script("return document.documentElement.scrollHeight")
-    clip = {"x": 0, "y": 0, "width": width, "height": min(height, 4000), "scale": 1}
-    taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(taken["data"]))).convert("L"))
+    pixels = take_screenshot(browser, width)
     assert pixels.shape[1] == width
     for part in np.array_split(pixels, 4):
         assert part.std() > 10

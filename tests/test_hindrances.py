@@ -61,7 +61,9 @@ def test_a_folder_that_another_process_writes_to_is_refused_and_free_when_that_w
 def test_two_folders_do_not_disturb_each_other(hold, tmp_path):
     hold(tmp_path / "one")
     with sole_writer(tmp_path / "two"):
-        pass
+        assert (tmp_path / "two" / LOCK_FILE).exists()
+        with pytest.raises(HinderedError, match="another process"), sole_writer(tmp_path / "one"):
+            pass
 
 
 def test_of_a_run_that_wrote_nothing_no_folder_stays(tmp_path):

@@ -1,14 +1,12 @@
 """The page in Debian's Chromium, headless, at the width of a phone and of a desk."""
 
-import base64
-import io
 import json
 import runpy
 from pathlib import Path
 
 import numpy as np
 import pytest
-from chromium import SIZES, needs_chromium, open_page, requested, started
+from chromium import SIZES, needs_chromium, open_page, requested, started, take_screenshot
 
 from sdiareward.report import write_page
 from sdiareward.report.inputs import Evaluation, read_training_runs
@@ -110,13 +108,8 @@ def test_a_recording_plays_and_stops_the_one_before(opened):
 
 
 def test_a_screenshot_of_the_whole_page_is_not_blank(opened):
-    from PIL import Image
-
     browser, width = opened
-    height = browser.execute_script("return document.documentElement.scrollHeight")
-    clip = {"x": 0, "y": 0, "width": width, "height": min(height, 4000), "scale": 1}
-    taken = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
-    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(taken["data"]))).convert("L"))
+    pixels = take_screenshot(browser, width)
     assert pixels.shape[1] == width
     # Words and figures in every part of the page, and no part of one shade only.
     for part in np.array_split(pixels, 4):
