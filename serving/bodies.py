@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pydantic import ValidationError
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -91,12 +92,14 @@ async def read_body(request: Request, limits: Limits) -> Body:
         limits ([`Limits`]): How slow it may be.
 
     Raises:
-        HTTPException: 400 malformed multipart, 408 too slow, 413 too large, 415 of another type.
+        HTTPException: 400 malformed multipart, 408 too slow, 413 too large, 415 of another type or charset.
         BadRequestError: A multipart body has no part that says what to do, or two parts of one name.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, MULTIPART):
         raise HTTPException(415, f"content type is {kind[:80] or 'missing'!r}; send {JSON} or {MULTIPART}.")
+    if kind == MULTIPART:
+        _require_utf8(request.headers["content-type"])
     try:
         async with asyncio.timeout(limits.body_timeout_s):
             if kind == MULTIPART:
@@ -104,6 +107,13 @@ async def read_body(request: Request, limits: Limits) -> Body:
             return Body(await request.body())
     except TimeoutError:
         raise HTTPException(408, f"the body did not arrive within {limits.body_timeout_s:g} s.") from None
+
+
+def _require_utf8(content_type: str) -> None:
+    """Refuse words in whatever else Python decodes: a megabyte of `punycode` would take the server an hour."""
+    charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
+    if charset.lower() not in (b"utf-8", b"utf8"):
+        raise HTTPException(415, f"charset is {charset[:80].decode('latin-1')!r}; send UTF-8.")
 
 
 async def _read_multipart(request: Request, limits: Limits) -> Body:

@@ -13,6 +13,7 @@ import soundfile
 
 pytest.importorskip("fastapi", reason="no serving: pip install 'sdiareward[serve]'")
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from sdiareward.cli import main
@@ -173,7 +174,7 @@ def test_a_request_of_the_largest_size_has_few_enough_values():
     assert len(Body(json.dumps(request).encode()).parse(ScoreRequest, Limits()).dialogues) == 64
 
 
-def read_parts(*names):
+def read_parts(*names, options=""):
     """Read a multipart body with a file under each name."""
     head = 'Content-Disposition: form-data; name="{0}"; filename="{0}"'
     lines = [line for name in names for line in ("--b", head.format(name), "", "{}")]
@@ -182,7 +183,8 @@ def read_parts(*names):
     async def receive():
         return {"type": "http.request", "body": body, "more_body": False}
 
-    scope = {"type": "http", "headers": [(b"content-type", b"multipart/form-data; boundary=b")]}
+    kind = f"multipart/form-data; boundary=b{options}".encode()
+    scope = {"type": "http", "headers": [(b"content-type", kind)]}
     return asyncio.run(read_body(Request(scope, receive), Limits()))
 
 
@@ -191,6 +193,13 @@ def test_two_parts_of_one_name_are_refused(name):
     assert read_parts("request", "user").files == {"user": b"{}"}
     with pytest.raises(BadRequestError, match=f"has two parts '{name}'; give each a name of its own"):
         read_parts("request", "user", name)
+
+
+@pytest.mark.parametrize("charset", ["punycode", "unicode_escape", '"UTF-16"', "undefined"])
+def test_a_multipart_body_in_another_charset_than_utf8_is_refused_unread(charset):
+    assert read_parts("request", "user", options="; charset=UTF-8").files == {"user": b"{}"}
+    with pytest.raises(HTTPException, match="415: charset is .*; send UTF-8"):
+        read_parts("request", options=f"; charset={charset}")
 
 
 def test_a_malformed_turn_is_named_and_what_was_sent_is_not_repeated():
