@@ -74,8 +74,10 @@ class ModelChoice:
         # PyTorch asserts that it was built for a device, and fails at run time for want of memory.
         except (OSError, ValueError, RuntimeError, AssertionError) as error:
             reason = str(error).strip().partition("\n")[0]
+            # A library that finds nothing does not always say that nobody answered.
+            reach = "" if Path(self.name).exists() else ", and check the connection to the Hub"
             raise ScoringError(
-                f"model {self.name}: cannot be loaded ({reason}); give a checkpoint folder or Hub id."
+                f"model {self.name}: cannot be loaded ({reason}); give a checkpoint folder or Hub id{reach}."
             ) from error
         if criterion is not None and criterion not in scorer.processor.prompts:
             known = ", ".join(sorted(scorer.processor.prompts))
@@ -236,13 +238,21 @@ def _score_blocks(
 
     from .preparation import ahead
 
-    read = ahead(lambda numbers: read_block(rows, numbers, results.sides), blocks, num_workers=1)
+    read = ahead(lambda numbers: _read(rows, numbers, results.sides), blocks, num_workers=1)
     with tqdm(total=sum(map(len, blocks)), unit="row", desc=label) as bar:
         for block in read:
             log = results.log(block.numbers)
             for record in score_block(scorer, job, block):
                 log.append([record])
                 bar.update()
+
+
+def _read(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
+    """Read a block; what is scored is kept if the file turns out to be damaged there."""
+    try:
+        return read_block(rows, numbers, sides)
+    except ValueError as error:
+        raise ScoringError(str(error)) from error
 
 
 def score_block(scorer: Scorer, job: ScoringJob, block: Block) -> Iterator[Record]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .audio_paths import audio_roots, require_inside
+from .audio_paths import audio_roots, open_tables, require_inside, require_own_tables
 from .audio_sdiareward import audio_duration_s
 from .pairs import SIDES, leave_audio_encoded, turns_to_messages
 
@@ -31,6 +32,9 @@ ID_COLUMNS = ("pair_id", "id")
 _MAX_BLOCK_ROWS = 512
 _MAX_BLOCK_BYTES = 128 * 2**20
 _ROWS_READ_AT_ONCE = 16
+# What a row takes in memory is set aside before it is read: a small file must not ask for gigabytes.
+_MAX_ROWS_PER_BYTE = 100
+_REMEDY = "get the file again, or build it anew."
 
 
 class Rows(Protocol):
@@ -76,9 +80,10 @@ def open_rows(path: str | Path, split: str | None = None, name: str | None = Non
             return ParquetRows([str(path)])
         return ArrowRows(datasets.load_dataset("json", data_files=str(path), split="train"))
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+        require_own_tables(path)
         saved = datasets.load_from_disk(str(path))
         return ArrowRows(saved[_choose(split, saved, path)] if isinstance(saved, datasets.DatasetDict) else saved)
-    builder = datasets.load_dataset_builder(str(path), name)
+    builder = open_tables(path, name)
     files = builder.config.data_files or builder.info.splits or {}
     split = _choose(split, files, path)
     if builder.config.data_files and all(str(file).endswith(".parquet") for file in files[split]):
@@ -123,27 +128,22 @@ class ParquetRows:
         files (`list[str]`): The files.
 
     Raises:
-        ValueError: The files have different columns.
+        ValueError: The files have different columns, or one cannot be read or claims rows that it cannot hold.
     """
 
     def __init__(self, files: Sequence[str]):
-        import datasets
-        import pyarrow.parquet as pq
-
         self._groups: list[tuple[str, int]] = []
-        sizes, num_bytes, digest = [], 0, hashlib.sha256()
-        schemas = [pq.read_schema(file) for file in files]
-        self.features = leave_audio_encoded(datasets.Features.from_arrow_schema(schemas[0]))
-        for file, schema in zip(files, schemas, strict=True):
-            if set(schema.names) != set(schemas[0].names):
-                raise ValueError(
-                    f"{file}: has columns {schema.names} but {files[0]} {schemas[0].names}; give files of one kind."
-                )
-            metadata = pq.read_metadata(file)
-            for index in range(metadata.num_row_groups):
-                self._groups.append((file, index))
-                sizes.append(metadata.row_group(index).num_rows)
-                num_bytes += metadata.row_group(index).total_byte_size
+        sizes, num_bytes, digest, names = [], 0, hashlib.sha256(), []
+        for file in files:
+            features, groups = _describe(file)
+            names.append(list(features))
+            if set(names[-1]) != set(names[0]):
+                raise ValueError(f"{file}: has columns {names[-1]} but {files[0]} {names[0]}; give files of one kind.")
+            if file == files[0]:
+                self.features = leave_audio_encoded(features)
+            self._groups += [(file, index) for index in range(len(groups))]
+            sizes += [num_rows for num_rows, _ in groups]
+            num_bytes += sum(size for _, size in groups)
             digest.update(_footer(file))
         # The first row of each row group, and the end of the last.
         self._starts = list(accumulate(sizes, initial=0))
@@ -177,7 +177,10 @@ class ParquetRows:
         if self._open is None or self._open[:2] != (group, columns) or is_behind:
             self._open, self._current = (group, columns, self._iter_group(group, columns)), None
         while self._current is None or number >= self._current[0] + self._current[1].num_rows:
-            self._current = next(self._open[2])
+            self._current = next(self._open[2], None)
+            if self._current is None:
+                file, index = self._groups[group]
+                raise ValueError(f"{file}: row group {index} ends before row {number}; {_REMEDY}")
         return self._current
 
     def _iter_group(self, group: int, columns: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -186,10 +189,40 @@ class ParquetRows:
         file, index = self._groups[group]
         first = self._starts[group]
         # Buffered, or the whole row group would be in memory at once.
-        with pq.ParquetFile(file, buffer_size=2**20, pre_buffer=False) as table:
+        with _read_as_parquet(file), pq.ParquetFile(file, buffer_size=2**20, pre_buffer=False) as table:
             for batch in table.iter_batches(_ROWS_READ_AT_ONCE, row_groups=[index], columns=list(columns)):
                 yield first, batch
                 first += batch.num_rows
+
+
+@contextmanager
+def _read_as_parquet(file: str) -> Iterator[None]:
+    """Name the file whose content pyarrow, or `datasets` in its description, stumbles over."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        # Of the system, such as that there is no such file.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"{file}: cannot be read as Parquet ({type(error).__name__}: {reason}); {_REMEDY}") from error
+
+
+def _describe(file: str) -> tuple[datasets.Features, list[tuple[int, int]]]:
+    """Return the columns of a Parquet file, and the rows and bytes of each of its row groups."""
+    import datasets
+    import pyarrow.parquet as pq
+
+    with _read_as_parquet(file), pq.ParquetFile(file) as table:
+        features = datasets.Features.from_arrow_schema(table.schema_arrow)
+        groups = [table.metadata.row_group(index) for index in range(table.metadata.num_row_groups)]
+        found = [(group.num_rows, group.total_byte_size) for group in groups]
+    num_rows, size = sum(rows for rows, _ in found), Path(file).stat().st_size
+    if min((rows for rows, _ in found), default=0) < 0 or num_rows > _MAX_ROWS_PER_BYTE * size:
+        raise ValueError(f"{file}: claims {num_rows} rows in {size} bytes, which no dialogues take; {_REMEDY}")
+    return features, found
 
 
 def _footer(file: str) -> bytes:

@@ -123,7 +123,8 @@ def _read_shards(folder: Path, drops: list[Drop]) -> Iterator[tuple[str, dict[st
             with pq.ParquetFile(path) as file:
                 for batch in file.iter_batches(batch_size=_ROWS_PER_BATCH):
                     yield from ((path.name.split("-")[0], row) for row in batch.to_pylist())
-        except (pa.ArrowException, OSError) as error:
+        # The last for texts that are none.
+        except (pa.ArrowException, OSError, ValueError) as error:
             reason = f"cannot be read to its end ({error}); get the release again."
             drops.append(Drop(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
 

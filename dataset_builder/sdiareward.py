@@ -25,6 +25,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 # In the order in which a folder of Parquet is read.
 _CRITERIA = ("colloquialness", "modality")
 _SPLITS = ("train", "validation", "test")
+_SIDES = ("chosen", "rejected")
 _SAMPLING_RATE = 16_000
 _ROWS_PER_TABLE = 20
 # Headers of lossy formats round the length up to a frame.
@@ -124,8 +126,22 @@ class SDiaReward(datasets.ArrowBasedBuilder):
         for file_index, path in enumerate(files):
             is_shard = os.path.relpath(path, root).split(os.sep)[0] == "data"
             tables = _read_shard(path) if is_shard else _read_apart(path, root, schema)
-            for index, table in enumerate(tables):
-                yield f"{file_index}-{index}", table_cast(table, schema)
+            with _named(path):
+                for index, table in enumerate(tables):
+                    yield f"{file_index}-{index}", table_cast(table, schema)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Say of what Arrow cannot read, or not as these columns, in which table it is."""
+    try:
+        yield
+    # Arrow raises the third for numbers that are too large, the last for a value of another kind than its column.
+    except (pa.ArrowException, OSError, OverflowError, TypeError) as error:
+        # Of the system, such as that there is no such file.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(f"{path}: cannot be read ({type(error).__name__}: {error}); get the table again.") from error
 
 
 def make_features(decode: bool = False) -> datasets.Features:
@@ -238,7 +254,7 @@ def _read_apart(path: str, root: str, schema: pa.Schema) -> Iterator[pa.Table]:
             continue
         seen.add(pair_id)
         try:
-            sides = {side: [_embed(turn, root, label) for turn in row[side]] for side in ("chosen", "rejected")}
+            sides = {side: [_embed(turn, root, label) for turn in row[side]] for side in _SIDES}
         except _UnusableError as error:
             left_out.setdefault(error.kind, []).append(str(error))
             continue
@@ -263,19 +279,22 @@ def _read_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         for number, line in enumerate(handle, start=1):
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise ValueError(f"{path}, line {number}: not JSON ({error}); take the line out.") from error
             yield f"{path}, line {number}", row
 
 
 def _pair_id(row: Any, criterion: str, label: str) -> str:
     """Return the id of a row that has what a pair needs."""
-    missing = [name for name in ("pair_id", "chosen", "rejected") if not isinstance(row, dict) or not row.get(name)]
+    missing = [name for name in ("pair_id", *_SIDES) if not isinstance(row, dict) or not row.get(name)]
     if missing:
         raise ValueError(f"{label}: has no {missing}; a pair needs an id and two sides.")
     if row.get("criterion") not in (None, criterion):
         found = row["criterion"]
         raise ValueError(f"{label}: criterion is {found!r}, the folder {criterion!r}; move the row to its own.")
+    for side in _SIDES:
+        if not isinstance(row[side], list) or not all(isinstance(turn, dict) for turn in row[side]):
+            raise ValueError(f"{label}: {side} is no list of turns; give each its role, text and audio.")
     return str(row["pair_id"])
 
 
@@ -300,7 +319,7 @@ def _embed(turn: dict[str, Any], root: str, label: str) -> dict[str, Any]:
     return {**turn, "audio": {"bytes": data, "path": os.path.basename(path)}, "duration_s": duration_s}
 
 
-def _check_audio(data: bytes, name: str, stated_s: float | None) -> float:
+def _check_audio(data: bytes, name: str, stated_s: Any) -> float:
     """Return the duration in seconds, as the table states it or else from the header."""
     try:
         info = soundfile.info(io.BytesIO(data))
@@ -310,7 +329,10 @@ def _check_audio(data: bytes, name: str, stated_s: float | None) -> float:
         raise _UnusableError("audio not 16 kHz mono", f"{name}: {info.samplerate} Hz, {info.channels} channels")
     if stated_s is None:
         return info.duration
-    if abs(stated_s - info.duration) > _DURATION_TOLERANCE_S:
-        found = f"lasts {info.duration:.2f} s, the table says {stated_s:.2f} s"
+    if not isinstance(stated_s, float | int):
+        raise _UnusableError("audio of another length", f"{name}: the table says {repr(stated_s)[:40]}, not seconds")
+    # Not "further off than": a NaN is not.
+    if not abs(stated_s - info.duration) <= _DURATION_TOLERANCE_S:
+        found = f"lasts {info.duration:.2f} s, the table says {f'{stated_s:.2f}'[:20]} s"
         raise _UnusableError("audio of another length", f"{name}: {found}")
     return stated_s

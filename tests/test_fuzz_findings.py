@@ -28,6 +28,7 @@ from sdiareward.json_answers import parse_json
 from sdiareward.judges.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario
 from sdiareward.judges.wavreward.answers import parse_score
 from sdiareward.judges.wavreward.prompts import read_judging_prompt
+from sdiareward.judges.wavreward.score_samples import read_out_of_domain
 from sdiareward.judges.zero_shot.backends import ReplayBackend
 from sdiareward.judges.zero_shot.settings import EndpointSettings
 from sdiareward.layouts_sdiareward import read_processor_fields
@@ -314,6 +315,16 @@ def test_answers_with_line_separators_in_them_are_replayed(tmp_path):
     path = tmp_path / "answers.jsonl"
     JsonLines(path).append([{"pair_id": "p", "order": "chosen_first", "answer": "one\u2028two\x85three"}])
     assert ReplayBackend(path)._records["p", "chosen_first"]["answer"] == "one\u2028two\x85three"
+
+
+def test_a_line_separator_within_words_cuts_no_row_of_a_list(tmp_path):
+    (tmp_path / "a.wav").write_bytes(tone_wav())
+    path = tmp_path / "scores.csv"
+    path.write_text("file,score,scenario_id\na.wav,3,one\u2028two\n", encoding="utf-8")
+    assert [label["scenario_id"] for label in read_out_of_domain(tmp_path, "test").labels] == ["one\u2028two"]
+    path.write_text(f"file,score\na.wav,{'3' * 200_000}\n")
+    with pytest.raises(ValueError, match=r"scores\.csv: not CSV"):
+        read_out_of_domain(tmp_path, "test")
 
 
 def test_a_line_that_is_no_object_is_named(tmp_path):

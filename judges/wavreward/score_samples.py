@@ -12,6 +12,7 @@ The list may also be JSON lines (`scores.jsonl`). A recording holds question, si
 from __future__ import annotations
 
 import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -119,7 +120,13 @@ def _entries(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
     """Return the entries of a list with their numbers, from 1."""
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix == ".csv":
-        return list(enumerate(csv.DictReader(text.splitlines()), start=1))
+        # Not `str.splitlines`, which would cut at the line separators within words too.
+        try:
+            return list(enumerate(csv.DictReader(io.StringIO(text, newline="")), start=1))
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}: not CSV ({error}); give a line of file and score for each recording."
+            ) from error
     entries: list[tuple[int, Mapping[str, Any]]] = []
     for number, line in enumerate(split_lines(text), start=1):
         try:
