@@ -60,7 +60,7 @@ class Scorer:
         num_workers (`int`, *optional*): Threads that read ahead, while a batch is computed; 0 reads between the
             batches. By default 2 on an accelerator and 0 on a CPU, whose cores the model keeps busy by itself.
         pack (`bool`, *optional*, defaults to `True`): Lay a batch out without padding; without it shorter dialogues
-            are padded on the right.
+            are padded on the right, and identical dialogues of a batch may differ in their last digits.
         share_prefixes (`bool`, *optional*, defaults to `True`): Compute messages with which several dialogues of a
             batch begin once; needs `pack`.
         share_clips (`bool`, *optional*, defaults to `True`): Encode each distinct clip once.

@@ -1,7 +1,7 @@
 """The invariants of a reward, measured: it is the same however it is computed, within the tolerance of the dtype.
 
-Each compares rewards of the same dialogues under the same weights. All but three start from the plain forward pass of
-one dialogue at a time.
+Each compares rewards of the same dialogues under the same weights. All but those of repetition and of prefixes start
+from the plain forward pass of one dialogue at a time.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class Subject:
 
     Args:
         scorer ([`Scorer`]): The checkpoint, loaded as `sdiareward score` loads it.
-        dialogues (`list[list[dict]]`): Of two and four turns; several begin alike.
+        dialogues (`list[list[dict]]`): Of one to four turns; several begin alike.
         criterion (`str`): Prompt that they are judged under.
         rewards (`list[float]`): Reward of each, computed alone by the model's plain forward pass.
     """
