@@ -222,7 +222,8 @@ def test_what_is_not_there_is_refused(score, tmp_path, write_dialogue, capsys):
     assert "holds no audio files" in score(tmp_path / "empty")[2]
     assert "criterion is 'beauty'; this model knows" in score(write_dialogue(), "--criterion", "beauty")[2]
     assert main(["score", str(write_dialogue()), "--model", str(tmp_path / "none")]) == 2
-    assert "cannot be loaded" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "cannot be loaded" in said and "Hub id, and check the connection to the Hub." in said
 
 
 WRONG_FORMS = {

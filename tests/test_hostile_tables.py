@@ -11,6 +11,7 @@ from fuzz_rows import _ROW, _row_turns
 from fuzz_running import World
 from fuzz_tables import _load, shards
 
+from sdiareward.cli import main
 from sdiareward.dataset_builder import reconstruct
 from sdiareward.dialogue_rows import ParquetRows
 
@@ -59,14 +60,31 @@ def test_a_table_whose_description_is_of_nothing_known_is_refused_by_name(read):
         read(buffer.getvalue())
 
 
-def test_a_page_that_is_damaged_is_named_when_it_is_reached(read):
+@pytest.fixture
+def damaged_page():
+    """Return a table whose second row group, from row 20 on, cannot be read."""
     data = pack(dialogues(40), row_group_size=20, compression="none", use_dictionary=False)
-    start = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(1).column(0).data_page_offset
-    data[start : start + 8] = b"\xff" * 8
-    rows = read(data)
+    group = pq.ParquetFile(io.BytesIO(data)).metadata.row_group(1)
+    for start in (group.column(index).data_page_offset for index in range(group.num_columns)):
+        data[start : start + 8] = b"\xff" * 8
+    return data
+
+
+def test_a_page_that_is_damaged_is_named_when_it_is_reached(read, damaged_page):
+    rows = read(damaged_page)
     assert rows.read([0, 19], ["id"])["id"].to_pylist() == [0, 19]
     with pytest.raises(ValueError, match=r"rows\.parquet: cannot be read as Parquet"):
         rows.read([20], ["id"])
+
+
+def test_a_page_that_is_damaged_ends_a_run_with_one_line(damaged_page, tiny_checkpoint, tmp_path, capsys):
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(damaged_page)
+    assert (
+        main(["score", "--dataset", str(path), "--output", str(tmp_path / "o"), "--model", str(tiny_checkpoint)]) == 2
+    )
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith(f"sdiareward: error: {path}: cannot be read as Parquet") and "Traceback" not in said
 
 
 def test_a_row_group_that_claims_more_rows_than_it_holds_is_named(read):
