@@ -32,7 +32,7 @@ from sdiareward.records import JsonLines
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "faults.json"
 COMMANDS = ("build", "train", "evaluate", "score", "push")
-# Fault -> trials of each command; the signals' add up to more than fifty each, with those of the server.
+# Fault -> trials of each command. Only runs that got their signal are trials: of each there are fifty and more.
 TRIALS = {
     "SIGKILL": 10,
     "SIGTERM": 10,
@@ -164,11 +164,14 @@ class _Labs:
 
 
 def summarise(trials: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the trials by command and fault with the outcomes counted.
+    """Return the trials by command and fault with the outcomes counted, and how many got each signal.
 
     Args:
         trials (`list[dict]`): As the log keeps them.
     """
+    from fault_trials import TOLERANCE
+
+    signals = Counter(trial["fault"].split()[0] for trial in trials if trial["fault"].startswith("SIG"))
     table: dict[str, dict[str, Any]] = {}
     for trial in trials:
         cell = table.setdefault(trial["command"], {}).setdefault(
@@ -178,7 +181,8 @@ def summarise(trials: list[dict[str, Any]]) -> dict[str, Any]:
         cell["num_right"] += not trial["problems"]
         cell["outcomes"][describe_outcome(trial)] += 1
         cell["trials"].append({name: value for name, value in trial.items() if name not in ("command", "fault")})
-    return {"cores": len(os.sched_getaffinity(0)), "commands": table}
+    about = {"cores": len(os.sched_getaffinity(0)), "tolerance": TOLERANCE, "num_signalled": signals}
+    return {**about, "commands": table}
 
 
 def describe_outcome(trial: dict[str, Any]) -> str:

@@ -26,8 +26,11 @@ def render_guide(guide: str, result: Path = RESULT) -> str:
     """
     if not result.exists():
         return render_readme(guide, {"faults": not_measured("faults")})
-    commands = json.loads(result.read_text(encoding="utf-8"))["result"]["commands"]
-    return render_readme(guide, {"faults": f"{_table(commands)}\n\n{_outcomes(commands)}"})
+    found = json.loads(result.read_text(encoding="utf-8"))["result"]
+    commands = found["commands"]
+    signals = ", ".join(f"{name} {count} times" for name, count in found["num_signalled"].items())
+    said = f"Sent to a running process: {signals}. Numbers count as equal within {found['tolerance']:g}."
+    return render_readme(guide, {"faults": f"{_table(commands)}\n\n{_outcomes(commands)} {said}"})
 
 
 def _table(commands: dict[str, Any]) -> str:

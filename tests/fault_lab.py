@@ -33,6 +33,7 @@ class Done:
         operations: How often it changed a file below the lab's folder; None if it was killed.
         err: What it wrote to stderr.
         survivors: Command lines of what it left running.
+        struck: Whether its fault came before it ended.
     """
 
     status: int | None
@@ -41,6 +42,7 @@ class Done:
     operations: int | None
     err: str
     survivors: list
+    struck: bool = False
 
 
 class Lab:
@@ -134,8 +136,9 @@ class Lab:
         return json.loads(line)
 
     def _describe(self, command, place, settings):
-        files = {name: str(self.folder / f"{name}-{place}") for name in ("err", "report")}
-        Path(files["report"]).unlink(missing_ok=True)
+        files = {name: str(self.folder / f"{name}-{place}") for name in ("err", "report", "struck")}
+        for name in ("report", "struck"):
+            Path(files[name]).unlink(missing_ok=True)
         return {
             "module": command.module,
             "arguments": [str(argument) for argument in command.arguments(self.output)],
@@ -153,4 +156,4 @@ class Lab:
         operations = json.loads(text)["operations"] if text else None
         # Where the lab lies is nobody's business.
         err = Path(run["err"]).read_text(errors="replace").replace(f"{self.folder}/", "")
-        return Done(start=start, operations=operations, err=err, **ended)
+        return Done(start=start, operations=operations, err=err, struck=Path(run["struck"]).exists(), **ended)

@@ -140,7 +140,7 @@ def _run(run):
         resource.setrlimit(resource.RLIMIT_FSIZE, (run["largest_file_bytes"], resource.RLIM_INFINITY))
     context = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda method=None: context
-    operations = _Operations(run["folder"], run.get("fault") or {})
+    operations = _Operations(run["folder"], run.get("fault") or {}, Path(run["struck"]))
     code = 1
     try:
         code = import_module(run["module"]).main(run["arguments"]) or 0
@@ -158,15 +158,15 @@ def _run(run):
 class _Operations:
     """Count what changes files below a folder, and let the fault come at its moment."""
 
-    def __init__(self, folder, fault):
+    def __init__(self, folder, fault, struck):
         self.count = 0
-        self._folder, self._fault, self._pid = folder, fault, os.getpid()
+        self._folder, self._fault, self._struck, self._pid = folder, fault, struck, os.getpid()
         if "after_s" in fault:
             self._later(fault["after_s"])
         sys.addaudithook(self._see)
 
     def _later(self, seconds):
-        timer = threading.Timer(seconds, act, [self._fault["action"]])
+        timer = threading.Timer(seconds, self._act)
         timer.daemon = True
         timer.start()
 
@@ -184,15 +184,21 @@ class _Operations:
             if self._fault.get("delay_s"):
                 self._later(self._fault["delay_s"])
             else:
-                act(self._fault["action"])
+                self._act()
+
+    def _act(self):
+        """Let the fault come, and leave a mark that it did: before a signal, which leaves no time for it."""
+        action = self._fault["action"]
+        if "worker_signal" in action:
+            os.kill(_await_worker(), action["worker_signal"])
+        self._struck.touch()
+        act(action)
 
 
 def act(action):
-    """Do what a fault does: signal this process or one of its workers, remove a file, or set the clock."""
+    """Do to this process what a fault does: signal it, remove a file, or set the clock."""
     if "signal" in action:
         os.kill(os.getpid(), action["signal"])
-    elif "worker_signal" in action:
-        os.kill(_await_worker(), action["worker_signal"])
     elif "remove" in action:
         Path(action["remove"]).unlink(missing_ok=True)
     elif "clock" in action:
