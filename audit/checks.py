@@ -44,13 +44,17 @@ def check_names() -> list[str]:
 
 
 def _totals(audit: Audit) -> dict[str, Measured]:
-    total = (audit["nuisances"] or {}).get("total") or {}
+    nuisances = audit["nuisances"] or {}
+    total = nuisances.get("total") or {}
     worst = total.get("worst")
+    num_tried = sum(row["flip_rate"] is not None for row in nuisances.get("by_nuisance", ()))
+    of_all = f"over {num_tried} of {len(NUISANCES)} changes" if 0 < num_tried < len(NUISANCES) else ""
+    where = "; ".join(filter(None, [describe_worst(worst), of_all])) if worst else ""
     return {
-        "nuisances.accuracy_change": Measured(total.get("accuracy_change")),
-        "nuisances.flip_rate": Measured(total.get("flip_rate")),
-        "nuisances.worst_flip_rate": Measured(worst["flip_rate"], describe_worst(worst)) if worst else _NOTHING,
-        "nuisances.relative_shift": Measured(total.get("relative_shift")),
+        "nuisances.accuracy_change": Measured(total.get("accuracy_change"), of_all),
+        "nuisances.flip_rate": Measured(total.get("flip_rate"), of_all),
+        "nuisances.worst_flip_rate": Measured(worst["flip_rate"], where) if worst else _NOTHING,
+        "nuisances.relative_shift": Measured(total.get("relative_shift"), of_all),
     }
 
 
@@ -75,8 +79,15 @@ def _nuisances(audit: Audit) -> dict[str, Measured]:
         else:
             worst = row["worst"]["flip_rate"]
             detail = f"at worst {100 * worst:.1f}%: {describe_worst(row['worst'])}" if worst else ""
-            found[f"nuisance.{name}"] = Measured(row["flip_rate"], detail, title)
+            details = filter(None, [detail, _describe_missing(audit, name)])
+            found[f"nuisance.{name}"] = Measured(row["flip_rate"], "; ".join(details), title)
     return found
+
+
+def _describe_missing(audit: Audit, name: str) -> str:
+    """Say on how few pairs some severity of a nuisance could be scored; nothing where all could."""
+    fewest = min(row["num_pairs"] for row in audit["nuisances"]["rows"] if row["nuisance"] == name)
+    return f"a severity on {fewest} of {audit['num_pairs']} pairs only" if fewest < audit["num_pairs"] else ""
 
 
 def _attacks(audit: Audit) -> dict[str, Measured]:
@@ -89,7 +100,11 @@ def _attack(title: str, row: Mapping[str, Any] | None) -> Measured:
         return Measured(None, title=title)
     if not row["num_pairs"]:
         return Measured(None, "; ".join(row["not_applicable"]), title)
-    return Measured(row["paid"], f"on {row['num_pairs']}, mean gain {row['gain']:+.2f}", title)
+    before = row["paid_before"] or 0.0
+    if before == 1.0:
+        return Measured(None, f"all {row['num_pairs']} were ahead without it", title)
+    ahead = f", {100 * before:.1f}% ahead without it" if before else ""
+    return Measured(row["paid"], f"on {row['num_pairs']}{ahead}, mean gain {row['gain']:+.2f}", title)
 
 
 def _ties(audit: Audit) -> dict[str, Measured]:

@@ -119,7 +119,7 @@ def _judge(name: str, found: Measured, limit: Limit) -> dict[str, Any]:
 def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> list[Mapping[str, Any]]:
     """Return the verdicts on which a run is to fail.
 
-    A check that a pattern names must have been measured; `any` stands for all checks that were.
+    A check that a pattern names must have been measured; `any` stands for all checks that were, and there must be one.
 
     Args:
         verdicts (`Sequence[Mapping]`): What `judge` gives.
@@ -127,6 +127,8 @@ def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> li
     """
     patterns = list(patterns)
     named = [pattern for pattern in patterns if pattern != ANY]
+    if ANY in patterns and all(verdict["status"] == NOT_MEASURED for verdict in verdicts):
+        return list(verdicts)
     return [
         verdict
         for verdict in verdicts
@@ -159,6 +161,29 @@ def read_audit(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path}: holds no verdicts; give the audit.json of an earlier audit.") from error
     return dict(found)
+
+
+def require_same_pairs(earlier: Mapping[str, Any], run: Mapping[str, Any], num_pairs: int) -> None:
+    """Raise unless an earlier audit drew the pairs that are to be audited: else a difference is no model's.
+
+    Args:
+        earlier (`Mapping`): Its `audit.json`.
+        run (`Mapping`): What `AuditJob.identity` gives now.
+        num_pairs (`int`): How many pairs are drawn now.
+
+    Raises:
+        ValueError: The earlier audit is of other pairs, or does not say of which.
+    """
+    names = ("split", "pairs", "seed")
+    now = {**{name: run[name] for name in names}, "num_pairs": num_pairs}
+    try:
+        before = {name: earlier["run"][name] for name in names}
+        before["num_pairs"] = earlier["num_pairs"] + len(earlier["skipped"])
+    except (KeyError, TypeError) as error:
+        raise ValueError("the earlier audit does not say which pairs it drew; audit that model again.") from error
+    if different := [name for name, value in now.items() if before[name] != value]:
+        changes = "; ".join(f"{name} was {before[name]!r}, is {now[name]!r}" for name in different)
+        raise ValueError(f"the earlier audit is of other pairs ({changes}); audit both models on the same.")
 
 
 def regressions(

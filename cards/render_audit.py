@@ -122,8 +122,9 @@ def render_findings(audit: Mapping[str, Any] | None) -> str:
             continue
         failed = sorted((verdict for verdict in measured if verdict["status"] == FAIL), key=_distance, reverse=True)
         num_passed = sum(verdict["status"] == PASS for verdict in measured)
+        missing = f", {len(members) - len(measured)} not measured" if len(measured) < len(members) else ""
         lost = f" Failed: {'; '.join(_sentence(verdict) for verdict in failed)}." if failed else ""
-        lines.append(f"- **{title}.** {num_passed} of {len(measured)} checks passed.{lost}")
+        lines.append(f"- **{title}.** {num_passed} of {len(members)} checks passed{missing}.{lost}")
     return "\n".join(lines)
 
 

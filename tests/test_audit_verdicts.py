@@ -73,6 +73,57 @@ def test_any_fails_on_what_failed_and_a_name_also_on_what_was_not_measured():
     assert verdicts.unknown_patterns(["any", "c.*", "d"], names(found)) == ["d"]
 
 
+def test_any_does_not_pass_where_nothing_was_measured():
+    assert names(verdicts.select(given(a=NOT_MEASURED, b=NOT_MEASURED), ["any"])) == ["a", "b"]
+
+
+def of_nuisances(*rates, num_pairs=(10, 10)):
+    """What an audit of ten pairs measured: by nuisance the flip rate, the first of them by two severities."""
+    worst = {"nuisance": "gain", "severity": 6.0, "place": "both", "flip_rate": 0.5}
+    rows = [
+        {"nuisance": name, "flip_rate": rate, "worst": worst} for name, rate in zip(NUISANCES, rates, strict=False)
+    ]
+    cells = [{"nuisance": row["nuisance"], "num_pairs": count} for row in rows for count in num_pairs]
+    total = {"flip_rate": 0.1, "worst": worst}
+    parts = dict.fromkeys(("attacks", "ties", "hearing", "baselines", "left_out"))
+    return {**parts, "num_pairs": 10, "nuisances": {"rows": cells, "by_nuisance": rows, "total": total}}
+
+
+def test_a_total_over_some_changes_says_over_how_many():
+    some, every = (checks.measure_checks(of_nuisances(*[0.1] * count)) for count in (2, len(NUISANCES)))
+    assert some["nuisances.flip_rate"].detail == f"over 2 of {len(NUISANCES)} changes"
+    assert some["nuisances.worst_flip_rate"].detail == f"level 6 dB, on both sides; over 2 of {len(NUISANCES)} changes"
+    assert every["nuisances.flip_rate"].detail == ""
+
+
+def test_a_change_under_which_pairs_could_not_be_scored_says_on_how_few_it_was_measured():
+    first = next(iter(NUISANCES))
+    found = checks.measure_checks(of_nuisances(0.0, num_pairs=(10, 4)))[f"nuisance.{first}"]
+    assert found.detail.endswith("; a severity on 4 of 10 pairs only")
+    assert "only" not in checks.measure_checks(of_nuisances(0.0))[f"nuisance.{first}"].detail
+
+
+def test_an_attack_on_sides_that_are_all_ahead_already_passes_nothing():
+    row = {"num_pairs": 4, "paid": 0.0, "gain": 0.5}
+    assert checks._attack("a", {**row, "paid_before": 1.0}) == Measured(None, "all 4 were ahead without it", "a")
+    found = checks._attack("a", {**row, "paid_before": 0.25})
+    assert found == Measured(0.0, "on 4, 25.0% ahead without it, mean gain +0.50", "a")
+    assert checks._attack("a", {**row, "paid_before": None}).detail == "on 4, mean gain +0.50"
+
+
+RUN = {"model": "a", "dtype": None, "split": "test", "pairs": "abc", "seed": 0}
+
+
+def test_an_earlier_audit_must_be_of_the_same_pairs():
+    earlier = {"run": {**RUN, "model": "b", "dtype": "bfloat16"}, "num_pairs": 58, "skipped": [{}, {}]}
+    verdicts.require_same_pairs(earlier, RUN, 60)
+    with pytest.raises(ValueError, match=r"of other pairs .seed was 0, is 1; num_pairs was 60, is 20.; audit both"):
+        verdicts.require_same_pairs(earlier, {**RUN, "seed": 1}, 20)
+    for silent in ({}, {**earlier, "run": None}, {**earlier, "run": {"seed": 0}}):
+        with pytest.raises(ValueError, match="does not say which pairs it drew"):
+            verdicts.require_same_pairs(silent, RUN, 60)
+
+
 def test_what_passed_before_must_pass_again():
     earlier = given(a=PASS, b=FAIL, c=PASS, d=PASS, e=NOT_MEASURED)
     now = given(a=PASS, b=FAIL, c=FAIL, e=FAIL)
