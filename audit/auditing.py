@@ -27,6 +27,7 @@ from ..records import (
     write_file,
 )
 from ..report.content import plain
+from .attack_sounds import fingerprint_sounds
 from .attacks import ATTACKS
 from .checks import measure_checks
 from .hearing import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
@@ -79,6 +80,8 @@ class AuditJob:
         parts (`tuple[str, ...]`, *optional*): Some of `PARTS`.
         left_out_model (`str`, *optional*): Backbone of the heads that leave something out, or `"nano"`; by default
             the model's own.
+        sounds_dir (`str`, *optional*): Recordings that attacks paste in, in place of made sounds; see
+            `attacks.AttackContext`.
         seed (`int`, *optional*, defaults to 0): Of the sample, of what is random in a change, and of the intervals.
         num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
     """
@@ -93,12 +96,15 @@ class AuditJob:
     attacks: tuple[str, ...] = tuple(ATTACKS)
     parts: tuple[str, ...] = DEFAULT_PARTS
     left_out_model: str | None = None
+    sounds_dir: str | None = None
     seed: int = 0
     num_bootstrap: int = 1000
 
     def identity(self, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return what a line of rewards depends on: neither the sample's size nor which conditions there are."""
+        sounds = {} if self.sounds_dir is None else {"sounds": fingerprint_sounds(self.sounds_dir)}
         return {
+            **sounds,
             "model": f"{self.model.name} ({fingerprint_model(self.model.name)})",
             "dtype": self.model.dtype,
             "split": self.split,
@@ -149,11 +155,12 @@ class Auditor:
 
     @cached_property
     def donors(self) -> list[AuditPair]:
-        """Pairs that attacks take turns and words from: the first ones of the sample that can be read."""
+        """Pairs that attacks take turns and words from, as many whatever the size of the sample."""
+        first = PairSample(self.pairs, self.labels, sample_rows(self.labels, _NUM_DONORS, self.job.seed))
         found = []
-        for number in range(min(_NUM_DONORS, len(self.sample))):
+        for number in range(len(first)):
             with suppress(AudioError, FileNotFoundError, TypeError):
-                found.append(self.sample[number])
+                found.append(first[number])
         return found
 
     def reward(self, dialogues: Sequence[Messages], criteria: Sequence[str]) -> list[float]:
@@ -198,7 +205,8 @@ class Auditor:
         if "ties" in job.parts:
             found += nuisance_conditions(TWINS.items(), job.seed)
         if "attacks" in job.parts:
-            found += attack_conditions(self.attacks, lambda: self.donors, lambda: self.max_turn_s, job.seed)
+            options: dict[str, Any] = {"seed": job.seed, "sounds_dir": job.sounds_dir}
+            found += attack_conditions(self.attacks, lambda: self.donors, lambda: self.max_turn_s, **options)
         if "hearing" in job.parts:
             found += [Condition(f"hearing/{name}", CONDITIONS[name]) for name in _HEARD_ALONE]
         return list({condition.key: condition for condition in found}.values())
@@ -209,6 +217,8 @@ class Auditor:
         Returns:
             `dict[str, Any]`: What `audit.json` holds; `docs/audit.md` describes it.
         """
+        # First: that a split is missing, or too small, is to be known before hours of scoring.
+        left_out = self._left_out()
         scores, fitted = self._baselines()
         audit = {
             **self._about(),
@@ -219,7 +229,7 @@ class Auditor:
             "baselines": fitted,
             "ties": self._ties(),
             "occlusion": self._occlusion(),
-            "left_out": self._left_out(),
+            "left_out": left_out,
         }
         audit["verdicts"] = judge(measure_checks(audit))
         audit["timing"] = self._timing()

@@ -44,11 +44,14 @@ class Condition:
         build (`Callable`): From a pair to its dialogues, by what the reward of each is kept as; or a sentence that
             says why the condition does not apply to the pair.
         num_dialogues (`int`, *optional*, defaults to 2): How many dialogues that are.
+        lacking (`str`, *optional*): Why it cannot be tried on this machine; empty if it can. Nothing of it is kept:
+            once the machine has what it lacks, the same run tries it.
     """
 
     key: str
     build: Callable[[AuditPair], Mapping[str, Messages] | str]
     num_dialogues: int = len(SIDES)
+    lacking: str = ""
 
 
 def natural_condition() -> Condition:
@@ -95,7 +98,11 @@ def attack_key(name: str) -> str:
 
 
 def attack_conditions(
-    attacks: Mapping[str, Attack], donors: Donors, heard_s: Callable[[], float], seed: int = 0
+    attacks: Mapping[str, Attack],
+    donors: Donors,
+    heard_s: Callable[[], float],
+    seed: int = 0,
+    sounds_dir: str | None = None,
 ) -> list[Condition]:
     """Return a condition for each attack.
 
@@ -104,19 +111,21 @@ def attack_conditions(
         donors (`Callable`): Returns the pairs that turns and words may be taken from.
         heard_s (`Callable`): Returns how much the model hears of a turn, in seconds.
         seed (`int`, *optional*, defaults to 0): Of what is random.
+        sounds_dir (`str`, *optional*): Recordings in place of made sounds; see `AttackContext`.
     """
 
     def condition(name: str, attack: Attack) -> Condition:
         def build(pair: AuditPair) -> dict[str, Messages] | str:
             rng = np.random.default_rng(seed_of(seed, pair.pair_id, name))
-            turns = attack.build(pair, AttackContext(rng, donors(), heard_s()))
+            turns = attack.build(pair, AttackContext(rng, donors(), heard_s(), sounds_dir))
             if turns is None:
                 return f"needs {attack.needs}"
             if not is_heard(getattr(pair, attack.baseline), turns, heard_s()):
                 return "changes nothing that the model is given"
             return {ATTACKED: to_messages(turns)}
 
-        return Condition(attack_key(name), build, num_dialogues=1)
+        lacking = "" if attack.is_possible(sounds_dir) else f"needs {attack.needs}"
+        return Condition(attack_key(name), build, num_dialogues=1, lacking=lacking)
 
     return [condition(name, attack) for name, attack in attacks.items()]
 
@@ -162,7 +171,7 @@ def collect_rewards(
     from tqdm.auto import tqdm
 
     found = read_rewards(log)
-    plan = [natural_condition(), *conditions]
+    plan = _possible(conditions)
     missing = _count_missing(sample, plan, found)
     with tqdm(total=sum(missing), unit="dialogue", desc="audit", smoothing=0.02, disable=not sum(missing)) as bar:
         for start in range(0, len(sample), _CHUNK_PAIRS):
@@ -174,13 +183,22 @@ def collect_rewards(
                     found.setdefault(record["condition"], {})[record["pair_id"]] = record
                 bar.update(num_dialogues)
     wanted = {label["pair_id"] for label in sample.labels}
-    keys = [condition.key for condition in plan]
-    return {key: {i: line for i, line in found.get(key, {}).items() if i in wanted} for key in keys}
+    keys = [NATURAL, *(condition.key for condition in conditions)]
+    lines = {key: {i: line for i, line in found.get(key, {}).items() if i in wanted} for key in keys}
+    for condition in conditions:
+        if condition.lacking:
+            lines[condition.key] = {i: {REASON: condition.lacking} for i in lines[NATURAL]} | lines[condition.key]
+    return lines
+
+
+def _possible(conditions: Sequence[Condition]) -> list[Condition]:
+    """Return what is to be scored: the natural condition, and those that this machine has everything for."""
+    return [natural_condition(), *(condition for condition in conditions if not condition.lacking)]
 
 
 def is_complete(sample: PairSample, conditions: Sequence[Condition], log: JsonLines) -> bool:
     """Return whether a log has all that `collect_rewards` is to collect, so that no model is needed."""
-    return not sum(_count_missing(sample, [natural_condition(), *conditions], read_rewards(log)))
+    return not sum(_count_missing(sample, _possible(conditions), read_rewards(log)))
 
 
 def _count_missing(sample: PairSample, plan: Sequence[Condition], found: Rewards) -> list[int]:

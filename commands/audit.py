@@ -44,6 +44,8 @@ def _add_scope(group: Any) -> None:
     group.add_argument("--num_pairs", "--num-pairs", type=count, default=60, help=drawn)
     for name in ("nuisances", "attacks"):
         group.add_argument(f"--{name}", nargs="+", default=[_ALL], metavar="NAME", help=f"{name} to try, all or none")
+    pasted = "folder with recordings in folders named after their sounds, in place of made ones: docs/audit.md"
+    group.add_argument("--sounds_dir", "--sounds-dir", metavar="FOLDER", help=pasted)
     group.add_argument("--parts", nargs="+", metavar="PART", help="of the audit (default: all but left_out)")
     heads = "also train heads without one synthesizer or source at a time, on this backbone (default: the model's own)"
     group.add_argument("--left_out", "--left-out", nargs="?", const="", metavar="BACKBONE", help=heads)
@@ -67,12 +69,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _audit(args: argparse.Namespace) -> int:
     from ..audit.auditing import Auditor
-    from ..audit.verdicts import read_audit
+    from ..audit.verdicts import read_audit, require_same_pairs
 
+    earlier = None
     try:
         job = _job(args)
-        earlier = None if args.against is None else read_audit(args.against)["verdicts"]
+        against = None if args.against is None else read_audit(args.against)
         auditor = Auditor(job)
+        if against is not None:
+            require_same_pairs(against, auditor.run, len(auditor.sample))
+            earlier = against["verdicts"]
         audit = auditor.audit()
     except KeyboardInterrupt:
         print(f"sdiareward: interrupted; the same command goes on in {args.output_dir}", file=sys.stderr)
@@ -105,7 +111,7 @@ def _job(args: argparse.Namespace) -> AuditJob:
         attacks=_named("--attacks", args.attacks, ATTACKS),
         parts=parts,
         left_out_model=args.left_out or None,
-        **{name: getattr(args, name) for name in ("split", "train_split", "num_pairs", "seed")},
+        **{name: getattr(args, name) for name in ("split", "train_split", "num_pairs", "sounds_dir", "seed")},
     )
 
 

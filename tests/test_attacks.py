@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import soundfile
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.audit import attack_sounds, attacks
@@ -39,14 +40,23 @@ def make_pair(make_tone):
     return make
 
 
+def write_sound(folder, name, array):
+    """Put a recording where one of such a sound is looked for; return the folder of all."""
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    soundfile.write(folder / name / "one.wav", array, SAMPLING_RATE, subtype="FLOAT")
+    return folder
+
+
 @pytest.fixture
-def context(make_pair):
+def context(make_pair, tmp_path):
     others = [make_pair(name, criterion) for name in "abc" for criterion in ("modality", "colloquialness")]
-    return AttackContext(np.random.default_rng(0), others, heard_s=6.0, injection=np.full(800, 0.5, np.float32))
+    for name, num_samples in (("demand", 800), ("filler", 640)):
+        sounds_dir = write_sound(tmp_path, name, np.full(num_samples, 0.5, np.float32))
+    return AttackContext(np.random.default_rng(0), others, heard_s=6.0, sounds_dir=sounds_dir)
 
 
 def make_context(context, **changes):
-    fields = {name: getattr(context, name) for name in ("others", "heard_s", "injection", "sounds_dir")}
+    fields = {name: getattr(context, name) for name in ("others", "heard_s", "sounds_dir")}
     return AttackContext(np.random.default_rng(0), **{**fields, **changes})
 
 
@@ -68,7 +78,7 @@ def same_sound(first, second):
 def test_every_attack_builds_a_valid_dialogue_that_is_heard_and_leaves_the_pair_alone(name, make_pair, context):
     if name == "vocoded" and not is_available("world"):
         pytest.skip("pyworld is not installed")
-    criterion, duration_s = "colloquialness" if name == "fillers" else "modality", 0.3 if name == "vocoded" else 1.0
+    criterion, duration_s = "colloquialness" if "fillers" in name else "modality", 0.3 if name == "vocoded" else 1.0
     pair = make_pair(criterion=criterion, duration_s=duration_s)
     before = {side: [turn.array.copy() for turn in getattr(pair, side)] for side in ("chosen", "rejected")}
     first, again = (attack(name, pair, make_context(context)) for _ in range(2))
@@ -95,6 +105,7 @@ def test_an_attack_says_which_side_it_is_made_of_and_what_it_is_compared_with():
         ("noise_floor", {"chosen": [Turn("user", "", np.zeros(9000, np.float32))] * 2}),
         ("vocoded", {"criterion": "colloquialness"}),
         ("fillers", {"criterion": "modality"}),
+        ("spoken_fillers", {"criterion": "modality"}),
         ("longest", {"duration_s": 31.0}),
         ("repeated_turns", {"num_turns": 16}),
         ("shuffled", {"num_turns": 2}),
@@ -179,14 +190,20 @@ def test_breaths_and_laughter_are_spliced_into_the_quietest_moment_of_what_is_he
 
 
 def test_recordings_in_a_folder_take_the_place_of_made_sounds(tmp_path, make_tone):
-    import soundfile
-
-    (tmp_path / "breath").mkdir()
-    soundfile.write(tmp_path / "breath" / "one.wav", make_tone(0.2), SAMPLING_RATE, subtype="FLOAT")
-    rng = np.random.default_rng(0)
+    rng, _ = np.random.default_rng(0), write_sound(tmp_path, "breath", make_tone(0.2))
     sound = attack_sounds.load_sound("breath", rng, tmp_path)
     assert np.allclose(sound, make_tone(0.2) / np.abs(make_tone(0.2)).max())
     assert np.abs(attack_sounds.load_sound("laughter", rng, tmp_path)).max() == pytest.approx(1.0)
+
+
+def test_own_recordings_are_told_apart_by_what_they_hold_and_by_their_kind(tmp_path, make_tone):
+    with pytest.raises(ValueError, match="no recordings; put some into one of its folders click, breath, laughter, f"):
+        attack_sounds.fingerprint_sounds(tmp_path)
+    low, high = make_tone(0.2, 200.0), make_tone(0.2, 300.0)
+    kinds = [("a", "breath", low), ("b", "breath", low), ("c", "breath", high), ("d", "click", low)]
+    found = [attack_sounds.fingerprint_sounds(write_sound(tmp_path / name, kind, tone)) for name, kind, tone in kinds]
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
 
 
 def test_a_laugh_has_syllables_at_about_five_a_second():
@@ -201,12 +218,25 @@ def test_a_laugh_has_syllables_at_about_five_a_second():
 def test_fillers_go_between_the_words_and_take_none_away(make_pair, context):
     pair = make_pair(criterion="colloquialness")
     turns = attack("fillers", pair, context)
-    fillers = {word for filler in attacks._FILLERS for word in filler.split()}
+    fillers = {word for filler in attack_sounds.FILLERS for word in f"{filler},".split()}
     for turn, old in zip(turns, pair.rejected, strict=True):
         assert turn.array is old.array
         # Seven words: a quarter of them, rounded up, gets a filler.
         assert [word for word in turn.text.split() if word not in fillers] == old.text.split()
         assert 2 <= len(turn.text.split()) - len(old.text.split()) <= 4
+
+
+def test_spoken_fillers_lie_in_the_pauses_and_stand_in_the_transcript(make_pair, context):
+    array = np.full(2 * SAMPLING_RATE, 0.25, np.float32)
+    array[8000:8320] = 0.0
+    pair = make_pair(criterion="colloquialness", rejected=[Turn("user", "so it goes", array)] * 2)
+    for turn in attack("spoken_fillers", pair, context):
+        assert len(turn.text.split()) > 3
+        assert len(turn.array) == len(array) + 2 * 640
+        # Both as loud as the turn, one before the other at the pause.
+        assert np.array_equal(turn.array[:8000], array[:8000])
+        assert turn.array[8000:9280] == pytest.approx(0.25, abs=0.002)
+        assert np.array_equal(turn.array[9280:], array[8000:])
 
 
 def test_the_longest_answer_says_all_of_itself_several_times(make_pair, context):
@@ -280,17 +310,31 @@ def test_a_demand_is_written_at_the_end_or_spoken_before_the_last_turn_as_loud_a
     assert np.array_equal(spoken[-1].array[4000:], last)
 
 
-def test_the_demand_is_spoken_by_a_synthesizer_that_is_at_hand(make_pair, context, monkeypatch):
+def test_words_are_spoken_by_a_synthesizer_that_is_at_hand(make_pair, context, monkeypatch):
     voices = [name for name in attack_sounds._VOICES if is_available(name)]
     if not voices:
         pytest.skip("no synthesizer is installed")
-    demand = attack_sounds.speak_injection()
+    rng, own_words = np.random.default_rng(0), make_context(context, sounds_dir=None)
+    demand, filler = (attack_sounds.load_sound(name, rng) for name in ("demand", "filler"))
     assert 1.0 < len(demand) / SAMPLING_RATE < 6.0
-    assert is_heard(
-        make_pair().rejected, attack("spoken_demand", make_pair(), make_context(context, injection=None)), 6
+    assert 0.1 < len(filler) / SAMPLING_RATE < 2.0
+    pair = make_pair(criterion="colloquialness")
+    assert all(
+        is_heard(pair.rejected, attack(name, pair, own_words), 6) for name in ("spoken_demand", "spoken_fillers")
     )
     monkeypatch.setattr(attack_sounds, "is_available", lambda name: False)
-    assert attack("spoken_demand", make_pair(), make_context(context, injection=None)) is None
+    assert attack("spoken_demand", pair, own_words) is attack("spoken_fillers", pair, own_words) is None
+
+
+def test_an_attack_is_possible_where_the_machine_has_what_it_takes(context, monkeypatch):
+    for module in (attack_sounds, attacks):
+        monkeypatch.setattr(module, "is_available", lambda name: False)
+    assert {name for name in ATTACKS if not ATTACKS[name].is_possible(None)} == {
+        "vocoded",
+        "spoken_demand",
+        "spoken_fillers",
+    }
+    assert all(ATTACKS[name].is_possible(context.sounds_dir) for name in ("spoken_demand", "spoken_fillers"))
 
 
 def test_what_lies_behind_what_a_model_hears_is_recognised(make_pair):

@@ -2,11 +2,15 @@ import json
 import re
 
 import datasets
+import numpy as np
 import pytest
+import soundfile
 from audit_world import make_dataset, write_data
 
 from sdiareward.audit.attacks import ATTACKS
+from sdiareward.audit.auditing import AuditJob, Auditor
 from sdiareward.cli import main
+from sdiareward.dataset_scoring import ModelChoice
 from sdiareward.hindrances import sole_writer
 from sdiareward.nuisances import NUISANCES
 
@@ -164,6 +168,43 @@ def test_what_an_earlier_audit_passed_must_pass_again(copy, run, tmp_path, capsy
     error = capsys.readouterr().err.strip()
     assert error.startswith(f"sdiareward: {lost['name']}: ")
     assert error.endswith("; the earlier audit passed it")
+
+
+def test_an_earlier_audit_of_other_pairs_is_no_measure(copy, run, capsys):
+    assert run(copy, *LITTLE, "--num_pairs", 3, "--against", copy / "audit.json") == 2
+    assert "num_pairs was 6, is 3" in capsys.readouterr().err
+
+
+def test_an_attack_takes_from_the_same_dialogues_whatever_the_size_of_the_sample(data, tiny_checkpoint, tmp_path):
+    auditors = [
+        Auditor(AuditJob(ModelChoice(str(tiny_checkpoint)), str(data), tmp_path / str(size), num_pairs=size))
+        for size in (1, 0)
+    ]
+    few, many = ([pair.pair_id for pair in auditor.donors] for auditor in auditors)
+    assert few == many
+    assert len(few) == 6
+
+
+def test_own_recordings_are_pasted_in_and_belong_to_the_audit(run, tmp_path, capsys):
+    (tmp_path / "sounds" / "demand").mkdir(parents=True)
+    little = ("--num_pairs", 1, "--parts", "attacks", "--attacks", "spoken_demand")
+    own = (*little, "--sounds_dir", tmp_path / "sounds")
+    assert run(tmp_path / "o", *own) == 2
+    assert "no recordings; put some into one of its folders" in capsys.readouterr().err
+    soundfile.write(tmp_path / "sounds" / "demand" / "me.wav", np.full(1600, 0.1), 16_000)
+    assert run(tmp_path / "o", *own) == 0
+    assert statuses(read(tmp_path / "o"))["attack.spoken_demand"] != "not measured"
+    assert run(tmp_path / "o", *little) == 2
+    assert "sounds was" in capsys.readouterr().err
+
+
+def test_a_split_that_heads_lack_is_missed_before_anything_is_scored(run, make_tone, tmp_path, capsys):
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    make_dataset(make_tone, 2).to_parquet(folder / "test.parquet")
+    assert run(tmp_path / "o", "--left_out", dataset=folder) == 2
+    assert "train" in capsys.readouterr().err
+    assert not (tmp_path / "o" / "rewards.jsonl").exists()
 
 
 def test_a_pair_that_cannot_be_read_is_named_and_the_others_are_audited(run, make_tone, tmp_path):

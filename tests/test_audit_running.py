@@ -9,6 +9,7 @@ from sdiareward.audit.running import (
     Condition,
     attack_conditions,
     collect_rewards,
+    is_complete,
     nuisance_conditions,
     seed_of,
     settings_of,
@@ -123,6 +124,22 @@ def test_a_condition_that_does_not_apply_gives_its_reason_and_is_not_tried_again
         found = collect_rewards(loudness, sample[:2], [Condition("attack/none", build, 1)], log)
     assert found["attack/none"]["p1"]["reason"] == "too short"
     assert asked == ["p0", "p1"]
+
+
+def test_what_the_machine_lacks_is_a_reason_that_is_not_kept(sample, log):
+    def changed(pair):
+        return {"attacked": to_messages(pair.chosen)}
+
+    lacking = Condition("attack/none", changed, 1, lacking="needs a voice")
+    found = collect_rewards(loudness, sample[:2], [lacking], log)
+    assert found["attack/none"] == {name: {"reason": "needs a voice"} for name in ("p0", "p1")}
+    assert is_complete(sample[:2], [lacking], log)
+    possible = Condition("attack/none", changed, 1)
+    assert not is_complete(sample[:2], [possible], log)
+    kept = collect_rewards(loudness, sample[:2], [possible], log)["attack/none"]
+    assert kept["p0"]["rewards"] == {"attacked": 0.5}
+    # What was scored elsewhere stays.
+    assert collect_rewards(loudness, sample[:2], [lacking], log)["attack/none"] == kept
 
 
 def test_noise_is_the_same_on_both_sides_and_at_every_severity_but_for_its_level():
