@@ -23,6 +23,15 @@ TEXT_PROJECTIONS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\
 _MAX_RANK = 4096
 # A module's name, or one with a number in it; any other pattern could take for ever to match.
 _MODULE_NAME = re.compile(r"[\w.-]+", re.ASCII)
+# What may be set; every other field of PEFT has its empty default, for some copy layers, import modules, read files or
+# take patterns. `auto_mapping` names a module too, but only for PEFT's auto classes, which are not used.
+_FIELDS = {
+    *("alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode"),
+    *("init_lora_weights", "lora_alpha", "lora_dropout", "modules_to_save", "peft_type", "peft_version", "r"),
+    *("rank_pattern", "revision", "target_modules", "task_type", "use_dora", "use_rslora"),
+    # Set by default, and without an effect of their own.
+    *("megatron_core", "qalora_group_size"),
+}
 
 
 def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int) -> PeftModel:
@@ -98,9 +107,8 @@ def _problem_of_adapters(config: Mapping[str, Any]) -> str | None:
     """Say what keeps a configuration of adapters from being used, None if nothing does."""
     if config.get("peft_type") != "LORA" or not isinstance(config.get("base_model_name_or_path"), (str, type(None))):
         return "is not of low-rank adapters (peft_type LORA) on a model with a name"
-    # `auto_mapping` names a module too, but only for PEFT's auto classes, which are not used.
-    if config.get("megatron_config"):
-        return "has a megatron_config, by which a module would be imported; take it out"
+    if unused := sorted(name for name, value in config.items() if value and name not in _FIELDS):
+        return f"sets {unused[0]}, which is not used here; take it out"
     patterns = config.get("rank_pattern") or {}
     # A head alone is published without adapters, and so without a rank.
     ranks = [config.get("r", 1), *(patterns.values() if isinstance(patterns, Mapping) else [None])]

@@ -26,6 +26,8 @@ from transformers import AutoConfig, PreTrainedConfig, Qwen2_5OmniThinkerConfig
 
 
 POOLING_MODES = ("mean", "attention", "last_token")
+# As long as recordings are read at all.
+LONGEST_TURN_S = 3600.0
 # The authors' code cuts a turn where its feature extractor does, at 300 s.
 OFFICIAL_MAX_TURN_S = 300.0
 # Configurations of a thinker and of a full Qwen2.5-Omni, which holds a thinker's.
@@ -64,6 +66,7 @@ DEFAULT_PROMPTS = {
 
 # Largest sizes that are built. No backbone that exists comes near them; what lies beyond is damaged, or made to take a
 # machine's memory, which a few bytes could ask for. Both names that a size may go by are looked at.
+_MOST_LABELS = 4096  # `transformers` makes a name for each.
 _LARGEST_TEXT = {
     "num_hidden_layers": 512,
     "hidden_size": 65_536,
@@ -72,9 +75,11 @@ _LARGEST_TEXT = {
     "num_key_value_heads": 1024,
     "head_dim": 8192,
     "vocab_size": 2**22,
+    "num_labels": _MOST_LABELS,
 }
 _LARGEST_AUDIO = {
     **{name: _LARGEST_TEXT[name] for name in list(_LARGEST_TEXT)[:4]},
+    "num_labels": _MOST_LABELS,
     "encoder_layers": 512,
     "d_model": 65_536,
     "encoder_ffn_dim": 2**20,
@@ -87,6 +92,7 @@ _LARGEST_AUDIO = {
 _LARGEST_VISION = {
     **{name: _LARGEST_TEXT[name] for name in list(_LARGEST_TEXT)[:4]},
     **{"depth": 512, "num_heads": 1024, "out_hidden_size": 65_536, "in_channels": 16, "in_chans": 16},
+    "num_labels": _MOST_LABELS,
     **dict.fromkeys(("patch_size", "spatial_patch_size", "temporal_patch_size", "spatial_merge_size"), 64),
 }
 _LARGEST = {"text_config": _LARGEST_TEXT, "audio_config": _LARGEST_AUDIO, "vision_config": _LARGEST_VISION}
@@ -246,6 +252,7 @@ def validate_sizes(config_dict: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"{name} is {config_dict[name]!r}; a checkpoint cannot have kernels fetched: take the line out."
             )
+    _validate_values("configuration", config_dict, {"num_labels": _MOST_LABELS})
     for part, largest in _LARGEST.items():
         _validate_part(part, config_dict.get(part), largest)
     if "thinker_config" in config_dict:
@@ -260,12 +267,16 @@ def _validate_part(part: str, config: Any, largest: Mapping[str, int]) -> None:
     if not isinstance(config, (Mapping, PreTrainedConfig)):
         raise ValueError(f"{part} is a {type(config).__name__}; give a mapping of names to values.")
     values = config if isinstance(config, Mapping) else config.to_dict()
+    _validate_values(part, values, largest)
+    validate_sizes({name: values[name] for name in ("_attn_implementation", "attn_implementation") if name in values})
+
+
+def _validate_values(part: str, values: Mapping[str, Any], largest: Mapping[str, int]) -> None:
     for name, limit in largest.items():
         value = values.get(name)
         is_size = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
         if value is not None and not is_size:
             raise ValueError(f"{part}: {name} is {value!r}; a whole number up to {limit} is needed to build a model.")
-    validate_sizes({name: values[name] for name in ("_attn_implementation", "attn_implementation") if name in values})
 
 
 def name_prompts(prompts: Mapping[str, str]) -> str:
@@ -297,10 +308,12 @@ def validate_max_turn_s(max_turn_s: Any) -> None:
     """Raise unless `max_turn_s` is a duration.
 
     Raises:
-        ValueError: It is not a positive finite number.
+        ValueError: It is not a positive number, or more than an hour.
     """
-    if not _is_positive_finite(max_turn_s):
-        raise ValueError(f"max_turn_s is {max_turn_s!r}; give a positive number of seconds, such as 30.0.")
+    if not _is_positive_finite(max_turn_s) or max_turn_s > LONGEST_TURN_S:
+        raise ValueError(
+            f"max_turn_s is {max_turn_s!r}; give a positive number of seconds up to {LONGEST_TURN_S:g}, such as 30.0."
+        )
 
 
 def validate_calibration(calibration: Any) -> None:

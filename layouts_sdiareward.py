@@ -21,7 +21,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
-from transformers import Qwen2_5OmniThinkerConfig
+from transformers import Qwen2_5OmniThinkerConfig, WhisperFeatureExtractor
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import cached_file
 
 from .configuration_sdiareward import FOREIGN_MODEL_TYPES, OWN_FIELDS_KEY, SDiaRewardConfig, validate_sizes
@@ -46,6 +47,16 @@ _OWN_PREFIXES = (
     ("model.", "model.language_model."),
 )
 _NUM_LISTED = 5
+# What a feature extractor may have; Whisper's has 80 or 128 features, 400 samples a window, 160 from one to the next.
+_FEATURE_SIZES = {
+    "feature_size": (1, 1024),
+    "n_fft": (16, 2**15),
+    "hop_length": (40, 2**15),
+    "sampling_rate": (8_000, 192_000),
+    "chunk_length": (1, 3600),
+}
+# Qwen2.5-Omni's, and the plain one; others make as many tokens as their file says, or run code of their own.
+_TOKENIZERS = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
 # No path, on any system.
 _OWN_FILE = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
 
@@ -294,6 +305,37 @@ def read_processor_fields(name_or_path: Any, **hub_kwargs: Any) -> dict[str, Any
     return {name: getattr(config, name) for name in ("prompts", "prompt_version", "max_turn_s")}
 
 
+def require_plain_processor(name_or_path: Any, **hub_kwargs: Any) -> None:
+    """Raise unless tokenizer and feature extractor of a checkpoint are those used here, of sizes that can be built.
+
+    Args:
+        name_or_path (`str` or `Path`): Folder or Hub id.
+        hub_kwargs: `revision`, `token`, `cache_dir`, ... of the Hub.
+
+    Raises:
+        ValueError: One is of another kind, or the filters of the feature extractor are too large.
+    """
+    try:
+        tokenizer = get_tokenizer_config(name_or_path, **hub_kwargs)
+    # JSON that is no object, or has no end.
+    except (TypeError, RecursionError) as error:
+        raise ValueError(f"{name_or_path}: its tokenizer_config.json is no JSON object; get it again.") from error
+    if (kind := tokenizer.get("tokenizer_class") or _TOKENIZERS[0]) not in _TOKENIZERS:
+        raise ValueError(
+            f"{name_or_path}: its tokenizer is a {kind!r}; only {', '.join(_TOKENIZERS)} are used here, and none that "
+            "needs trust_remote_code."
+        )
+    features, _ = WhisperFeatureExtractor.get_feature_extractor_dict(name_or_path, **hub_kwargs)
+    own = WhisperFeatureExtractor.__name__
+    if (kind := features.get("feature_extractor_type", own)) != own:
+        raise ValueError(f"{name_or_path}: its feature extractor is a {kind!r}; only {own} is used here.")
+    for name, (least, largest) in _FEATURE_SIZES.items():
+        value = features.get(name, least)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
+            place = f"{name_or_path}: {name} of the feature extractor"
+            raise ValueError(f"{place} is {value!r}; a whole number from {least} to {largest} is needed.")
+
+
 def listed(names: list[str]) -> str:
     """Return the first few names for a message."""
     return ", ".join(names[:_NUM_LISTED]) + (", ..." if len(names) > _NUM_LISTED else "")
@@ -309,4 +351,5 @@ __all__ = [
     "read_thinker_config",
     "require_complete",
     "require_feasible",
+    "require_plain_processor",
 ]

@@ -27,7 +27,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from .audio_sdiareward import audio_duration_s, read_audio
 from .configuration_sdiareward import DEFAULT_PROMPTS, PROMPT_VERSION, validate_max_turn_s, validate_prompts
-from .layouts_sdiareward import HUB_KWARGS, read_processor_fields
+from .layouts_sdiareward import HUB_KWARGS, read_processor_fields, require_plain_processor
 
 
 logger = logging.getLogger(__name__)
@@ -35,14 +35,6 @@ logger = logging.getLogger(__name__)
 MAX_TURNS = 16
 AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
 _ROLES = ("user", "assistant")
-# What a feature extractor may have; Whisper's has 80 or 128 features, 400 samples a window, 160 from one to the next.
-_FEATURE_SIZES = {
-    "feature_size": (1, 1024),
-    "n_fft": (16, 2**15),
-    "hop_length": (40, 2**15),
-    "sampling_rate": (8_000, 192_000),
-    "chunk_length": (1, 3600),
-}
 # Zeros after a clip that keep the reflection at its end, and the frame behind its last one, out of the frames kept.
 _MARGIN_FRAMES = 3
 
@@ -101,7 +93,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         fields = read_processor_fields(pretrained_model_name_or_path, **hub_kwargs)
         if fields is None:
-            _validate_features(pretrained_model_name_or_path, hub_kwargs)
+            require_plain_processor(pretrained_model_name_or_path, **hub_kwargs)
             kwargs.setdefault("trust_remote_code", False)
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         given = {name: kwargs[name] for name in fields if name in kwargs}
@@ -117,7 +109,7 @@ class SDiaRewardProcessor(ProcessorMixin):
                 `cache_dir`, ... of the Hub.
         """
         hub_kwargs = {name: kwargs.pop(name) for name in HUB_KWARGS if name in kwargs}
-        _validate_features(pretrained_model_name_or_path, hub_kwargs)
+        require_plain_processor(pretrained_model_name_or_path, **hub_kwargs)
         return cls(
             WhisperFeatureExtractor.from_pretrained(pretrained_model_name_or_path, **hub_kwargs),
             AutoTokenizer.from_pretrained(pretrained_model_name_or_path, trust_remote_code=False, **hub_kwargs),
@@ -277,26 +269,32 @@ class SDiaRewardProcessor(ProcessorMixin):
         for index, message in enumerate(messages):
             content = message["content"]
             items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            rendered = "".join(self._render_item(item, f"turn {index}", recordings) for item in items)
+            rendered = self._render_items(items, f"turn {index}", recordings)
             role = self._require_plain(message["role"], f"turn {index}: its role")
             turns.append(f"<|im_start|>{role}\n{rendered}<|im_end|>\n")
         return "".join(turns), recordings
 
-    def _render_item(self, item: Mapping[str, Any], place: str, recordings: list[tuple[Any, str]]) -> str:
-        """Return the text of one content item; append its recording to `recordings`."""
+    def _render_items(self, items: Sequence[Any], place: str, recordings: list[tuple[Any, str]]) -> str:
+        """Return the text of one turn's content, a placeholder for each recording."""
+        pieces = [self._take_item(item, place, recordings) for item in items]
+        # As one text: two that are harmless could be a control token together, with no recording between them.
+        self._require_plain("".join("\n" if piece is None else piece for piece in pieces), f"{place}: its text")
+        return "".join(AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN if piece is None else piece for piece in pieces)
+
+    def _take_item(self, item: Any, place: str, recordings: list[tuple[Any, str]]) -> str | None:
+        """Return the text of one content item; append its recording to `recordings` and return None if it has one."""
         if not isinstance(item, Mapping):
             raise ValueError(f"{place}: its content holds a {type(item).__name__}; give text and audio items.")
         if item.get("audio") is not None:
             recordings.append((item["audio"], _clip_name(item["audio"], place)))
-            return AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN
+            return None
         if item.get("type") not in (None, "text", "audio"):
             raise ValueError(f"{place}: holds an item of type {item['type']!r}; only text and audio can be judged.")
-        return self._require_plain(item.get("text") or "", f"{place}: its text")
+        return _require_text(item.get("text") or "", f"{place}: its text")
 
     def _require_plain(self, text: Any, place: str) -> str:
         """Return a text; raise unless it is one, of whole characters, that stands for no control token."""
-        if not isinstance(text, str):
-            raise ValueError(f"{place} is a {type(text).__name__}; give a string.")
+        text = _require_text(text, place)
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise ValueError(f"{place} holds half a character; save the transcript as UTF-8 again.")
         if forged := [token for token in self.tokenizer.all_special_tokens if token in text]:
@@ -369,17 +367,10 @@ def _validate_special_tokens(tokenizer: Any) -> None:
             raise ValueError(f"the tokenizer has no token {token}; use the tokenizer of a Qwen2.5-Omni checkpoint.")
 
 
-def _validate_features(name_or_path: Any, hub_kwargs: Mapping[str, Any]) -> None:
-    """Raise unless the feature extractor of a checkpoint can be built: its filters are as large as its file says."""
-    features, _ = WhisperFeatureExtractor.get_feature_extractor_dict(name_or_path, **hub_kwargs)
-    own = WhisperFeatureExtractor.__name__
-    if (kind := features.get("feature_extractor_type", own)) != own:
-        raise ValueError(f"{name_or_path}: its feature extractor is a {kind!r}; only {own} is used here.")
-    for name, (least, largest) in _FEATURE_SIZES.items():
-        value = features.get(name, least)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
-            place = f"{name_or_path}: {name} of the feature extractor"
-            raise ValueError(f"{place} is {value!r}; a whole number from {least} to {largest} is needed.")
+def _require_text(text: Any, place: str) -> str:
+    if not isinstance(text, str):
+        raise ValueError(f"{place} is a {type(text).__name__}; give a string.")
+    return text
 
 
 def _as_batch(dialogues: Sequence[Any]) -> Sequence[Sequence[Mapping[str, Any]]]:

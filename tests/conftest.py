@@ -3,6 +3,7 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import pickle
 import zlib
 from pathlib import Path
 
@@ -164,3 +165,24 @@ def ask(tmp_path):
         return ChatClient(ChatSettings(**{**settings, **changes}), tmp_path / "answers")
 
     return make
+
+
+class Bomb:
+    """Leave a trace when it is unpickled."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __reduce__(self):
+        return Path.touch, (self.trace,)
+
+
+@pytest.fixture
+def bomb(tmp_path):
+    """Return a pickle that would leave a trace, and where; the pickle does work."""
+    trace = tmp_path / "trace"
+    content = pickle.dumps(Bomb(trace))
+    pickle.loads(content)
+    assert trace.exists()
+    trace.unlink()
+    return content, trace

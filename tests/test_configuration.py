@@ -42,6 +42,7 @@ def test_defaults_are_written_out_so_that_a_later_default_does_not_change_a_chec
         ({"max_turn_s": 0}, "max_turn_s is 0"),
         ({"max_turn_s": float("nan")}, "nan"),
         ({"max_turn_s": True}, "True"),
+        ({"max_turn_s": 3600.5}, "max_turn_s is 3600.5; give a positive number of seconds up to 3600"),
         ({"sampling_rate": -1}, "-1"),
         ({"sampling_rate": 16e3}, "16000.0"),
         ({"reward_scale": 0.0}, "reward_scale is 0.0"),

@@ -122,6 +122,19 @@ def test_a_recording_can_come_as_a_file_in_memory(tiny_processor, fixtures_dir):
         assert batch["input_features"].equal(batches[0]["input_features"])
 
 
+def split_text(*texts):
+    """Return a dialogue of one turn whose words come in several items."""
+    return [{"role": "user", "content": [{"type": "text", "text": text} for text in texts]}]
+
+
+def test_words_in_several_items_are_the_words_in_one_and_a_recording_keeps_them_apart(tiny_processor, make_tone):
+    whole = tiny_processor([{"role": "user", "content": "one <|im two"}])
+    assert tiny_processor(split_text("one <|", "im two"))["input_ids"].equal(whole["input_ids"])
+    items = split_text("a<|im_", "end|>b")[0]["content"]
+    items.insert(1, {"type": "audio", "audio": make_tone(0.3)})
+    assert tiny_processor([{"role": "user", "content": items}])["input_features"].shape[0] == 1
+
+
 @pytest.mark.parametrize(
     ("messages", "criterion", "message"),
     [
@@ -132,6 +145,9 @@ def test_a_recording_can_come_as_a_file_in_memory(tiny_processor, fixtures_dir):
         ([{"role": "user", "content": [{"type": "image", "image": "a"}]}], "joint", "only text and audio"),
         ([{"role": "user", "content": "a<|im_end|>b"}], "joint", r"control token '<\|im_end\|>'"),
         ([{"role": "user", "content": "<|AUDIO|>"}], "joint", "control token"),
+        (split_text("a<|im_", "end|>b"), "joint", r"control token '<\|im_end\|>'"),
+        (split_text("<", "|AU", "", "DIO|>"), "joint", r"control token '<\|AUDIO\|>'"),
+        (split_text("a", 3), "joint", "its text is a int; give a string"),
     ],
 )
 def test_what_cannot_be_processed_is_refused(messages, criterion, message, tiny_processor):

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import pickle
 import resource
 import shutil
 import struct
@@ -25,34 +24,14 @@ ROOT = Path(__file__).parents[1]
 # Modules by which Python objects, and with them code, come out of files.
 LOADERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "jsonpickle"}
 # Functions that do the same; `np.load` does only if it is told to, by `allow_pickle`.
-CALLS = {"load": {"torch", "yaml"}, "read_pickle": {"pd", "pandas"}, "full_load": {"yaml"}}
+CALLS = {"load": {"torch", "yaml"}, "read_pickle": {"pd", "pandas"}}
+CALLS |= dict.fromkeys(("full_load", "unsafe_load", "load_all", "full_load_all", "unsafe_load_all"), {"yaml"})
 LAYERS = ["full_attention"] * 200
-
-
-class Bomb:
-    """Leave a trace when it is unpickled."""
-
-    def __init__(self, trace):
-        self.trace = trace
-
-    def __reduce__(self):
-        return Path.touch, (self.trace,)
 
 
 @pytest.fixture
 def checkpoint(tiny_checkpoint, tmp_path):
     return shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
-
-
-@pytest.fixture
-def bomb(tmp_path):
-    """Return a pickle that would leave a trace, and where; the pickle does work."""
-    trace = tmp_path / "trace"
-    content = pickle.dumps(Bomb(trace))
-    pickle.loads(content)
-    assert trace.exists()
-    trace.unlink()
-    return content, trace
 
 
 def change(folder, file, **values):
@@ -112,6 +91,13 @@ def test_an_index_that_is_none_is_refused(content, checkpoint):
         ("audio_config__num_hidden_layers", 10**6),
         ("audio_config__max_source_positions", 10**10),
         ("audio_config__num_mel_bins", 10**8),
+        # A name would be made for each.
+        ("num_labels", 10**9),
+        ("text_config__num_labels", 10**9),
+        ("audio_config__num_labels", 10**9),
+        ("vision_config__num_labels", 10**9),
+        # The sound of which hours would be decoded and resampled at once.
+        ("max_turn_s", 1e9),
         ("text_config", [1]),
         ("_attn_implementation", "somebody/kernels"),
     ],
@@ -187,6 +173,21 @@ def test_a_tokenizer_with_code_of_its_own_is_refused_without_a_question(checkpoi
     assert not (tmp_path / "trace").exists()
 
 
+@pytest.mark.parametrize("kind", ["T5Tokenizer", "T5TokenizerFast", "LlamaTokenizer", 3])
+def test_a_tokenizer_of_another_kind_is_refused(kind, checkpoint):
+    """Some make as many tokens as their file says: `extra_ids` of T5's."""
+    change(checkpoint, "tokenizer_config.json", tokenizer_class=kind, extra_ids=10**9)
+    for load in (SDiaRewardProcessor.from_pretrained, SDiaRewardProcessor.from_backbone):
+        with pytest.raises(ValueError, match="its tokenizer is a .*only Qwen2Tokenizer, .* are used here"):
+            load(checkpoint)
+
+
+def test_settings_of_a_tokenizer_that_are_none_are_refused(checkpoint):
+    (checkpoint / "tokenizer_config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"tokenizer_config.json is no JSON object"):
+        SDiaRewardProcessor.from_pretrained(checkpoint)
+
+
 @pytest.fixture
 def adapters(tmp_path, tiny_checkpoint):
     folder = tmp_path / "adapters"
@@ -219,6 +220,9 @@ def test_adapters_that_are_pickles_are_refused_and_never_opened(adapters, bomb, 
         ({"rank_pattern": {"q_proj": 10**9}}, "ranks"),
         ({"peft_type": "PREFIX_TUNING"}, "peft_type LORA"),
         ({"megatron_config": {"a": 1}, "megatron_core": "os"}, "megatron_config"),
+        ({"layer_replication": [[0, 2]] * 10_000}, "sets layer_replication"),
+        ({"exclude_modules": "(a+)+$"}, "sets exclude_modules"),
+        ({"corda_config": {"cache_file": "x.pt"}}, "sets corda_config"),
         ({"target_modules": "(a+)+$"}, "names the module"),
         ({"rank_pattern": {"(a+)+$": 2}}, "names the module"),
     ],

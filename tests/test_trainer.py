@@ -1,6 +1,7 @@
 import gc
 import json
 import math
+import pickle
 import shutil
 import weakref
 
@@ -299,6 +300,19 @@ def test_a_run_goes_on_from_its_newest_checkpoint(run_script):
     steps = [entry["step"] for entry in second if "loss" in entry]
     assert steps == [1, 2, 3, 4]
     assert second[0] == first[0]
+
+
+def test_a_run_that_goes_on_runs_no_code_of_its_checkpoint(run_script, bomb):
+    """Whatever of it is no safetensors is read by PyTorch, as numbers alone."""
+    content, trace = bomb
+    checkpoint = max(run_script("--num_train_epochs", "1").glob("checkpoint-*"))
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        kept = (checkpoint / name).read_bytes()
+        (checkpoint / name).write_bytes(content)
+        with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+            run_script("--num_train_epochs", "2", "--resume", "True")
+        (checkpoint / name).write_bytes(kept)
+    assert not trace.exists()
 
 
 def test_an_unknown_key_fails(run_script, capsys):
