@@ -31,12 +31,12 @@ def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> data
 
     Raises:
         FileNotFoundError: `path` looks like a local file but does not exist.
-        ValueError: The data has no `chosen` and `rejected` columns, or names a recording outside of its root; see
-            `audio_paths`.
+        ValueError: The data has no `chosen` and `rejected` columns, or names a recording or a table outside of its
+            root; see `audio_paths`.
     """
     import datasets
 
-    from .audio_paths import audio_roots, require_audio_inside
+    from .audio_paths import audio_roots, open_tables, require_audio_inside
 
     suffix = Path(path).suffix
     if suffix in {".json", ".jsonl", ".parquet"}:
@@ -45,6 +45,7 @@ def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> data
         kind = "parquet" if suffix == ".parquet" else "json"
         pairs = datasets.load_dataset(kind, data_files=str(path), split="train")
     else:
+        open_tables(path, name)
         pairs = datasets.load_dataset(str(path), name, split=split)
     missing = [side for side in SIDES if side not in pairs.column_names]
     if missing:

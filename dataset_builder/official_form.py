@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.audio_paths import require_own_tables
 from sdiareward.audio_sdiareward import MAX_RECORDING_S, SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.channel import encode_flac
 from sdiareward.dataset_builder.data_card import write_report
@@ -117,6 +118,7 @@ def _load(path: Path, splits: Mapping[str, str] | None) -> dict[str, tuple[str, 
     """Return our split and the rows, by the split's own name."""
     import datasets
 
+    require_own_tables(path)
     loaded = datasets.load_from_disk(str(path))
     named = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
     if splits is None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import datasets
 import pyarrow as pa
@@ -220,3 +221,106 @@ def test_a_packed_transcript_that_would_fill_the_memory_is_refused(tmp_path):
     assert path.stat().st_size < 200_000
     with pytest.raises(ValueError, match="unpacks to more than"):
         list(read_transcript(path))
+
+
+ELSEWHERE = [
+    "{outside}/secret.parquet",
+    "../secret.parquet",
+    "a/../../secret.parquet",
+    "~/secret.parquet",
+    "C:/secret.parquet",
+    "..\\secret.parquet",
+    "file://{outside}/secret.parquet",
+    "http://169.254.169.254/secret.parquet",
+    "hf://datasets/somebody/else/secret.parquet",
+    "zip://*.parquet::https://x.org/a.zip",
+]
+
+
+def write_tables(folder, header=None):
+    """Write a data set of one pair, and what it says of itself."""
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([row_of("name.wav", as_bytes=True)]), folder / "train.parquet")
+    if header is not None:
+        (folder / "README.md").write_text(f"---\n{json.dumps(header)}\n---\nWords.\n")
+    return folder
+
+
+@pytest.mark.parametrize("named", ELSEWHERE)
+def test_a_card_cannot_have_other_files_read_as_tables(named, tmp_path):
+    from sdiareward.dialogue_rows import open_rows
+
+    named = named.format(outside=tmp_path)
+    forms = (
+        {"data_files": named},
+        {"data_files": ["train.parquet", named]},
+        {"data_files": [{"split": "train", "path": ["train.parquet", named]}]},
+        {"data_files": "*.parquet", "data_dir": named},
+    )
+    for form in forms:
+        folder = write_tables(tmp_path / "stranger", {"configs": [{"config_name": "default", **form}]})
+        for load in (lambda folder: load_pairs(folder, "train"), open_rows):
+            with pytest.raises(ValueError, match=r"README.md: has .* read as a table; .* beside and below it only"):
+                load(folder)
+    (folder / "README.md").unlink()
+    (folder / ".huggingface.yaml").write_text(json.dumps({"configs": [{"config_name": "default", **form}]}))
+    with pytest.raises(ValueError, match=r"\.huggingface\.yaml: has "):
+        load_pairs(folder, "train")
+
+
+def test_a_repository_cannot_either(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    folder = write_tables(tmp_path / "stranger", {"configs": [{"config_name": "a", "data_files": "/secret.parquet"}]})
+    kept = tmp_path / "cache" / "datasets--some--body"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("0" * 40)
+    shutil.copytree(folder, kept / "snapshots" / ("0" * 40))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="some/body/README.md: has '/secret.parquet' read as a table"):
+        load_pairs("some/body", "train")
+
+
+def test_a_card_that_names_its_own_tables_is_read(tmp_path, monkeypatch):
+    configs = [{"config_name": "default", "data_files": [{"split": "train", "path": "tr*.parquet"}]}]
+    folder = write_tables(tmp_path / "own", {"configs": configs, "license": "mit", "pretty_name": "a: ../b"})
+    assert len(load_pairs(folder, "train")) == 1
+    (folder / "README.md").write_text("No header.")
+    assert len(load_pairs(folder, "train")) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("state.json", {"_data_files": [{"filename": "../secret.arrow"}]}),
+        ("train/state.json", {"_data_files": [{"filename": "/secret.arrow"}]}),
+        ("dataset_dict.json", {"splits": ["../secret"]}),
+    ],
+)
+def test_a_saved_data_set_cannot_name_other_files(file, content, tmp_path):
+    from sdiareward.dialogue_rows import open_rows
+
+    saved = tmp_path / "saved"
+    datasets.DatasetDict({"train": datasets.Dataset.from_list([row_of("a.wav", as_bytes=True)])}).save_to_disk(saved)
+    assert open_rows(saved, "train").num_rows == 1
+    (saved / file).write_text(json.dumps(content))
+    for load in (lambda folder: open_rows(folder, "train"), lambda folder: list(read_official(folder, tmp_path))):
+        with pytest.raises(ValueError, match=r"json: has .*secret.* read as a table"):
+            load(saved)
+
+
+@pytest.mark.parametrize("name", ["data.zip", "train.jsonl.gz"])
+def test_a_packed_table_is_not_unpacked(name, tmp_path):
+    import gzip
+    import zipfile
+
+    (tmp_path / "packed").mkdir()
+    row = json.dumps(row_of("name.wav")).encode()
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(tmp_path / "packed" / name, "w") as file:
+            file.writestr("train.jsonl", row)
+    else:
+        (tmp_path / "packed" / name).write_bytes(gzip.compress(row))
+    with pytest.raises(ValueError, match=f"'{name}' is packed; unpack it where you trust it"):
+        load_pairs(tmp_path / "packed", "train")
