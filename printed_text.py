@@ -25,6 +25,8 @@ _TURNS = re.compile(f"[{_OVERRIDES}]")
 def markdown(value: Any) -> str:
     r"""Return a value as text of one line in Markdown, also within a table: no link, image, code, HTML or new cell.
 
+    An address that is written out stays one, and so a link to where it says.
+
     Args:
         value: Shown as `str` shows it.
 

@@ -57,6 +57,11 @@ def test_every_exception_and_every_accepted_vulnerability_has_a_reason(policy):
         ("MIT AND (GPL-3.0-only OR (ISC AND GPL-3.0-only))", False),
         ("Apache-2.0 WITH LLVM-exception AND MIT", True),
         ("", False),
+        # Words by which the check itself might mark a part.
+        ("allowed", False),
+        ("MIT AND allowed", False),
+        ("()", False),
+        ("MIT and GPL-3.0-only", False),
     ],
 )
 def test_an_expression_is_read_as_spdx_means_it(expression, expected):
