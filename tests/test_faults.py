@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 import tiny_model
@@ -12,7 +13,7 @@ from fault_commands import Build, World, make_commands
 from fault_disks import can_mount, small_disk
 from fault_lab import COMPILER, Done, Lab
 from fault_network import Network
-from fault_trials import FAULTS, Trials, describe_end, find_differences
+from fault_trials import FAULTS, Reference, Trials, describe_end, find_differences
 
 from sdiareward.dataset_builder.shards import ShardWriter
 
@@ -43,6 +44,7 @@ def disk(tmp_path):
 def test_a_killed_command_is_mended_by_the_same_command(trials, command, fault):
     trial = FAULTS[fault](trials, command, 0)
     assert not trial["problems"], trial
+    assert trial["first"] == "killed" or trial["to"] == "worker"
 
 
 @pytest.mark.parametrize("command", ["build", "score"])
@@ -116,10 +118,43 @@ def test_an_end_is_clear_only_if_its_last_line_is_an_error_without_a_traceback()
     assert end(-signal.SIGTERM, "") == end(-signal.SIGKILL, "") == "killed"
     line = "a: No space left on device; make room on its disk, then run the same command again."
     assert end(2, f"bar\nsdiareward score: error: {line}\n") == f"refused: {line}"
+    assert end(1, f"sdiareward score: error: {line}\n").startswith("unclear: status 1")
     assert end(2, "sdiareward push: error: [Errno 17] File exists: 'a'").startswith("unclear: status 2")
     assert end(1, "Traceback (most recent call last):\nOSError: error: x").startswith("unclear: status 1")
     assert end(-signal.SIGSEGV, "").startswith("unclear")
     assert end(None, "") == "hung"
+
+
+def test_a_run_that_ended_before_its_fault_came_is_no_trial():
+    trials = Trials(lab=None, commands={})
+    runs = [Done(0, 0.0, 2.0, 5, "", []), Done(-signal.SIGKILL, 0.0, 1.0, None, "", [], struck=True)]
+    first, facts = trials._until_struck("push", lambda: (runs.pop(0), {"left": len(runs)}))
+    assert first.status == -signal.SIGKILL
+    assert facts == {"left": 0, "num_missed": 1}
+    # The next moment is drawn from what the run took.
+    assert trials._seconds == {"push": 2.0}
+    with pytest.raises(AssertionError, match="push: 20 runs ended before their fault came"):
+        trials._until_struck("push", lambda: (Done(0, 0.0, 2.0, 5, "", []), {}))
+
+
+def finish(tmp_path, again, num_finished, **settings):
+    """Return the problems of a trial that was killed with two parts done, its second run having ended like this."""
+    found = iter(num_finished)
+    command = SimpleNamespace(num_finished=lambda output: next(found), num_made=lambda *_: 2, result=lambda output: 1)
+    trials = Trials(SimpleNamespace(output=tmp_path, run=lambda command: again), {"score": command})
+    trials._references["score"] = Reference(1, 1.0, 1, num_parts=4, used_bytes=1, carried_bytes=1)
+    return trials._finish("score", 0, Done(-signal.SIGKILL, 0.0, 1.0, None, "", []), **settings)["problems"]
+
+
+def test_a_second_run_finishes_unless_a_source_vanished_and_loses_nothing_then(tmp_path):
+    done, hung = (Done(status, 0.0, 1.0, 1, "", []) for status in (0, None))
+    refused = Done(2, 0.0, 1.0, 1, "train: error: other pairs; restore them, or run the same command again.", [])
+    assert finish(tmp_path, done, [2]) == []
+    assert finish(tmp_path, done, [3]) == ["1 finished parts were made again"]
+    assert finish(tmp_path, hung, [2]) == ["second run: hung"]
+    assert finish(tmp_path, refused, [2])[0].startswith("second run: refused: other pairs")
+    assert finish(tmp_path, refused, [2, 2], may_refuse=True) == []
+    assert finish(tmp_path, refused, [2, 1], may_refuse=True) == ["1 finished parts were lost"]
 
 
 def test_differences_are_found_wherever_they_are():
