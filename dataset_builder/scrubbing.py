@@ -28,12 +28,17 @@ DEFAULT_REGIONS = ("US", "GB")
 _KINDS = ("EMAIL", "URL", "HANDLE", "PHONE", "ADDRESS", "NAME")
 _PLACEHOLDER = re.compile(rf"\[(?:{'|'.join(_KINDS)})\]")
 
-_EMAIL = re.compile(r"[\w.+-]+@\w[\w-]*(?:\.[\w-]+)+", re.ASCII)
+# What may repeat is bounded, so that a search takes time in proportion to the text, whatever stands in it.
+_EMAIL = re.compile(r"[\w.+-]{1,128}@\w[\w-]{0,62}(?:\.[\w-]{1,63})+", re.ASCII)
 _TOP_LEVEL = r"(?:com|org|net|edu|gov|info|io|co|uk|us|ca|de|fr|es|it|cz|eu)"
 _SPOKEN_EMAIL = re.compile(
-    rf"\b[\w-]+(?:\s+(?:dot|underscore|dash)\s+[\w-]+)*\s+at\s+[\w-]+(?:\s+dot\s+[\w-]+)*\s+dot\s+{_TOP_LEVEL}\b", re.I
+    rf"\b[\w-]{{1,64}}(?:\s+(?:dot|underscore|dash)\s+[\w-]{{1,64}}){{0,8}}\s+at\s+[\w-]{{1,64}}"
+    rf"(?:\s+dot\s+[\w-]{{1,64}}){{0,8}}\s+dot\s+{_TOP_LEVEL}\b",
+    re.I,
 )
-_URL = re.compile(rf"\b(?:https?://|www\.)[^\s\[\]]+|\b[\w-]+(?:\.[\w-]+)*\.{_TOP_LEVEL}/[^\s\[\]]*", re.I)
+_URL = re.compile(
+    rf"\b(?:https?://|www\.)[^\s\[\]]+|\b[\w-]{{1,63}}(?:\.[\w-]{{1,63}}){{0,8}}\.{_TOP_LEVEL}/[^\s\[\]]*", re.I
+)
 _HANDLE = re.compile(r"(?<![\w@.])@\w[\w.-]*")
 _LOCAL_NUMBER = re.compile(r"(?<![\w.,-])(?:\(\d{3}\)\s?|\d{3}[-. ])?\d{3}-\d{4}(?![\w-])")
 _DIGIT_WORDS = {

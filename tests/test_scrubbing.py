@@ -93,3 +93,13 @@ def test_of_the_bundled_dialogues_only_one_link_and_one_spoken_phone_number_are_
 def test_a_name_is_found_as_a_whole_word_only():
     assert contains_name("clips/ANN lee/3.wav", ["Ann Lee"])
     assert not contains_name("clips/annabel.wav", ["Ann"])
+
+
+@pytest.mark.parametrize("text", ["a." * 50_000, "a-" * 50_000, "a" * 100_000], ids=["labels", "dashes", "one word"])
+def test_a_long_text_of_what_identifiers_are_made_of_is_searched_once(text):
+    # Each beginning searched to the end of the text would take most of an hour.
+    assert scrub(text) == (text, {})
+
+
+def test_an_identifier_longer_than_any_real_one_loses_all_but_its_first_letters():
+    assert scrub("a" * 200 + "@example.org")[0] == "a" * 72 + "[EMAIL]"
