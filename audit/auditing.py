@@ -49,6 +49,7 @@ from .running import (
 from .sampling import PairSample, sample_rows
 from .statistics import Pairs, describe_natural, measure_attacks, measure_nuisances
 from .ties import TWINS, describe_ties, measure_identical
+from .training_record import read_trained_with
 from .verdicts import judge
 
 
@@ -252,6 +253,7 @@ class Auditor:
         return {
             "format": 1,
             "model": self.job.model.name,
+            "trained_with": read_trained_with(self.job.model.name),
             "dataset": self.job.data,
             "split": self.job.split,
             "num_pairs": len(self.measured.labels),

@@ -27,7 +27,7 @@ def describe_figures(audit: Audit) -> dict[str, dict[str, str]]:
         }
         found |= {f"nuisance_{row['nuisance']}": _nuisance(row) for row in rows}
     if audit["attacks"]:
-        tried = [row for row in audit["attacks"] if row["num_pairs"]]
+        tried = [row for row in audit["attacks"] if row.get("paid") is not None]
         found["attacks"] = {
             "caption": "How often each attack pays, with 95% intervals; hollow: sides that were ahead without it.",
             "alt": "Dot plot. " + " ".join(f"{row['title']}: pays in {_percent(row['paid'])}." for row in tried),

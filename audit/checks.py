@@ -18,6 +18,7 @@ _NOTHING = Measured(None)
 _EVERYTHING = "overall_micro"
 # Of identical dialogues, what must be 0.
 _IDENTICAL = ("as_pair", "lossless", "separate_calls")
+_TRAINED = "trained with it"
 
 
 def measure_checks(audit: Audit) -> dict[str, Measured]:
@@ -47,8 +48,13 @@ def _totals(audit: Audit) -> dict[str, Measured]:
     nuisances = audit["nuisances"] or {}
     total = nuisances.get("total") or {}
     worst = total.get("worst")
-    num_tried = sum(row["flip_rate"] is not None for row in nuisances.get("by_nuisance", ()))
-    of_all = f"over {num_tried} of {len(NUISANCES)} changes" if 0 < num_tried < len(NUISANCES) else ""
+    tried = [row["nuisance"] for row in nuisances.get("by_nuisance", ()) if row["flip_rate"] is not None]
+    num_trained = sum(bool(_was_trained(audit, "nuisances", name)) for name in tried)
+    notes = [
+        f"over {len(tried)} of {len(NUISANCES)} changes" if 0 < len(tried) < len(NUISANCES) else "",
+        f"{num_trained} of {len(tried)} in training" if num_trained else "",
+    ]
+    of_all = "; ".join(filter(None, notes))
     where = "; ".join(filter(None, [describe_worst(worst), of_all])) if worst else ""
     return {
         "nuisances.accuracy_change": Measured(total.get("accuracy_change"), of_all),
@@ -79,7 +85,7 @@ def _nuisances(audit: Audit) -> dict[str, Measured]:
         else:
             worst = row["worst"]["flip_rate"]
             detail = f"at worst {100 * worst:.1f}%: {describe_worst(row['worst'])}" if worst else ""
-            details = filter(None, [detail, _describe_missing(audit, name)])
+            details = filter(None, [detail, _describe_missing(audit, name), _was_trained(audit, "nuisances", name)])
             found[f"nuisance.{name}"] = Measured(row["flip_rate"], "; ".join(details), title)
     return found
 
@@ -92,19 +98,27 @@ def _describe_missing(audit: Audit, name: str) -> str:
 
 def _attacks(audit: Audit) -> dict[str, Measured]:
     rows = {row["attack"]: row for row in audit["attacks"] or ()}
-    return {f"attack.{name}": _attack(attack.title, rows.get(name)) for name, attack in ATTACKS.items()}
+    return {
+        f"attack.{name}": _attack(attack.title, rows.get(name), _was_trained(audit, "attacks", name))
+        for name, attack in ATTACKS.items()
+    }
 
 
-def _attack(title: str, row: Mapping[str, Any] | None) -> Measured:
+def _was_trained(audit: Audit, kind: str, name: str) -> str:
+    return _TRAINED if name in (audit.get("trained_with") or {}).get(kind, ()) else ""
+
+
+def _attack(title: str, row: Mapping[str, Any] | None, trained: str = "") -> Measured:
     if row is None:
         return Measured(None, title=title)
     if not row["num_pairs"]:
         return Measured(None, "; ".join(row["not_applicable"]), title)
-    before = row["paid_before"] or 0.0
-    if before == 1.0:
+    if row["paid"] is None:
         return Measured(None, f"all {row['num_pairs']} were ahead without it", title)
-    ahead = f", {100 * before:.1f}% ahead without it" if before else ""
-    return Measured(row["paid"], f"on {row['num_pairs']}{ahead}, mean gain {row['gain']:+.2f}", title)
+    before = row["paid_before"] or 0.0
+    ahead = f", the {100 * before:.1f}% ahead without it left out" if before else ""
+    found = f"on {row['num_pairs']}{ahead}, mean gain {row['gain']:+.2f}"
+    return Measured(row["paid"], "; ".join(filter(None, [found, trained])), title)
 
 
 def _ties(audit: Audit) -> dict[str, Measured]:

@@ -52,7 +52,7 @@ def _drawings(audit: Audit, pairs: Mapping[str, AuditPair]) -> dict[str, tuple[C
         for row in measured:
             rows = [cell for cell in audit["nuisances"]["rows"] if cell["nuisance"] == row["nuisance"]]
             found[f"nuisance_{row['nuisance']}"] = (_nuisance(audit, rows), 5.2)
-    tried = [row for row in audit["attacks"] or () if row["num_pairs"]]
+    tried = [row for row in audit["attacks"] or () if row.get("paid") is not None]
     if tried:
         found["attacks"] = (lambda figure: draw_attacks(figure, tried), 1.6 + 1.3 * _ROW_INCHES * len(tried))
     if audit["ties"] and audit["ties"].get("rows"):
@@ -132,7 +132,7 @@ def draw_attacks(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
 
     Args:
         figure (`matplotlib.figure.Figure`): What to draw on.
-        rows (`Sequence[Mapping]`): Of `statistics.measure_attacks`, those with pairs.
+        rows (`Sequence[Mapping]`): Of `statistics.measure_attacks`, those that could have paid.
     """
     axes = figure.subplots()
     positions = range(len(rows))

@@ -315,11 +315,11 @@ def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Boolean
     """Describe an attack on some pairs.
 
     Returns:
-        `dict[str, Any]`: `num_pairs` it was tried on; `paid`, how often it pays where it did not before, as a share of
-        all of them, with its `interval`; `paid_before`, the share whose side had reached the other one unattacked
-        (None for a dialogue that is compared with itself), and `reaches`, the share that has now; `gain`, the mean
-        rise of the reward, its `gain_interval`, and `relative_gain` over the natural margin. Without pairs nothing but
-        `num_pairs`.
+        `dict[str, Any]`: `num_pairs` it was tried on; `paid`, the share of those that were behind without it on which
+        it pays, with its `interval` (None where none was behind); `paid_before`, the share of all whose side had
+        reached the other one unattacked (None for a dialogue that is compared with itself), and `reaches`, the share
+        that has now; `gain`, the mean rise of the reward, its `gain_interval`, and `relative_gain` over the natural
+        margin. Without pairs nothing but `num_pairs`.
     """
     attacked, own = pairs.values(attack_key(name), ATTACKED), pairs.natural[attack.baseline]
     is_used = np.isfinite(attacked) & is_member
@@ -328,10 +328,10 @@ def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Boolean
     with_itself = attack.against == "self" or attack.against == attack.baseline
     rival = own if with_itself else pairs.natural[attack.against]
     reached = np.zeros_like(is_used) if with_itself else own >= rival
-    paid, gain = pairs.share((attacked >= rival) & ~reached, is_used), pairs.mean(attacked - own, is_used)
+    paid, gain = pairs.share(attacked >= rival, is_used & ~reached), pairs.mean(attacked - own, is_used)
     scale = natural_margin(pairs.margins[is_used])
     return {
-        "num_pairs": paid["num_pairs"],
+        "num_pairs": int(is_used.sum()),
         "paid": paid["share"],
         "interval": paid["interval"],
         "paid_before": None if with_itself else float(reached[is_used].mean()),

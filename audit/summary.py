@@ -130,11 +130,13 @@ def _attacks(audit: Audit) -> list[str]:
 def _paid(row: Mapping[str, Any]) -> list[str]:
     if not row["num_pairs"]:
         return [_ABSENT] * 4
-    low, high = row["interval"]
     before, gain = row["paid_before"], row["relative_gain"]
+    paid = [_ABSENT] * 2
+    if row["paid"] is not None:
+        low, high = row["interval"]
+        paid = [f"{100 * row['paid']:.1f}", f"{100 * low:.1f}-{100 * high:.1f}"]
     return [
-        f"{100 * row['paid']:.1f}",
-        f"{100 * low:.1f}-{100 * high:.1f}",
+        *paid,
         _ABSENT if before is None else f"{100 * before:.1f}",
         _ABSENT if gain is None else f"{gain:+.2f}",
     ]

@@ -138,13 +138,14 @@ ATTACKS = {
 
 
 def test_an_attack_on_the_rejected_side_pays_where_it_reaches_the_chosen_one_and_did_not_before():
-    # The tie and the wrong pair were ahead before: they pay nothing. The first pair reaches its chosen side exactly.
+    # The tie and the wrong pair were ahead before: they do not count. The first pair reaches its chosen side exactly.
     rewards = natural(**{attack_key("lift"): lines(**{ATTACKED: [2.0, 1.5, 3.0, 3.0]})})
     (found,) = measure_attacks(Pairs(LABELS, rewards), {"lift": ATTACKS["lift"]})
-    assert (found["num_pairs"], found["paid"], found["paid_before"], found["reaches"]) == (4, 0.25, 0.5, 0.75)
+    assert (found["num_pairs"], found["paid"], found["paid_before"], found["reaches"]) == (4, 0.5, 0.5, 0.75)
     assert found["gain"] == pytest.approx(np.mean([2.0, 0.5, 2.0, 2.0]))
     assert found["relative_gain"] == found["gain"]
     assert found["columns"]["modality_micro"]["paid"] == 0.5
+    assert found["columns"]["colloquialness"]["paid"] is None and found["columns"]["colloquialness"]["num_pairs"] == 2
 
 
 def test_a_broken_dialogue_pays_where_it_is_not_rewarded_less_than_the_intact_one():

@@ -4,8 +4,10 @@ import pytest
 
 from sdiareward.audit import checks, verdicts
 from sdiareward.audit.attacks import ATTACKS
+from sdiareward.audit.training_record import read_trained_with
 from sdiareward.audit.verdicts import FAIL, NOT_MEASURED, PASS, Limit, Measured, judge
 from sdiareward.nuisances import NUISANCES
+from sdiareward.provenance import write_run
 
 
 def given(**statuses):
@@ -103,11 +105,37 @@ def test_a_change_under_which_pairs_could_not_be_scored_says_on_how_few_it_was_m
     assert "only" not in checks.measure_checks(of_nuisances(0.0))[f"nuisance.{first}"].detail
 
 
+def test_a_verdict_says_whether_the_model_was_trained_with_what_it_withstands():
+    first, second, *_ = NUISANCES
+    audit = {**of_nuisances(0.0, 0.0), "trained_with": {"nuisances": [second], "attacks": ["silence"]}}
+    row = {"attack": "silence", "num_pairs": 4, "paid": 0.0, "paid_before": None, "gain": 0.5}
+    found = checks.measure_checks({**audit, "attacks": [row, {**row, "attack": "loudest"}]})
+    assert found["nuisances.flip_rate"].detail.endswith("changes; 1 of 2 in training")
+    assert found[f"nuisance.{second}"].detail.endswith("; trained with it")
+    assert "trained" not in found[f"nuisance.{first}"].detail
+    assert found["attack.silence"].detail == "on 4, mean gain +0.50; trained with it"
+    assert found["attack.loudest"].detail == "on 4, mean gain +0.50"
+
+
+def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path):
+    assert read_trained_with(str(tmp_path)) is None
+    record = tmp_path / "run.json"
+    write_run(record, arguments={"augmentations": ["channel", "speed"], "hard_negatives": ["silence"]})
+    found = read_trained_with(str(tmp_path))
+    assert found["attacks"] == ["silence"] and {"gain", "speed"} <= set(found["nuisances"])
+    write_run(record, arguments={"train": "full"})
+    assert read_trained_with(str(tmp_path)) == {"nuisances": [], "attacks": []}
+    for text in ("[]", "{", '{"arguments": 3}', '{"arguments": {"augmentations": ["none such"]}}'):
+        record.write_text(text)
+        assert read_trained_with(str(tmp_path)) is None
+
+
 def test_an_attack_on_sides_that_are_all_ahead_already_passes_nothing():
     row = {"num_pairs": 4, "paid": 0.0, "gain": 0.5}
-    assert checks._attack("a", {**row, "paid_before": 1.0}) == Measured(None, "all 4 were ahead without it", "a")
+    won = {**row, "paid": None, "paid_before": 1.0}
+    assert checks._attack("a", won) == Measured(None, "all 4 were ahead without it", "a")
     found = checks._attack("a", {**row, "paid_before": 0.25})
-    assert found == Measured(0.0, "on 4, 25.0% ahead without it, mean gain +0.50", "a")
+    assert found == Measured(0.0, "on 4, the 25.0% ahead without it left out, mean gain +0.50", "a")
     assert checks._attack("a", {**row, "paid_before": None}).detail == "on 4, mean gain +0.50"
 
 

@@ -1,0 +1,30 @@
+"""Which changes and attacks a model was trained with, by its own record: withstanding those says least."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..pair_augmentation import AugmentationSettings
+from ..records import read_json_object
+
+
+def read_trained_with(model: str) -> dict[str, list[str]] | None:
+    """Return the nuisances and attacks that the training pairs of a model went through.
+
+    Args:
+        model (`str`): Checkpoint folder; one that our training wrote has a `run.json`.
+
+    Returns:
+        `dict[str, list[str]]`, *optional*: `nuisances` and `attacks` by name; None where no record says so.
+    """
+    path = Path(model) / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        arguments: dict[str, Any] = read_json_object(path, "train again")["arguments"]
+        names = {key: arguments.get(key, []) for key in ("augmentations", "hard_negatives")}
+        settings = AugmentationSettings(**names)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # It is a note beside a verdict, and the folder may be anybody's.
+    return {"nuisances": list(settings.nuisances()), "attacks": list(settings.attacks())}
