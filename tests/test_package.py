@@ -122,7 +122,7 @@ def test_the_configs_of_the_paper_have_the_values_of_its_appendix():
         assert 4 * config["per_device_train_batch_size"] == 32
 
 
-@pytest.mark.parametrize("name", ["nano", "nano_head", "nano_lora", "demo", "3b", "7b"])
+@pytest.mark.parametrize("name", ["nano", "nano_head", "nano_lora", "nano_robust", "demo", "3b", "7b"])
 def test_every_training_config_is_understood(name, monkeypatch):
     from trl import RewardConfig, TrlParser
 
