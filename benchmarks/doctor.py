@@ -1,0 +1,48 @@
+"""Run `sdiareward doctor` on the nano checkpoint, and keep what the invariants measured and how long it all took.
+
+    python -m benchmarks.doctor
+
+What the doctor says of this machine stays here: it is of no use to others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks import racing
+from sdiareward.provenance import write_run
+
+
+RESULT = racing.ROOT / "benchmarks" / "results" / "doctor_nano.json"
+_SECTION = "invariants"
+_FIELDS = ("name", "status", "seconds", "measured", "limit")
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=RESULT)
+    output = parser.parse_args().output
+    write_run(output, cpu=racing.describe_cpu(), **examine())
+    print(output.read_text(encoding="utf-8"))
+
+
+def examine() -> dict[str, Any]:
+    """Return the seconds of a whole examination without the Hub, its checks by status, and the invariants."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "found.json"
+        command = [sys.executable, "-m", "sdiareward.cli", "doctor", "--offline", "--output", str(path)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        found = json.loads(path.read_text(encoding="utf-8"))
+    invariants = [{name: check[name] for name in _FIELDS} for check in found["checks"] if check["section"] == _SECTION]
+    return {"seconds": found["seconds"], "counts": found["counts"], "invariants": invariants}
+
+
+if __name__ == "__main__":
+    main()
