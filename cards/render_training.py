@@ -12,6 +12,7 @@ from sdiareward.cards.render import not_measured, render_readme
 from sdiareward.dataset_builder.statistics_report import render_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.records import write_file
+from sdiareward.reporting import ALL_LEFT_OUT
 
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -49,28 +50,43 @@ def _render(results: Path, name: str, render: Callable[[Any], str]) -> str:
 
 
 def _recipes(found: Mapping[str, Any]) -> str:
-    columns = [name for name in COLUMNS if found["runs"][0]["accuracies"]["num_pairs"][name]]
-    rows = [("pairs", "", *(str(found["runs"][0]["accuracies"]["num_pairs"][name]) for name in columns), "")]
+    first, *_ = found["runs"]
+    unheard = _left_out(first)
+    columns = [name for name in COLUMNS if first["accuracies"]["num_pairs"][name]]
+    counts = [*(first["accuracies"]["num_pairs"][name] for name in columns), unheard["num_pairs"]]
+    rows = [("pairs", "", *map(str, counts), "")]
     for run in found["runs"]:
-        accuracies = run["accuracies"]
-        cells = (_accuracy(accuracies, name) for name in columns)
+        cells = [*(_accuracy(run["accuracies"], name) for name in columns), _share(_left_out(run)["model"])]
         rows.append((run["mode"], str(run["seed"]), *cells, f"{run['train_runtime_s'] / 60:.1f} min"))
     for name, title in _BASELINES.items():
-        cells = (_accuracy(found["baselines"][name], column) for column in columns)
+        cells = [*(_accuracy(found["baselines"][name], column) for column in columns), _share(unheard[name])]
         rows.append((title, "", *cells, ""))
-    heads = ("recipe", "seed", *(name.replace("_", " ") for name in columns), "training")
+    heads = ("recipe", "seed", *(name.replace("_", " ") for name in columns), "modality, left out", "last start")
     ties = sum(run["accuracies"]["num_ties"]["overall_micro"] for run in found["runs"])
     cpu = found["cpu"]
     note = (
-        "Percent, with 95% intervals by group of recordings; subsets without pairs are left out. Ties of all runs "
-        f"together: {ties}. {cpu['name']}, {cpu['usable_cores']} cores."
+        "Percent, with 95% intervals by group of recordings; subsets without pairs are not shown. Left out of "
+        f"training: {', '.join(first['left_out_synthesizers'])}. Last start: how long training took since; of a run "
+        f"that was interrupted that is a part. Ties of all runs together: {ties}. {cpu['name']}, "
+        f"{cpu['usable_cores']} cores, {cpu['torch_threads']} for torch."
     )
     return "\n".join([*render_table(heads, rows, num_left=2), "", note])
 
 
+def _left_out(run: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what was measured on the modality pairs of the synthesizers that training left out."""
+    return next(
+        row for row in run["by_synthesizer"] if (row["criterion"], row["synthesizer"]) == ("modality", ALL_LEFT_OUT)
+    )
+
+
+def _share(found: Mapping[str, Any]) -> str:
+    low, high = found["interval"]
+    return f"{100 * found['accuracy']:.2f} ({100 * low:.1f}-{100 * high:.1f})"
+
+
 def _accuracy(accuracies: Mapping[str, Any], column: str) -> str:
-    low, high = accuracies["interval"][column]
-    return f"{100 * accuracies[column]:.2f} ({100 * low:.1f}-{100 * high:.1f})"
+    return _share({"accuracy": accuracies[column], "interval": accuracies["interval"][column]})
 
 
 def _speed(found: Mapping[str, Any]) -> str:

@@ -6,6 +6,8 @@ import torch
 from benchmarks import gpu, gpu_training, recipes, training_speed
 from benchmarks.training_speed import Race, summarise
 from sdiareward.cards import render_training
+from sdiareward.esdr_accuracy.pairwise import COLUMNS
+from sdiareward.reporting import ALL_LEFT_OUT
 
 
 @pytest.mark.parametrize("mode", gpu_training.MODES)
@@ -102,6 +104,30 @@ def test_a_finished_recipe_is_described_and_not_run_again(finished_run, monkeypa
     assert (found["seed"], found["steps"], found["best_validation_loss"], found["train_runtime_s"]) == (7, 3, 0.6, 9.5)
     assert found["accuracies"]["overall_micro"] == 0.75
     assert recipes.read_baselines(finished_run) == {"text": {"overall_micro": 0.5}}
+
+
+def test_the_table_of_recipes_shows_synthesizers_left_out_beside_the_subsets():
+    def found(**values):
+        return {**values, "interval": dict.fromkeys(values, (0.5, 1.0))}
+
+    shares = {"model": 0.5, "acoustic": 0.4, "text": 0.0}
+    unheard = {name: {"accuracy": share, "interval": (0.25, 1.0)} for name, share in shares.items()}
+    counts = {"num_pairs": dict.fromkeys(COLUMNS, 0) | {"scripted": 4}, "num_ties": {"overall_micro": 1}}
+    run = {
+        "mode": "head",
+        "seed": 7,
+        "train_runtime_s": 90.0,
+        "accuracies": {**found(scripted=0.75), **counts},
+        "by_synthesizer": [{"criterion": "modality", "synthesizer": ALL_LEFT_OUT, "num_pairs": 2, **unheard}],
+        "left_out_synthesizers": ["hibari"],
+    }
+    baselines = {"acoustic": found(scripted=0.5), "text": found(scripted=0.0)}
+    cpu = {"name": "a CPU", "usable_cores": 2, "torch_threads": 1}
+    lines = render_training._recipes({"runs": [run, run], "baselines": baselines, "cpu": cpu}).splitlines()
+    assert lines[2] == "| pairs |  | 4 | 2 |  |"
+    assert lines[3] == lines[4] == "| head | 7 | 75.00 (50.0-100.0) | 50.00 (25.0-100.0) | 1.5 min |"
+    assert lines[5] == "| acoustic baseline |  | 50.00 (50.0-100.0) | 40.00 (25.0-100.0) |  |"
+    assert "training: hibari." in lines[-1] and "Ties of all runs together: 2. a CPU, 2 cores" in lines[-1]
 
 
 def test_every_number_of_the_guide_to_training_is_the_result_files():
