@@ -315,11 +315,13 @@ def require_plain_processor(name_or_path: Any, **hub_kwargs: Any) -> None:
     Raises:
         ValueError: One is of another kind, or the filters of the feature extractor are too large.
     """
+    problem = f"{name_or_path}: its tokenizer_config.json is no JSON object; get it again."
     try:
         tokenizer = get_tokenizer_config(name_or_path, **hub_kwargs)
-    # JSON that is no object, or has no end.
     except (TypeError, RecursionError) as error:
-        raise ValueError(f"{name_or_path}: its tokenizer_config.json is no JSON object; get it again.") from error
+        raise ValueError(problem) from error
+    if not isinstance(tokenizer, dict):
+        raise ValueError(problem)
     if (kind := tokenizer.get("tokenizer_class") or _TOKENIZERS[0]) not in _TOKENIZERS:
         raise ValueError(
             f"{name_or_path}: its tokenizer is a {kind!r}; only {', '.join(_TOKENIZERS)} are used here, and none that "
