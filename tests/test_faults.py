@@ -82,6 +82,12 @@ def test_what_a_vanished_recording_left_out_is_made_when_it_is_back(trials, comm
     assert not trial["problems"], trial
 
 
+def test_a_model_on_the_hub_is_no_file_that_a_push_has_sent(trials):
+    trials.lab.forget_pushes()
+    trials.lab.add_model("ORG/other", trials.commands["train"].world.checkpoint)
+    assert trials.lab.hub.store.objects and trials.commands["push"].num_finished(trials.lab.output) == 0
+
+
 def test_a_push_through_a_network_that_drops_is_made_by_the_same_command(trials):
     # Down for longer, the clients of the Hub try again for half a minute.
     trial = trials.network_drop("push", 0, moment_s=(0.2,))
