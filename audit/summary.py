@@ -8,7 +8,7 @@ from typing import Any
 from ..dataset_builder.statistics_report import render_table
 from ..nuisances import NUISANCES
 from ..printed_text import markdown
-from ..reporting import TITLES
+from ..reporting import TITLES, interval
 from .checks import describe_worst, num_by_status
 from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
 
@@ -131,12 +131,9 @@ def _paid(row: Mapping[str, Any]) -> list[str]:
     if not row["num_pairs"]:
         return [_ABSENT] * 4
     before, gain = row["paid_before"], row["relative_gain"]
-    paid = [_ABSENT] * 2
-    if row["paid"] is not None:
-        low, high = row["interval"]
-        paid = [f"{100 * row['paid']:.1f}", f"{100 * low:.1f}-{100 * high:.1f}"]
     return [
-        *paid,
+        _ABSENT if row["paid"] is None else f"{100 * row['paid']:.1f}",
+        interval(row["interval"]),
         _ABSENT if before is None else f"{100 * before:.1f}",
         _ABSENT if gain is None else f"{gain:+.2f}",
     ]

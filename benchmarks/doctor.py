@@ -12,6 +12,7 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,15 @@ def examine() -> dict[str, Any]:
         path = Path(folder) / "found.json"
         command = [sys.executable, "-m", "sdiareward.cli", "doctor", "--offline", "--output", str(path)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return summarise(json.loads(path.read_text(encoding="utf-8")))
+
+
+def summarise(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of what the doctor wrote what is no affair of this machine alone.
+
+    Args:
+        found (`Mapping`): The file of `--output`.
+    """
     invariants = [{name: check[name] for name in _FIELDS} for check in found["checks"] if check["section"] == _SECTION]
     return {"seconds": found["seconds"], "counts": found["counts"], "invariants": invariants}
 

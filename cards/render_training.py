@@ -12,7 +12,7 @@ from sdiareward.cards.render import not_measured, render_readme
 from sdiareward.dataset_builder.statistics_report import render_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.records import write_file
-from sdiareward.reporting import ALL_LEFT_OUT
+from sdiareward.reporting import ALL_LEFT_OUT, interval, percent
 
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -81,8 +81,7 @@ def _left_out(run: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _share(found: Mapping[str, Any]) -> str:
-    low, high = found["interval"]
-    return f"{100 * found['accuracy']:.2f} ({100 * low:.1f}-{100 * high:.1f})"
+    return f"{percent(found['accuracy'])} ({interval(found['interval'])})"
 
 
 def _accuracy(accuracies: Mapping[str, Any], column: str) -> str:

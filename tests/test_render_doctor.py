@@ -2,7 +2,10 @@
 
 import json
 
+from benchmarks import doctor
 from sdiareward.cards import render_doctor
+from sdiareward.doctor.findings import Finding, Outcome
+from sdiareward.doctor.report import record_of
 
 
 EMPTY = "<!-- measured -->\n<!-- /measured -->\n"
@@ -24,6 +27,18 @@ def test_the_table_shows_what_was_measured_and_how_long_it_took(tmp_path):
         ["flash attention", "-", "-", "skipped", "0.0"],
     ]
     assert "The whole command, 60 passed, 6 skipped: 31.3 s; A processor, 2 cores." in text
+
+
+def test_the_benchmark_keeps_the_invariants_and_nothing_of_the_machine():
+    outcomes = {
+        "machine": Outcome("passed", "2 cores"),
+        "invariants": Outcome("passed", "", measured=2e-7, limit=1e-4),
+    }
+    findings = [Finding(section, f"of {section}", 0.5, outcome) for section, outcome in outcomes.items()]
+    found = doctor.summarise(record_of(findings, "nano", 31.26, 0))
+    kept = {"name": "of invariants", "status": "passed", "seconds": 0.5, "measured": 2e-7, "limit": 1e-4}
+    assert found["invariants"] == [kept] and found["seconds"] == 31.26
+    assert "2 cores" not in json.dumps(found)
 
 
 def test_without_a_result_the_guide_says_so(tmp_path):
