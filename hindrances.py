@@ -18,10 +18,12 @@ from pathlib import Path
 LOCK_FILE = ".lock"
 _AGAIN = "run the same command again: what is finished is kept"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NOT_WRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM)
+# Of an input or of an output: the system does not say which.
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM)
 _REMEDIES = {
     **dict.fromkeys(_NO_ROOM, "make room on its disk"),
-    **dict.fromkeys(_NOT_WRITABLE, "make it writable or name another output"),
+    **dict.fromkeys(_NOT_ALLOWED, "allow it to be read or written, or name another"),
+    errno.EROFS: "make it writable or name another output",
     errno.EIO: "look after its disk",
     errno.ENOENT: "put it back",
 }
