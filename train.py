@@ -109,16 +109,13 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
     """
     from transformers import EarlyStoppingCallback, set_seed
 
-    from sdiareward.nano import build_nano
     from sdiareward.pairs import load_pairs
     from sdiareward.trainer import SDiaRewardTrainer, newest_checkpoint
     from sdiareward.training_setup import set_up
 
     # New weights, such as adapters, are drawn before the trainer sets its seed.
     set_seed(training.seed)
-    output, start = Path(str(training.output_dir)), args
-    if args.model_name_or_path == "nano":
-        start = replace(args, model_name_or_path=str(build_nano(output / "init", seed=training.seed)))
+    output, start = Path(str(training.output_dir)), _start(args, training)
     splits = {name: load_pairs(args.dataset, name, name=args.dataset_config) for name in ("train", "validation")}
     setup = set_up(start, training, splits)
     patience = args.early_stopping_patience
@@ -137,6 +134,19 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     _finish(trainer, setup, args, start, training)
     return output
+
+
+def _start(args: TrainArguments, training: RewardConfig) -> TrainArguments:
+    """Return the arguments with a folder for `nano`, which the main one of several processes writes."""
+    from sdiareward.nano import build_nano
+
+    if args.model_name_or_path != "nano":
+        return args
+    folder = Path(str(training.output_dir)) / "init"
+    with training.main_process_first(local=False):
+        if not training.process_index:
+            build_nano(folder, seed=training.seed)
+    return replace(args, model_name_or_path=str(folder))
 
 
 def _note_pairs(output: Path, setup: TrainingSetup, training: RewardConfig, *, goes_on: bool) -> None:

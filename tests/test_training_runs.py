@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,3 +151,23 @@ def test_a_run_does_not_go_on_with_other_pairs_than_it_began_with(tmp_path):
     train._note_pairs(tmp_path, less, process, goes_on=False)
     with pytest.raises(HinderedError, match="1 of train, now 2"):
         train._note_pairs(tmp_path, whole, process, goes_on=True)
+
+
+@pytest.mark.parametrize("process_index", [0, 1])
+def test_of_several_processes_the_main_one_builds_nano(process_index, tmp_path):
+    order = []
+
+    @contextmanager
+    def main_process_first(local):
+        order.append("waited")
+        assert not local
+        yield
+        order.append("went on")
+
+    training = SimpleNamespace(
+        output_dir=str(tmp_path), seed=0, process_index=process_index, main_process_first=main_process_first
+    )
+    start = train._start(train.TrainArguments("nano", "unused"), training)
+    assert start.model_name_or_path == str(tmp_path / "init")
+    assert (tmp_path / "init" / "model.safetensors").exists() == (process_index == 0)
+    assert order == ["waited", "went on"]
