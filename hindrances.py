@@ -138,7 +138,7 @@ def sole_writer(folder: str | Path) -> Iterator[None]:
         reason = "another process is writing to this folder; wait until it ends, stop it, or name another output."
         raise HinderedError(f"{folder}: {reason}") from None
     except OSError as error:
-        if error.errno not in _NOT_WRITABLE:
+        if error.errno not in (errno.EROFS, *_NOT_ALLOWED):
             raise
         # Where nothing can be written nobody is disturbed; what a finished run left there may still be read.
     try:
