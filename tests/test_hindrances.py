@@ -111,7 +111,10 @@ def test_no_room_for_a_file_is_understood_in_the_words_of_every_library_that_wri
     ("error", "said"),
     [
         (OSError(errno.EROFS, "", "a/b"), "a/b: Read-only file system; make it writable or name another output, then"),
-        (PermissionError(errno.EACCES, "", "a"), "a: Permission denied; allow it to be read or written, or name another, then"),
+        (
+            PermissionError(errno.EACCES, "", "a"),
+            "a: Permission denied; allow it to be read or written, or name another",
+        ),
         (OSError(errno.EFBIG, "", "a"), "a: File too large; make room"),
         (OSError(errno.EIO, "", "a"), "a: Input/output error; look after its disk"),
         (
