@@ -198,11 +198,22 @@ def test_the_result_files_hold_each_accuracy_with_what_it_cannot_be_read_without
     assert "wild" not in by_task
     assert by_task["scripted"].value == RESULTS["accuracies"]["model"]["scripted"]
     assert by_task["scripted"].dataset_id == "me/pairs"
+    model, acoustic, text = (RESULTS["accuracies"][name] for name in ("model", "acoustic", "text"))
+    low, high = (f"{100 * value:.1f}" for value in model["interval"]["scripted"])
     assert by_task["scripted"].notes == (
-        "In percent: 95.00, 95% interval 85.0-97.3, of 80 pairs; 0 ties, which are wrong; baselines on the same "
-        "pairs: acoustic 73.75 (0 ties), text 0.00 (80 ties)."
+        f"In percent: {percent(model)}, 95% interval {low}-{high}, of {model['num_pairs']['scripted']} pairs; 0 ties, "
+        f"which are wrong; baselines on the same pairs: acoustic {percent(acoustic)} (0 ties), text {percent(text)} "
+        f"({text['num_ties']['scripted']} ties)."
     )
-    assert "left out of training (hibari): model 95.35, acoustic 63.95" in by_task["modality_micro"].notes
+    [row] = [
+        row for row in RESULTS["by_synthesizer"] if (row["criterion"], row["synthesizer"]) == ("modality", "hibari")
+    ]
+    left_out = f"model {100 * row['model']['accuracy']:.2f}, acoustic {100 * row['acoustic']['accuracy']:.2f}"
+    assert f"left out of training (hibari): {left_out}" in by_task["modality_micro"].notes
+
+
+def percent(accuracies):
+    return f"{100 * accuracies['scripted']:.2f}"
 
 
 def test_results_name_no_data_set_that_is_not_on_the_hub():
