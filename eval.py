@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sdiareward.extras import required_by
-from sdiareward.hindrances import hindrances_said, sole_writer
+from sdiareward.hindrances import HinderedError, hindrances_said, sole_writer
 from sdiareward.printed_text import printable
 
 
@@ -169,7 +169,13 @@ def _load_training_pairs(args: EvalArguments, labels: Labels) -> tuple[datasets.
     """Load what the baselines are fitted on; raise if it overlaps with what is evaluated."""
     from sdiareward.records import require_other_recordings
 
-    train, train_labels = _load_pairs(args, args.train_split)
+    try:
+        train, train_labels = _load_pairs(args, args.train_split)
+    except ValueError as error:
+        remedy = "name another split with --train_split, or leave the baselines out with --no_baselines"
+        raise HinderedError(
+            f"{args.dataset}: the baselines have nothing to be fitted on ({error}); {remedy}."
+        ) from error
     require_other_recordings(labels, train_labels, args.split, args.train_split)
     return train, train_labels
 

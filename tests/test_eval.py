@@ -253,6 +253,16 @@ def test_baselines_are_refused_when_training_and_evaluated_pairs_share_recording
         run("--train_split", "test")
 
 
+def test_data_without_the_split_of_the_baselines_are_refused_in_one_line(run, dataset, capsys):
+    (dataset / "train.parquet").unlink()
+    with pytest.raises(SystemExit, match="2"):
+        run()
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith(f"sdiareward-eval: error: {dataset}: the baselines have nothing to be fitted on (")
+    assert "'test'" in line and "--train_split" in line and "--no_baselines" in line
+    assert run("--no_baselines")[0] == 0
+
+
 def test_flags_override_the_yaml_and_unknown_keys_fail(run, dataset, checkpoint, tmp_path):
     config = tmp_path / "eval.yaml"
     config.write_text("split: nowhere\nbaselines: false\nlimit: 2\n")
