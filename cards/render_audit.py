@@ -25,8 +25,8 @@ from sdiareward.records import write_file
 
 _ROOT = Path(__file__).resolve().parent.parent
 GUIDE, VALIDITY = _ROOT / "docs" / "audit.md", _ROOT / "docs" / "validity.md"
-_RESULTS = _ROOT / "benchmarks" / "results"
-NOW, BEFORE = _RESULTS / "audit_nano.json", _RESULTS / "audit_nano_before.json"
+NOW = _ROOT / "checkpoints" / "nano" / "audit.json"
+BEFORE = _ROOT / "benchmarks" / "results" / "audit_nano_before.json"
 _NOT_AUDITED = "Not audited yet: `sdiareward audit` does it."
 # What validity.md has a line of, by the beginning of the checks' names.
 _KINDS = {
