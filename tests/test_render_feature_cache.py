@@ -8,6 +8,11 @@ from sdiareward.cards import render_feature_cache
 EMPTY = "<!-- dtypes -->\n<!-- /dtypes -->\n<!-- speed -->\n<!-- /speed -->\n"
 
 
+def test_the_guide_is_up_to_date():
+    guide = render_feature_cache.GUIDE.read_text(encoding="utf-8")
+    assert render_feature_cache.render_guide(guide) == guide
+
+
 def test_the_numbers_are_those_of_the_file(tmp_path):
     dtype = {"max_reward_error": 2e-6, "bytes_a_pair": 1234}
     result = {
