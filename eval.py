@@ -167,11 +167,12 @@ def _choose(args: EvalArguments) -> ModelChoice | JudgeChoice:
 
 def _load_training_pairs(args: EvalArguments, labels: Labels) -> tuple[datasets.Dataset, Labels]:
     """Load what the baselines are fitted on; raise if it overlaps with what is evaluated."""
+    from sdiareward.pairs import PairsError
     from sdiareward.records import require_other_recordings
 
     try:
         train, train_labels = _load_pairs(args, args.train_split)
-    except ValueError as error:
+    except PairsError as error:
         remedy = "name another split with --train_split, or leave the baselines out with --no_baselines"
         raise HinderedError(
             f"{args.dataset}: the baselines have nothing to be fitted on ({error}); {remedy}."

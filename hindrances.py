@@ -1,4 +1,4 @@
-"""What keeps a run from going on though its input is good: a full disk, a folder in use, a lost connection.
+"""What keeps a run from going on, to be said in one line: a full disk, a folder in use, a lost connection, no data.
 
 Each ends the command with one line that says what to do. What is finished stays on disk, so that the same command goes
 on once the hindrance is gone; `benchmarks/faults.py` tries it.
@@ -70,6 +70,8 @@ def explain(error: BaseException) -> str | None:
     Args:
         error (`BaseException`): What was raised. That a file cannot be written, a library may say in its own words.
     """
+    if _is_of(error, "sdiareward.pairs", "PairsError"):
+        return str(error)
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, HinderedError):
@@ -84,10 +86,14 @@ def explain(error: BaseException) -> str | None:
 
 def _explain_recording(error: BaseException) -> str | None:
     """Return that a recording cannot be read, any more, where that is no pair's own affair."""
-    kind = getattr(sys.modules.get("sdiareward.audio_sdiareward"), "AudioError", None)
-    if kind is None or not isinstance(error, kind):
+    if not _is_of(error, "sdiareward.audio_sdiareward", "AudioError"):
         return None
     return f"{str(error).rstrip('.')}; see to that recording, then {_AGAIN}."
+
+
+def _is_of(error: BaseException, module: str, kind: str) -> bool:
+    """Return whether an error is of a kind, without importing what defines it."""
+    return isinstance(error, getattr(sys.modules.get(module), kind, ()))
 
 
 def _explain_disk(error: BaseException) -> str | None:
@@ -107,8 +113,7 @@ def _explain_disk(error: BaseException) -> str | None:
 
 def _explain_network(error: BaseException) -> str | None:
     """Return that the connection failed, if that is what an error says; of libraries only what is imported."""
-    kinds = [getattr(sys.modules.get(name), kind, None) for name, kind in _LOST_CONNECTIONS]
-    if not isinstance(error, tuple(kind for kind in kinds if kind is not None)):
+    if not any(_is_of(error, module, kind) for module, kind in _LOST_CONNECTIONS):
         return None
     return f"the connection failed ({type(error).__name__}: {' '.join(str(error).split())}); check it, then {_AGAIN}."
 

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 SIDES = ("chosen", "rejected")
 
 
+class PairsError(ValueError):
+    """Raised for data that are no pairs, or lack what was asked for; says so in one line."""
+
+
+class PairsNotFoundError(PairsError, FileNotFoundError):
+    """Raised where there are no data at all."""
+
+
 def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> datasets.Dataset:
     """Load one split of preference pairs with its audio left encoded (`datasets.Audio(decode=False)`).
 
@@ -30,10 +38,19 @@ def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> data
         `datasets.Dataset`: One pair a row. No torchcodec is needed to read it.
 
     Raises:
-        FileNotFoundError: `path` looks like a local file but does not exist.
-        ValueError: The data has no `chosen` and `rejected` columns, or names a recording or a table outside of its
-            root; see `audio_paths`.
+        PairsNotFoundError: There is no such file, folder or repository.
+        PairsError: The data lack the split or the configuration, have no `chosen` and `rejected` columns, or name a
+            recording or a table outside of their root; see `audio_paths`.
     """
+    try:
+        return _load_pairs(path, split, name)
+    except (FileNotFoundError, ValueError) as error:
+        kind = PairsNotFoundError if isinstance(error, FileNotFoundError) else PairsError
+        message = " ".join(str(error).split())
+        raise kind(message if message.startswith(str(path)) else f"{path}: {message}") from error
+
+
+def _load_pairs(path: str | Path, split: str, name: str | None) -> datasets.Dataset:
     import datasets
 
     from .audio_paths import audio_roots, open_tables, require_audio_inside
@@ -41,7 +58,7 @@ def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> data
     suffix = Path(path).suffix
     if suffix in {".json", ".jsonl", ".parquet"}:
         if not Path(path).is_file():
-            raise FileNotFoundError(f"{path}: no such file of pairs.")
+            raise FileNotFoundError("no such file of pairs.")
         kind = "parquet" if suffix == ".parquet" else "json"
         pairs = datasets.load_dataset(kind, data_files=str(path), split="train")
     else:
@@ -49,12 +66,9 @@ def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> data
         pairs = datasets.load_dataset(str(path), name, split=split)
     missing = [side for side in SIDES if side not in pairs.column_names]
     if missing:
-        raise ValueError(f"{path}: has columns {pairs.column_names}; a data set of pairs needs {list(SIDES)}.")
+        raise ValueError(f"has columns {pairs.column_names}; a data set of pairs needs {list(SIDES)}.")
     pairs = pairs.cast(leave_audio_encoded(pairs.features))
-    try:
-        require_audio_inside(pairs, SIDES, audio_roots(path))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    require_audio_inside(pairs, SIDES, audio_roots(path))
     return pairs
 
 

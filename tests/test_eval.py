@@ -263,6 +263,26 @@ def test_data_without_the_split_of_the_baselines_are_refused_in_one_line(run, da
     assert run("--no_baselines")[0] == 0
 
 
+@pytest.mark.parametrize(
+    ("flags", "found"), [(["--split", "nowhere"], "nowhere"), (["--dataset_name", "nobody"], "nobody")]
+)
+def test_a_split_or_a_configuration_that_the_data_lack_is_refused_in_one_line(run, dataset, capsys, flags, found):
+    with pytest.raises(SystemExit, match="2"):
+        run(*flags)
+    captured = capsys.readouterr().err
+    line = captured.strip().splitlines()[-1]
+    assert line.startswith(f"sdiareward-eval: error: {dataset}: ")
+    assert found in line.removeprefix(f"sdiareward-eval: error: {dataset}: ")
+    assert "Traceback" not in captured
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.jsonl"])
+def test_data_that_are_not_there_are_refused_in_one_line(run, tmp_path, capsys, name):
+    with pytest.raises(SystemExit, match="2"):
+        run("--dataset", str(tmp_path / name))
+    assert capsys.readouterr().err.strip().splitlines()[-1].startswith(f"sdiareward-eval: error: {tmp_path / name}: ")
+
+
 def test_flags_override_the_yaml_and_unknown_keys_fail(run, dataset, checkpoint, tmp_path):
     config = tmp_path / "eval.yaml"
     config.write_text("split: nowhere\nbaselines: false\nlimit: 2\n")

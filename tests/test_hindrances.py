@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.hindrances import LOCK_FILE, HinderedError, explain, hindrances_said, sole_writer
+from sdiareward.pairs import PairsError
 
 
 HOLD = """
@@ -125,7 +126,8 @@ def test_no_room_for_a_file_is_understood_in_the_words_of_every_library_that_wri
         (HinderedError("as it says."), "as it says."),
         (ValueError("the disk says: No space left on device"), None),
         (FileNotFoundError(errno.ENOENT, "", "a"), "a: No such file or directory; put it back, then run the same"),
-        (FileNotFoundError("a: no such file of pairs."), None),
+        (FileNotFoundError("a: no such file."), None),
+        (PairsError("a: has no split 'b'."), "a: has no split 'b'."),
         (AudioError("a.wav: no such audio file."), "a.wav: no such audio file; see to that recording, then run"),
     ],
 )
