@@ -22,10 +22,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -210,10 +211,11 @@ class ServerProcess:
 
 
 @contextmanager
-def running_server(**options: Any) -> Iterator[ServerProcess]:
+def running_server(environment: Mapping[str, str] = MappingProxyType({}), **options: Any) -> Iterator[ServerProcess]:
     """Start a server and end it, by force if need be.
 
     Args:
+        environment (`dict[str, str]`, *optional*): Variables beside those of this process.
         options: Of `sdiareward serve`, with underscores.
     """
     command = [sys.executable, "-m", "sdiareward.cli", "serve", "--model", str(NANO), "--port", "0", "--device", "cpu"]
@@ -221,8 +223,8 @@ def running_server(**options: Any) -> Iterator[ServerProcess]:
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     with tempfile.NamedTemporaryFile("w", suffix=".log") as log:
-        environment = os.environ | {"RAY_ADDRESS": ""}
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=environment)
+        variables = os.environ | {"RAY_ADDRESS": ""} | environment
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=variables)
         try:
             yield ServerProcess(process, _await_address(process, Path(log.name)))
         finally:

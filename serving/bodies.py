@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from ..processing_sdiareward import MAX_TURNS
+from .cluster import UnavailableError
 from .forms import Options, Problem
 from .inputs import explain_form_errors
 from .settings import Limits
@@ -94,6 +95,7 @@ async def read_body(request: Request, limits: Limits) -> Body:
     Raises:
         HTTPException: 400 malformed multipart, 408 too slow, 413 too large, 415 of another type or charset.
         BadRequestError: A multipart body has no part that says what to do, or two parts of one name.
+        UnavailableError: The disk takes no recording that is too large to be held in memory.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, MULTIPART):
@@ -107,6 +109,8 @@ async def read_body(request: Request, limits: Limits) -> Body:
             return Body(await request.body())
     except TimeoutError:
         raise HTTPException(408, f"the body did not arrive within {limits.body_timeout_s:g} s.") from None
+    except OSError as error:
+        raise UnavailableError(f"the server's disk cannot take what was sent ({error.strerror}).") from error
 
 
 def _require_utf8(content_type: str) -> None:

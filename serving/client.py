@@ -277,7 +277,7 @@ class RewardClient:
             content = None
         if answer.status_code == 200 and isinstance(content, dict):
             return content
-        detail = content.get("detail", "") if isinstance(content, dict) else answer.text
+        detail = content.get("detail", answer.text) if isinstance(content, dict) else answer.text
         if answer.status_code == 422 and isinstance(detail, list):
             raise RefusedError(detail)
         said = str(detail)[:_QUOTED_CHARACTERS]

@@ -115,6 +115,12 @@ def test_an_answer_that_is_no_object_is_the_services_fault(told, status, text):
         told.client.health()
 
 
+def test_what_a_server_without_a_model_says_of_itself_is_quoted(told):
+    told.reply = (503, '{"status": "unavailable"}')
+    with pytest.raises(ServiceError, match='answered with status 503: {"status": "unavailable"}'):
+        told.client.health()
+
+
 def test_pauses_grow_and_are_no_shorter_than_the_server_asks_for(monkeypatch):
     pauses = []
     monkeypatch.setattr("time.sleep", pauses.append)

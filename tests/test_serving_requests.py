@@ -5,6 +5,7 @@ import base64
 import io
 import json
 import socket
+import tempfile
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from starlette.requests import Request
 from sdiareward.cli import main
 from sdiareward.processing_sdiareward import MAX_TURNS
 from sdiareward.serving.bodies import BadRequestError, Body, read_body
+from sdiareward.serving.cluster import UnavailableError
 from sdiareward.serving.forms import Dialogue, ScoreRequest
 from sdiareward.serving.inputs import Recordings, TurnError, addresses, read_dialogue_form
 from sdiareward.serving.settings import API_KEY_ENV, ApiKey, Limits, Replicas, read_api_key
@@ -174,10 +176,10 @@ def test_a_request_of_the_largest_size_has_few_enough_values():
     assert len(Body(json.dumps(request).encode()).parse(ScoreRequest, Limits()).dialogues) == 64
 
 
-def read_parts(*names, options=""):
+def read_parts(*names, options="", content="{}"):
     """Read a multipart body with a file under each name."""
     head = 'Content-Disposition: form-data; name="{0}"; filename="{0}"'
-    lines = [line for name in names for line in ("--b", head.format(name), "", "{}")]
+    lines = [line for name in names for line in ("--b", head.format(name), "", content)]
     body = "\r\n".join([*lines, "--b--", ""]).encode()
 
     async def receive():
@@ -193,6 +195,13 @@ def test_two_parts_of_one_name_are_refused(name):
     assert read_parts("request", "user").files == {"user": b"{}"}
     with pytest.raises(BadRequestError, match=f"has two parts '{name}'; give each a name of its own"):
         read_parts("request", "user", name)
+
+
+def test_a_disk_that_takes_no_large_recording_is_said_and_may_be_asked_again(monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    assert read_parts("request", content="x" * 1000).text == b"x" * 1000
+    with pytest.raises(UnavailableError, match=r"disk cannot take what was sent \(No such file or directory\)"):
+        read_parts("request", content="x" * 2**21)
 
 
 @pytest.mark.parametrize("charset", ["punycode", "unicode_escape", '"UTF-16"', "undefined"])
