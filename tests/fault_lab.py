@@ -45,6 +45,14 @@ class Done:
     struck: bool = False
 
 
+def clock_environment(folder):
+    """Return the variables that give a process the clock `clock` of a folder, for `set_clock`; needs a C compiler."""
+    library, clock = folder / "clock.so", folder / "clock"
+    subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, _CLOCK], check=True)
+    clock.write_bytes(bytes(8))
+    return {"LD_PRELOAD": str(library), "CLOCK_OFFSET_FILE": str(clock)}
+
+
 class Lab:
     """Runs commands; use it as a context manager.
 
@@ -61,8 +69,7 @@ class Lab:
         # What the Hub says of its own addresses leads through the network too.
         self.hub.url, self.hub.storage_url = self.network.urls
         self.hub.store.add_account(WRITER, "ann", "ORG")
-        self._clock = folder / "clock"
-        environment = {"PYTHONWARNINGS": "ignore", **(self._clock_environment() if has_clock else {})}
+        environment = {"PYTHONWARNINGS": "ignore", **(clock_environment(folder) if has_clock else {})}
         self.environment = HubUser(self.hub, folder).environment(WRITER, **environment)
         self._models = {}
         self._worker, self._is_ready = None, False
@@ -97,13 +104,7 @@ class Lab:
 
     def set_clock(self, offset_s):
         """Set the clock of the commands so many seconds forward, or back."""
-        set_clock(self._clock, offset_s)
-
-    def _clock_environment(self):
-        library = self.folder / "clock.so"
-        subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, _CLOCK], check=True)
-        self._clock.write_bytes(bytes(8))
-        return {"LD_PRELOAD": str(library), "CLOCK_OFFSET_FILE": str(self._clock)}
+        set_clock(self.folder / "clock", offset_s)
 
     def forget_pushes(self):
         """Empty the Hub, but for the models that it was given."""

@@ -1,23 +1,40 @@
-"""The faults of a server: it, its copies of the model or the network end while it answers.
+"""The faults of a server: it, its copies of the model, its network or what it finds on its disk end while it answers.
 
 A server keeps nothing. A trial is right if every reward that a client got is the undisturbed one, if a client that got
 none was told so, and if the next question, to the same server or to the next one, is answered as ever.
+
+Only recordings that are too large for memory go to the disk of the server, in multipart bodies; its clients send one
+of those too where the disk is at fault.
 """
 
+import contextlib
+import io
+import json
 import random
+import shutil
 import signal
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
 
+import numpy as np
 import psutil
 import pytest
+import requests
+import soundfile
 from fault_commands import RATE, digest
+from fault_disks import small_disk
+from fault_lab import clock_environment
 from fault_network import Network
-from fault_trials import MOST_MISSED, TOLERANCE
+from fault_trials import JUMPS_S, MOST_MISSED, TOLERANCE
+from fault_worker import set_clock
 
 from benchmarks.bad_input import read_speech
 from benchmarks.serving_clients import running_server
+from benchmarks.speed_models import NANO
 from sdiareward.serving.client import RewardClient, ServiceError
 
 
@@ -29,9 +46,19 @@ SERVING_TRIALS = {
     "two at once": 1,
     "SIGTERM": 2,
     "SIGKILL": 2,
+    "full disk": 2,
+    "read-only output": 1,
+    "vanished source": 2,
+    "clock jump": 4,
 }
 _NUM_DIALOGUES = 6
 _END_S = 100
+_DISK_BYTES = 2**28
+# Longer than starlette holds in memory.
+_LARGE_S = 20
+# Until a client is told that no copy of the model answers, and until one is back.
+_PATIENCE_S = 10
+_BACK_S = 200
 
 
 class ServingTrials:
@@ -51,6 +78,8 @@ class ServingTrials:
         self._dialogues = [turns[k : k + 2] for k in range(0, len(turns), 2)]
         self._stack = ExitStack()
         self._server = None
+        # Of the large recording, as the first server gave it.
+        self._large = None
 
     def __enter__(self):
         self._start()
@@ -71,7 +100,10 @@ class ServingTrials:
     def make(self, fault, seed):
         """Make a trial."""
         chance = random.Random(f"{fault}/serve/{seed}")
-        if fault == "two at once":
+        if fault in _OF_ITS_MACHINE:
+            with tempfile.TemporaryDirectory() as folder:
+                facts = _OF_ITS_MACHINE[fault](self, Path(folder), seed)
+        elif fault == "two at once":
             facts = self._take_the_port()
         elif fault == "network drop":
             facts = self._drop(chance)
@@ -148,3 +180,107 @@ class ServingTrials:
         problems = [said for said in (undisturbed, last) if said != "finished"]
         problems += [first] * first.startswith("wrong") + ["nothing was dropped"] * (network.times_down != 1)
         return {"after_bytes": after_bytes, "down_s": down_s, "first": first, "problems": problems}
+
+    def _fill_the_disk(self, folder, seed):
+        """Let what the server writes to have no room, in odd trials with the death of a copy, until it has again."""
+        with small_disk(folder / "t", _DISK_BYTES), self._server_of(folder / "t") as server:
+            undisturbed = self._ask_all(server)
+            with (folder / "t" / "full").open("wb", buffering=0) as full, contextlib.suppress(OSError):
+                while full.write(b"x" * 4096):
+                    pass
+            is_killed = self._kill_in_odd_trials(server, seed)
+            first = self._ask_all(server)
+            (folder / "t" / "full").unlink()
+            problems = self._see_it_back(server, undisturbed, first)
+        problems += ["nothing large was put off"] * ("disk cannot take what was sent" not in first)
+        return {"copy_killed": is_killed, "first": first, "problems": problems}
+
+    def _start_read_only(self, folder, _):
+        """Start a server where it cannot write; the next one, which can, is asked."""
+        with small_disk(folder / "t", _DISK_BYTES) as change:
+            change("ro")
+            try:
+                with self._server_of(folder / "t"):
+                    return {"first": "finished", "problems": ["a server that cannot write started"]}
+            except RuntimeError as error:
+                said = str(error).strip().splitlines()[-1]
+            change("rw")
+            with self._server_of(folder / "t") as server:
+                last = self._ask(server.url)
+        problems = [] if "error: " in said and "make it writable" in said and "Traceback" not in said else [said]
+        problems += [last] * (last != "finished")
+        return {"first": f"refused: {said.partition('error: ')[2]}".replace(f"{folder}/", ""), "problems": problems}
+
+    def _remove_the_model(self, folder, seed):
+        """Take the checkpoint away, in odd trials with the death of a copy, and put it back."""
+        shutil.copytree(NANO, folder / "nano")
+        with self._server_of(folder, model=folder / "nano") as server:
+            undisturbed = self._ask_all(server)
+            (folder / "nano").rename(folder / "gone")
+            is_killed = self._kill_in_odd_trials(server, seed)
+            first = self._ask_all(server)
+            (folder / "gone").rename(folder / "nano")
+            problems = self._see_it_back(server, undisturbed, first)
+        problems += [first] * (first.startswith("refused") and not is_killed)
+        return {"copy_killed": is_killed, "first": first, "problems": problems}
+
+    def _set_the_clock(self, folder, seed):
+        """Set the clock of the server and its copies by days, in odd trials with the death of a copy."""
+        jump_s = JUMPS_S[seed // 2 % 2]
+        with self._server_of(folder, clock_environment(folder)) as server:
+            undisturbed = self._ask_all(server)
+            set_clock(folder / "clock", jump_s)
+            is_killed = self._kill_in_odd_trials(server, seed)
+            first = self._ask_all(server)
+            problems = self._see_it_back(server, undisturbed, first)
+        problems += [first] * (first.startswith("refused") and not is_killed)
+        return {"jump_s": jump_s, "copy_killed": is_killed, "first": first, "problems": problems}
+
+    def _server_of(self, folder, environment=MappingProxyType({}), **options):
+        """Start a server that writes to a folder, and does not wait long for a copy of the model."""
+        places = {name: str(folder) for name in ("TMPDIR", "RAY_TMPDIR")}
+        options = {"object_store_mib": 80, "request_timeout_s": _PATIENCE_S, **options}
+        return running_server({**places, **environment}, **options)
+
+    def _kill_in_odd_trials(self, server, seed):
+        if seed % 2:
+            server.kill_replica()
+        return bool(seed % 2)
+
+    def _ask_all(self, server):
+        """Ask as `_ask` does and with a large recording; return `finished` if both get their rewards."""
+        said = [self._ask(server.url, max_retries=1), self._ask_large(server.url)]
+        bad = [each for each in said if each.startswith("wrong")]
+        return "; ".join(bad or dict.fromkeys(each for each in said if each != "finished")) or "finished"
+
+    def _ask_large(self, url):
+        clip = np.pad(self._dialogues[0][1]["audio"]["array"], (0, _LARGE_S * RATE))
+        file = io.BytesIO()
+        soundfile.write(file, clip, RATE, format="WAV", subtype="FLOAT")
+        turns = [{"role": role, "text": "line", "audio": {"file": "clip"}} for role in ("user", "assistant")]
+        request = (None, json.dumps({"dialogues": [{"turns": turns}]}), "application/json")
+        answer = requests.post(
+            f"{url}/score", files={"request": request, "clip": ("clip.wav", file.getvalue())}, timeout=_END_S
+        )
+        if answer.status_code == 503:
+            return f"refused: {answer.json()['detail']}"
+        reward = answer.json()["results"][0]["reward"] if answer.status_code == 200 else None
+        self._large = reward if self._large is None else self._large
+        return "finished" if reward == pytest.approx(self._large, abs=TOLERANCE) else f"wrong: {answer.status_code}"
+
+    def _see_it_back(self, server, undisturbed, first):
+        """Ask until everything is answered again; return what was wrong before, and if it never is."""
+        deadline = time.monotonic() + _BACK_S
+        while (last := self._ask_all(server)) != "finished" and time.monotonic() < deadline:
+            time.sleep(1)
+        problems = [said for said in (undisturbed, last) if said != "finished"]
+        return problems + [first] * (not first.startswith(("finished", "refused")))
+
+
+# What a server finds on its machine: each trial has a server of its own.
+_OF_ITS_MACHINE = {
+    "full disk": ServingTrials._fill_the_disk,
+    "read-only output": ServingTrials._start_read_only,
+    "vanished source": ServingTrials._remove_the_model,
+    "clock jump": ServingTrials._set_the_clock,
+}

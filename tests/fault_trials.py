@@ -25,7 +25,7 @@ TOLERANCE = 1e-5
 _PLENTY_BYTES = 2**28
 # Runs that may end before their fault comes; each tells how long the next may take.
 MOST_MISSED = 20
-_JUMPS_S = (-3 * 86_400, 3 * 86_400)
+JUMPS_S = (-3 * 86_400, 3 * 86_400)
 # What a line has to name that is to help: something to do.
 _REMEDY = re.compile(
     r"run the same command again|the same command goes on|in another output|name another output|give a "
@@ -130,7 +130,7 @@ class Trials:
         chance = _chance("clock jump", name, seed)
 
         def run_once():
-            moment, jump_s = self._draw_moment(name, chance), chance.choice(_JUMPS_S)
+            moment, jump_s = self._draw_moment(name, chance), chance.choice(JUMPS_S)
             in_between = chance.random() < 0.5
             self.lab.set_clock(0)
             first = self._run_with(name, moment, {"signal": signal.SIGKILL} if in_between else {"clock": jump_s})

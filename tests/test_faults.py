@@ -115,6 +115,16 @@ def test_the_clock_of_the_lab_is_set_and_durations_stay(tmp_path):
     assert 0.01 <= short < 100 and 0.01 <= as_short < 100
 
 
+def test_a_server_that_cannot_write_says_so_and_starts_when_it_can(disk):
+    pytest.importorskip("ray", reason="no serving: pip install 'sdiareward[serve]'")
+    from fault_serving import ServingTrials
+
+    with ServingTrials() as serving:
+        trial = serving.make("read-only output", 0)
+    assert "make it writable or name another output" in trial["first"]
+    assert not trial["problems"], trial
+
+
 def end(status, err):
     return describe_end(Done(status, 0.0, 1.0, None, err, []))
 
