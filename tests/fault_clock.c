@@ -3,6 +3,7 @@
    Python's time.sleep fail where it is told to leave durations alone. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -38,4 +39,13 @@ time_t time(time_t *now) {
     clock_gettime(CLOCK_REALTIME, &found);
     if (now) *now = found.tv_sec;
     return found.tv_sec;
+}
+
+/* A wait until a time of day ends by the kernel's clock. A condition may go by the other clock, which counts from the
+   start of the machine: those are small numbers. */
+int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, const struct timespec *until) {
+    struct timespec end = *until;
+    if (end.tv_sec < 1000000000) return pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &end);
+    if (offset_s) end.tv_sec -= *offset_s;
+    return pthread_cond_clockwait(condition, mutex, CLOCK_REALTIME, &end);
 }

@@ -1,21 +1,38 @@
 """A few trials of every command under faults, of which `benchmarks/faults.py` makes many; and what they rest on."""
 
+import errno
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 import tiny_model
 from fault_commands import Build, World, make_commands
 from fault_disks import can_mount, small_disk
-from fault_lab import COMPILER, Done, Lab
+from fault_lab import COMPILER, Done, Lab, clock_environment
 from fault_network import Network
 from fault_trials import FAULTS, Reference, Trials, describe_end, find_differences
+from fault_worker import set_clock
 
 from sdiareward.dataset_builder.shards import ShardWriter
+
+
+# Waits 0.2 s by a clock, as C++ does: room for the attribute, the condition and the mutex is more than they need.
+WAIT = """
+import ctypes, sys, time
+libc, clock = ctypes.CDLL(None), int(sys.argv[1])
+attribute, condition, mutex = (ctypes.create_string_buffer(128) for _ in range(3))
+libc.pthread_condattr_init(attribute), libc.pthread_condattr_setclock(attribute, clock)
+libc.pthread_cond_init(condition, attribute), libc.pthread_mutex_init(mutex, None), libc.pthread_mutex_lock(mutex)
+start, end_ns = time.monotonic(), time.clock_gettime_ns(clock) + 200_000_000
+status = libc.pthread_cond_timedwait(condition, mutex, (ctypes.c_long * 2)(*divmod(end_ns, 10**9)))
+print(status, time.monotonic() - start)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +116,24 @@ def test_a_push_through_a_network_that_drops_is_made_by_the_same_command(trials)
 def test_a_clock_that_jumps_by_days_changes_nothing(trials, command):
     trial = FAULTS["clock jump"](trials, command, 0)
     assert not trial["problems"], trial
+
+
+@pytest.mark.skipif(COMPILER is None, reason="no C compiler to make a clock with that can be set")
+@pytest.mark.parametrize("offset_s", [-300_000, 0, 300_000])
+@pytest.mark.parametrize("clock", [time.CLOCK_REALTIME, time.CLOCK_MONOTONIC])
+def test_a_wait_until_a_time_of_a_clock_that_was_set_is_as_long_as_ever(tmp_path, clock, offset_s):
+    environment = clock_environment(tmp_path)
+    set_clock(tmp_path / "clock", offset_s)
+    done = subprocess.run(
+        [sys.executable, "-c", WAIT, str(clock)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    status, seconds = done.stdout.split()
+    assert int(status) == errno.ETIMEDOUT
+    assert 0.15 <= float(seconds) < 30
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler to make a clock with that can be set")
