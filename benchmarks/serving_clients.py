@@ -223,7 +223,7 @@ def running_server(environment: Mapping[str, str] = MappingProxyType({}), **opti
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     with tempfile.NamedTemporaryFile("w", suffix=".log") as log:
-        variables = os.environ | {"RAY_ADDRESS": ""} | environment
+        variables = {**os.environ, "RAY_ADDRESS": "", **environment}
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=variables)
         try:
             yield ServerProcess(process, _await_address(process, Path(log.name)))

@@ -124,13 +124,8 @@ def test_a_clock_that_jumps_by_days_changes_nothing(trials, command):
 def test_a_wait_until_a_time_of_a_clock_that_was_set_is_as_long_as_ever(tmp_path, clock, offset_s):
     environment = clock_environment(tmp_path)
     set_clock(tmp_path / "clock", offset_s)
-    done = subprocess.run(
-        [sys.executable, "-c", WAIT, str(clock)],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = [sys.executable, "-c", WAIT, str(clock)]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=60)
     status, seconds = done.stdout.split()
     assert int(status) == errno.ETIMEDOUT
     assert 0.15 <= float(seconds) < 30
