@@ -273,9 +273,11 @@ class ServingTrials:
         )
         if answer.status_code == 503:
             return f"refused: {answer.json()['detail']}"
-        reward = answer.json()["results"][0]["reward"] if answer.status_code == 200 else None
+        if answer.status_code != 200:
+            return f"wrong answer {answer.status_code}: {answer.text[:100]}"
+        reward = answer.json()["results"][0]["reward"]
         self._large = reward if self._large is None else self._large
-        return "finished" if reward == pytest.approx(self._large, abs=TOLERANCE) else f"wrong: {answer.status_code}"
+        return "finished" if reward == pytest.approx(self._large, abs=TOLERANCE) else f"wrong reward {reward}"
 
     def _see_it_back(self, server, undisturbed, first):
         """Ask until everything is answered again; return what was wrong before, and if it never is."""
