@@ -70,6 +70,7 @@ def explain(error: BaseException) -> str | None:
     Args:
         error (`BaseException`): What was raised. That a file cannot be written, a library may say in its own words.
     """
+    # A command of `sdiareward` that makes an error for its input of one says it itself.
     if _is_of(error, "sdiareward.pairs", "PairsError"):
         return str(error)
     cause: BaseException | None = error

@@ -26,7 +26,6 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import aiohttp
@@ -211,7 +210,7 @@ class ServerProcess:
 
 
 @contextmanager
-def running_server(environment: Mapping[str, str] = MappingProxyType({}), **options: Any) -> Iterator[ServerProcess]:
+def running_server(environment: Mapping[str, str] | None = None, **options: Any) -> Iterator[ServerProcess]:
     """Start a server and end it, by force if need be.
 
     Args:
@@ -223,7 +222,7 @@ def running_server(environment: Mapping[str, str] = MappingProxyType({}), **opti
     for name, value in options.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     with tempfile.NamedTemporaryFile("w", suffix=".log") as log:
-        variables = {**os.environ, "RAY_ADDRESS": "", **environment}
+        variables = {**os.environ, "RAY_ADDRESS": "", **(environment or {})}
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=variables)
         try:
             yield ServerProcess(process, _await_address(process, Path(log.name)))

@@ -95,7 +95,7 @@ def render_failures(results: Mapping[str, Any], calibration: Mapping[str, Any]) 
         f"**The spectrum still tells much.** On modality pairs the acoustic baseline is right on "
         f"{percent(accuracies['acoustic']['modality_micro'])}%, the text baseline ties on "
         f"{accuracies['text']['num_ties']['modality_micro']} of {accuracies['text']['num_pairs']['modality_micro']}.",
-        f"**Thresholds do not carry.** One found on another subset loses {100 * reward['mean_loss']:.1f} points of "
+        f"**Thresholds from elsewhere.** One found on another subset loses {100 * reward['mean_loss']:.1f} points of "
         f"balanced accuracy on average, {100 * reward['worst_loss']:.1f} at worst.",
     ]
     if missing := ", ".join(model["missing_subsets"]):

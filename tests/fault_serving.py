@@ -18,7 +18,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import psutil
@@ -161,12 +160,16 @@ class ServingTrials:
 
     def _take_the_port(self):
         port = self._server.url.rpartition(":")[2]
+        return self._see_no_start(running_server(port=port), "error: cannot listen at")
+
+    def _see_no_start(self, server, reason):
+        """Start a server that must not start, and must say why in its last line."""
         try:
-            with running_server(port=port):
-                return {"first": "finished", "problems": ["two servers at one port"]}
+            with server:
+                return {"first": "finished", "problems": ["a server started"]}
         except RuntimeError as error:
             said = str(error).strip().splitlines()[-1]
-        problems = [] if "error: cannot listen at" in said and "Traceback" not in said else [said]
+        problems = [] if reason in said and "Traceback" not in said else [said]
         return {"first": f"refused: {said.partition('error: ')[2]}", "problems": problems}
 
     def _drop(self, chance):
@@ -199,17 +202,12 @@ class ServingTrials:
         """Start a server where it cannot write; the next one, which can, is asked."""
         with small_disk(folder / "t", _DISK_BYTES) as change:
             change("ro")
-            try:
-                with self._server_of(folder / "t"):
-                    return {"first": "finished", "problems": ["a server that cannot write started"]}
-            except RuntimeError as error:
-                said = str(error).strip().splitlines()[-1]
+            facts = self._see_no_start(self._server_of(folder / "t"), "Read-only file system; make it writable")
             change("rw")
             with self._server_of(folder / "t") as server:
                 last = self._ask(server.url)
-        problems = [] if "error: " in said and "make it writable" in said and "Traceback" not in said else [said]
-        problems += [last] * (last != "finished")
-        return {"first": f"refused: {said.partition('error: ')[2]}".replace(f"{folder}/", ""), "problems": problems}
+        problems = facts["problems"] + [last] * (last != "finished")
+        return {"first": facts["first"].replace(f"{folder}/", ""), "problems": problems}
 
     def _remove_the_model(self, folder, seed):
         """Take the checkpoint away, in odd trials with the death of a copy, and put it back."""
@@ -245,11 +243,11 @@ class ServingTrials:
         facts = {"jump_s": jump_s, "copy_killed": is_killed, "restarted": is_stuck}
         return {**facts, "first": first, "problems": problems}
 
-    def _server_of(self, folder, environment=MappingProxyType({}), **options):
+    def _server_of(self, folder, environment=None, **options):
         """Start a server that writes to a folder, and does not wait long for a copy of the model."""
         places = {name: str(folder) for name in ("TMPDIR", "RAY_TMPDIR")}
         options = {"object_store_mib": 80, "request_timeout_s": _PATIENCE_S, **options}
-        return running_server({**places, **environment}, **options)
+        return running_server({**places, **(environment or {})}, **options)
 
     def _kill_in_odd_trials(self, server, seed):
         if seed % 2:

@@ -153,6 +153,15 @@ def test_a_run_does_not_go_on_with_other_pairs_than_it_began_with(tmp_path):
         train._note_pairs(tmp_path, whole, process, goes_on=True)
 
 
+def test_data_without_a_split_are_refused_in_one_line(command, data_folder, tmp_path):
+    (data_folder / "validation.parquet").unlink()
+    done = run(command(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    line = done.stderr.strip().splitlines()[-1]
+    assert line.startswith(f"sdiareward-train: error: {data_folder}: ") and "validation" in line
+
+
 @pytest.mark.parametrize("process_index", [0, 1])
 def test_of_several_processes_the_main_one_builds_nano(process_index, tmp_path):
     order = []
