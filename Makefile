@@ -9,7 +9,7 @@ RUN := runs/demo
 install: $(VENV)/.installed
 
 # Strict mode links every file: a plain editable install would lose against a data set folder named `sdiareward`.
-$(VENV)/.installed: pyproject.toml constraints.txt $(wildcard *.py */*.py */*/*.py checkpoints/nano/* examples/*)
+$(VENV)/.installed: pyproject.toml constraints.txt $(shell git ls-files '*.py' examples checkpoints)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
@@ -37,6 +37,7 @@ test: install .venv-datasets3/.installed
 lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 	MYPYPATH=$$(echo build/__editable__*) $(BIN)/mypy --package sdiareward
 
 # Licences of the pinned set against cards/dependency_policy.yaml, known vulnerabilities by pip-audit.

@@ -8,19 +8,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .common.version import __version__ as __version__
 
-__version__ = "0.1.0"
 
 _PUBLIC_NAMES = {
     "SDiaRewardConfig": "configuration_sdiareward",
     "SDiaRewardModel": "modeling_sdiareward",
     "SDiaRewardOutput": "modeling_sdiareward",
     "SDiaRewardProcessor": "processing_sdiareward",
-    "Scorer": "scoring",
-    "FeatureCache": "feature_cache",
-    "reward_fn": "reward_function",
-    "async_reward_fn": "reward_function",
-    "SDiaRewardTrainer": "trainer",
+    "Scorer": "scoring.scorer",
+    "FeatureCache": "scoring.feature_cache",
+    "reward_fn": "scoring.reward_function",
+    "async_reward_fn": "scoring.reward_function",
+    "SDiaRewardTrainer": "training.trainer",
     "pairwise_accuracy": "esdr_accuracy.pairwise",
     "read_audio": "audio_sdiareward",
 }
@@ -28,17 +28,17 @@ _PUBLIC_NAMES = {
 __all__ = ["__version__", *sorted(_PUBLIC_NAMES)]
 
 if TYPE_CHECKING:
-    from .audio_sdiareward import read_audio as read_audio
-    from .configuration_sdiareward import SDiaRewardConfig as SDiaRewardConfig
-    from .esdr_accuracy.pairwise import pairwise_accuracy as pairwise_accuracy
-    from .feature_cache import FeatureCache as FeatureCache
-    from .modeling_sdiareward import SDiaRewardModel as SDiaRewardModel
-    from .modeling_sdiareward import SDiaRewardOutput as SDiaRewardOutput
-    from .processing_sdiareward import SDiaRewardProcessor as SDiaRewardProcessor
-    from .reward_function import async_reward_fn as async_reward_fn
-    from .reward_function import reward_fn as reward_fn
-    from .scoring import Scorer as Scorer
-    from .trainer import SDiaRewardTrainer as SDiaRewardTrainer
+    from sdiareward.audio_sdiareward import read_audio as read_audio
+    from sdiareward.configuration_sdiareward import SDiaRewardConfig as SDiaRewardConfig
+    from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy as pairwise_accuracy
+    from sdiareward.modeling_sdiareward import SDiaRewardModel as SDiaRewardModel
+    from sdiareward.modeling_sdiareward import SDiaRewardOutput as SDiaRewardOutput
+    from sdiareward.processing_sdiareward import SDiaRewardProcessor as SDiaRewardProcessor
+    from sdiareward.scoring.feature_cache import FeatureCache as FeatureCache
+    from sdiareward.scoring.reward_function import async_reward_fn as async_reward_fn
+    from sdiareward.scoring.reward_function import reward_fn as reward_fn
+    from sdiareward.scoring.scorer import Scorer as Scorer
+    from sdiareward.training.trainer import SDiaRewardTrainer as SDiaRewardTrainer
 
 
 def __getattr__(name: str) -> Any:
@@ -47,9 +47,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f".{_PUBLIC_NAMES[name]}", __name__), name)
     except ModuleNotFoundError as error:
-        from .extras import describe
+        from sdiareward.common.optional_dependencies import missing_extra_hint
 
-        raise ModuleNotFoundError(describe(error), name=error.name) from error
+        raise ModuleNotFoundError(missing_extra_hint(error), name=error.name) from error
 
 
 def __dir__() -> list[str]:

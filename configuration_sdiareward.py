@@ -31,7 +31,7 @@ LONGEST_TURN_S = 3600.0
 # The authors' code cuts a turn where its feature extractor does, at 300 s.
 OFFICIAL_MAX_TURN_S = 300.0
 # Configurations of a thinker and of a full Qwen2.5-Omni, which holds a thinker's.
-FOREIGN_MODEL_TYPES = ("qwen2_5_omni_thinker", "qwen2_5_omni")
+EXTERNAL_MODEL_TYPES = ("qwen2_5_omni_thinker", "qwen2_5_omni")
 CALIBRATION_KEYS = ("subsets", "quantiles", "quantiles_by_criterion", "num_pairs", "prompt_version", "data")
 # Where an exported checkpoint keeps the fields that its layout has no place for.
 OWN_FIELDS_KEY = "sdiareward"
@@ -177,7 +177,7 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
     def _from_checked_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         validate_sizes(config_dict)
         model_type = config_dict.get("model_type", cls.model_type)
-        if model_type in FOREIGN_MODEL_TYPES:
+        if model_type in EXTERNAL_MODEL_TYPES:
             config_dict = cls._from_foreign(config_dict).to_dict()
         elif model_type != cls.model_type:
             raise ValueError(

@@ -25,7 +25,7 @@ from transformers import Qwen2_5OmniThinkerConfig, WhisperFeatureExtractor
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import cached_file
 
-from .configuration_sdiareward import FOREIGN_MODEL_TYPES, OWN_FIELDS_KEY, SDiaRewardConfig, validate_sizes
+from .configuration_sdiareward import EXTERNAL_MODEL_TYPES, OWN_FIELDS_KEY, SDiaRewardConfig, validate_sizes
 
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ _TOKENIZERS = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast"
 _OWN_FILE = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
 
 
-def own_name(name: str) -> str | None:
+def to_native_key(name: str) -> str | None:
     """Return the name that a tensor of any layout has in `SDiaRewardModel`, or `None` for a part that is left out."""
     name = name.removeprefix("thinker.")
     if name.startswith(_LEFT_OUT):
@@ -72,7 +72,7 @@ def own_name(name: str) -> str | None:
     return name
 
 
-def official_name(name: str) -> str:
+def to_official_key(name: str) -> str:
     """Return the name that a tensor of `SDiaRewardModel` has in the authors' checkpoints."""
     if name == HEAD:
         return "score_head.weight"
@@ -160,7 +160,7 @@ def choose_pooling(names: Iterable[str], given: str | None, where: Any) -> str:
     Raises:
         ValueError: `given` contradicts the tensors.
     """
-    has_pooler = not {own_name(name) for name in names}.isdisjoint(ATTENTION_POOLER)
+    has_pooler = not {to_native_key(name) for name in names}.isdisjoint(ATTENTION_POOLER)
     if given is None:
         return "attention" if has_pooler else "mean"
     if has_pooler != (given == "attention"):
@@ -170,7 +170,7 @@ def choose_pooling(names: Iterable[str], given: str | None, where: Any) -> str:
     return given
 
 
-def require_complete(found: Iterable[str], expected: Iterable[str], where: Any) -> None:
+def check_keys(found: Iterable[str], expected: Iterable[str], where: Any) -> None:
     """Raise unless a checkpoint holds every tensor of the model and no other, parts left out aside.
 
     Args:
@@ -181,12 +181,12 @@ def require_complete(found: Iterable[str], expected: Iterable[str], where: Any) 
     Raises:
         ValueError: Names the tensors, as the checkpoint does or would, and says how many they are.
     """
-    by_own_name = {own_name(name): name for name in found}
+    by_own_name = {to_native_key(name): name for name in found}
     by_own_name.pop(None, None)
     expected = set(expected)
     is_ours = any(own == name and own.startswith("model.") for own, name in by_own_name.items())
     lacking = expected - by_own_name.keys()
-    if missing := sorted(lacking if is_ours else map(official_name, lacking)):
+    if missing := sorted(lacking if is_ours else map(to_official_key, lacking)):
         raise ValueError(
             f"{where}: lacks {len(missing)} tensors of the model ({listed(missing)}); give a complete checkpoint, or "
             "start a new head from a pretrained thinker with SDiaRewardModel.from_backbone."
@@ -198,7 +198,7 @@ def require_complete(found: Iterable[str], expected: Iterable[str], where: Any) 
         )
 
 
-def require_feasible(
+def check_shapes(
     found: Mapping[str, tuple[int, ...]],
     expected: Mapping[str, tuple[int, ...]],
     may_lack: tuple[str, ...],
@@ -218,9 +218,9 @@ def require_feasible(
         ValueError: A tensor is missing, has no place, or has another shape.
     """
     required = {name for name in expected if not (may_lack and name.startswith(may_lack))}
-    require_complete(found, required, where)
+    check_keys(found, required, where)
     for name, shape in found.items():
-        if (wanted := expected.get(own_name(name) or "", shape)) != shape:
+        if (wanted := expected.get(to_native_key(name) or "", shape)) != shape:
             raise ValueError(
                 f"{where}: {name} has the shape {list(shape)}, its configuration asks for {list(wanted)}; the two "
                 "belong to different models: download the checkpoint again."
@@ -242,7 +242,7 @@ def read_foreign_config(
         ValueError: There is no reward head, or `pooling_mode` contradicts the tensors.
     """
     names = list(names)
-    if HEAD not in map(own_name, names):
+    if HEAD not in map(to_native_key, names):
         raise ValueError(
             f"{where}: holds no reward head (score_head.weight); start a new one on this thinker with "
             "SDiaRewardModel.from_backbone."
@@ -299,13 +299,13 @@ def read_processor_fields(name_or_path: Any, **hub_kwargs: Any) -> dict[str, Any
     if not isinstance(config_dict, dict):
         raise ValueError(f"{name_or_path}: its config.json is no JSON object; get it again.")
     is_reward_model = OWN_FIELDS_KEY in config_dict or config_dict.get("architectures") == [OFFICIAL_ARCHITECTURE]
-    if config_dict.get("model_type") not in FOREIGN_MODEL_TYPES or not is_reward_model:
+    if config_dict.get("model_type") not in EXTERNAL_MODEL_TYPES or not is_reward_model:
         return None
     config = SDiaRewardConfig.from_dict(config_dict)
     return {name: getattr(config, name) for name in ("prompts", "prompt_version", "max_turn_s")}
 
 
-def require_plain_processor(name_or_path: Any, **hub_kwargs: Any) -> None:
+def reject_custom_code(name_or_path: Any, **hub_kwargs: Any) -> None:
     """Raise unless tokenizer and feature extractor of a checkpoint are those used here, of sizes that can be built.
 
     Args:
@@ -346,12 +346,12 @@ def listed(names: list[str]) -> str:
 __all__ = [
     "list_shapes",
     "list_tensors",
-    "official_name",
-    "own_name",
+    "to_official_key",
+    "to_native_key",
     "read_foreign_config",
     "read_processor_fields",
     "read_thinker_config",
-    "require_complete",
-    "require_feasible",
-    "require_plain_processor",
+    "check_keys",
+    "check_shapes",
+    "reject_custom_code",
 ]

@@ -34,17 +34,17 @@ from transformers.conversion_mapping import (
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniPreTrainedModel, Qwen2_5OmniThinkerModel
 from transformers.utils import ModelOutput
 
-from .configuration_sdiareward import FOREIGN_MODEL_TYPES, SDiaRewardConfig
+from .configuration_sdiareward import EXTERNAL_MODEL_TYPES, SDiaRewardConfig
 from .layouts_sdiareward import (
     HUB_KWARGS,
+    check_keys,
+    check_shapes,
     list_shapes,
     list_tensors,
     listed,
-    own_name,
     read_foreign_config,
     read_thinker_config,
-    require_complete,
-    require_feasible,
+    to_native_key,
 )
 
 
@@ -295,13 +295,13 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         """Return the arguments with the configuration of a foreign checkpoint; for one of ours as they are."""
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         config_dict, _ = SDiaRewardConfig.get_config_dict(name_or_path, **hub_kwargs)
-        if config_dict.get("model_type") not in FOREIGN_MODEL_TYPES:
+        if config_dict.get("model_type") not in EXTERNAL_MODEL_TYPES:
             return kwargs
         given = {name: kwargs[name] for name in SDiaRewardConfig.__annotations__ if name in kwargs}
         names = list_tensors(name_or_path, **hub_kwargs)
         config = read_foreign_config(config_dict, names, name_or_path, **given)
         with torch.device("meta"):
-            require_complete(names, cls(config).state_dict(), name_or_path)
+            check_keys(names, cls(config).state_dict(), name_or_path)
         return {**{name: value for name, value in kwargs.items() if name not in given}, "config": config}
 
     @classmethod
@@ -325,7 +325,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         thinker_config = read_thinker_config(pretrained_model_name_or_path, **hub_kwargs)
         config = SDiaRewardConfig.from_thinker(thinker_config, pooling_mode=pooling_mode, **own_fields)
         names = list_tensors(pretrained_model_name_or_path, **hub_kwargs)
-        if heads := sorted(name for name in names if (own_name(name) or "").startswith(_NEW_HEAD_PREFIXES)):
+        if heads := sorted(name for name in names if (to_native_key(name) or "").startswith(_NEW_HEAD_PREFIXES)):
             raise ValueError(
                 f"{pretrained_model_name_or_path}: holds a reward head already ({listed(heads)}); load it with "
                 "from_pretrained, or make it a checkpoint of this package with sdiareward convert."
@@ -360,7 +360,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             config = SDiaRewardConfig.from_pretrained(config or name_or_path, **hub_kwargs, **fields)
         with torch.device("meta"):
             expected = {name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
-        require_feasible(list_shapes(name_or_path, **hub_kwargs), expected, may_lack, name_or_path)
+        check_shapes(list_shapes(name_or_path, **hub_kwargs), expected, may_lack, name_or_path)
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save the model with the code that loads it; arguments as in `transformers`.

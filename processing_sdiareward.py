@@ -27,7 +27,7 @@ from transformers.processing_utils import ProcessorMixin
 
 from .audio_sdiareward import audio_duration_s, read_audio
 from .configuration_sdiareward import DEFAULT_PROMPTS, PROMPT_VERSION, validate_max_turn_s, validate_prompts
-from .layouts_sdiareward import HUB_KWARGS, read_processor_fields, require_plain_processor
+from .layouts_sdiareward import HUB_KWARGS, read_processor_fields, reject_custom_code
 
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         fields = read_processor_fields(pretrained_model_name_or_path, **hub_kwargs)
         if fields is None:
-            require_plain_processor(pretrained_model_name_or_path, **hub_kwargs)
+            reject_custom_code(pretrained_model_name_or_path, **hub_kwargs)
             kwargs.setdefault("trust_remote_code", False)
             return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         given = {name: kwargs[name] for name in fields if name in kwargs}
@@ -109,7 +109,7 @@ class SDiaRewardProcessor(ProcessorMixin):
                 `cache_dir`, ... of the Hub.
         """
         hub_kwargs = {name: kwargs.pop(name) for name in HUB_KWARGS if name in kwargs}
-        require_plain_processor(pretrained_model_name_or_path, **hub_kwargs)
+        reject_custom_code(pretrained_model_name_or_path, **hub_kwargs)
         return cls(
             WhisperFeatureExtractor.from_pretrained(pretrained_model_name_or_path, **hub_kwargs),
             AutoTokenizer.from_pretrained(pretrained_model_name_or_path, trust_remote_code=False, **hub_kwargs),
@@ -147,7 +147,7 @@ class SDiaRewardProcessor(ProcessorMixin):
             AudioError: A recording cannot be used.
         """
         dialogues = _as_batch(dialogues)
-        criteria = one_for_each(criterion, len(dialogues))
+        criteria = expand_criteria(criterion, len(dialogues))
         prepared = [self.prepare(dialogue, name) for dialogue, name in zip(dialogues, criteria, strict=True)]
         batch = self.pad([dialogue.input_ids for dialogue in prepared], padding_side=padding_side)
         clips = [clip for dialogue in prepared for clip in dialogue.clips]
@@ -302,7 +302,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         return text
 
 
-def one_for_each(criterion: str | Sequence[str], num_dialogues: int) -> list[str]:
+def expand_criteria(criterion: str | Sequence[str], num_dialogues: int) -> list[str]:
     """Return the criterion of each dialogue.
 
     Args:
@@ -386,4 +386,4 @@ def _clip_name(audio: Any, place: str) -> str:
 
 SDiaRewardProcessor.register_for_auto_class()
 
-__all__ = ["MAX_TURNS", "PreparedDialogue", "SDiaRewardProcessor", "one_for_each", "validate_messages"]
+__all__ = ["MAX_TURNS", "PreparedDialogue", "SDiaRewardProcessor", "expand_criteria", "validate_messages"]

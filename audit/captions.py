@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..nuisances import NUISANCES
+from sdiareward.perturbations.effects import NUISANCES
+
 from .checks import describe_worst
 
 

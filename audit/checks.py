@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..nuisances import NUISANCES
-from ..reporting import CRITERION_COLUMNS
-from .attacks import ATTACKS
-from .hearing import AUDIO_ONLY, BOTH, TEXT_ONLY
+from sdiareward.evaluation.columns import CRITERION_COLUMNS
+from sdiareward.perturbations.attacks import ATTACKS
+from sdiareward.perturbations.effects import NUISANCES
+
+from .modality_ablation import AUDIO_ONLY, BOTH, TEXT_ONLY
 from .ties import TWINS
 from .verdicts import Measured
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..nuisances import NUISANCES
-from ..report.figures import LINES, PANEL_INCHES, figure_file, marker_style, shorten
-from .material import AuditPair
+from sdiareward.evaluation.report.figures import LINES, PANEL_INCHES, figure_file, marker_style, shorten
+from sdiareward.perturbations.decoded_pairs import AuditPair
+from sdiareward.perturbations.effects import NUISANCES
+
 from .occlusion import draw as draw_occlusion
 from .statistics import PLACES
 from .summary import PLACE_TITLES

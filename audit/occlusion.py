@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from ..audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE
-from ..pairs import SIDES
-from .material import AuditPair, Messages, RewardFunction, Turn, to_messages
+from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE
+from sdiareward.pairs.schema import SIDES
+from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, RewardFunction, Turn, to_messages
 
 
 _FADE_S = 0.005

@@ -6,21 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..html_templates import html_environment
-from ..nuisances import NUISANCES
-from ..records import write_file
-from ..report.pieces import FILTERS, content_hash, picture
-from ..reporting import TITLES
+from sdiareward.common.files import write_file
+from sdiareward.common.html import html_environment
+from sdiareward.common.package_files import AUDIT, EVALUATION_PAGE
+from sdiareward.evaluation.columns import TITLES
+from sdiareward.evaluation.report.pieces import FILTERS, content_hash, picture
+from sdiareward.perturbations.decoded_pairs import AuditPair
+from sdiareward.perturbations.effects import NUISANCES
+
 from .captions import describe_figures
 from .checks import describe_worst, num_by_status
 from .figures import draw_figures
-from .material import AuditPair
 from .summary import PLACE_TITLES, describe_sample, show_before
 from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
 
 
-_FOLDER = Path(__file__).resolve().parent
-_REPORT = _FOLDER.parent / "report"
 # A sign and a word, so that a verdict is read without colour.
 MARKS = {PASS: "✓ passed", FAIL: "✗ failed", NOT_MEASURED: "– not measured"}
 SECTIONS = {
@@ -77,9 +77,11 @@ def render_page(
     """
     from markupsafe import Markup
 
-    environment = html_environment(_FOLDER, _REPORT)
+    environment = html_environment(AUDIT, EVALUATION_PAGE)
     environment.filters |= {**FILTERS, "value": show_value, "limit": show_limit, "worst": describe_worst}
-    style = (_REPORT / "page.css").read_text(encoding="utf-8") + (_FOLDER / "audit.css").read_text(encoding="utf-8")
+    style = (EVALUATION_PAGE / "page.css").read_text(encoding="utf-8") + (AUDIT / "audit.css").read_text(
+        encoding="utf-8"
+    )
     before = None if earlier is None else {verdict["name"]: verdict for verdict in earlier}
     descriptions = describe_figures(audit)
     page = environment.get_template("audit.html").render(

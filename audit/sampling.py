@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .material import AuditPair, read_pairs
+from sdiareward.perturbations.decoded_pairs import AuditPair, decode_pairs
 
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def sample_rows(labels: Sequence[Mapping[str, Any]], num_pairs: int, seed: int =
     A larger sample of the same seed holds the smaller one, so that nothing of it has to be scored again.
 
     Args:
-        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each pair.
+        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each pair.
         num_pairs (`int`): How many at most; 0 for all.
         seed (`int`, *optional*, defaults to 0): Of the draw.
 
@@ -70,8 +70,8 @@ class PairSample(Sequence[Any]):
     """Some pairs of a data set, decoded when they are asked for; only a few are in memory at a time.
 
     Args:
-        pairs (`datasets.Dataset`): Pairs as `pairs.load_pairs` gives them.
-        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each.
+        pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
+        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each.
         rows (`Sequence[int]`): Which of them.
 
     Attributes:
@@ -94,7 +94,7 @@ class PairSample(Sequence[Any]):
             return PairSample(self._pairs, self._all_labels, self._rows[index])
         row = self._rows[index]
         if row not in self._decoded:
-            (self._decoded[row],) = read_pairs(self._pairs, [row])
+            (self._decoded[row],) = decode_pairs(self._pairs, [row])
             if len(self._decoded) > _KEPT_PAIRS:
                 self._decoded.popitem(last=False)
         return self._decoded[row]

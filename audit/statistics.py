@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..esdr_accuracy.pairwise import MODALITY_SUBSETS, SUBSETS, wilson_interval
-from ..pairs import SIDES
-from ..reporting import groups_of
+from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, SUBSETS, wilson_interval
+from sdiareward.evaluation.summary import groups_of
+from sdiareward.pairs.schema import SIDES
+
+from .conditions import ATTACKED, NATURAL, REASON, Rewards, attack_key, nuisance_key, settings_of
 from .resampling import Counts, Floats, draw_groups, percentiles
-from .running import ATTACKED, NATURAL, REASON, Rewards, attack_key, nuisance_key, settings_of
 
 
 if TYPE_CHECKING:
-    from .attacks import Attack
+    from sdiareward.perturbations.attacks import Attack
 
 
 Labels = Sequence[Mapping[str, Any]]
@@ -40,7 +41,7 @@ class Pairs:
     """The pairs that were scored as they are, and what every statistic of them needs.
 
     Args:
-        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each pair of the sample.
+        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each pair of the sample.
         rewards (`Rewards`): What `running.collect_rewards` gives; a pair without natural rewards is left out.
         num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
         seed (`int`, *optional*, defaults to 0): Their seed.
@@ -213,7 +214,7 @@ def measure_nuisances(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
 
     Args:
         pairs (`Pairs`): The pairs with the rewards of the nuisances' conditions.
-        names (`Sequence[str]`): Keys of `nuisances.NUISANCES`.
+        names (`Sequence[str]`): Keys of `effects.NUISANCES`.
 
     Returns:
         `dict[str, Any]`: `rows`, one for each nuisance, severity and place with what `describe_change` gives and, by

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..dataset_builder.statistics_report import render_table
-from ..nuisances import NUISANCES
-from ..printed_text import markdown
-from ..reporting import TITLES, interval
+from sdiareward.common.escaping import escape_markdown
+from sdiareward.common.markdown import render_table
+from sdiareward.evaluation.columns import TITLES
+from sdiareward.evaluation.summary import interval
+from sdiareward.perturbations.effects import NUISANCES
+
 from .checks import describe_worst, num_by_status
 from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
 
@@ -31,8 +33,9 @@ def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = Non
     Returns:
         `str`: Markdown that also reads well in a terminal.
     """
+    names = {name: escape_markdown(audit[name]) for name in ("model", "dataset", "split")}
     parts = [
-        f"# Audit of {markdown(audit['model'])} on {markdown(audit['dataset'])}, split {markdown(audit['split'])}",
+        "# Audit of {model} on {dataset}, split {split}".format(**names),
         describe_sample(audit),
         render_verdicts(audit["verdicts"], earlier),
         *_nuisances(audit),

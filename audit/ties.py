@@ -20,13 +20,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..audio_sdiareward import read_audio
-from ..dataset_builder.channel import encode_flac
-from ..nuisances import NUISANCES
-from ..pairs import SIDES
-from ..report.comparison import describe_share
-from ..reporting import CRITERION_COLUMNS, Labels, Scores, groups_of
-from .material import AuditPair, RewardFunction, Turn, to_messages
+from sdiareward.audio_sdiareward import read_audio
+from sdiareward.evaluation.columns import CRITERION_COLUMNS
+from sdiareward.evaluation.statistics import describe_share
+from sdiareward.evaluation.summary import Labels, Scores, groups_of
+from sdiareward.pairs.schema import SIDES
+from sdiareward.perturbations.channel import encode_flac
+from sdiareward.perturbations.decoded_pairs import AuditPair, RewardFunction, Turn, to_messages
+from sdiareward.perturbations.effects import NUISANCES
+
 from .resampling import Counts, Floats, draw_groups, percentiles
 
 
@@ -101,7 +103,7 @@ def describe_ties(
     together.
 
     Args:
-        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each pair.
+        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each pair.
         natural (`Mapping`): `chosen` and `rejected` by `pair_id`.
         twins (`Mapping`): By coding and `pair_id`: `chosen` and `rejected` of the recoded sides.
         num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..pair_augmentation import AugmentationSettings
-from ..records import read_json_object
+from sdiareward.common.files import read_json_object
+from sdiareward.training.augmentation import AugmentationSettings
 
 
 def read_trained_with(model: str) -> dict[str, list[str]] | None:

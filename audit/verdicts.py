@@ -13,10 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from ..yaml_texts import parse_yaml
+from sdiareward.common.package_files import AUDIT
+from sdiareward.common.yaml_files import parse_yaml
 
 
-LIMITS = Path(__file__).resolve().parent / "limits.yaml"
+LIMITS = AUDIT / "limits.yaml"
 PASS, FAIL, NOT_MEASURED = "pass", "fail", "not measured"
 ANY = "any"
 # Behind a value; what is not here is a plain number.

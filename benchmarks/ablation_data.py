@@ -14,8 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.pairs import load_pairs
-from sdiareward.records import describe_pairs, fingerprint_pairs
+from sdiareward.pairs.labels import describe_pairs, fingerprint_pairs
+from sdiareward.pairs.loading import load_pairs
 
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Study:
 
     Args:
         pairs (`dict[str, datasets.Dataset]`): Pairs by split.
-        labels (`dict[str, list[dict]]`): What `records.describe_pairs` says of each, by split.
+        labels (`dict[str, list[dict]]`): What `labels.describe_pairs` says of each, by split.
     """
 
     pairs: dict[str, datasets.Dataset]
@@ -62,7 +62,7 @@ class Study:
         return {split: _count(labels) for split, labels in self.labels.items()}
 
     def write(self, folder: Path) -> Path:
-        """Write the pairs as a data set that `pairs.load_pairs` reads, unless the folder holds them already."""
+        """Write the pairs as a data set that `loading.load_pairs` reads, unless the folder holds them already."""
         name = hashlib.sha256("".join(self.fingerprints().values()).encode()).hexdigest()[:12]
         target = folder / name
         if not target.exists():
@@ -78,7 +78,7 @@ def load_study(dataset: str, name: str | None = None) -> Study:
     """Load all splits of a data set of pairs.
 
     Args:
-        dataset (`str`): As `pairs.load_pairs` takes it.
+        dataset (`str`): As `loading.load_pairs` takes it.
         name (`str`, *optional*): Its configuration.
 
     Raises:

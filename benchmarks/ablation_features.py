@@ -24,22 +24,22 @@ import numpy as np
 import torch
 
 from benchmarks.ablation_data import Study
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
-from sdiareward.feature_cache import FeatureCache
-from sdiareward.feature_shards import FeatureShards
-from sdiareward.head_training import FeatureCollator, SDiaRewardHead, cache_pairs
-from sdiareward.pairs import SIDES
+from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.records import fingerprint_model
-from sdiareward.scoring import Features, Scorer
-from sdiareward.training_setup import load_model
+from sdiareward.scoring.feature_cache import FeatureCache
+from sdiareward.scoring.feature_shards import FeatureShards
+from sdiareward.scoring.scorer import Features, Scorer
+from sdiareward.training.head import FeatureCollator, SDiaRewardHead, cache_pairs
+from sdiareward.training.setup import load_model
 
 
 if TYPE_CHECKING:
     from trl import RewardConfig
 
     from sdiareward.modeling_sdiareward import SDiaRewardModel
-    from sdiareward.train import TrainArguments
+    from sdiareward.training.arguments import TrainArguments
 
 POOLINGS = ("last_token", "attention", "mean")
 MAX_LAYERS = 9

@@ -24,13 +24,15 @@ import torch
 from trl import RewardConfig
 
 from benchmarks.ablation_features import Backbone
+from sdiareward.common.files import JsonLines
 from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy
-from sdiareward.head_fitting import compute_rewards, fit_head
-from sdiareward.pair_scores import score_with_model
-from sdiareward.pairs import load_pairs
-from sdiareward.records import JsonLines, describe_pairs
-from sdiareward.scoring import Scorer
-from sdiareward.train import TrainArguments, train
+from sdiareward.evaluation.pair_scoring import score_with_model
+from sdiareward.pairs.labels import describe_pairs
+from sdiareward.pairs.loading import load_pairs
+from sdiareward.scoring.scorer import Scorer
+from sdiareward.train import train
+from sdiareward.training.arguments import TrainArguments
+from sdiareward.training.head_fitting import compute_rewards, fit_head
 
 
 _FREEZE_OPTIONS = {

@@ -46,14 +46,15 @@ from benchmarks.ablation_figures import draw_figures
 from benchmarks.ablation_runs import FREEZE_MODES, FreezeRun, HeadRun, measure, run_all, spread
 from benchmarks.ablation_summary import choose_learning_rates, drift, summarise
 from benchmarks.racing import describe_cpu
-from sdiareward.baselines import KINDS
 from sdiareward.cards.render_ablations import render_report
-from sdiareward.nano import build_nano
-from sdiareward.pair_scores import score_with_baseline
-from sdiareward.pairs import SIDES
-from sdiareward.provenance import write_run
-from sdiareward.records import JsonLines, fingerprint_model, write_file
-from sdiareward.train import TrainArguments
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.nano import build_nano
+from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.provenance import write_run
+from sdiareward.evaluation.baselines import KINDS
+from sdiareward.evaluation.pair_scoring import score_with_baseline
+from sdiareward.pairs.schema import SIDES
+from sdiareward.training.arguments import TrainArguments
 
 
 ROOT = Path(__file__).resolve().parent.parent

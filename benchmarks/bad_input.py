@@ -18,8 +18,8 @@ import soundfile
 import yaml
 
 from sdiareward.audio_sdiareward import read_audio
+from sdiareward.common.provenance import write_run
 from sdiareward.dataset_builder.__main__ import main as run_command
-from sdiareward.provenance import write_run
 
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -26,9 +26,9 @@ from typing import Any
 
 from benchmarks.racing import Contestant, describe_cpu, race, speedup
 from benchmarks.scoring_workload import duration_s, write_dialogues
-from sdiareward.bundled import NANO
-from sdiareward.provenance import write_run
-from sdiareward.scoring import Scorer
+from sdiareward.common.package_files import NANO
+from sdiareward.common.provenance import write_run
+from sdiareward.scoring.scorer import Scorer
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "best_of_n.json"

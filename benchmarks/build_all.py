@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.data_card import content_id
+from sdiareward.common.provenance import write_run
+from sdiareward.dataset_builder.reports.data_card import content_id
 from sdiareward.dataset_builder.settings import read_mapping
-from sdiareward.provenance import write_run
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "build_all.json"

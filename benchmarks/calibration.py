@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sdiareward.calibration import Calibration, fit
-from sdiareward.evaluations import Evaluation, read_evaluation
-from sdiareward.pairs import SIDES
-from sdiareward.provenance import write_run
+from sdiareward.common.provenance import write_run
+from sdiareward.evaluation.results_files import Evaluation, read_evaluation
+from sdiareward.pairs.schema import SIDES
+from sdiareward.scoring.calibration import Calibration, fit
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "calibration.json"

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.baselines import score_baseline
+from sdiareward.common.provenance import write_run
 from sdiareward.dataset_builder.builder import BuildConfig, build
 from sdiareward.dataset_builder.settings import read_build_config
-from sdiareward.pairs import load_pairs
-from sdiareward.provenance import write_run
+from sdiareward.evaluation.baselines import score_baseline
+from sdiareward.pairs.loading import load_pairs
 
 
 def measure(config: BuildConfig) -> dict[str, Any]:

@@ -22,11 +22,11 @@ import numpy as np
 from tqdm import tqdm
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
-from sdiareward.dataset_builder.statistics_report import render_table
-from sdiareward.judges.chatreward.loading import load_samples
-from sdiareward.judges.chatreward.schema import CATEGORIES, NO_VOICE, SPLITS
-from sdiareward.judges.chatreward.statistics_report import write_statistics
-from sdiareward.records import write_file
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_table
+from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
+from sdiareward.dataset_builder.recipes.chatreward.schema import CATEGORIES, NO_VOICE, SPLITS
+from sdiareward.dataset_builder.recipes.chatreward.statistics_report import write_statistics
 
 
 RESULTS = Path(__file__).parent / "results"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import racing
-from sdiareward.provenance import write_run
+from sdiareward.common.provenance import write_run
 
 
 RESULT = racing.ROOT / "benchmarks" / "results" / "doctor_nano.json"

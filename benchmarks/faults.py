@@ -25,8 +25,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from sdiareward.provenance import write_run
-from sdiareward.records import JsonLines
+from sdiareward.common.files import JsonLines
+from sdiareward.common.provenance import write_run
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,7 +78,7 @@ def main() -> int:
 
 def _plan() -> Iterator[tuple[str, str, int]]:
     """Yield command, fault and seed of every trial: a few of everything first."""
-    from fault_serving import SERVING_TRIALS
+    from faults.serving import SERVING_TRIALS
 
     for seed in range(max(TRIALS.values())):
         for fault, number in TRIALS.items():
@@ -109,7 +109,7 @@ class _Labs:
 
     def make(self, command: str, fault: str, seed: int) -> dict[str, Any]:
         """Make a trial."""
-        from fault_trials import FAULTS
+        from faults.trials import FAULTS
 
         if command == "serve":
             return self._get("serving", self._open_serving).make(fault, seed)
@@ -128,11 +128,11 @@ class _Labs:
 
     def _open_lab(self, name: str) -> Any:
         """Start a lab and build what the other commands work on."""
-        from fault_commands import Build, World, make_commands
-        from fault_disks import unmount
-        from fault_lab import Lab
-        from fault_trials import Trials
-        from tiny_model import save_checkpoint
+        from faults.commands import Build, World, make_commands
+        from faults.disks import unmount
+        from faults.lab import Lab
+        from faults.trials import Trials
+        from support.tiny_model import save_checkpoint
 
         folder = self._work_dir / name
         unmount(folder / "output")
@@ -148,8 +148,8 @@ class _Labs:
 
     def _open_hub(self) -> Any:
         """Have the commands of the plain lab load their model from its Hub."""
-        from fault_commands import make_commands
-        from fault_trials import Trials
+        from faults.commands import make_commands
+        from faults.trials import Trials
 
         plain = self._get("plain", partial(self._open_lab, "plain"))
         world = copy(plain.commands["train"].world)
@@ -158,7 +158,7 @@ class _Labs:
         return Trials(plain.lab, make_commands(world, plain.lab.hub))
 
     def _open_serving(self) -> Any:
-        from fault_serving import ServingTrials
+        from faults.serving import ServingTrials
 
         return self._stack.enter_context(ServingTrials())
 
@@ -169,7 +169,7 @@ def summarise(trials: list[dict[str, Any]]) -> dict[str, Any]:
     Args:
         trials (`list[dict]`): As the log keeps them.
     """
-    from fault_trials import TOLERANCE
+    from faults.trials import TOLERANCE
 
     signals = Counter(trial["fault"].split()[0] for trial in trials if trial["fault"].startswith("SIG"))
     table: dict[str, dict[str, Any]] = {}

@@ -23,13 +23,13 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, resample
-from sdiareward.dataset_builder import fingerprints
-from sdiareward.dataset_builder.channel import encode
-from sdiareward.dataset_builder.fingerprints import Verdict, compare, fingerprint
-from sdiareward.dataset_builder.media import read_media
-from sdiareward.dataset_builder.schema import Episode
+from sdiareward.common.provenance import write_run
+from sdiareward.dataset_builder.episodes import Episode
+from sdiareward.dataset_builder.pipeline.media import read_media
+from sdiareward.dataset_builder.release import fingerprints
+from sdiareward.dataset_builder.release.fingerprints import Verdict, compare, fingerprint
 from sdiareward.dataset_builder.sources import amazon_queen, sample
-from sdiareward.provenance import write_run
+from sdiareward.perturbations.channel import encode
 
 
 RESULT = Path(__file__).parent / "results" / "fingerprints.json"

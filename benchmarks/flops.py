@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sdiareward.packing import window_lengths
+from sdiareward.scoring.packed_forward import window_lengths
 
 
 def text_flops(config: Any, num_tokens: int, num_before: int = 0) -> int:

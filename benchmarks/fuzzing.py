@@ -1,7 +1,7 @@
 """Run every parser of outside data on a hundred thousand generated inputs and more; count what became of them.
 
 Run `python -m benchmarks.fuzzing`; it writes `benchmarks/results/fuzzing.json`. The targets, what they may raise and
-how long and large they may get are in `tests/fuzz_*.py`; `tests/test_fuzz.py` runs a few thousand of the same cases.
+how long and large they may get are in `tests/fuzz/`; `tests/fuzz/test_fuzz.py` runs a few thousand of the same cases.
 
 Notable choices:
 
@@ -34,8 +34,8 @@ from typing import Any
 
 from tqdm import tqdm
 
-from sdiareward.provenance import write_run
-from sdiareward.records import JsonLines
+from sdiareward.common.files import JsonLines
+from sdiareward.common.provenance import write_run
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +68,7 @@ def main() -> int:
 def plan_rounds() -> list[tuple[str, str, int]]:
     """Return kind, target and seed of every round, the first seed of all targets before the second of any."""
     sys.path.insert(0, str(TESTS))
-    from fuzz_targets import TARGETS
+    from fuzz.targets import TARGETS
 
     rounds = [(target.kind, target.name, seed) for target in TARGETS.values() for seed in range(ROUNDS)]
     return sorted(rounds, key=lambda entry: entry[2])
@@ -107,7 +107,7 @@ def run_alone(kind: str, name: str, seed: int) -> dict[str, Any]:
 
 @cache
 def _world() -> Any:
-    from fuzz_running import World
+    from fuzz.running import World
 
     # On a file system in memory where there is one: every case writes its files anew.
     parent = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -121,8 +121,8 @@ def run_round(name: str, seed: int) -> dict[str, Any]:
     """Run a round in this process and describe it."""
     if str(TESTS) not in sys.path:
         sys.path.insert(0, str(TESTS))
-    from fuzz_running import Tally, run_target
-    from fuzz_targets import TARGETS
+    from fuzz.running import Tally, run_target
+    from fuzz.targets import TARGETS
 
     tally, failure, start = Tally(), None, time.process_time()
     try:

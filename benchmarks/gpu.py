@@ -35,7 +35,7 @@ import torch
 from benchmarks.gpu_steps import Bench, Clock, Settings
 from benchmarks.speed_models import SIZES, build
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S
-from sdiareward.provenance import write_run
+from sdiareward.common.provenance import write_run
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "gpu.json"

@@ -14,9 +14,9 @@ from benchmarks.flops import audio_flops, text_flops
 from benchmarks.opponents import PlainTransformers
 from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
 from benchmarks.synthetic_workload import NUM_BENCH_DIALOGUES, SyntheticDialogues
-from sdiareward.packing import encode_clips
-from sdiareward.preparation import Preparation, ahead
-from sdiareward.scoring import Scorer
+from sdiareward.scoring.packed_forward import encode_clips
+from sdiareward.scoring.prefetch import DialoguePreparer, prefetch
+from sdiareward.scoring.scorer import Scorer
 
 
 if TYPE_CHECKING:
@@ -136,10 +136,10 @@ class Bench:
     def preparation(self) -> dict[str, float]:
         """Measure what happens before the model, alone, in as many threads as the scorer has."""
         dialogues = self._dialogues(self.settings.ablation_dialogues)
-        prepare = Preparation(self.processor)
+        prepare = DialoguePreparer(self.processor)
         criteria = [_CRITERION] * len(dialogues)
         batches = [range(first, min(first + 8, len(dialogues))) for first in range(0, len(dialogues), 8)]
-        tasks = ahead(lambda indices: prepare(indices, dialogues, criteria), batches, self.settings.num_workers)
+        tasks = prefetch(lambda indices: prepare(indices, dialogues, criteria), batches, self.settings.num_workers)
         seconds, num_samples = self.clock.seconds(lambda: sum(batch.num_samples for batch in tasks))
         audio_s = num_samples / self.processor.sampling_rate
         return {"seconds": seconds, "real_time_factor": seconds / audio_s}

@@ -29,9 +29,9 @@ from benchmarks.gpu import describe_device, matmul_rate
 from benchmarks.gpu_steps import Clock
 from benchmarks.speed_models import SIZES, build
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
-from sdiareward.pair_batches import PackedSide, PairBatch, collate_mels, cut_by_tokens, use_packed_forward
-from sdiareward.preparation import Preparation
-from sdiareward.provenance import write_run
+from sdiareward.common.provenance import write_run
+from sdiareward.scoring.prefetch import DialoguePreparer
+from sdiareward.training.batches import PackedSide, PairBatch, collate_mels, split_by_tokens, use_packed_forward
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "gpu_training.json"
@@ -127,7 +127,7 @@ def _trainable(model: Any, mode: str) -> Any:
     if mode == "full":
         model.freeze_audio_tower()
         return model
-    from sdiareward.adapters import add_adapters
+    from sdiareward.checkpoint_io.adapters import add_adapters
 
     model.model.audio_tower.requires_grad_(False)
     model.enable_input_require_grads()
@@ -137,7 +137,7 @@ def _trainable(model: Any, mode: str) -> Any:
 def _pairs(processor: Any, args: argparse.Namespace, step: int) -> PairBatch:
     """Return the pairs of a step, read and ready."""
     dialogues = SyntheticDialogues(2 * args.pairs, args.seed + step, args.mean_s)
-    batch = Preparation(processor)(range(len(dialogues)), dialogues, ["joint"] * len(dialogues))
+    batch = DialoguePreparer(processor)(range(len(dialogues)), dialogues, ["joint"] * len(dialogues))
     sides = [
         PackedSide(messages, {key: batch.mels[key] for message in messages for key in message.clips})
         for messages in batch.dialogues
@@ -156,7 +156,7 @@ def _pairs(processor: Any, args: argparse.Namespace, step: int) -> PairBatch:
 
 
 def _step(model: Any, pairs: PairBatch, optimizer: torch.optim.Optimizer, batch_tokens: int) -> None:
-    for first, stop in cut_by_tokens(pairs.lengths_tokens, batch_tokens, 0):
+    for first, stop in split_by_tokens(pairs.lengths_tokens, batch_tokens, 0):
         chosen, rejected = model(**pairs.part(first, stop).inputs()).logits.squeeze(-1).chunk(2)
         loss = -logsigmoid(chosen - rejected).sum() + _CENTER_REWARDS * ((chosen + rejected) ** 2).sum()
         (loss / len(pairs)).backward()

@@ -31,21 +31,22 @@ import yaml
 from transformers import TrainerCallback
 from trl import RewardConfig
 
-from sdiareward.bundled import NANO
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.common.package_files import NANO
+from sdiareward.common.provenance import write_run
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
-from sdiareward.feature_cache import FeatureCache
-from sdiareward.feature_shards import FeatureShards
-from sdiareward.head_training import FeatureCollator, SDiaRewardHead, cache_pairs
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pair_batches import PairCollator
-from sdiareward.pair_encoding import read_pairs
-from sdiareward.pair_scores import Sides
-from sdiareward.pairs import SIDES, load_pairs
+from sdiareward.pairs.lazy_sides import Sides
+from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.provenance import write_run
-from sdiareward.records import fingerprint_model
-from sdiareward.scoring import Scorer
-from sdiareward.trainer import SDiaRewardTrainer
+from sdiareward.scoring.feature_cache import FeatureCache
+from sdiareward.scoring.feature_shards import FeatureShards
+from sdiareward.scoring.scorer import Scorer
+from sdiareward.training.batches import PairCollator
+from sdiareward.training.head import FeatureCollator, SDiaRewardHead, cache_pairs
+from sdiareward.training.precompute import precompute_pairs
+from sdiareward.training.trainer import SDiaRewardTrainer
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -171,7 +172,7 @@ def measure_nano(
     seconds: dict[str, list[float]] = {"backbone": [], "mean": [], "attention": []}
     timed = partial(time_epochs, folder=folder / "run", batch_size=_BATCH_SIZE["nano"], seed=seed)
     loads = []
-    through, _ = read_pairs(pairs, processor, folder / "rows", split="train")
+    through, _ = precompute_pairs(pairs, processor, folder / "rows", split="train")
     for _ in range(repeats):
         loads.append(round(os.getloadavg()[0], 1))
         seconds["backbone"] += timed(model, processor, PairCollator(processor), through, epochs=1)

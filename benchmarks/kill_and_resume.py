@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from sdiareward.provenance import write_run
+from sdiareward.common.provenance import write_run
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "kill_and_resume.json"

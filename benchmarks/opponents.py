@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
+from sdiareward.checkpoint_io.nano import CHAT_TEMPLATE
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.nano import CHAT_TEMPLATE
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 

@@ -24,14 +24,14 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import read_audio, resample
+from sdiareward.common.files import JsonLines, write_file
+from sdiareward.dataset_builder.episodes import Drop, Recording
 from sdiareward.dataset_builder.pipeline import make_settings
 from sdiareward.dataset_builder.pipeline.jobs import Job
 from sdiareward.dataset_builder.pipeline.settings import PipelineSettings
 from sdiareward.dataset_builder.pipeline.stages import STAGES, AsrStage
 from sdiareward.dataset_builder.pipeline.turns import SpokenTurn
-from sdiareward.dataset_builder.schema import Drop, Recording
 from sdiareward.dataset_builder.sources import sample
-from sdiareward.records import JsonLines, write_file
 
 
 RESULTS = Path(__file__).parent / "results" / "pipeline_memory.json"

@@ -23,8 +23,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.provenance import write_run
-from sdiareward.records import write_file
+from sdiareward.common.files import write_file
+from sdiareward.common.provenance import write_run
 
 from . import dialogue_metrics as metrics
 from .dialogue_metrics import Counts, Span
@@ -32,8 +32,8 @@ from .world_report import render
 
 
 if TYPE_CHECKING:
+    from sdiareward.dataset_builder.episodes import Drop, Episode, Recording
     from sdiareward.dataset_builder.pipeline.settings import PipelineSettings
-    from sdiareward.dataset_builder.schema import Drop, Episode, Recording
 
     from .speech_world import TrueRecording, TrueTurn
 
@@ -155,8 +155,8 @@ def run_variant(
 
 def describe_input(name: str, folder: Path) -> Recording:
     """Return a recording of the world as the pipeline takes it."""
-    from sdiareward.dataset_builder.references import make_reference
-    from sdiareward.dataset_builder.schema import Recording
+    from sdiareward.dataset_builder.episodes import Recording
+    from sdiareward.dataset_builder.release.references import make_reference
 
     return Recording(
         recording_id=name,

@@ -15,7 +15,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from sdiareward.tolerances import SAME_REWARD
+from sdiareward.scoring.tolerances import SAME_REWARD
 
 
 ROOT = Path(__file__).resolve().parent.parent

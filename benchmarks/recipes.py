@@ -22,7 +22,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from benchmarks import racing
-from sdiareward.provenance import write_run
+from sdiareward.common.provenance import write_run
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "recipes_nano.json"

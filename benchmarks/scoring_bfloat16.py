@@ -21,8 +21,8 @@ from typing import Any
 
 from benchmarks import racing
 from benchmarks.scoring_speed import MODELS, _fresh, _workload, load_model
-from sdiareward.provenance import write_run
-from sdiareward.tolerances import SAME_REWARD, scaled
+from sdiareward.common.provenance import write_run
+from sdiareward.scoring.tolerances import SAME_REWARD, scaled
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "scoring_bfloat16.json"
@@ -63,7 +63,7 @@ def measure(name: str, num_dialogues: int, rounds: int, seed: int) -> dict[str, 
     from benchmarks.opponents import PlainTransformers
     from benchmarks.scoring_workload import duration_s
     from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
-    from sdiareward.scoring import Scorer
+    from sdiareward.scoring.scorer import Scorer
 
     with tempfile.TemporaryDirectory() as folder:
         model, processor = load_model(name, seed)

@@ -22,7 +22,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from benchmarks import racing
-from sdiareward.provenance import write_run
+from sdiareward.common.provenance import write_run
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "scoring_scale.json"
@@ -54,7 +54,7 @@ def score_here(num_dialogues: int, seed: int) -> dict[str, Any]:
     """Score in this process; return seconds, seconds of audio, and the most memory before and after."""
     from benchmarks.scoring_workload import ManyDialogues
     from benchmarks.speed_models import load_nano
-    from sdiareward.scoring import Scorer
+    from sdiareward.scoring.scorer import Scorer
 
     model, processor = load_nano()
     # Other dialogues than those measured, so that none of their clips is known already.

@@ -31,7 +31,7 @@ from tqdm.auto import tqdm
 
 from benchmarks import racing
 from benchmarks.racing import Contestant
-from sdiareward.provenance import write_run
+from sdiareward.common.provenance import write_run
 
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def measure(name: str, num_dialogues: int, num_ablation: int, rounds: int, seed:
         ValueError: A contestant's rewards differ from those of the first one.
     """
     from benchmarks.scoring_workload import duration_s
-    from sdiareward.scoring import Scorer
+    from sdiareward.scoring.scorer import Scorer
 
     with tempfile.TemporaryDirectory() as folder:
         model, processor = load_model(name, seed)
@@ -140,7 +140,7 @@ def contestants(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> dict[
     """Return those that are compared, by name; `plain` comes first, and its rewards are what all must give."""
     from benchmarks.opponents import PlainTransformers
     from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
-    from sdiareward.scoring import Scorer
+    from sdiareward.scoring.scorer import Scorer
 
     own_s = processor.feature_extractor.chunk_length
     entrants: dict[str, Contestant] = {"plain": PlainTransformers(model, processor, chunk_length_s=own_s).score}
@@ -160,7 +160,7 @@ def _ablation(
     model: SDiaRewardModel, processor: SDiaRewardProcessor, dialogues: Sequence[Any], rounds: int
 ) -> dict[str, Any]:
     """Return times of our scorer with each of its options changed in turn."""
-    from sdiareward.scoring import Scorer
+    from sdiareward.scoring.scorer import Scorer
 
     entrants = {name: _fresh(Scorer, model, processor, **options) for name, options in CHANGED.items()}
     seconds, differences = racing.race(entrants, dialogues, rounds)
@@ -196,25 +196,25 @@ def measure_preprocessing(processor: SDiaRewardProcessor, folder: Path, rounds: 
 
 
 def _mel_tasks(plain: Any, processor: SDiaRewardProcessor, clips: list[list[Any]]) -> tuple[Task, Task]:
-    from sdiareward.preparation import Preparation
+    from sdiareward.scoring.prefetch import DialoguePreparer
 
     rate = processor.sampling_rate
     options = {"padding": "max_length", "sampling_rate": rate, "return_attention_mask": True, "return_tensors": "pt"}
     by_name = {str((row, index)).encode(): clip for row, each in enumerate(clips) for index, clip in enumerate(each)}
     return (
         lambda: [plain.feature_extractor(each, **options) for each in clips],
-        lambda: Preparation(processor).mels(by_name),
+        lambda: DialoguePreparer(processor).mels(by_name),
     )
 
 
 def _input_tasks(plain: Any, processor: SDiaRewardProcessor, dialogues: list[Any]) -> tuple[Task, Task]:
     from benchmarks.opponents import prepare
-    from sdiareward.preparation import Preparation
+    from sdiareward.scoring.prefetch import DialoguePreparer
 
     criteria = ["joint"] * len(dialogues)
     return (
         lambda: [prepare(plain, [processor.with_prompt(dialogue)]) for dialogue in dialogues],
-        lambda: Preparation(processor)(range(len(dialogues)), dialogues, criteria),
+        lambda: DialoguePreparer(processor)(range(len(dialogues)), dialogues, criteria),
     )
 
 
@@ -238,7 +238,7 @@ def padding_waste(processor: SDiaRewardProcessor, batch_tokens: int) -> dict[str
         batch_tokens (`int`): Budget of a batch.
     """
     from benchmarks.scoring_workload import sample_dialogues
-    from sdiareward.batching import plan_batches
+    from sdiareward.scoring.batching import plan_batches
 
     lengths = [processor.num_tokens(dialogue) for dialogue in sample_dialogues()]
     batches = list(plan_batches(lengths, [[index] for index in range(len(lengths))], batch_tokens, padded=True))

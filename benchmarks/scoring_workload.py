@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
-from sdiareward.dataset_builder.schema import Episode, Turn
+from sdiareward.dataset_builder.episodes import Episode, Turn
 from sdiareward.dataset_builder.sources import sample
 
 

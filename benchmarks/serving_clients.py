@@ -54,7 +54,7 @@ class KnownDialogues:
     """
 
     def __init__(self, num_dialogues: int, seed: int):
-        from sdiareward.scoring import Scorer
+        from sdiareward.scoring.scorer import Scorer
 
         self.dialogues = ManyDialogues(num_dialogues, seed)
         found = dict(Scorer.from_pretrained(NANO, device="cpu").iter_scores(self.dialogues, progress=True))

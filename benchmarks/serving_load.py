@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 
 from benchmarks import racing
 from benchmarks.serving_clients import Clients, KnownDialogues, ServerProcess, Tally, running_server, slow_clients
-from sdiareward.provenance import write_run
+from sdiareward.common.provenance import write_run
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "serving_load.json"

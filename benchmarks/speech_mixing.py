@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.dataset_builder.schema import Part, Turn
+from sdiareward.dataset_builder.episodes import Part, Turn
 
 
 FRAME_SAMPLES = SAMPLING_RATE // 100

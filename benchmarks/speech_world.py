@@ -28,10 +28,11 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.dataset_builder.schema import Episode, Turn, stable_id
+from sdiareward.common.files import write_file
+from sdiareward.dataset_builder.episodes import Episode, Turn
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.sources.amazon_queen import DEFAULT_PATH
-from sdiareward.records import write_file
+from sdiareward.pairs.schema import stable_id
 
 from .speech_mixing import (
     Utterance,

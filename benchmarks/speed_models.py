@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import WhisperFeatureExtractor
 
-from sdiareward.bundled import NANO
+from sdiareward.common.package_files import NANO
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor

@@ -35,8 +35,8 @@ from transformers import TrainerCallback
 
 from benchmarks.racing import describe_cpu
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.judges.chatreward.voice_shaping import change_tempo, set_level
-from sdiareward.provenance import write_run
+from sdiareward.common.provenance import write_run
+from sdiareward.perturbations.voice_shaping import change_tempo, set_level
 
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def ask(recording: Any) -> list[dict[str, Any]]:
 def short_clips() -> Iterator[tuple[str, np.ndarray]]:
     """Yield the group and the first second of each of the bundled recordings' turns that are as long."""
     from sdiareward.audio_sdiareward import read_audio
-    from sdiareward.dataset_builder.schema import Episode
+    from sdiareward.dataset_builder.episodes import Episode
     from sdiareward.dataset_builder.sources import sample
 
     num_samples = round(_CLIP_S * SAMPLING_RATE)
@@ -258,7 +258,7 @@ def make_samples(clips: Sequence[np.ndarray], seed: int) -> datasets.Dataset:
     """Return a scenario of three samples a clip: `audio`, `score`, `sample_id` and `scenario_id`."""
     import datasets
 
-    from sdiareward.dataset_builder.channel import encode
+    from sdiareward.perturbations.channel import encode
 
     generator = np.random.default_rng(seed)
     rows = []

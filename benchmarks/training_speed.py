@@ -37,11 +37,12 @@ from benchmarks.head_training import build_pairs, training_config
 from benchmarks.opponents import as_items, prepare, stock_processor
 from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, load_nano
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.pair_batches import StepSampler
-from sdiareward.pair_encoding import read_pairs
-from sdiareward.pairs import SIDES, load_pairs, turns_to_messages
-from sdiareward.provenance import write_run
-from sdiareward.trainer import SDiaRewardTrainer
+from sdiareward.common.provenance import write_run
+from sdiareward.pairs.loading import load_pairs, turns_to_messages
+from sdiareward.pairs.schema import SIDES
+from sdiareward.training.batches import StepSampler
+from sdiareward.training.precompute import precompute_pairs
+from sdiareward.training.trainer import SDiaRewardTrainer
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "training_speed.json"
@@ -97,9 +98,9 @@ def measure(pairs: Any, folder: Path, num_steps: int, rounds: int, seed: int) ->
         ValueError: The losses of two contestants differ.
     """
     model, processor = load_nano()
-    read, _ = read_pairs(pairs, processor, folder / "read", split="train")
+    read, _ = precompute_pairs(pairs, processor, folder / "read", split="train")
     start = time.perf_counter()
-    encoded, _ = read_pairs(pairs, processor, folder / "encoded", split="train", model=model)
+    encoded, _ = precompute_pairs(pairs, processor, folder / "encoded", split="train", model=model)
     encoding_s = time.perf_counter() - start
     ways: dict[str, Callable[[Path], RewardTrainer]] = {
         "plain": lambda path: plain_trainer(processor, read, path, num_steps, seed, processor_s=None),

@@ -42,13 +42,14 @@ from tqdm.auto import tqdm
 
 from benchmarks.racing import ROOT
 from sdiareward.cards.render_wavreward import render_ablations
-from sdiareward.judges.chatreward.loading import load_samples
+from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.provenance import write_run
+from sdiareward.common.run_identity import open_run
+from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
+from sdiareward.evaluation.statistics import compare
 from sdiareward.judges.wavreward.predictions import read_predictions
 from sdiareward.judges.wavreward.score_metrics import column_of, scenario_of
 from sdiareward.judges.wavreward.score_tables import JUDGE
-from sdiareward.provenance import write_run
-from sdiareward.records import JsonLines, open_run, write_file
-from sdiareward.report.comparison import compare
 
 
 RESULT = ROOT / "benchmarks" / "results" / "wavreward_ablations.json"

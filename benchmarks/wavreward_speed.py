@@ -31,12 +31,12 @@ from tqdm.auto import tqdm
 
 from benchmarks.racing import ROOT, describe_cpu
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
-from sdiareward.judges.chatreward.loading import load_samples
+from sdiareward.common.provenance import write_run
+from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 from sdiareward.judges.nano_judge import build_nano_judge
 from sdiareward.judges.thinker import Thinker
 from sdiareward.judges.wavreward.judge import WavRewardJudge
 from sdiareward.judges.wavreward.prompts import JudgingPrompt, prompt_of_judge
-from sdiareward.provenance import write_run
 
 
 RESULT = ROOT / "benchmarks" / "results" / "wavreward_speed.json"

@@ -19,8 +19,8 @@ import numpy as np
 
 from benchmarks.toy_judge import make_samples, short_clips
 from sdiareward.audio_sdiareward import audio_duration_s
-from sdiareward.judges.chatreward.schema import features
-from sdiareward.records import write_file
+from sdiareward.common.files import write_file
+from sdiareward.dataset_builder.recipes.chatreward.schema import features
 
 
 _TEST_SHARE = 0.25

@@ -16,7 +16,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from sdiareward.cards.render import render_model_card, render_readme, score_examples, tables
+from .render import render_model_card, render_readme, score_examples, tables
 
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from string import Template
 from typing import Any
 
-from sdiareward.dataset_builder.data_card import HEADER, render_card
-from sdiareward.printed_text import markdown
-from sdiareward.publishing.licences import find_corpus, find_licence
+from sdiareward.common.escaping import escape_markdown
+from sdiareward.common.package_files import CARDS
+from sdiareward.dataset_builder.reports.data_card import HEADER, render_card
+
+from .licences import find_corpus, find_licence
 
 
-_TEMPLATE = Path(__file__).with_name("dataset_publication.md")
+_TEMPLATE = CARDS / "dataset_publication.md"
 _REBUILD_TEMPLATE = _TEMPLATE.with_name("dataset_rebuild.md")
 _NOT_REBUILT = "The table has no fingerprints of the recordings; pairs cannot be made again from it."
 # As the Hub names sizes.
@@ -99,7 +100,9 @@ def _configuration(config: Mapping[str, Any]) -> str:
 def _withheld(facts: Mapping[str, Any]) -> str:
     if not facts["why_withheld"]:
         return "None: the licence of every pair allows its audio to be passed on."
-    reasons = "\n".join(f"- {count} pairs: {markdown(reason)}." for reason, count in facts["why_withheld"].items())
+    reasons = "\n".join(
+        f"- {count} pairs: {escape_markdown(reason)}." for reason, count in facts["why_withheld"].items()
+    )
     total = sum(facts["why_withheld"].values())
     return f"{total} of {facts['num_pairs']} pairs are in `metadata` only:\n\n{reasons}"
 
@@ -132,7 +135,7 @@ def _link(name: str) -> str:
     """Return the name of a licence with a link to its text, where the text is known."""
     licence = find_licence(name)
     if licence is None:
-        return markdown(name)
+        return escape_markdown(name)
     place = f"notices/{licence.notice}" if licence.notice else f"https://spdx.org/licenses/{licence.name}.html"
     return f"[{name}]({place})"
 

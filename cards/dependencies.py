@@ -20,8 +20,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sdiareward.atomic_files import write_file
-from sdiareward.yaml_texts import parse_yaml
+from sdiareward.common.files import write_file
+from sdiareward.common.yaml_files import parse_yaml
 
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -16,16 +16,17 @@ from pathlib import Path, PurePath
 from string import Template
 from typing import Any, Literal
 
-from sdiareward.cards.results_metadata import model_index
-from sdiareward.printed_text import code, markdown
-from sdiareward.publishing.model_files import ADAPTER_WEIGHTS, weight_files
-from sdiareward.reporting import ALL_LEFT_OUT, ALL_SEEN, render_report
-from sdiareward.yaml_texts import parse_yaml
+from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, weight_files
+from sdiareward.common.escaping import escape_code, escape_markdown
+from sdiareward.common.package_files import CARDS
+from sdiareward.common.yaml_files import parse_yaml
+from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, render_report
+
+from .results_metadata import model_index
 
 
 ABOUT = "about.md"
 AUDIT = "audit.json"
-_TEMPLATES = Path(__file__).resolve().parent
 _FIGURE = "rewards.png"
 _NOT_EVALUATED = (
     "Not evaluated. `sdiareward-eval` does it and writes the `results.json` that this section is made from."
@@ -88,7 +89,8 @@ def render_model_repository_card(release: ModelRelease) -> str:
 def _audit(checkpoint: Path) -> str:
     """Return what an audit found, or nothing where none lies with the checkpoint."""
     from sdiareward.audit.verdicts import read_audit
-    from sdiareward.cards.render_audit import render_findings
+
+    from .render_audit import render_findings
 
     path = checkpoint / AUDIT
     return f"\n## Audit\n\n{render_findings(read_audit(path))}\n" if path.is_file() else ""
@@ -112,7 +114,7 @@ def _split_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
     """Return header and prose of the `about.md` beside a checkpoint, or of the one of all models."""
     path = checkpoint / ABOUT
     if not path.is_file():
-        path = _TEMPLATES / "model_about.md"
+        path = CARDS / "model_about.md"
     text = path.read_text(encoding="utf-8")
     if not text.startswith("---\n"):
         return {}, text
@@ -212,7 +214,7 @@ def _usage(release: ModelRelease, about: Mapping[str, Any]) -> str:
 
 def _relative(checkpoint: Path) -> str:
     """Return how the examples name a folder of this repository, or the folder's name alone."""
-    root = _TEMPLATES.parent
+    root = CARDS.parent
     inside = checkpoint.resolve().is_relative_to(root)
     return checkpoint.resolve().relative_to(root).as_posix() if inside else checkpoint.name
 
@@ -225,7 +227,11 @@ def _training(run: Mapping[str, Any] | None) -> str:
     found |= {name: run.get("training", {}).get(name) for name in _TRAINING}
     found |= {name: version for name, version in run.get("versions", {}).items() if version}
     found["git_revision"] = run.get("git_revision")
-    rows = [f"| {code(name)} | {markdown(_public(value))} |" for name, value in found.items() if value is not None]
+    rows = [
+        f"| {escape_code(name)} | {escape_markdown(_public(value))} |"
+        for name, value in found.items()
+        if value is not None
+    ]
     return "\n".join(["| | |", "|---|---|", *rows])
 
 
@@ -235,4 +241,4 @@ def _public(value: Any) -> Any:
 
 
 def _template(name: str) -> Template:
-    return Template((_TEMPLATES / name).read_text(encoding="utf-8"))
+    return Template((CARDS / name).read_text(encoding="utf-8"))

@@ -9,8 +9,9 @@ import argparse
 import json
 from pathlib import Path
 
-from sdiareward.cards.model_card import ModelRelease, render_model_repository_card, tables
-from sdiareward.records import write_file
+from sdiareward.common.files import write_file
+
+from .model_card import ModelRelease, render_model_repository_card, tables
 
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -47,8 +48,8 @@ def render_readme(readme: str, blocks: dict[str, str]) -> str:
 
 def score_examples(checkpoint: Path) -> str:
     """Return what the README's example prints with this checkpoint."""
-    from sdiareward.dialogue_files import read_dialogue
-    from sdiareward.scoring import Scorer
+    from sdiareward.pairs.dialogue_files import read_dialogue
+    from sdiareward.scoring.scorer import Scorer
 
     dialogues = [read_dialogue(_ROOT / name) for name in EXAMPLES]
     return format_rewards(Scorer.from_pretrained(checkpoint).score(dialogues, criterion="modality"))

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdiareward.cards.render import render_readme
-from sdiareward.dataset_builder.statistics_report import render_table
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
-from sdiareward.records import write_file
+
+from .render import render_readme
 
 
 _ROOT = Path(__file__).resolve().parent.parent

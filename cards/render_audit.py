@@ -13,14 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.audit.attacks import ATTACKS
 from sdiareward.audit.summary import describe_sample, render_verdicts
 from sdiareward.audit.verdicts import FAIL, PASS, read_limits, show_limit, show_value
-from sdiareward.cards.render import render_readme
-from sdiareward.dataset_builder.statistics_report import render_markdown_table
-from sdiareward.nuisances import NUISANCES
-from sdiareward.printed_text import markdown
-from sdiareward.records import write_file
+from sdiareward.common.escaping import escape_markdown
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_markdown_table
+from sdiareward.perturbations.attacks import ATTACKS
+from sdiareward.perturbations.effects import NUISANCES
+
+from .render import render_readme
 
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -130,7 +131,7 @@ def render_findings(audit: Mapping[str, Any] | None) -> str:
 
 def _sentence(verdict: Mapping[str, Any]) -> str:
     value = show_value(verdict["value"], verdict["unit"])
-    return f"{markdown(verdict['title'])} {value} ({show_limit(verdict)})"
+    return f"{escape_markdown(verdict['title'])} {value} ({show_limit(verdict)})"
 
 
 def _distance(verdict: Mapping[str, Any]) -> float:

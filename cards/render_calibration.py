@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.cards.render import render_readme
-from sdiareward.records import write_file
+from sdiareward.common.files import write_file
+
+from .render import render_readme
 
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -6,11 +6,12 @@ import argparse
 import json
 from pathlib import Path
 
-from sdiareward.atomic_files import write_file
-from sdiareward.cards.dependencies import POLICY, RESULT
-from sdiareward.cards.render import render_readme
-from sdiareward.dataset_builder.statistics_report import render_table
-from sdiareward.yaml_texts import parse_yaml
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_table
+from sdiareward.common.yaml_files import parse_yaml
+
+from .dependencies import POLICY, RESULT
+from .render import render_readme
 
 
 GUIDE = Path(__file__).resolve().parent.parent / "docs" / "dependencies.md"

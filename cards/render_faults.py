@@ -7,9 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from sdiareward.cards.render import not_measured, render_readme
-from sdiareward.dataset_builder.statistics_report import render_table
-from sdiareward.records import write_file
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_table
+
+from .render import not_measured, render_readme
 
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.bundled import NANO
-from sdiareward.cards.render import EXAMPLES, render_readme
-from sdiareward.dataset_builder.statistics_report import render_table
-from sdiareward.records import write_file
-from sdiareward.reporting import ALL_LEFT_OUT, ALL_SEEN, interval, percent
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_table
+from sdiareward.common.package_files import NANO
+from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, interval, percent
+
+from .render import EXAMPLES, render_readme
 
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sdiareward.cards.render import not_measured, render_readme
-from sdiareward.dataset_builder.statistics_report import render_markdown_table
-from sdiareward.records import write_file
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_markdown_table
+
+from .render import not_measured, render_readme
 
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -8,11 +8,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sdiareward.cards.render import not_measured, render_readme
-from sdiareward.dataset_builder.statistics_report import render_table
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
-from sdiareward.records import write_file
-from sdiareward.reporting import ALL_LEFT_OUT, interval, percent
+from sdiareward.evaluation.summary import ALL_LEFT_OUT, interval, percent
+
+from .render import not_measured, render_readme
 
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -11,11 +11,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sdiareward.cards.render import not_measured, render_readme
-from sdiareward.dataset_builder.statistics_report import render_table
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_table
+from sdiareward.evaluation.summary import percent
 from sdiareward.judges.wavreward.score_tables import render_table_one, shown_columns
-from sdiareward.records import write_file
-from sdiareward.reporting import percent
+
+from .render import not_measured, render_readme
 
 
 _ROOT = Path(__file__).resolve().parent.parent

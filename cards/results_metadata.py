@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
-from sdiareward.reporting import ALL_LEFT_OUT, CRITERION_COLUMNS, TITLES, interval, percent
+from sdiareward.evaluation.columns import CRITERION_COLUMNS, TITLES
+from sdiareward.evaluation.summary import ALL_LEFT_OUT, interval, percent
 
 
 if TYPE_CHECKING:

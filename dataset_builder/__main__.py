@@ -13,11 +13,12 @@ import logging
 import sys
 from importlib import import_module
 
-from sdiareward.chat_client import EndpointError
-from sdiareward.dataset_builder.pipeline.components import ComponentError
-from sdiareward.extras import describe
-from sdiareward.hindrances import hindrances_said
-from sdiareward.printed_text import PrintableFormatter, printable
+from sdiareward.common.escaping import PrintableFormatter, escape_terminal
+from sdiareward.common.optional_dependencies import missing_extra_hint
+from sdiareward.common.user_errors import exit_on_user_error
+from sdiareward.llm.client import EndpointError
+
+from .pipeline.components import ComponentError
 
 
 # Name -> (module of this package with `add_arguments(parser)` and `run(args) -> int`, what it does).
@@ -57,11 +58,11 @@ def main(argv: list[str] | None = None) -> int:
     handler = logging.StreamHandler()
     handler.setFormatter(PrintableFormatter("%(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
-    with hindrances_said("dataset_builder"):
+    with exit_on_user_error("dataset_builder"):
         try:
             return args.run(args)
         except (ValueError, FileNotFoundError, ImportError, ComponentError, EndpointError) as error:
-            print(printable(f"error: {' '.join(describe(error, 'build').split())}"), file=sys.stderr)
+            print(escape_terminal(f"error: {' '.join(missing_extra_hint(error, 'build').split())}"), file=sys.stderr)
             return 2
         except KeyboardInterrupt:
             print("interrupted; the same command goes on where it stopped.", file=sys.stderr)

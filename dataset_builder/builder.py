@@ -19,35 +19,28 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.dataset_builder.channel import ChannelSettings
-from sdiareward.dataset_builder.data_card import describe_drops, read_finished, write_report
-from sdiareward.dataset_builder.inspection import SilentAudioError, inspect_episode
-from sdiareward.dataset_builder.media import TruncatedAudioError
-from sdiareward.dataset_builder.pairing import PairPlan, SynthesizerChoice, TurnDurationError, make_row, plan_pairs
-from sdiareward.dataset_builder.reference_clips import NoReference
-from sdiareward.dataset_builder.schema import (
-    Drop,
-    Episode,
-    Recording,
-    ScriptPair,
-    features,
-    stable_id,
-    validate_episode,
-    validate_row,
-)
-from sdiareward.dataset_builder.shards import ShardWriter, count_pairs
-from sdiareward.dataset_builder.sources import read_source
-from sdiareward.dataset_builder.splits import assign_splits
-from sdiareward.dataset_builder.synthesis import SynthesisError, is_available
-from sdiareward.hindrances import sole_writer
-from sdiareward.records import write_file
-from sdiareward.worker_pool import worker_pool
+from sdiareward.common.files import write_file
+from sdiareward.common.locks import lock_folder
+from sdiareward.common.worker_pool import open_worker_pool
+from sdiareward.dataset_builder.episodes import Drop, Episode, Recording, ScriptPair, validate_episode
+from sdiareward.pairs.schema import features, stable_id, validate_row
+from sdiareward.perturbations.channel import ChannelSettings
+from sdiareward.synthesis import SynthesisError, is_available
+
+from .formats.shards import ShardWriter, count_pairs
+from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, make_row, plan_pairs
+from .pairing.reference_clips import NoReference
+from .pairing.splits import assign_splits
+from .pipeline.inspection import SilentAudioError, inspect_episode
+from .pipeline.media import TruncatedAudioError
+from .reports.data_card import describe_drops, read_finished, write_report
+from .sources import read_source
 
 
 logger = logging.getLogger(__name__)
 # What may differ between two builds of the same data set.
 _PLACES = ("output_dir", "work_dir", "num_workers", "engine")
-_KINDS: tuple[tuple[type[Exception], str], ...] = (
+DROP_KIND_BY_ERROR: tuple[tuple[type[Exception], str], ...] = (
     (NoReference, "no_reference_clip"),
     (SilentAudioError, "silent_audio"),
     (TruncatedAudioError, "truncated_audio"),
@@ -89,7 +82,7 @@ class BuildConfig:
 
     output_dir: str
     sources: tuple[SourceConfig, ...]
-    synthesizers: dict[str, SynthesizerChoice]
+    synthesizers: dict[str, SynthesizerSpec]
     synthesizer_options: dict[str, dict[str, Any]] = field(default_factory=dict)
     channel: ChannelSettings | None = field(default_factory=ChannelSettings)
     validation: float = 0.1
@@ -117,13 +110,13 @@ def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
         dry_run (`bool`): Only read the sources and say how many pairs would be made; the pipeline does not run.
 
     Raises:
-        HinderedError: Another process builds into the folder, or a worker was killed.
+        RunBlockedError: Another process builds into the folder, or a worker was killed.
         ValueError: A synthesizer is not installed, or there is nothing to build from.
     """
     if dry_run:
         plans, drops = _plan(config, dry_run)
         return {"pairs": count_pairs((plan.split, plan.label) for plan in plans), **describe_drops(drops)}
-    with sole_writer(config.output_dir):
+    with lock_folder(config.output_dir):
         return _build(config)
 
 
@@ -204,7 +197,7 @@ def _read_sources(config: BuildConfig, drops: list[Drop], dry_run: bool) -> Iter
 
 
 def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, drops: list[Drop]) -> Iterator[Episode]:
-    from sdiareward.dataset_builder.pipeline import make_settings, run_pipeline
+    from .pipeline import make_settings, run_pipeline
 
     settings = make_settings(config.pipeline or {})
     work = Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
@@ -232,7 +225,7 @@ def _make_pairs(plans: Sequence[PairPlan], parts: Path, num_workers: int) -> lis
 
     todo = [plan for plan in plans if not _part_path(parts, plan).is_file()]
     drops = []
-    with worker_pool(num_workers) as pool:
+    with open_worker_pool(num_workers) as pool:
         futures = [pool.submit(_make_part, plan, parts) for plan in todo]
         for future in tqdm(as_completed(futures), total=len(futures), desc="pairs", unit="pair"):
             if drop := future.result():
@@ -248,8 +241,8 @@ def _make_part(plan: PairPlan, parts: Path) -> Drop | None:
     try:
         row = make_row(plan)
         validate_row(row)
-    except tuple(kind for kind, _ in _KINDS) as error:
-        name = next(name for kind, name in _KINDS if isinstance(error, kind))
+    except tuple(kind for kind, _ in DROP_KIND_BY_ERROR) as error:
+        name = next(name for kind, name in DROP_KIND_BY_ERROR if isinstance(error, kind))
         return Drop(f"{plan.chosen.source} {plan.chosen.name} {plan.synthesizer}", name, str(error))
     path = _part_path(parts, plan)
     if plan.criterion == "modality" and (notes := [asdict(note) for note in inspect_episode(plan.chosen)]):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from string import Template
 
-from sdiareward.dataset_builder.schema import stable_id
+from sdiareward.pairs.schema import stable_id
 
 
 JUDGE = """\

@@ -7,10 +7,11 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sdiareward.dataset_builder.builder import BuildConfig, SourceConfig
-from sdiareward.dataset_builder.channel import ChannelSettings
-from sdiareward.dataset_builder.pairing import SynthesizerChoice
-from sdiareward.yaml_texts import read_yaml
+from sdiareward.common.yaml_files import read_yaml
+from sdiareward.perturbations.channel import ChannelSettings
+
+from .builder import BuildConfig, SourceConfig
+from .pairing.pairing import SynthesizerSpec
 
 
 _Settings = TypeVar("_Settings")
@@ -75,7 +76,7 @@ def read_build_config(path: Path, overrides: Mapping[str, Any]) -> BuildConfig:
             raise ValueError(f"{path}: {key} is a {type(values[key]).__name__}; a {kind.__name__} is needed.")
     values["sources"] = tuple(make_settings(SourceConfig, entry, f"{path}: sources") for entry in values["sources"])
     values["synthesizers"] = {
-        criterion: make_settings(SynthesizerChoice, entry, f"{path}: synthesizers.{criterion}")
+        criterion: make_settings(SynthesizerSpec, entry, f"{path}: synthesizers.{criterion}")
         for criterion, entry in values["synthesizers"].items()
     }
     if values.get("channel") is not None:

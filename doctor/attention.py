@@ -49,7 +49,7 @@ def unusable(name: str, device_type: str) -> str | None:
     """
     import torch
 
-    from ..modeling_sdiareward import SDiaRewardModel
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
 
     if name == "flex_attention" and not SDiaRewardModel._supports_flex_attn:
         return "transformers does not offer it for Qwen2.5-Omni"
@@ -79,7 +79,7 @@ def _variable_length(settings: Settings) -> Outcome:
     """Say whether PyTorch's own kernel for rows of different length, which scoring uses on CUDA, agrees with SDPA."""
     import torch
 
-    from ..packing import has_varlen
+    from sdiareward.scoring.packed_forward import has_varlen
 
     device = device_of(settings)
     if device.type != "cuda":

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ..tolerances import SAME_REWARD, SAVED_FLOAT32, scaled
+from sdiareward.scoring.tolerances import SAME_REWARD, SAVED_FLOAT32, scaled
+
 from .attention import BACK_ENDS, unusable
 from .findings import FAILED, PASSED, SKIPPED, Check, Outcome, Settings
 from .machine import GIB, available_memory_bytes
@@ -23,7 +24,7 @@ from .subject import Subject, check_loading, forward, load_scorer, load_subject
 
 
 if TYPE_CHECKING:
-    from ..scoring import Scorer
+    from sdiareward.scoring.scorer import Scorer
 
 LOADING = "checkpoint loads"
 # A model of 7 billion parameters on a CPU takes its time.
@@ -127,7 +128,7 @@ def _cached(settings: Settings) -> Outcome:
 def _from_cache(subject: Subject) -> list[float]:
     import torch
 
-    from ..feature_cache import FeatureCache
+    from sdiareward.scoring.feature_cache import FeatureCache
 
     scorer = _fresh(subject)
     with tempfile.TemporaryDirectory() as folder:
@@ -190,7 +191,7 @@ def _saved(settings: Settings) -> Outcome:
 
 def _fresh(subject: Subject, **options: Any) -> Scorer:
     """Return a scorer of everything in one batch that has no clips from before."""
-    from ..scoring import Scorer
+    from sdiareward.scoring.scorer import Scorer
 
     return Scorer(subject.scorer.model, subject.scorer.processor, batch_tokens=_ALL_TOKENS, **options)
 

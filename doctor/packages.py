@@ -12,9 +12,10 @@ from functools import partial
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
-from .. import __version__
-from ..bundled import CONSTRAINTS
-from ..extras import EXTRAS
+from sdiareward.common.optional_dependencies import EXTRAS
+from sdiareward.common.package_files import CONSTRAINTS
+from sdiareward.common.version import __version__
+
 from .findings import FAILED, PASSED, SKIPPED, WARNING, Check, Outcome, Settings, reason_of
 
 
@@ -76,7 +77,7 @@ def _python(_: Settings) -> Outcome:
 
 
 def _own(_: Settings) -> Outcome:
-    from ..provenance import describe_run
+    from sdiareward.common.provenance import describe_run
 
     revision = describe_run()["git_revision"]
     found = __version__ if revision is None else f"{__version__}, revision {revision[:12]}"

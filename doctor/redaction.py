@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..publishing.hub_errors import redact
+from sdiareward.common.redaction import redact
 
 
 _SECRET_NAME = re.compile(r"TOKENS?(_|$)|SECRET|PASSW|CREDENTIAL|(^|_)(API_?)?KEY$|(^|_)AUTH$", re.IGNORECASE)

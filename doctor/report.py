@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from .. import __version__
+from sdiareward.common.version import __version__
+
 from .findings import STATUSES, Check, Finding, Outcome
 
 
@@ -38,13 +39,13 @@ def lines_of(findings: Iterable[Finding], checks: Sequence[Check]) -> Iterable[s
 def _lines_of(finding: Finding, width: int) -> list[str]:
     outcome = finding.outcome
     head = f"  {_LABELS[outcome.status]:<4}  {finding.name:<{width}}  {finding.seconds:>6.1f} s  "
-    text = describe(outcome)
+    text = format_outcome(outcome)
     if outcome.remedy:
         text += f" -> {outcome.remedy}"
     return textwrap.wrap(text, _WIDTH, initial_indent=head, subsequent_indent=" " * len(head)) or [head.rstrip()]
 
 
-def describe(outcome: Outcome) -> str:
+def format_outcome(outcome: Outcome) -> str:
     """Return what was found in words; of a measurement the number and its limit."""
     if outcome.measured is None or outcome.limit is None:
         return outcome.found

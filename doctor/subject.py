@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from ..bundled import EXAMPLES
+from sdiareward.common.package_files import EXAMPLES
+
 from .findings import FAILED, PASSED, WARNING, Outcome, Settings
 from .machine import GIB
 
 
 if TYPE_CHECKING:
-    from ..scoring import Scorer
+    from sdiareward.scoring.scorer import Scorer
 
 Dialogue = Sequence[Mapping[str, Any]]
 # In the details of the finding: the checkpoint that was given is at fault, not the machine.
@@ -73,14 +74,14 @@ def load_subject(settings: Settings) -> Subject:
 
 def load_scorer(settings: Settings, dtype: str | None = None) -> Scorer:
     """Load the checkpoint in the dtype of its configuration, or in another."""
-    from ..dataset_scoring import ModelChoice
+    from sdiareward.scoring.dataset import ModelChoice
 
     return ModelChoice(settings.model, dtype=dtype, device=settings.device).load()
 
 
 def example_dialogues() -> list[Dialogue]:
     """Return dialogues of the package's recordings: a person, a synthesizer, two that begin alike, a turn alone."""
-    from ..dialogue_files import read_dialogue
+    from sdiareward.pairs.dialogue_files import read_dialogue
 
     human, synthetic = (read_dialogue(EXAMPLES / f"{name}.json") for name in ("human", "synthetic"))
     return [human, synthetic, [human[0], synthetic[1]], [*synthetic, *human], human[:1]]
@@ -107,7 +108,7 @@ def check_loading(settings: Settings) -> Outcome:
     """Load the checkpoint and say what it is."""
     import math
 
-    from ..dataset_scoring import ScoringError
+    from sdiareward.scoring.dataset import ScoringError
 
     try:
         subject = load_subject(settings)

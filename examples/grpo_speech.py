@@ -21,11 +21,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from sdiareward import reward_fn
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
-from sdiareward.bundled import NANO
-from sdiareward.dataset_builder.channel import encode_flac
-from sdiareward.dataset_builder.schema import Episode
+from sdiareward.common.package_files import NANO
+from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.sources import sample
-from sdiareward.dataset_builder.synthesis import SynthesisError, load_synthesizer
+from sdiareward.perturbations.channel import encode_flac
+from sdiareward.synthesis import SynthesisError, load_synthesizer
 
 
 def read_questions(num_questions: int) -> datasets.Dataset:

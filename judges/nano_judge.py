@@ -20,8 +20,15 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-from ..configuration_sdiareward import SDiaRewardConfig
-from ..nano import load_audio_tower, nano_config, train_tokenizer, training_texts, whisper_encoder_weights
+from sdiareward.checkpoint_io.nano import (
+    load_audio_tower,
+    nano_config,
+    train_tokenizer,
+    training_texts,
+    whisper_encoder_weights,
+)
+from sdiareward.configuration_sdiareward import SDiaRewardConfig
+
 from .thinker import MAX_RECORDING_S, ThinkerProcessor
 
 

@@ -22,10 +22,11 @@ from huggingface_hub.errors import StrictDataclassError
 from tqdm.auto import tqdm
 from transformers import BatchFeature, Qwen2_5OmniThinkerConfig, Qwen2_5OmniThinkerForConditionalGeneration
 
-from ..adapters import require_plain_adapters
-from ..configuration_sdiareward import validate_sizes
-from ..layouts_sdiareward import HUB_KWARGS, list_shapes
-from ..processing_sdiareward import SDiaRewardProcessor
+from sdiareward.checkpoint_io.adapters import reject_custom_adapters
+from sdiareward.configuration_sdiareward import validate_sizes
+from sdiareward.layouts_sdiareward import HUB_KWARGS, list_shapes
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
 from .repeated_clips import encode_each_clip_once
 
 
@@ -295,7 +296,7 @@ def load_thinker_model(path: str | Path, *, dtype: str | None = None) -> Qwen2_5
         dtype (`str`, *optional*): By default the checkpoint's.
     """
     adapters = (Path(path) / "adapter_config.json").is_file()
-    base: Any = require_plain_adapters(path) if adapters else path
+    base: Any = reject_custom_adapters(path) if adapters else path
     _require_stored(base)
     # Files of another kind could run code.
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(

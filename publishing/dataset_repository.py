@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.cards.dataset_repository_card import render_dataset_repository_card
-from sdiareward.dataset_builder.data_card import list_configs
-from sdiareward.dataset_builder.release import release_features
-from sdiareward.dataset_builder.schema import features
-from sdiareward.dataset_builder.shards import COUNTED, PairTally
-from sdiareward.pairs import SIDES
-from sdiareward.publishing.licences import find_licence
-from sdiareward.publishing.listening_table import listening_features, write_listening
-from sdiareward.publishing.metadata_table import read_release, write_metadata
-from sdiareward.publishing.plan import NOTICES, PlannedFile, RepositoryPlan
-from sdiareward.publishing.public_shards import Shard, list_shards, publish_shard, read_labels
+from sdiareward.cards.licences import find_licence
+from sdiareward.dataset_builder.formats.shards import COUNTED, PairTally
+from sdiareward.dataset_builder.release.release import release_features
+from sdiareward.dataset_builder.reports.data_card import list_configs
+from sdiareward.pairs.schema import SIDES, features
+
+from .listening_table import listening_features, write_listening
+from .metadata_table import read_release, write_metadata
+from .plan import NOTICES, PlannedFile, RepositoryPlan
+from .public_shards import Shard, list_shards, publish_shard, read_labels
 
 
 if TYPE_CHECKING:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from sdiareward.common.redaction import redact
 
 
 if TYPE_CHECKING:
@@ -15,32 +16,10 @@ if TYPE_CHECKING:
 
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
 _AGAIN = "run the same command again: what has been sent is not sent again"
-_REPLACEMENTS = (
-    (re.compile(r"hf_[A-Za-z0-9]{20,}"), "hf_***"),
-    (re.compile(r"(?i)(authorization['\"]?\s*[:=]\s*['\"]?)(?:(?:bearer|basic)\s+)?[^\s'\",;}]+"), r"\1***"),
-    (re.compile(r"(?i)\b(bearer\s+)[^\s'\",;}]+"), r"\1***"),
-    # The addresses that large files are sent to are signed: who has one can write there.
-    (re.compile(r"(?i)\b((?:x-amz-)?(?:signature|credential|security-token))=[^&\s'\"]+"), r"\1=***"),
-)
 
 
 class PublishError(RuntimeError):
     """Raised when the Hub refuses or cannot be reached, with a message for the user in one line."""
-
-
-def redact(text: str, secrets: Sequence[str] = ()) -> str:
-    """Return a text without tokens, values of `Authorization` and signatures.
-
-    Args:
-        text (`str`): Anything that is going to be shown, logged or raised.
-        secrets (`Sequence[str]`): Texts to take out wherever they are, for instance the token in use.
-    """
-    for secret in secrets:
-        if secret:
-            text = text.replace(secret, "***")
-    for pattern, replacement in _REPLACEMENTS:
-        text = pattern.sub(replacement, text)
-    return text
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.pairs import SIDES
-from sdiareward.publishing.public_shards import Shard, list_shards, open_shard
+from sdiareward.pairs.schema import SIDES
+
+from .public_shards import Shard, list_shards, open_shard
 
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _join(row: Mapping[str, Any]) -> dict[str, Any]:
 def _concatenate(turns: Sequence[Mapping[str, Any]], pair_id: str) -> bytes:
     import numpy as np
 
-    from sdiareward.dataset_builder.channel import encode_flac
+    from sdiareward.perturbations.channel import encode_flac
 
     pause = np.zeros(round(_PAUSE_S * SAMPLING_RATE), dtype=np.float32)
     clips: list[Any] = []

@@ -12,11 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.release import release_features
-from sdiareward.dataset_builder.scrubbing import scrub
-from sdiareward.dataset_builder.shards import ShardWriter
-from sdiareward.pairs import SIDES
-from sdiareward.publishing.public_shards import Shard, list_shards, open_shard, read_columns
+from sdiareward.dataset_builder.formats.shards import ShardWriter
+from sdiareward.dataset_builder.release.release import release_features
+from sdiareward.dataset_builder.release.scrubbing import scrub
+from sdiareward.pairs.schema import SIDES
+
+from .public_shards import Shard, list_shards, open_shard, read_columns
 
 
 def write_metadata(shards: Iterable[Shard], output: Path) -> tuple[list[Shard], Counter[str]]:

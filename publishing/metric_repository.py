@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from sdiareward.common.package_files import METRIC
 
-from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
+from .plan import PlannedFile, RepositoryPlan
 
 
-_FOLDER = Path(__file__).resolve().parent.parent / "esdr_accuracy"
 _NAME = "esdr_accuracy"
 _FILES = ("README.md", "app.py", f"{_NAME}.py", "pairwise.py", "requirements.txt", "tests.py")
 _EXAMPLE_REPOSITORY = f"ORG/{_NAME}"
@@ -24,9 +23,9 @@ def plan_metric(repo_id: str | None = None) -> RepositoryPlan:
     """
     if repo_id is not None and repo_id.rpartition("/")[2] != _NAME:
         raise ValueError(f"{repo_id}: evaluate.load finds the metric only in a Space named {_NAME}; name it so.")
-    card = (_FOLDER / "README.md").read_text(encoding="utf-8")
+    card = (METRIC / "README.md").read_text(encoding="utf-8")
     if repo_id is not None:
         card = card.replace(_EXAMPLE_REPOSITORY, repo_id)
     files = [PlannedFile("README.md", card.encode())]
-    files += [PlannedFile(name, _FOLDER / name) for name in _FILES if name != "README.md"]
+    files += [PlannedFile(name, METRIC / name) for name in _FILES if name != "README.md"]
     return RepositoryPlan("space", files, space_sdk="gradio")

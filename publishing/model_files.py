@@ -7,13 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.publishing.plan import PlannedFile
-from sdiareward.records import read_json_object
+from sdiareward.checkpoint_io.files import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    read_json,
+    weight_files,
+)
+from sdiareward.common.package_files import PACKAGE
+
+from .plan import PlannedFile
 
 
 CONFIG = "config.json"
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 # What a checkpoint runs where this package is not installed.
 REMOTE_CODE = tuple(
     f"{part}_sdiareward.py" for part in ("audio", "configuration", "layouts", "modeling", "processing")
@@ -32,15 +39,9 @@ _PROCESSOR_FILES = (
 )
 # Where a configuration was loaded from.
 _PLACES = ("_name_or_path", "name_or_path")
-_PACKAGE = Path(__file__).resolve().parent.parent
 _MODEL_TYPE = "sdiareward"
 # Of `peft`: an adapter that changes no projection and only brings modules of its own.
 _NO_PROJECTIONS = "dummy-target-modules"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a checkpoint; see `records.read_json_object`."""
-    return read_json_object(path, "give the folder of a checkpoint of this package, saved whole")
 
 
 def is_adapter_folder(checkpoint: Path) -> bool:
@@ -59,13 +60,6 @@ def whole_model(checkpoint: Path) -> list[PlannedFile]:
     shards = weight_files(checkpoint)
     names = [CONFIG, *shards] if shards == [WEIGHTS] else [CONFIG, WEIGHTS_INDEX, *shards]
     return [*_existing(checkpoint, names), *_processor(checkpoint), *code()]
-
-
-def weight_files(checkpoint: Path) -> list[str]:
-    """Return the names of the files that hold the tensors of a complete model: one, or those its index names."""
-    if (checkpoint / WEIGHTS).is_file() or not (checkpoint / WEIGHTS_INDEX).is_file():
-        return [WEIGHTS]
-    return sorted(set(read_json(checkpoint / WEIGHTS_INDEX)["weight_map"].values()))
 
 
 def adapters(checkpoint: Path, base_model: str) -> list[PlannedFile]:
@@ -139,7 +133,7 @@ def code() -> list[PlannedFile]:
 
 def code_of(name: str) -> Path:
     """Return the file of this package that `REMOTE_CODE` names."""
-    return _PACKAGE / name
+    return PACKAGE / name
 
 
 def _processor(checkpoint: Path) -> list[PlannedFile]:

@@ -12,10 +12,11 @@ from typing import Any
 
 from sdiareward.cards.model_card import ModelRelease, read_about, render_model_repository_card
 from sdiareward.cards.results_metadata import RESULTS_FILE, eval_results
-from sdiareward.publishing import model_files
-from sdiareward.publishing.hub_ids import is_hub_id, require_hub_ids
-from sdiareward.publishing.model_files import ADAPTER_CONFIG, read_json
-from sdiareward.publishing.plan import NOTICES, PlannedFile, RepositoryPlan
+from sdiareward.checkpoint_io.files import ADAPTER_CONFIG, read_json
+
+from . import model_files
+from .hub_ids import is_hub_id, require_hub_ids
+from .plan import NOTICES, PlannedFile, RepositoryPlan
 
 
 _RESULTS = "results.json"

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from sdiareward.common.package_files import CARDS
+
 
 RepoType = Literal["dataset", "model", "space"]
 # Texts that go with the works of others.
-NOTICES = Path(__file__).resolve().parent.parent / "cards" / "notices"
+NOTICES = CARDS / "notices"
 
 
 @dataclass(frozen=True)

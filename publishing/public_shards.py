@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.dataset_builder.schema import CRITERIA, features
-from sdiareward.dataset_builder.shards import COUNTED, list_paths
-from sdiareward.dataset_builder.splits import SPLITS
-from sdiareward.pairs import SIDES
-from sdiareward.publishing.licences import why_withheld
+from sdiareward.cards.licences import redistribution_block
+from sdiareward.dataset_builder.formats.shards import COUNTED, list_paths
+from sdiareward.dataset_builder.pairing.splits import SPLITS
+from sdiareward.pairs.schema import CRITERIA, SIDES, features
 
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def read_labels(shard: Shard) -> list[dict[str, Any]]:
 
     Returns:
         `list[dict]`: `criterion`, `split`, `subset`, `source`, `synthesizer`, `language`, `license`, `pair_id`,
-        hours of either side, and `why_withheld` (None where the audio may be published).
+        hours of either side, and `redistribution_block` (None where the audio may be published).
     """
     rows = read_columns(shard.path, lambda path: path in _LABELS or _is_of_turn(path, _TURN_FIELDS))
     return [_label(row, shard.split) for row in rows]
@@ -108,7 +107,7 @@ def _label(row: Mapping[str, Any], split: str) -> dict[str, Any]:
     label: dict[str, Any] = {name: row.get(name) for name in _LABELS} | {"split": split}
     for side in SIDES:
         label[f"{side}_h"] = sum(turn.get("duration_s") or 0.0 for turn in row.get(side) or ()) / 3600
-    return label | {"why_withheld": why_withheld(row)}
+    return label | {"why_withheld": redistribution_block(row)}
 
 
 def read_columns(path: Path, wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from string import Template
 
-import sdiareward
-from sdiareward.publishing.hub_ids import require_hub_ids
-from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
+from sdiareward.common.package_files import CARDS, DEMO
+from sdiareward.common.version import __version__
+
+from .hub_ids import require_hub_ids
+from .plan import PlannedFile, RepositoryPlan
 
 
 # That the demo was tested with; the Hub installs the SDK from the card, not from the requirements.
 GRADIO_VERSION = "6.31.0"
 PYTHON_VERSION = "3.12"
-_PACKAGE = Path(__file__).resolve().parent.parent
-_APP = _PACKAGE / "demo" / "space_app.py"
-_CARD = _PACKAGE / "cards" / "space_card.md"
+_APP = DEMO / "space_app.py"
+_CARD = CARDS / "space_card.md"
 _DOCSTRING = '"""The page; `SDIAREWARD_MODEL`, a variable of the Space, names another model than is set here."""\n'
-_IMPORT = "from sdiareward.demo.app import "
+_IMPORT = "from sdiareward.serving.demo.app import "
 _BUILD = "page = build()\n"
 
 
@@ -33,7 +33,7 @@ def plan_space(model: str | None = None, *, hardware: str = "cpu-basic") -> Repo
         ValueError: The model has no name on the Hub, where a Space could load it.
     """
     require_hub_ids([model] if model else [])
-    version = sdiareward.__version__
+    version = __version__
     files = [
         PlannedFile("README.md", _render_card(model, hardware).encode()),
         PlannedFile("app.py", _render_app(model).encode()),
@@ -74,5 +74,5 @@ def _render_card(model: str | None, hardware: str) -> str:
     return Template(_CARD.read_text(encoding="utf-8")).substitute(
         header=data.to_yaml(),
         model=f"`{model}`" if model else "the small model of the package",
-        version=sdiareward.__version__,
+        version=__version__,
     )

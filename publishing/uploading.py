@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from .hub_errors import PublishError, explain, redact, redacted_logs
+from sdiareward.common.redaction import redact
+
+from .hub_errors import PublishError, explain, redacted_logs
 from .plan import RepositoryPlan
 from .refusals import check_plan, find_secret
 

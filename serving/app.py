@@ -15,7 +15,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .. import __version__
+from sdiareward.common.version import __version__
+
 from .bodies import JSON, MULTIPART, REQUEST_PART, BadRequestError, read_body
 from .cluster import UnavailableError
 from .forms import CompareRequest, CompareResponse, Health, Problems, ScoreRequest, ScoreResponse

@@ -16,7 +16,8 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from ..processing_sdiareward import MAX_TURNS
+from sdiareward.processing_sdiareward import MAX_TURNS
+
 from .cluster import UnavailableError
 from .forms import Options, Problem
 from .inputs import explain_form_errors

@@ -16,14 +16,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..dataset_scoring import ScoringError
-from ..hindrances import HinderedError
+from sdiareward.common.user_errors import RunBlockedError
+from sdiareward.scoring.dataset import ScoringError
+
 from .settings import Replicas, ServiceSettings
 
 
 if TYPE_CHECKING:
     from .metrics import Metrics
-    from .replica import Done, ModelFacts, Work
+    from .replica import ModelFacts, ScoreJob, ScoreResult
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class ModelCluster:
         self._replicas = (0.0, 0)
         self.facts: ModelFacts = handle.describe.remote().result(timeout_s=settings.limits.request_timeout_s)
 
-    async def score(self, work: Work, metrics: Metrics) -> Done:
+    async def score(self, work: ScoreJob, metrics: Metrics) -> ScoreResult:
         """Score a request.
 
         Raises:
@@ -107,7 +108,7 @@ def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
 
     Raises:
         ScoringError: Ray does not start, the model cannot be loaded, or the cluster has not what is asked for.
-        HinderedError: The cluster cannot be joined.
+        RunBlockedError: The cluster cannot be joined.
     """
     for name, value in _RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -151,7 +152,7 @@ def _start_ray(settings: ServiceSettings) -> None:
     except Exception as error:  # Ray raises this very class when one of its processes does not come up.
         reason = str(error).strip().splitlines()[0].rstrip(".")
         if _joins_a_cluster():
-            raise HinderedError(
+            raise RunBlockedError(
                 f"the Ray cluster at {os.environ['RAY_ADDRESS']} cannot be joined ({reason}); check that it runs, "
                 "that its version of Ray is this one's, and that RAY_AUTH_TOKEN is its token if it wants one."
             ) from error

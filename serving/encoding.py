@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..audio_sdiareward import open_source
-from ..pairs import turns_to_messages
+from sdiareward.audio_sdiareward import open_source
+from sdiareward.pairs.loading import turns_to_messages
 
 
 # Samples of 24 bits, aligned to the top of 32.

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..audio_sdiareward import AudioError
-from ..dataset_builder.schema import MAX_TURN_S
-from ..dialogue_files import check_recording
-from ..pairs import turns_to_messages
-from ..processing_sdiareward import MAX_TURNS, validate_messages
+from sdiareward.audio_sdiareward import AudioError
+from sdiareward.pairs.dialogue_files import check_recording
+from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.schema import MAX_TURN_S
+from sdiareward.processing_sdiareward import MAX_TURNS, validate_messages
+
 from .forms import Audio, Dialogue, Problem, Turn
 from .settings import Limits
 

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..calibration import Calibration, sigmoid
+from sdiareward.scoring.calibration import Calibration, sigmoid
+
 from .bodies import BadRequestError
 from .forms import CompareRequest, CompareResponse, Dialogue, Options, Problem, Result, ScoreRequest, ScoreResponse
 from .inputs import Messages, Recordings, TurnError, addresses, problem, read_dialogue_form, turn_of
-from .replica import Work
+from .replica import ScoreJob
 from .settings import ServiceSettings
 from .urls import UrlFetcher
 
@@ -87,7 +88,7 @@ class Judge:
         recordings = Recordings(files, await self._fetcher.fetch_all(addresses(dialogues, self._limits)))
         read = await asyncio.to_thread(self._read, dialogues, recordings, options.require_audio)
         good = [each for each in read if not isinstance(each, TurnError)]
-        outcomes = iter(await self._outcomes(Work(good, options.criterion)))
+        outcomes = iter(await self._outcomes(ScoreJob(good, options.criterion)))
         results = []
         for number, (each, place) in enumerate(zip(read, places, strict=True), start=1):
             outcome = each if isinstance(each, TurnError) else next(outcomes)
@@ -97,7 +98,7 @@ class Judge:
         self._metrics.dialogues.labels("scored").inc(len(results) - num_refused)
         return results
 
-    async def _outcomes(self, work: Work) -> list[float | str]:
+    async def _outcomes(self, work: ScoreJob) -> list[float | str]:
         if not work.dialogues:
             return []
         done = await self._cluster.score(work, self._metrics)

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from ..reward_function import RewardFunction, RewardOptions
+from sdiareward.scoring.reward_function import RewardFunction, RewardOptions
+
 from .client import RewardClient
 
 

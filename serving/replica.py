@@ -18,7 +18,7 @@ from ray import serve
 
 
 if TYPE_CHECKING:
-    from ..dataset_scoring import ModelChoice
+    from sdiareward.scoring.dataset import ModelChoice
 
 logger = logging.getLogger("ray.serve")
 
@@ -44,7 +44,7 @@ class ModelFacts:
 
 
 @dataclass(frozen=True)
-class Work:
+class ScoreJob:
     """Hold what one request wants scored.
 
     Args:
@@ -57,7 +57,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Done:
+class ScoreResult:
     """Hold what became of a request.
 
     Args:
@@ -111,7 +111,7 @@ class Replica:
 
     def describe(self) -> ModelFacts:
         """Return what the server has to know of the model."""
-        from ..calibration import Calibration
+        from sdiareward.scoring.calibration import Calibration
 
         config, processor = self._scorer.model.config, self._scorer.processor
         calibration, reason = None, ""
@@ -121,7 +121,7 @@ class Replica:
             reason = str(error)
         return ModelFacts(tuple(sorted(processor.prompts)), processor.max_turn_s, calibration, reason)
 
-    async def score(self, work: Work) -> Done:
+    async def score(self, work: ScoreJob) -> ScoreResult:
         """Score one request, together with those that wait when the model is free.
 
         Raises:
@@ -136,14 +136,14 @@ class Replica:
         return done
 
     @serve.batch
-    async def _score_batch(self, works: list[Work]) -> list[Done | None]:
+    async def _score_batch(self, works: list[ScoreJob]) -> list[ScoreResult | None]:
         self._is_free.clear()
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, self._score, works)
         finally:
             self._is_free.set()
 
-    def _score(self, works: Sequence[Work]) -> list[Done | None]:
+    def _score(self, works: Sequence[ScoreJob]) -> list[ScoreResult | None]:
         """Return what became of each request; None where the model failed on it."""
         before_s = self._scorer.audio_s
         try:
@@ -152,12 +152,12 @@ class Replica:
             logger.exception("%d requests cannot be scored; several are tried one by one.", len(works))
             return [None] if len(works) == 1 else [self._score([work])[0] for work in works]
         audio_s = self._scorer.audio_s - before_s
-        return [Done(each, len(works), audio_s / len(works)) for each in outcomes]
+        return [ScoreResult(each, len(works), audio_s / len(works)) for each in outcomes]
 
-    def _score_together(self, works: Sequence[Work]) -> list[list[Outcome]]:
+    def _score_together(self, works: Sequence[ScoreJob]) -> list[list[Outcome]]:
         """Return the outcome of each dialogue of each request."""
-        from ..rollouts import Rollout
-        from ..scoring_queue import Request, score_together
+        from sdiareward.scoring.request_queue import Request, score_together
+        from sdiareward.scoring.rollouts import Rollout
 
         # Answers to one context are computed with it once, as in GRPO and best-of-N.
         requests = []

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ..dataset_scoring import ScoringError
+from sdiareward.scoring.dataset import ScoringError
+
 from .settings import ServiceSettings
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:
-    from ..dataset_scoring import ModelChoice
+    from sdiareward.scoring.dataset import ModelChoice
 
 API_KEY_ENV = "SDIAREWARD_API_KEY"
 _SHORTEST_KEY = 16

@@ -1,5 +1,7 @@
 import os
 
+from support.paths import FIXTURES
+
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -9,11 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tiny_model
 import torch
-
-
-FIXTURES = Path(__file__).parent / "fixtures"
+from support import tiny_model
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,7 +73,7 @@ def tone_pairs(make_tone):
     """Four pairs: the chosen side is a tone that the rejected side lacks."""
     import datasets
 
-    from sdiareward.dataset_builder.channel import encode
+    from sdiareward.perturbations.channel import encode
 
     def side(row, frequency_hz):
         turns = []
@@ -158,7 +157,7 @@ def nano_judge(tmp_path_factory):
 @pytest.fixture
 def ask(tmp_path):
     """Return a function giving a client of a scripted chat server, whose answers are kept in the test's folder."""
-    from sdiareward.chat_client import ChatClient, ChatSettings
+    from sdiareward.llm.client import ChatClient, ChatSettings
 
     def make(server, **changes):
         settings = {"model": "writer", "base_url": server.url, "api_key_env": None, "max_retries": 0}

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.data_card import summarize
-from sdiareward.printed_text import printable
+from sdiareward.common.escaping import escape_terminal
+
+from ..reports.data_card import summarize
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, *, config: str | None = None) -> None:
@@ -38,5 +39,5 @@ def add_audio_root_argument(parser: argparse.ArgumentParser) -> None:
 
 def finish(folder: str | Path, report: Mapping[str, Any], strict: bool) -> int:
     """Print the summary of a report and return the exit status."""
-    sys.stdout.write(printable(f"{folder}: {summarize(report)}\n"))
+    sys.stdout.write(escape_terminal(f"{folder}: {summarize(report)}\n"))
     return 1 if strict and report["skipped"] else 0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sdiareward.dataset_builder.commands import add_common_arguments, finish
-from sdiareward.dataset_builder.data_card import describe_drops
-from sdiareward.dataset_builder.settings import make_settings, read_mapping
-from sdiareward.dataset_builder.shards import count_pairs
-from sdiareward.dataset_builder.statistics_report import read_labels
-from sdiareward.dataset_builder.stratify import CANDIDATES, BenchSettings, isolate, make_bench, sample_bench
+from ..formats.shards import count_pairs
+from ..pairing.stratify import CANDIDATES, BenchSettings, isolate, make_bench, sample_bench
+from ..reports.data_card import describe_drops
+from ..reports.statistics_report import read_labels
+from ..settings import make_settings, read_mapping
+from . import add_common_arguments, finish
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

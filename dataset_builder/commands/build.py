@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from sdiareward.dataset_builder.builder import build
-from sdiareward.dataset_builder.commands import add_common_arguments, finish
-from sdiareward.dataset_builder.settings import read_build_config
+from ..builder import build
+from ..settings import read_build_config
+from . import add_common_arguments, finish
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

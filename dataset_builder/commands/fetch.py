@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.commands import add_common_arguments
-from sdiareward.dataset_builder.schema import Drop
-from sdiareward.dataset_builder.settings import make_settings, read_mapping
-from sdiareward.printed_text import printable
+from sdiareward.common.escaping import escape_terminal
+from sdiareward.dataset_builder.episodes import Drop
+
+from ..settings import make_settings, read_mapping
+from . import add_common_arguments
 
 
 @dataclass(frozen=True)
@@ -48,12 +49,12 @@ def run(args: argparse.Namespace) -> int:
     else:
         drops = _write_scripts(dict(config.scripts or {}), f"{args.config}: scripts", args.dry_run)
     for drop in drops:
-        sys.stdout.write(printable(f"  {drop.kind}: {drop.item}: {drop.reason}\n"))
+        sys.stdout.write(escape_terminal(f"  {drop.kind}: {drop.item}: {drop.reason}\n"))
     return 1 if args.strict and drops else 0
 
 
 def _fetch_recordings(values: dict[str, Any], label: str, is_dry: bool) -> list[Drop]:
-    from sdiareward.dataset_builder.fetching import FetchSettings, fetch
+    from ..sources.fetching import FetchSettings, fetch
 
     settings = make_settings(FetchSettings, values, label)
     if is_dry:
@@ -69,8 +70,9 @@ def _fetch_recordings(values: dict[str, Any], label: str, is_dry: bool) -> list[
 
 
 def _write_scripts(values: dict[str, Any], label: str, is_dry: bool) -> list[Drop]:
-    from sdiareward.chat_client import ChatClient, ChatSettings
-    from sdiareward.dataset_builder.scripts_by_llm import ScriptSettings, plan_scripts, read_scenarios, write_scripts
+    from sdiareward.llm.client import ChatClient, ChatSettings
+
+    from ..sources.scripts_by_llm import ScriptSettings, plan_scripts, read_scenarios, write_scripts
 
     output = Path(values.pop("output"))
     endpoint = make_settings(ChatSettings, values.pop("endpoint"), f"{label}.endpoint")

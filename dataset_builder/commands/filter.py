@@ -9,14 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.chat_client import ChatClient, ChatSettings
-from sdiareward.dataset_builder.annotation import annotate_rows
-from sdiareward.dataset_builder.commands import add_common_arguments, finish
-from sdiareward.dataset_builder.data_card import describe_drops, write_report
-from sdiareward.dataset_builder.filtering import FilterSettings, filter_rows
-from sdiareward.dataset_builder.schema import Drop
-from sdiareward.dataset_builder.settings import make_settings, read_mapping
-from sdiareward.dataset_builder.shards import ShardWriter, count_pairs, read_rows
+from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.llm.client import ChatClient, ChatSettings
+
+from ..formats.shards import ShardWriter, count_pairs, read_rows
+from ..pairing.annotation import annotate_rows
+from ..pairing.filtering import FilterSettings, filter_rows
+from ..reports.data_card import describe_drops, write_report
+from ..settings import make_settings, read_mapping
+from . import add_common_arguments, finish
 
 
 @dataclass(frozen=True)

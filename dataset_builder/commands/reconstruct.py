@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sdiareward.dataset_builder.commands import add_audio_root_argument, add_common_arguments, finish
-from sdiareward.dataset_builder.reconstruct import reconstruct
-from sdiareward.dataset_builder.recorded_parts import AudioRoots
-from sdiareward.dataset_builder.settings import read_mapping
+from ..release.reconstruct import reconstruct
+from ..release.recorded_parts import AudioRoots
+from ..settings import read_mapping
+from . import add_audio_root_argument, add_common_arguments, finish
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sdiareward.dataset_builder.commands import add_audio_root_argument, add_common_arguments, finish
-from sdiareward.dataset_builder.data_card import describe_drops
-from sdiareward.dataset_builder.recorded_parts import AudioRoots
-from sdiareward.dataset_builder.release import release
-from sdiareward.dataset_builder.scrubbing import DEFAULT_REGIONS
-from sdiareward.dataset_builder.shards import count_pairs, read_rows
+from ..formats.shards import count_pairs, read_rows
+from ..release.recorded_parts import AudioRoots
+from ..release.release import release
+from ..release.scrubbing import DEFAULT_REGIONS
+from ..reports.data_card import describe_drops
+from . import add_audio_root_argument, add_common_arguments, finish
 
 
 _COLUMNS = ("criterion", "subset", "source", "synthesizer")

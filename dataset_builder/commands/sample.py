@@ -7,9 +7,11 @@ import sys
 from itertools import chain, islice
 from pathlib import Path
 
-from sdiareward.dataset_builder.schema import Episode, stable_id
-from sdiareward.dataset_builder.sources import amazon_queen, asterisk
-from sdiareward.dataset_builder.sources.sample import write_sample
+from sdiareward.dataset_builder.episodes import Episode
+from sdiareward.pairs.schema import stable_id
+
+from ..sources import amazon_queen, asterisk
+from ..sources.sample import write_sample
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,8 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from sdiareward.dataset_builder.splits import SPLITS
-from sdiareward.dataset_builder.statistics_report import describe, render_statistics, write_statistics
+from ..pairing.splits import SPLITS
+from ..reports.statistics_report import compute_statistics, render_statistics, write_statistics
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Describe the data set."""
     if args.output_dir is None:
-        sys.stdout.write(render_statistics(describe(args.folder, split=args.split)))
+        sys.stdout.write(render_statistics(compute_statistics(args.folder, split=args.split)))
         return 0
     write_statistics(args.folder, args.output_dir, split=args.split)
     sys.stdout.write(f"{args.output_dir}: {', '.join(sorted(path.name for path in args.output_dir.iterdir()))}\n")

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.pipeline.components import ComponentError, require_packages
-from sdiareward.dataset_builder.pipeline.engines import Engine, run_stages
-from sdiareward.dataset_builder.pipeline.jobs import COMPONENT_FAILURE, Job, describe
-from sdiareward.dataset_builder.pipeline.settings import PipelineSettings, make_settings, read_settings
-from sdiareward.dataset_builder.schema import ROLES, UNKNOWN, Drop, Episode, Part, Recording, Turn
+from sdiareward.dataset_builder.episodes import Drop, Episode, Part, Recording, Turn
+from sdiareward.pairs.schema import ROLES, UNKNOWN
+
+from .components import ComponentError, require_packages
+from .engines import Engine, run_stages
+from .jobs import COMPONENT_FAILURE, Job, format_job
+from .settings import PipelineSettings, make_settings, read_settings
 
 
 __all__ = [
@@ -105,7 +107,7 @@ def _start_jobs(recordings: Iterable[Recording], work_dir: Path) -> tuple[list[J
         seen[name] += 1
         if seen[name] > 1:
             reason = f"number {seen[name]} of this recording_id ({recording.path}); only the first is processed."
-            drops.append(Drop(describe(recording), "duplicate_id", reason))
+            drops.append(Drop(format_job(recording), "duplicate_id", reason))
         else:
             jobs.append(Job.start(recording, work_dir))
     return jobs, drops
@@ -117,9 +119,9 @@ def _collect_drops(job: Job) -> list[Drop]:
         artifact = job.artifact(stage)
         drops += [Drop(**drop) for drop in artifact["drops"]]
         if artifact["recording_drop"]:
-            drops.append(Drop(describe(job.recording), **artifact["recording_drop"]))
+            drops.append(Drop(format_job(job.recording), **artifact["recording_drop"]))
     if job.failure:
-        drops.append(Drop(describe(job.recording), **job.failure))
+        drops.append(Drop(format_job(job.recording), **job.failure))
     return drops
 
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.dataset_builder.pipeline.components import ComponentError
-from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
-from sdiareward.dataset_builder.pipeline.turns import RecordingDropped
+
+from .components import ComponentError
+from .settings import FasterWhisperSettings
+from .turns import RecordingDropped
 
 
 if TYPE_CHECKING:

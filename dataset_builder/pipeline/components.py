@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from sdiareward.dataset_builder.pipeline.settings import COMPONENTS, PipelineSettings
+from .settings import COMPONENTS, PipelineSettings
 
 
 class ComponentError(RuntimeError):

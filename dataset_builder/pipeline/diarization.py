@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.dataset_builder.pipeline.components import ComponentError
-from sdiareward.dataset_builder.pipeline.settings import PyannoteSettings, ResemblyzerSettings
-from sdiareward.dataset_builder.pipeline.turns import Segment
+
+from .components import ComponentError
+from .settings import PyannoteSettings, ResemblyzerSettings
+from .turns import Segment
 
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-from sdiareward.dataset_builder.pipeline.components import ComponentError
-from sdiareward.dataset_builder.pipeline.settings import PipelineSettings
-from sdiareward.dataset_builder.pipeline.stages import STAGES, Stage
+from .components import ComponentError
+from .settings import PipelineSettings
+from .stages import STAGES, Stage
 
 
 Engine = Literal["datasets", "ray"]

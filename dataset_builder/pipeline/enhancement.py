@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.dataset_builder.media import read_media
-from sdiareward.dataset_builder.pipeline.components import ComponentError
-from sdiareward.dataset_builder.pipeline.settings import AudioSeparatorSettings
+
+from .components import ComponentError
+from .media import read_media
+from .settings import AudioSeparatorSettings
 
 
 class AudioSeparatorEnhancer:

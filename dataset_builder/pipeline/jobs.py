@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.schema import Recording, stable_id
+from sdiareward.dataset_builder.episodes import Recording
+from sdiareward.pairs.schema import stable_id
 
 
 # Carried in the row, as Ray Data does not let an exception through whole; `run_pipeline` raises it.
@@ -88,7 +89,7 @@ def _fingerprint(path: Path) -> str:
     return stable_id(size, digest.hexdigest())
 
 
-def describe(recording: Recording, start_s: float | None = None, end_s: float | None = None) -> str:
+def format_job(recording: Recording, start_s: float | None = None, end_s: float | None = None) -> str:
     """Return how a drop names a recording or a stretch of it."""
     stretch = "" if start_s is None else f" {start_s:.2f}-{end_s:.2f} s"
     return f"{recording.source} {recording.recording_id}{stretch}"

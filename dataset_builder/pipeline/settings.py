@@ -18,8 +18,8 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, get_args, get_type_hints
 
-from sdiareward.dataset_builder.schema import MAX_TURN_S, MAX_TURNS
-from sdiareward.yaml_texts import read_yaml
+from sdiareward.common.yaml_files import read_yaml
+from sdiareward.pairs.schema import MAX_TURN_S, MAX_TURNS
 
 
 _PLACEMENT: Mapping[str, Any] = {"changes_result": False}

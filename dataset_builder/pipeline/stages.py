@@ -30,15 +30,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.dataset_builder.media import decode_recording, read_span
-from sdiareward.dataset_builder.pipeline.components import ComponentError
-from sdiareward.dataset_builder.pipeline.jobs import COMPONENT_FAILURE, Job, describe
-from sdiareward.dataset_builder.pipeline.settings import (
-    AudioSeparatorSettings,
-    PipelineSettings,
-    ResemblyzerSettings,
-)
-from sdiareward.dataset_builder.pipeline.turns import (
+from sdiareward.common.files import JsonLines, write_file
+from sdiareward.pairs.schema import stable_id
+
+from .components import ComponentError
+from .jobs import COMPONENT_FAILURE, Job, format_job
+from .media import decode_recording, read_span
+from .settings import AudioSeparatorSettings, PipelineSettings, ResemblyzerSettings
+from .turns import (
     Cut,
     RecordingDropped,
     Segment,
@@ -49,8 +48,6 @@ from sdiareward.dataset_builder.pipeline.turns import (
     merge_turns,
     split_at_silent_turns,
 )
-from sdiareward.dataset_builder.schema import stable_id
-from sdiareward.records import JsonLines, write_file
 
 
 logger = logging.getLogger(__name__)
@@ -153,7 +150,7 @@ class Stage(ABC):
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise
-            logger.exception("%s failed on %s", self.name, describe(job.recording))
+            logger.exception("%s failed on %s", self.name, format_job(job.recording))
             job.fail("stage_failed", f"{self.name} failed: {type(error).__name__}: {error}")
             return None
         if outcome.wall_s is None:
@@ -161,7 +158,7 @@ class Stage(ABC):
         return outcome
 
     def _describe(self, job: Job, outcome: Outcome) -> dict[str, Any]:
-        cuts = [(describe(job.recording, cut.start_s, cut.end_s), cut.kind, cut.reason) for cut in outcome.cuts]
+        cuts = [(format_job(job.recording, cut.start_s, cut.end_s), cut.kind, cut.reason) for cut in outcome.cuts]
         return {
             "stage": self.name,
             "component": self.options.name,
@@ -202,7 +199,7 @@ class EnhancementStage(Stage):
         """Load the separator, if one is chosen."""
         if not isinstance(self.settings.enhancement, AudioSeparatorSettings):
             return None
-        from sdiareward.dataset_builder.pipeline.enhancement import AudioSeparatorEnhancer
+        from .enhancement import AudioSeparatorEnhancer
 
         return AudioSeparatorEnhancer(self.settings.enhancement)
 
@@ -223,7 +220,7 @@ class VadStage(Stage):
 
     def load(self) -> Any:
         """Load silero-vad."""
-        from sdiareward.dataset_builder.pipeline.vad import SileroVad
+        from .vad import SileroVad
 
         return SileroVad(self.settings.vad)
 
@@ -245,7 +242,7 @@ class DiarizationStage(Stage):
 
     def load(self) -> Any:
         """Load the diarizer that is chosen."""
-        from sdiareward.dataset_builder.pipeline.diarization import PyannoteDiarizer, ResemblyzerDiarizer
+        from .diarization import PyannoteDiarizer, ResemblyzerDiarizer
 
         if isinstance(self.settings.diarization, ResemblyzerSettings):
             return ResemblyzerDiarizer(self.settings.diarization)
@@ -287,7 +284,7 @@ class AsrStage(Stage):
 
     def load(self) -> Any:
         """Load faster-whisper."""
-        from sdiareward.dataset_builder.pipeline.asr import FasterWhisperTranscriber
+        from .asr import FasterWhisperTranscriber
 
         return FasterWhisperTranscriber(self.settings.asr)
 

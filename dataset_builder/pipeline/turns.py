@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sdiareward.dataset_builder.pipeline.settings import TurnSettings
+from .settings import TurnSettings
 
 
 class RecordingDropped(Exception):  # noqa: N818 - an outcome that is counted, not an error

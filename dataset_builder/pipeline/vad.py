@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.dataset_builder.pipeline.settings import SileroSettings
-from sdiareward.dataset_builder.pipeline.turns import Cut
+
+from .settings import SileroSettings
+from .turns import Cut
 
 
 # What the model takes at 16 kHz: 32 ms.

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sdiareward.dataset_builder.schema import Drop, Episode, Recording, ScriptPair
-from sdiareward.dataset_builder.sources.reading import existing_file
+from sdiareward.dataset_builder.episodes import Drop, Episode, Recording, ScriptPair
+
+from .reading import existing_file
 
 
 SOURCES = (

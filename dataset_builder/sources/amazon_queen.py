@@ -23,8 +23,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sdiareward.dataset_builder.references import make_reference
-from sdiareward.dataset_builder.schema import UNKNOWN, Drop, Episode, Part, Turn
+from sdiareward.dataset_builder.episodes import Drop, Episode, Part, Turn
+from sdiareward.pairs.schema import UNKNOWN
+
+from ..release.references import make_reference
 
 
 _ARCHIVE = "queen.1c"

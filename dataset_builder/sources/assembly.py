@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from sdiareward.dataset_builder.schema import MAX_TURNS, ROLES, UNKNOWN, Drop, Part, Turn
+from sdiareward.dataset_builder.episodes import Drop, Part, Turn
+from sdiareward.pairs.schema import MAX_TURNS, ROLES, UNKNOWN
 
 
 class Utterance(NamedTuple):

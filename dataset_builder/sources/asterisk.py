@@ -21,9 +21,11 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
-from sdiareward.dataset_builder.references import make_reference
-from sdiareward.dataset_builder.schema import ROLES, UNKNOWN, Drop, Episode, Part, Turn, stable_id
-from sdiareward.dataset_builder.sources.reading import find_clip
+from sdiareward.dataset_builder.episodes import Drop, Episode, Part, Turn
+from sdiareward.pairs.schema import ROLES, UNKNOWN, stable_id
+
+from ..release.references import make_reference
+from .reading import find_clip
 
 
 DEFAULT_PATH = Path("/usr/share")

@@ -13,11 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.schema import Drop, Episode, Part, ScriptPair, Turn
-from sdiareward.dataset_builder.sources.reading import read_json_lines
+from sdiareward.common.package_files import SCRIPTS
+from sdiareward.dataset_builder.episodes import Drop, Episode, Part, ScriptPair, Turn
+
+from .reading import read_json_lines
 
 
-DEFAULT_PATH = Path(__file__).resolve().parent.parent / "colloquial_scripts.jsonl"
+DEFAULT_PATH = SCRIPTS / "colloquial_scripts.jsonl"
 
 
 def script_pairs(path: Path | None = None) -> Iterator[ScriptPair | Drop]:

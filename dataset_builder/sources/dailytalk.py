@@ -21,10 +21,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.references import make_reference
-from sdiareward.dataset_builder.schema import TAXONOMY, UNKNOWN, Drop, Episode, Part
-from sdiareward.dataset_builder.sources.assembly import Stretch, Utterance, cut_dialogue
-from sdiareward.dataset_builder.sources.reading import find_clip
+from sdiareward.dataset_builder.episodes import Drop, Episode, Part
+from sdiareward.pairs.schema import TAXONOMY, UNKNOWN
+
+from ..release.references import make_reference
+from .assembly import Stretch, Utterance, cut_dialogue
+from .reading import find_clip
 
 
 _ACTS, _EMOTIONS = TAXONOMY["dailytalk"]

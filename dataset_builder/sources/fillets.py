@@ -30,10 +30,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from sdiareward.dataset_builder.references import make_reference
-from sdiareward.dataset_builder.schema import UNKNOWN, Drop, Episode, Part, stable_id
-from sdiareward.dataset_builder.sources.assembly import Stretch, Utterance, cut_dialogue
-from sdiareward.dataset_builder.sources.reading import find_clip
+from sdiareward.dataset_builder.episodes import Drop, Episode, Part
+from sdiareward.pairs.schema import UNKNOWN, stable_id
+
+from ..release.references import make_reference
+from .assembly import Stretch, Utterance, cut_dialogue
+from .reading import find_clip
 
 
 DEFAULT_PATH = Path("/usr/share/games/fillets-ng")

@@ -25,21 +25,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.references import make_reference
-from sdiareward.dataset_builder.schema import (
-    MODALITY_SUBSETS,
-    UNKNOWN,
-    Drop,
-    Episode,
-    Part,
-    Recording,
-    Turn,
-    is_text,
-    is_time,
-    stable_id,
-    validate_episode,
-)
-from sdiareward.dataset_builder.sources.reading import find_clip, read_json_lines
+from sdiareward.dataset_builder.episodes import Drop, Episode, Part, Recording, Turn, validate_episode
+from sdiareward.pairs.schema import MODALITY_SUBSETS, UNKNOWN, is_text, is_time, stable_id
+
+from ..release.references import make_reference
+from .reading import find_clip, read_json_lines
 
 
 MANIFEST = "manifest.jsonl"

@@ -28,10 +28,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sdiareward.dataset_builder.references import make_reference
-from sdiareward.dataset_builder.schema import TAXONOMY, Drop, Episode, Part
-from sdiareward.dataset_builder.sources.assembly import Stretch, Utterance, cut_dialogue
-from sdiareward.dataset_builder.sources.reading import decode_table_line, existing_file, find_clip
+from sdiareward.dataset_builder.episodes import Drop, Episode, Part
+from sdiareward.pairs.schema import TAXONOMY
+
+from ..release.references import make_reference
+from .assembly import Stretch, Utterance, cut_dialogue
+from .reading import decode_table_line, existing_file, find_clip
 
 
 # Table and folder of clips by split.

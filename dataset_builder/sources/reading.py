@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.references import inside
-from sdiareward.dataset_builder.schema import Drop
+from sdiareward.dataset_builder.episodes import Drop
+
+from ..release.references import inside
 
 
 # Windows-1252 puts quotes and dashes where Unicode has control characters that no transcript means.

@@ -20,14 +20,17 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
-from sdiareward.dataset_builder.channel import encode_opus
-from sdiareward.dataset_builder.references import make_reference
-from sdiareward.dataset_builder.schema import Drop, Episode, Part, Turn, stable_id, validate_episode
-from sdiareward.dataset_builder.sources.reading import find_clip, read_json_lines
-from sdiareward.records import write_file
+from sdiareward.common.files import write_file
+from sdiareward.common.package_files import SAMPLE
+from sdiareward.dataset_builder.episodes import Drop, Episode, Part, Turn, validate_episode
+from sdiareward.pairs.schema import stable_id
+from sdiareward.perturbations.channel import encode_opus
+
+from ..release.references import make_reference
+from .reading import find_clip, read_json_lines
 
 
-DEFAULT_PATH = Path(__file__).resolve().parent.parent.parent / "sample"
+DEFAULT_PATH = SAMPLE
 _COLUMNS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
 
 

@@ -22,9 +22,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.references import inside, make_reference
-from sdiareward.dataset_builder.schema import Drop, Recording
-from sdiareward.dataset_builder.sources.reading import find_clip, read_json_lines
+from sdiareward.dataset_builder.episodes import Drop, Recording
+
+from ..release.references import inside, make_reference
+from .reading import find_clip, read_json_lines
 
 
 MANIFEST = "manifest.jsonl"

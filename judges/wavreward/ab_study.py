@@ -20,9 +20,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...human_scoring import TIE, describe_raters, read_rated_study, render_raters, write_results
-from ...human_study import SCORES_FORM, draw_evenly, draw_letters, neutral_name, new_folder, write_clip, write_study
-from ...reporting import interval, percent
+from sdiareward.evaluation.summary import interval, percent
+from sdiareward.human.agreement import TIE, describe_raters, read_rated_study, render_raters, write_results
+from sdiareward.human.study import (
+    SCORES_FORM,
+    draw_evenly,
+    draw_letters,
+    neutral_name,
+    new_folder,
+    write_clip,
+    write_study,
+)
+
 from .score_metrics import OUT_OF_DOMAIN, column_of, mean_interval, scenario_of
 
 
@@ -152,7 +161,7 @@ def _write_item(
     name: str, truth: Mapping[str, Any], sample: Mapping[str, Any], seed: int, folder: Path
 ) -> dict[str, Any]:
     """Write the recording of an item; return what raters may know of it: the words, and the scores as A and B."""
-    from ...audio_sdiareward import SAMPLING_RATE, read_audio
+    from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 
     array = read_audio(sample["audio"], name=f"sample {truth['sample_id']}")
     words = [f"{speaker}: {sample[side]}" for side, speaker in _SPEAKERS.items() if sample.get(side)]
@@ -269,7 +278,7 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
     Args:
         results (`Mapping`): What `summarise_ab_study` gives.
     """
-    from ...dataset_builder.statistics_report import render_table
+    from sdiareward.common.markdown import render_table
 
     first, second = results["judges"]
     rows = [["**all**", *_outcome_cells(results["overall"])]]

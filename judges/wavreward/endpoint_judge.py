@@ -11,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...chat_client import ChatClient, ChatError, ChatSettings, audio_content
+from sdiareward.llm.client import ChatClient, ChatError, ChatSettings, audio_content
+
 from ..zero_shot.settings import EndpointSettings, choose_judge
 from .answers import follows_format, parse_score
 from .judge import Judgement, vote

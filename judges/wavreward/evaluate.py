@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...extras import required_by
+from sdiareward.common.optional_dependencies import required_by
 
 
 if TYPE_CHECKING:
@@ -79,10 +79,10 @@ class EvaluateArguments:
 @required_by("evaluate", "eval")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if `strict` and a sample was skipped, 2 if a judge cannot be reached, else 0."""
-    from ...trl_arguments import parse_arguments
+    from sdiareward.common.arguments import parse_arguments
 
     (args,) = parse_arguments((EvaluateArguments,), argv, prog="evaluate", description=__doc__)
-    from ...chat_settings import EndpointError
+    from sdiareward.llm.settings import EndpointError
 
     try:
         results = evaluate(args)
@@ -107,8 +107,10 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
         ValueError: The folder holds answers of another run, or no sample could be judged.
         EndpointError: The judge cannot be reached; what it has said is kept.
     """
-    from ...provenance import describe_run
-    from ...records import open_run, write_file
+    from sdiareward.common.files import write_file
+    from sdiareward.common.provenance import describe_run
+    from sdiareward.common.run_identity import open_run
+
     from .predictions import predict
     from .score_metrics import summarise_scores
     from .score_tables import JUDGE, render_evaluation
@@ -147,7 +149,9 @@ def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
 
 def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str, Any]:
     """Return what the answers depend on."""
-    from ...records import fingerprint_model, fingerprint_pairs
+    from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+    from sdiareward.pairs.labels import fingerprint_pairs
+
     from .prompts import JudgingPrompt, prompt_of_judge
 
     if args.model is not None:

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...audio_sdiareward import AudioError, read_audio
-from ...records import JsonLines, write_file
+from sdiareward.audio_sdiareward import AudioError, read_audio
+from sdiareward.common.files import JsonLines, write_file
 
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ...dataset_builder.prompts import prompt_version
-from ...records import write_file
+from sdiareward.common.files import write_file
+from sdiareward.dataset_builder.prompts import prompt_version
 
 
 # In the folder of a judge: what it was trained to be asked with.

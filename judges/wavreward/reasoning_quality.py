@@ -28,7 +28,8 @@ from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
 
 
 if TYPE_CHECKING:
-    from ...chat_client import ChatClient
+    from sdiareward.llm.client import ChatClient
+
     from .score_samples import Samples
 
 # Key of the judge's answer -> what it is asked.
@@ -68,7 +69,8 @@ _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasonin
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if the judge failed on a sample, 2 if it cannot be reached, else 0."""
-    from ...chat_client import ChatClient, EndpointError
+    from sdiareward.llm.client import ChatClient, EndpointError
+
     from .endpoint_judge import choose_endpoint
     from .score_samples import read_out_of_domain, read_samples
 
@@ -126,7 +128,7 @@ def examine(predictions: Sequence[Mapping[str, Any]], samples: Samples, client: 
         EndpointError: The judge cannot be reached at all; what it has said is kept.
         ChatError: It gave no usable answer on any sample.
     """
-    from ...chat_client import ChatError
+    from sdiareward.llm.client import ChatError
 
     rows = _rows(predictions, samples)
     thoughtful = [record for record in predictions if parse_thoughts(record["text"])]
@@ -161,7 +163,7 @@ def _rows(predictions: Sequence[Mapping[str, Any]], samples: Samples) -> dict[st
 
 
 def _ask(record: Mapping[str, Any], sample: Mapping[str, Any], client: ChatClient) -> dict[str, Any]:
-    from ...chat_client import audio_content
+    from sdiareward.llm.client import audio_content
 
     thoughts, score = parse_thoughts(record["text"]), record["predicted"]
     given = "no score" if score is None else f"the score {score}"
@@ -210,8 +212,8 @@ def write_results(results: Mapping[str, Any], path: Path) -> str:
         results (`Mapping`): What `examine` gives.
         path (`Path`): Of the files, without suffix.
     """
-    from ...provenance import write_run
-    from ...records import write_file
+    from sdiareward.common.files import write_file
+    from sdiareward.common.provenance import write_run
 
     report = render_results(results)
     write_run(path.with_suffix(".json"), **results)
@@ -221,8 +223,8 @@ def write_results(results: Mapping[str, Any], path: Path) -> str:
 
 def render_results(results: Mapping[str, Any]) -> str:
     """Render what `examine` gives as Markdown."""
-    from ...dataset_builder.statistics_report import render_table
-    from ...reporting import interval, percent
+    from sdiareward.common.markdown import render_table
+    from sdiareward.evaluation.summary import interval, percent
 
     rows = [["**Good**", percent(results["share_good"]), interval(results["interval"])]]
     rows += [[name.replace("_", " "), percent(share), ""] for name, share in results["shares"].items()]

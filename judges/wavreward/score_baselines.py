@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ...audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from ...baselines import acoustic_features
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.evaluation.baselines import acoustic_features
 
 
 if TYPE_CHECKING:

@@ -20,8 +20,9 @@ from itertools import product
 from statistics import mean
 from typing import Any
 
-from ...esdr_accuracy.pairwise import wilson_interval
-from ...report.comparison import paired_bootstrap
+from sdiareward.esdr_accuracy.pairwise import wilson_interval
+from sdiareward.evaluation.statistics import paired_bootstrap
+
 from .answers import SCORES
 
 

@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...records import split_lines
+from sdiareward.common.files import split_lines
+
 from .answers import SCORES
 from .score_metrics import column_of
 
@@ -78,7 +79,7 @@ def read_samples(path: str | Path, split: str) -> Samples:
     Raises:
         ValueError: A score is no whole number from 1 to 5, a sample has no column, or two have the same id.
     """
-    from ..chatreward.loading import load_samples
+    from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 
     rows = load_samples(path, split)
     labels = [dict(row) for row in rows.select_columns(list(LABELS))]
@@ -142,7 +143,7 @@ def _entries(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
 
 
 def _read_entry(entry: Mapping[str, Any], name: str, folder: Path) -> dict[str, Any]:
-    from ...audio_sdiareward import audio_duration_s
+    from sdiareward.audio_sdiareward import audio_duration_s
 
     if missing := [column for column in _REQUIRED if entry.get(column) in (None, "")]:
         raise ValueError(f"{name}: has no {' and no '.join(missing)}; each recording needs file and score.")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...dataset_builder.statistics_report import render_table
-from ...reporting import interval, percent
+from sdiareward.common.markdown import render_table
+from sdiareward.evaluation.summary import interval, percent
+
 from .answers import SCORES
 from .score_metrics import COLUMNS, INVALID, OUT_OF_DOMAIN
 

@@ -78,7 +78,8 @@ def choose_prompt(args: JudgeArguments) -> JudgingPrompt:
 
 def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
     """Load the samples of a run: whole scenarios, as many as it asks for."""
-    from ..chatreward.loading import load_samples
+    from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
+
     from .sampling import group_by_scenario
     from .training_rows import complete_scenarios
 
@@ -127,7 +128,7 @@ def _adapters(args: JudgeArguments) -> Any:
         return None
     from peft import LoraConfig
 
-    from ...adapters import TEXT_PROJECTIONS
+    from sdiareward.checkpoint_io.adapters import TEXT_PROJECTIONS
 
     return LoraConfig(
         r=args.lora_r, lora_alpha=args.lora_alpha, target_modules=TEXT_PROJECTIONS, task_type="CAUSAL_LM"
@@ -159,8 +160,8 @@ def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments
     Returns:
         `Path`: `output_dir`: the model or its adapters, the processor and `run.json`.
     """
-    from ...provenance import write_run
-    from ...trainer import newest_checkpoint
+    from sdiareward.common.provenance import write_run
+    from sdiareward.training.trainer import newest_checkpoint
 
     output = Path(training.output_dir)
     checkpoint = newest_checkpoint(output) if args.resume else None

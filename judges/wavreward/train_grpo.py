@@ -16,7 +16,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...extras import required_by
+from sdiareward.common.optional_dependencies import required_by
+
 from .settings import GRPOArguments
 
 
@@ -65,7 +66,7 @@ def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
     from trl import GRPOConfig
 
-    from ...trl_arguments import parse_arguments
+    from sdiareward.common.arguments import parse_arguments
 
     args, training = parse_arguments((GRPOArguments, GRPOConfig), argv, prog="train_grpo", description=__doc__)
     print(train(args, training))

@@ -10,7 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...extras import required_by
+from sdiareward.common.optional_dependencies import required_by
+
 from .settings import JudgeArguments
 
 
@@ -77,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
     from trl import SFTConfig
 
-    from ...trl_arguments import parse_arguments
+    from sdiareward.common.arguments import parse_arguments
 
     args, training = parse_arguments((JudgeArguments, SFTConfig), argv, prog="train_sft", description=__doc__)
     print(train(args, training))

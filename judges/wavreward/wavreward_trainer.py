@@ -7,7 +7,8 @@ from typing import Any
 
 from trl import GRPOConfig
 
-from ...trainer import EpochOfSampler
+from sdiareward.training.trainer import EpochOfSampler
+
 from ..repeated_clips import encode_each_clip_once
 from .audio_grpo import AudioGRPOTrainer
 from .sampling import ScenarioSampler, group_by_scenario

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...json_answers import parse_json
+from sdiareward.llm.json_parsing import parse_json
+
 from .prompts import DIMENSIONS
 
 

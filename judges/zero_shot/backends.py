@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...audio_sdiareward import AudioError
-from ...chat_client import ChatClient, ChatError, ask_again
-from ...chat_settings import Spent
-from ...records import split_lines
+from sdiareward.audio_sdiareward import AudioError
+from sdiareward.common.files import split_lines
+from sdiareward.llm.client import ChatClient, ChatError, ask_again
+from sdiareward.llm.settings import TokenUsage
+
 from .answers import read_text, read_verdict
 from .questions import ORDERS, Answer, Question, failed_answer
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from ..thinker import Thinker
 
 # What is wrong with a recording, as `audio_sdiareward.read_audio` says it.
-UNHEARD = (AudioError, FileNotFoundError, TypeError)
+AUDIO_ERRORS = (AudioError, FileNotFoundError, TypeError)
 _COUNTS = ("num_replies", "prompt_tokens", "completion_tokens")
 _CONTROL_TOKEN = re.compile(r"<\|[^|<>]*\|>")
 
@@ -50,7 +51,7 @@ class EndpointBackend:
     def _ask(self, question: Question) -> Answer:
         try:
             messages, audio_s = question.messages()
-        except UNHEARD as error:
+        except AUDIO_ERRORS as error:
             return Answer(None, status="unheard", problem=str(error))
         try:
             read = partial(read_verdict, criterion=question.criterion)
@@ -109,7 +110,7 @@ class ThinkerBackend:
         for index, question in enumerate(questions):
             try:
                 asked[index] = _Asked.begin(question)
-            except UNHEARD as error:
+            except AUDIO_ERRORS as error:
                 answers[index] = Answer(None, status="unheard", problem=str(error))
         pending = list(asked)
         for _ in range(self.attempts):
@@ -120,7 +121,7 @@ class ThinkerBackend:
             for index, (generation,) in zip(pending, generations, strict=True):
                 num_prompt_tokens = self.thinker.processor.num_tokens(asked[index].conversation)
                 is_cut = generation.num_tokens >= self.options["max_new_tokens"]
-                spent = Spent(1, num_prompt_tokens, generation.num_tokens)
+                spent = TokenUsage(1, num_prompt_tokens, generation.num_tokens)
                 answers[index] = asked[index].take(generation.text, is_cut, spent)
             pending = [index for index in pending if answers[index].verdict is None]
         return [answers[index] for index in range(len(questions))]
@@ -138,7 +139,7 @@ class _Asked:
     messages: list[Any]
     audio_s: float
     conversation: list[Any]
-    spent: Spent = field(default_factory=Spent)
+    spent: TokenUsage = field(default_factory=TokenUsage)
 
     @classmethod
     def begin(cls, question: Question) -> _Asked:
@@ -146,9 +147,9 @@ class _Asked:
         conversation = [_as_conversation(message) for message in messages]
         return cls(question, conversation, audio_s, conversation)
 
-    def take(self, text: str, is_cut: bool, spent: Spent) -> Answer:
+    def take(self, text: str, is_cut: bool, spent: TokenUsage) -> Answer:
         """Return what the judge's text comes to; make the next question say what is wrong with it."""
-        self.spent = Spent.total([self.spent, spent])
+        self.spent = TokenUsage.total([self.spent, spent])
         try:
             verdict = read_text(text, self.question.criterion, is_cut=is_cut)
         except ValueError as error:
@@ -235,7 +236,7 @@ def _replay(record: Mapping[str, Any], criterion: str) -> Answer:
     """Return a recorded answer; one that was of use then has to be so still."""
     text = str(record["answer"])
     counts = [int(record.get(name) or 0) for name in _COUNTS]
-    spent = Spent(counts[0] or 1, *counts[1:])
+    spent = TokenUsage(counts[0] or 1, *counts[1:])
     status = record.get("status", "usable")
     if status != "usable":
         return Answer(None, text, status, record.get("problem"), spent)

@@ -18,7 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ...pairs import SIDES
+from sdiareward.pairs.schema import SIDES
+
 from .questions import ORDERS, Answer
 
 

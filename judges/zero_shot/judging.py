@@ -1,7 +1,7 @@
 """Score pairs with a judge: one that compares two versions, or one that scores each side by itself.
 
-Both are what `pair_scores.score_pairs` calls for. What they were told and answered is appended to `answers.jsonl`, two
-lines a pair, before the pair's line is written to `scores.jsonl`.
+Both are what `pair_scoring.score_pairs` calls for. What they were told and answered is appended to `answers.jsonl`,
+two lines a pair, before the pair's line is written to `scores.jsonl`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...audio_sdiareward import SAMPLING_RATE
-from ...pairs import SIDES
-from ...records import JsonLines
-from ..recordings import GAP_S, join_turns
-from .backends import UNHEARD
+from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.common.files import JsonLines
+from sdiareward.pairs.recordings import GAP_S, join_turns
+from sdiareward.pairs.schema import SIDES
+
+from .backends import AUDIO_ERRORS
 from .decisions import FAILED, Decision, decide
 from .questions import MAX_TURN_S, ORDERS, Backend, Question, criterion_of, heard_turns
 
@@ -127,7 +128,7 @@ class PointwiseJudge:
             pair = pairs[row]
             try:
                 recordings[row] = [self._play(pair[side], side) for side in SIDES]
-            except UNHEARD as error:
+            except AUDIO_ERRORS as error:
                 reasons[row] = str(error)
         both = [recording for sides in recordings.values() for recording in sides]
         self.audio_s += sum(recording.size for recording in both) / SAMPLING_RATE

@@ -7,8 +7,8 @@ punctuation, ours speaks of what punctuation stands for, as these judges listen 
 
 from __future__ import annotations
 
-from ...dataset_builder.filtering import DIMENSIONS as MODALITY_DIMENSIONS
-from ...dataset_builder.prompts import JUDGE, JUDGE_REQUEST, prompt_version
+from sdiareward.dataset_builder.pairing.filtering import DIMENSIONS as MODALITY_DIMENSIONS
+from sdiareward.dataset_builder.prompts import JUDGE, JUDGE_REQUEST, prompt_version
 
 
 COLLOQUIALNESS = """\

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from ...audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from ...chat_settings import Spent
-from ...dataset_builder.filtering import spoken_turns
-from ...pairs import SIDES, turns_to_messages
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.dataset_builder.pairing.filtering import spoken_turns
+from sdiareward.llm.settings import TokenUsage
+from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.schema import SIDES
+
 from .answers import VERSIONS, Verdict, is_refusal
 from .prompts import PROMPTS
 
@@ -28,7 +30,7 @@ def criterion_of(label: Mapping[str, Any]) -> str:
     which of the two is meant.
 
     Args:
-        label (`Mapping`): What `records.describe_pairs` says of the pair.
+        label (`Mapping`): What `labels.describe_pairs` says of the pair.
     """
     if label["criterion"] in PROMPTS:
         return str(label["criterion"])
@@ -125,7 +127,7 @@ class Answer:
     text: str = ""
     status: Status = "usable"
     problem: str | None = None
-    spent: Spent = field(default_factory=Spent)
+    spent: TokenUsage = field(default_factory=TokenUsage)
     audio_s: float = 0.0
 
     def preferred_side(self, order: str) -> str | None:
@@ -169,7 +171,7 @@ class Backend(Protocol):
         ...
 
 
-def failed_answer(problem: str, text: str | None, spent: Spent, audio_s: float = 0.0) -> Answer:
+def failed_answer(problem: str, text: str | None, spent: TokenUsage, audio_s: float = 0.0) -> Answer:
     """Return the answer of a judge that gave no verdict.
 
     Args:

@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ...chat_settings import ChatSettings
-from ...dataset_builder.settings import make_settings, read_mapping
-from ...records import fingerprint_model
-from ...yaml_texts import parse_yaml
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.common.package_files import CONFIGS
+from sdiareward.common.yaml_files import parse_yaml
+from sdiareward.dataset_builder.settings import make_settings, read_mapping
+from sdiareward.llm.settings import ChatSettings
+
 from .prompts import PROMPT_VERSIONS
 from .questions import MAX_TURN_S
 
 
 if TYPE_CHECKING:
-    from ...pair_scores import PairScorer
+    from sdiareward.evaluation.pair_scoring import PairScorer
 
-JUDGES_FILE = Path(__file__).resolve().parents[2] / "configs" / "judges.yaml"
+JUDGES_FILE = CONFIGS / "judges.yaml"
 _ORDERS = "both"
 
 
@@ -51,7 +53,8 @@ class EndpointSettings(ChatSettings):
 
     def load(self, folder: Path) -> PairScorer:
         """Return the judge of a run."""
-        from ...chat_client import ChatClient
+        from sdiareward.llm.client import ChatClient
+
         from .backends import EndpointBackend
         from .judging import PairwiseJudge
 
@@ -202,7 +205,7 @@ BACKENDS: dict[str, type[JudgeSettings]] = {
 
 
 @dataclass(frozen=True)
-class JudgeChoice:
+class JudgeSpec:
     """A judge that was chosen by name.
 
     Args:
@@ -231,7 +234,7 @@ class JudgeChoice:
         """Return `judge`: how the judge of a finished run came to its decisions; see `summary`.
 
         Args:
-            labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each scored pair.
+            labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each scored pair.
             scores (`Mapping`): The line of each in `scores.jsonl`, by `pair_id`.
             folder (`Path`): The run's folder.
             **options: `num_bootstrap` and `seed` of the intervals.
@@ -246,7 +249,7 @@ class JudgeChoice:
         return {"judge": {"name": self.name, "backend": self.settings.backend, **found, "usd": usd}}
 
 
-def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()) -> JudgeChoice:
+def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()) -> JudgeSpec:
     """Read the settings of a judge from a file of judges.
 
     Args:
@@ -271,7 +274,7 @@ def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Se
     backend = values.pop("backend", None)
     if not isinstance(backend, str) or backend not in BACKENDS:
         raise ValueError(f"{label}: backend is {backend!r}; it must be one of {sorted(BACKENDS)}.")
-    return JudgeChoice(name, make_settings(BACKENDS[backend], values, label))
+    return JudgeSpec(name, make_settings(BACKENDS[backend], values, label))
 
 
 def _read_overrides(overrides: Sequence[str]) -> dict[str, Any]:

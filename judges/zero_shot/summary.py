@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...chat_settings import Spent
-from ...records import JsonLines
-from ...report.comparison import describe_share
-from ...reporting import groups_of
+from sdiareward.common.files import JsonLines
+from sdiareward.evaluation.statistics import describe_share
+from sdiareward.evaluation.summary import groups_of
+from sdiareward.llm.settings import TokenUsage
+
 from .backends import ReplayBackend
 from .decisions import RULES
 from .judging import ANSWERS_FILE
@@ -30,7 +31,7 @@ def describe_comparisons(labels: Labels, scores: Scores, folder: Path, options: 
     """Describe the judge of a run that compared both sides of each pair.
 
     Args:
-        labels (`Sequence[Mapping]`): What `records.describe_pairs` says of each scored pair.
+        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each scored pair.
         scores (`Mapping`): The line of each in `scores.jsonl`, by `pair_id`.
         folder (`Path`): The run's folder.
         options (`Mapping`): `num_bootstrap` and `seed` of the intervals.
@@ -72,7 +73,7 @@ def describe_scores(labels: Labels, scores: Scores, folder: Path, options: Mappi
     wanted = {label["pair_id"] for label in labels}
     lines = JsonLines(folder / ANSWERS_FILE).read()
     records = {(line["pair_id"], line["side"]): line for line in lines if line["pair_id"] in wanted}.values()
-    spent = [Spent(line["num_replies"], line["prompt_tokens"], line["completion_tokens"]) for line in records]
+    spent = [TokenUsage(line["num_replies"], line["prompt_tokens"], line["completion_tokens"]) for line in records]
     return {
         "kind": "pointwise",
         **describe_spending(spent, folder),
@@ -85,14 +86,14 @@ def describe_scores(labels: Labels, scores: Scores, folder: Path, options: Mappi
     }
 
 
-def describe_spending(spent: Sequence[Spent], folder: Path) -> dict[str, Any]:
+def describe_spending(spent: Sequence[TokenUsage], folder: Path) -> dict[str, Any]:
     """Return what all answers cost together, whichever session paid, and what the sessions counted.
 
     Args:
         spent (`Sequence[Spent]`): Of each answer.
         folder (`Path`): The run's folder.
     """
-    total = Spent.total(spent)
+    total = TokenUsage.total(spent)
     sessions = JsonLines(folder / "sessions.jsonl").read()
     counted = {name: sum(session[name] for session in sessions if name in session) for name in _SESSION_COUNTS}
     return {

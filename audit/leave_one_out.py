@@ -1,0 +1,312 @@
+"""Whether a head knows speech or the speakers of its training: heads that never heard what they are measured on.
+
+For each synthesizer, and for each source, a score head is trained on the pairs of all others and measured on its pairs
+and on the rest, beside the acoustic baseline fitted on the same pairs. Heads are trained on cached features of the
+frozen backbone, as `train.py --train head` trains one, each in seconds; the backbone is run once.
+
+Notable choices:
+
+- A backbone that was trained on pairs of a synthesizer has heard it, whatever the head is trained on: the test then
+  says only how much the head adds (`backbone_saw`). The honest form takes an untrained backbone: a pretrained one, or
+  `"nano"`, which builds the nano model before training. A checkpoint whose head is not at zero counts as trained; of
+  one that trained its head alone, give the backbone instead.
+- Heads are chosen by validation loss, learning rate included, on validation pairs without what is left out.
+- Beside each row stands the head that left nothing out, on the same pairs: without it nothing could be said of a drop.
+- A criterion that has too few pairs left for training, or too few to measure on, is named and left out, as is a fold
+  without any.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.common.files import JsonLines
+from sdiareward.common.run_identity import open_run
+from sdiareward.evaluation.summary import Labels
+from sdiareward.pairs.labels import describe_pairs, fingerprint_pairs
+from sdiareward.pairs.schema import SIDES
+
+from .leave_one_out_folds import SCORERS, SPLITS, Fold, describe_folds, plan_folds
+
+
+if TYPE_CHECKING:
+    import datasets
+
+    from sdiareward.evaluation.baselines import SideFeatures
+    from sdiareward.training.setup import TrainingSetup
+
+
+@dataclass(frozen=True)
+class LeftOutSettings:
+    """How heads are trained, and what is measured.
+
+    Args:
+        learning_rates (`tuple[float, ...]`): Tried in each fold; the lowest validation loss takes one.
+        num_epochs (`float`): Passes over the training pairs.
+        batch_size (`int`): Pairs in a step.
+        center_rewards_coefficient (`float`): Lambda of the loss.
+        min_pairs (`int`): Least number of pairs of a criterion to train on, and to measure on.
+        bf16 (`bool`): Let the backbone compute in bfloat16.
+        seed (`int`): Of the order of the pairs.
+    """
+
+    learning_rates: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0)
+    num_epochs: float = 10.0
+    batch_size: int = 8
+    center_rewards_coefficient: float = 0.01
+    min_pairs: int = 20
+    bf16: bool = False
+    seed: int = 0
+
+    def options(self, learning_rate: float) -> dict[str, Any]:
+        """Return the fields of `trl.RewardConfig` of a head."""
+        return {
+            "learning_rate": learning_rate,
+            "num_train_epochs": self.num_epochs,
+            "per_device_train_batch_size": self.batch_size,
+            "center_rewards_coefficient": self.center_rewards_coefficient or None,
+            "lr_scheduler_type": "cosine",
+            "warmup_steps": 0.1,
+            "bf16": False,
+            "seed": self.seed,
+        }
+
+
+def measure_left_out(
+    model: str,
+    splits: Mapping[str, datasets.Dataset],
+    folder: str | Path,
+    *,
+    features: str | Path | None = None,
+    settings: LeftOutSettings | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train and measure a head for everything that can be left out; what is in the folder is not done again.
+
+    Args:
+        model (`str`): Checkpoint whose backbone is used, a pretrained backbone, or `"nano"` for an untrained nano
+            model, which is written into the folder.
+        splits (`Mapping[str, datasets.Dataset]`): `train`, `validation` and `test` pairs as `loading.load_pairs` gives
+            them.
+        folder (`str` or `Path`): Where the folds are kept, a line each in `folds.jsonl`.
+        features (`str` or `Path`, *optional*): Folder of cached features, as `train.py --from_cache` has it; by
+            default `features` in `folder`.
+        settings ([`LeftOutSettings`], *optional*): How heads are trained.
+        **options: Of `pairwise_accuracy`, such as `num_bootstrap`.
+
+    Returns:
+        `dict`: `model`, `settings`, `num_pairs` by split; `folds`, each with `kind`, `name`, `criteria`,
+        `backbone_saw`, `num_train`, `num_validation`, `learning_rate`, `eval_loss` and `num_skipped`; `not_measured`,
+        what `plan_folds` refused; and `rows` and `summary`, what `describe_folds` gives.
+
+    Raises:
+        ValueError: A split is missing, nothing can be measured, or the folder is of another model, other pairs or
+            other settings.
+    """
+    settings, folder = settings or LeftOutSettings(), Path(folder)
+    if missing := [split for split in SPLITS if split not in splits]:
+        raise ValueError(f"the data have no split {', '.join(missing)}; heads are trained, selected and measured.")
+    labels = {split: describe_pairs(splits[split]) for split in SPLITS}
+    folds, refused = plan_folds(labels, settings.min_pairs)
+    if not folds:
+        raise ValueError(f"nothing can be left out: {refused[0]['criterion']}: {refused[0]['reason']}.")
+    name = _locate(model, folder)
+    pairs = {split: fingerprint_pairs(labels[split]) for split in SPLITS}
+    open_run(folder, {"model": fingerprint_model(name), "pairs": pairs, "settings": _plain(settings)})
+    log = JsonLines(folder / "folds.jsonl")
+    known = {(record["kind"], record["name"]): record for record in log.read()}
+    missing_folds = [fold for fold in folds if (fold.kind, fold.name) not in known]
+    if missing_folds:
+        for record in _perform(missing_folds, name, splits, labels, folder, features, settings):
+            log.append([record])
+            known[record["kind"], record["name"]] = record
+    records = [known[fold.kind, fold.name] for fold in folds]
+    return {
+        "model": model,
+        "settings": _plain(settings),
+        "num_pairs": {split: len(labels[split]) for split in SPLITS},
+        "folds": [{key: value for key, value in record.items() if key not in SCORERS} for record in records],
+        "not_measured": refused,
+        **describe_folds(records, labels["test"], **options),
+    }
+
+
+def _plain(settings: LeftOutSettings) -> dict[str, Any]:
+    """Return the settings as JSON reads them back."""
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
+    return plain
+
+
+def _locate(model: str, folder: Path) -> str:
+    """Return where a model is; build an untrained nano model if it is not there yet."""
+    if model != "nano":
+        return model
+    built = folder / "nano"
+    if not built.exists():
+        from sdiareward.checkpoint_io.nano import build_nano
+
+        folder.mkdir(parents=True, exist_ok=True)
+        build_nano(folder / ".nano.tmp").rename(built)
+    return str(built)
+
+
+def _perform(
+    folds: Sequence[Fold],
+    model: str,
+    splits: Mapping[str, datasets.Dataset],
+    labels: Mapping[str, Labels],
+    folder: Path,
+    features: str | Path | None,
+    settings: LeftOutSettings,
+) -> Iterator[dict[str, Any]]:
+    """Yield the record of each fold as it is done."""
+    from tqdm.auto import tqdm
+
+    with _threads_restored():
+        setup = _compute_features(model, splits, str(features or folder / "features"), settings)
+        acoustic = _acoustic_features(splits, folder)
+        workshop = _Workshop(setup, acoustic, labels, settings)
+        for fold in tqdm(folds, "left out", unit="fold"):
+            yield workshop.perform(fold)
+
+
+@contextmanager
+def _threads_restored() -> Iterator[None]:
+    """Give torch its threads back, of which training heads leaves it one."""
+    import torch
+
+    num_threads = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _compute_features(
+    model: str, splits: Mapping[str, datasets.Dataset], cache: str, settings: LeftOutSettings
+) -> TrainingSetup:
+    """Compute the features that the cache lacks, as a training of the head does."""
+    from trl import RewardConfig
+
+    from sdiareward.training.arguments import TrainArguments
+    from sdiareward.training.setup import set_up
+
+    arguments = TrainArguments(model_name_or_path=model, dataset="", train="head", from_cache=cache)
+    with tempfile.TemporaryDirectory() as unused:
+        training = RewardConfig(output_dir=unused, bf16=settings.bf16, report_to="none")
+        return set_up(arguments, training, {split: splits[split] for split in SPLITS})
+
+
+def _acoustic_features(splits: Mapping[str, datasets.Dataset], folder: Path) -> dict[str, SideFeatures]:
+    """Compute what the acoustic baseline knows of the pairs it is fitted and measured on; keep it in the folder."""
+    from sdiareward.evaluation.baselines import SideFeatures, read_features
+
+    found = {}
+    for split in ("train", "test"):
+        path = folder / f"acoustic_{split}.npz"
+        if not path.exists():
+            read = read_features("acoustic", splits[split], progress=True)
+            unfinished = path.with_name(f".{path.name}")
+            reasons = json.dumps(list(read.failures.items()))
+            np.savez(unfinished, chosen=read.chosen, rejected=read.rejected, failures=reasons)
+            unfinished.replace(path)
+        with np.load(path, allow_pickle=False) as file:
+            failures = dict(json.loads(str(file["failures"])))
+            found[split] = SideFeatures(file["chosen"], file["rejected"], failures)
+    return found
+
+
+class _Workshop:
+    """Train and measure heads and baselines; what two folds have in common is done once."""
+
+    def __init__(
+        self,
+        setup: TrainingSetup,
+        acoustic: Mapping[str, SideFeatures],
+        labels: Mapping[str, Labels],
+        settings: LeftOutSettings,
+    ):
+        self.setup = setup
+        self.acoustic = acoustic
+        self.labels = labels
+        self.settings = settings
+        self.rows = {split: list(setup.splits[split]) for split in SPLITS}
+        self.saw_pairs = bool(setup.model.score.weight.any())
+        self._done: dict[Any, dict[str, Any]] = {}
+
+    def perform(self, fold: Fold) -> dict[str, Any]:
+        """Return the record of a fold."""
+        kept = {split: self._kept(fold, split) for split in SPLITS[:2]}
+        tested = [
+            row
+            for row in self.rows["test"]
+            if row["row"] not in self.acoustic["test"].failures
+            and self._label("test", row)["criterion"] in fold.criteria
+        ]
+        heard = fold.kind is None or any(map(fold.leaves_out, self.labels["train"]))
+        return {
+            **asdict(fold),
+            "criteria": list(fold.criteria),
+            "backbone_saw": self.saw_pairs and heard,
+            "num_train": len(kept["train"]),
+            "num_validation": len(kept["validation"]),
+            "num_skipped": len(self.setup.skipped),
+            **self._measure(kept["train"], kept["validation"], tested),
+        }
+
+    def _label(self, split: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self.labels[split][row["row"]]
+
+    def _kept(self, fold: Fold, split: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows[split] if not fold.leaves_out(self._label(split, row))]
+
+    def _measure(self, *rows: list[dict[str, Any]]) -> dict[str, Any]:
+        # A synthesizer that training never had leaves out nothing: its fold is the one that left nothing out.
+        key = tuple(tuple(row["row"] for row in of_split) for of_split in rows)
+        if key not in self._done:
+            train, validation, tested = rows
+            found, sides = self._fit_heads(train, validation, tested)
+            baseline = self._fit_baseline(train, tested)
+            self._done[key] = {
+                **found,
+                **{
+                    scorer: {
+                        row["pair_id"]: dict(zip(SIDES, values, strict=True))
+                        for row, values in zip(tested, zip(*of_scorer, strict=True), strict=True)
+                    }
+                    for scorer, of_scorer in (("head", sides), ("acoustic", baseline))
+                },
+            }
+        return self._done[key]
+
+    def _fit_heads(self, train: Any, validation: Any, tested: Any) -> tuple[dict[str, Any], Any]:
+        """Train a head with each learning rate; measure the one of the lowest validation loss."""
+        from sdiareward.training.head import SDiaRewardHead
+        from sdiareward.training.head_fitting import compute_rewards, fit_head
+
+        fitted = []
+        for learning_rate in self.settings.learning_rates:
+            head = SDiaRewardHead(self.setup.model.config)
+            options = self.settings.options(learning_rate)
+            best = fit_head(head, self.setup.processor, self.setup.collator, train, validation, options)
+            fitted.append((best.loss, learning_rate, head))
+        loss, learning_rate, head = min(fitted, key=lambda each: each[:2])
+        return {"learning_rate": learning_rate, "eval_loss": loss}, compute_rewards(head, self.setup.collator, tested)
+
+    def _fit_baseline(self, train: Any, tested: Any) -> tuple[list[float], list[float]]:
+        from sdiareward.evaluation.baselines import score_features
+
+        chosen = {split: [row["row"] for row in rows] for split, rows in (("train", train), ("test", tested))}
+        criteria = {split: [self.labels[split][row]["criterion"] for row in rows] for split, rows in chosen.items()}
+        features = {split: self.acoustic[split].select(rows) for split, rows in chosen.items()}
+        scores = score_features(features["train"], criteria["train"], features["test"], criteria["test"])
+        return scores.chosen.tolist(), scores.rejected.tolist()

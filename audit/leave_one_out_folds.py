@@ -1,0 +1,155 @@
+"""What is left out of the training of a head, and what came of it: arithmetic on labels and rewards alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sdiareward.evaluation.columns import CRITERION_COLUMNS
+from sdiareward.evaluation.statistics import compare
+from sdiareward.evaluation.summary import Labels, accuracy_of, groups_of, one_column
+
+
+KINDS = ("synthesizer", "source")
+SPLITS = ("train", "validation", "test")
+SCORERS = ("head", "acoustic")
+LEFT_OUT, REST = "left_out", "rest"
+Records = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """What is left out of training.
+
+    Args:
+        kind (`str`, *optional*): One of `KINDS`; None for the fold that leaves nothing out.
+        name (`str`, *optional*): Which synthesizer or source.
+        criteria (`tuple[str, ...]`): Criteria that there are enough pairs of.
+    """
+
+    kind: str | None
+    name: str | None
+    criteria: tuple[str, ...]
+
+    def leaves_out(self, label: Mapping[str, Any]) -> bool:
+        """Say whether a pair is left out."""
+        return self.kind is not None and label[self.kind] == self.name
+
+
+def plan_folds(labels: Mapping[str, Labels], min_pairs: int) -> tuple[list[Fold], list[dict[str, Any]]]:
+    """Find out what can be left out.
+
+    Args:
+        labels (`Mapping[str, Sequence]`): By split, what `labels.describe_pairs` says of each pair.
+        min_pairs (`int`): Least number of pairs of a criterion to train on, and to measure on.
+
+    Returns:
+        `tuple[list[Fold], list[dict]]`: The fold that leaves nothing out, then one for each synthesizer and source of
+        the test pairs; and `kind`, `name`, `criterion` and `reason` of what cannot be measured.
+    """
+    plans = [(None, None), *((kind, name) for kind in KINDS for name in _names(labels["test"], kind))]
+    folds, refused = [], []
+    for kind, name in plans:
+        candidates = Fold(kind, name, ())
+        measured = []
+        for criterion in sorted({label["criterion"] for label in labels["test"] if _is_measured(candidates, label)}):
+            reason = _refuse(candidates, criterion, labels, min_pairs)
+            if reason is None:
+                measured.append(criterion)
+            else:
+                refused.append({"kind": kind, "name": name, "criterion": criterion, "reason": reason})
+        if measured:
+            folds.append(Fold(kind, name, tuple(measured)))
+    return folds, refused
+
+
+def _names(labels: Labels, kind: str) -> list[str]:
+    return sorted({label[kind] for label in labels if label[kind]})
+
+
+def _is_measured(fold: Fold, label: Mapping[str, Any]) -> bool:
+    return fold.kind is None or fold.leaves_out(label)
+
+
+def _refuse(fold: Fold, criterion: str, labels: Mapping[str, Labels], min_pairs: int) -> str | None:
+    """Return why a criterion cannot be measured, or None."""
+    of_criterion = {split: [label for label in labels[split] if label["criterion"] == criterion] for split in SPLITS}
+    num_test = sum(_is_measured(fold, label) for label in of_criterion["test"])
+    left = {split: sum(not fold.leaves_out(label) for label in of_criterion[split]) for split in SPLITS[:2]}
+    if num_test < min_pairs:
+        return f"{num_test} test pairs; at least {min_pairs} are needed"
+    if left["train"] < min_pairs:
+        return f"{left['train']} training pairs are left without it; at least {min_pairs} are needed"
+    return None if left["validation"] else "no validation pair is left without it"
+
+
+def describe_folds(records: Records, labels: Labels, **options: Any) -> dict[str, Any]:
+    """Compare heads that left something out with the one that left nothing out, on the same pairs.
+
+    Args:
+        records (`Sequence[Mapping]`): Of each fold `kind`, `name`, `backbone_saw`, and by `pair_id` the `chosen` and
+            `rejected` scores of the `head` and of the `acoustic` baseline; the fold of kind None among them.
+        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each test pair.
+        **options: Of `pairwise_accuracy`.
+
+    Returns:
+        `dict`: `rows`, for each fold and criterion one of the pairs that were left out (`pairs` `"left_out"`) and one
+        of the `"rest"`: `kind`, `name`, `criterion`, `pairs`, `num_pairs`, `backbone_saw`; `head` and `acoustic`, and,
+        when nothing was left out, `head_heard` and `acoustic_heard`, each with `accuracy`, `num_ties`, `num_groups`,
+        `interval`, ...; `change` of the head's accuracy by leaving out, -1 to 1, and its `interval`. And `summary`, by
+        kind and over its rows of pairs left out: mean `head`, `head_heard`, `acoustic` and `acoustic_heard` accuracy,
+        and the `lowest` accuracy of a head with its `name` and `criterion`; None without rows.
+    """
+    whole = next((record for record in records if record["kind"] is None), None)
+    rows = []
+    for record in records:
+        if record is whole or whole is None:
+            continue
+        for criterion, column in CRITERION_COLUMNS.items():
+            for pairs in (LEFT_OUT, REST):
+                members = [label for label in labels if _is_member(record, whole, label, criterion, pairs)]
+                if members:
+                    about = {key: record[key] for key in ("kind", "name", "backbone_saw")}
+                    about |= {"criterion": criterion, "pairs": pairs, "num_pairs": len(members)}
+                    rows.append({**about, **_describe_row(members, record, whole, column, options)})
+    return {"rows": rows, "summary": {kind: _summarise(rows, kind) for kind in KINDS}}
+
+
+def _is_member(
+    record: Mapping[str, Any], whole: Mapping[str, Any], label: Mapping[str, Any], criterion: str, pairs: str
+) -> bool:
+    if label["pair_id"] not in record["head"] or label["pair_id"] not in whole["head"]:
+        return False
+    is_of_criterion = (label["subset"] == "colloquialness") == (criterion == "colloquialness")
+    return is_of_criterion and (label[record["kind"]] == record["name"]) == (pairs == LEFT_OUT)
+
+
+def _describe_row(
+    labels: Labels, record: Mapping[str, Any], whole: Mapping[str, Any], column: str, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for scorer in SCORERS:
+        found[scorer] = one_column(accuracy_of(labels, record[scorer], options), column)
+        found[f"{scorer}_heard"] = one_column(accuracy_of(labels, whole[scorer], options), column)
+    without, heard = (_is_right(labels, scores["head"]) for scores in (record, whole))
+    change = compare(without, heard, groups_of(labels), [label["subset"] for label in labels], **options)
+    return {**found, "change": {"difference": change["difference"], "interval": change["interval"]}}
+
+
+def _is_right(labels: Labels, scores: Mapping[str, Mapping[str, float]]) -> list[bool]:
+    return [scores[label["pair_id"]]["chosen"] > scores[label["pair_id"]]["rejected"] for label in labels]
+
+
+def _summarise(rows: Records, kind: str) -> dict[str, Any] | None:
+    members = [row for row in rows if (row["kind"], row["pairs"]) == (kind, LEFT_OUT)]
+    if not members:
+        return None
+    names = [name for scorer in SCORERS for name in (scorer, f"{scorer}_heard")]
+    lowest = min(members, key=lambda row: row["head"]["accuracy"])
+    return {
+        **{name: float(np.mean([row[name]["accuracy"] for row in members])) for name in names},
+        "lowest": {"accuracy": lowest["head"]["accuracy"], "name": lowest["name"], "criterion": lowest["criterion"]},
+    }

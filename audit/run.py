@@ -1,0 +1,362 @@
+"""Run an audit: score the pairs under every condition, measure, and give verdicts; what is known is not done again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.audio_sdiareward import AudioError
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.provenance import describe_run
+from sdiareward.common.run_identity import open_run
+from sdiareward.evaluation.baselines import KINDS
+from sdiareward.evaluation.pair_scoring import score_with_baseline
+from sdiareward.evaluation.report.content import plain
+from sdiareward.pairs.labels import describe_pairs, fingerprint_pairs, require_other_recordings
+from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.schema import SIDES
+from sdiareward.perturbations.attack_sounds import fingerprint_sounds
+from sdiareward.perturbations.attacks import ATTACKS
+from sdiareward.perturbations.decoded_pairs import AuditPair, Messages
+from sdiareward.perturbations.effects import NUISANCES
+
+from .checks import measure_checks
+from .conditions import (
+    ERROR,
+    NATURAL,
+    Condition,
+    Rewards,
+    attack_conditions,
+    collect_rewards,
+    is_complete,
+    nuisance_conditions,
+    nuisance_key,
+    settings_of,
+)
+from .leave_one_out import measure_left_out
+from .modality_ablation import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
+from .occlusion import measure_occlusion
+from .sampling import PairSample, sample_rows
+from .statistics import Pairs, describe_natural, measure_attacks, measure_nuisances
+from .ties import TWINS, describe_ties, measure_identical
+from .training_record import read_trained_with
+from .verdicts import judge
+
+
+if TYPE_CHECKING:
+    from sdiareward.scoring.dataset import ModelChoice
+    from sdiareward.scoring.scorer import Scorer
+
+# What an audit is made of; the last one trains heads and is done only where it is asked for.
+PARTS = ("nuisances", "attacks", "hearing", "ties", "occlusion", "baselines", "left_out")
+DEFAULT_PARTS = PARTS[:-1]
+_NUM_IDENTICAL = 4
+# Of several recordings and kinds, as the sample begins, and few enough to stay in memory.
+_NUM_DONORS = 32
+_HEARD_ALONE = (AUDIO_ONLY, TEXT_ONLY)
+
+
+@dataclass(frozen=True)
+class AuditJob:
+    """What to audit on what.
+
+    Args:
+        model ([`ModelChoice`]): The model.
+        data (`str`): Pairs, as `loading.load_pairs` takes them.
+        output_dir (`Path`): Where everything goes; a run that was killed goes on there.
+        split (`str`, *optional*, defaults to `"test"`): Split to audit on.
+        train_split (`str`, *optional*, defaults to `"train"`): Split that baselines and heads are fitted on.
+        num_pairs (`int`, *optional*, defaults to 60): Pairs that are drawn; 0 for all.
+        nuisances, attacks (`tuple[str, ...]`): Names of those to try.
+        parts (`tuple[str, ...]`, *optional*): Some of `PARTS`.
+        left_out_model (`str`, *optional*): Backbone of the heads that leave something out, or `"nano"`; by default
+            the model's own.
+        sounds_dir (`str`, *optional*): Recordings that attacks paste in, in place of made sounds; see
+            `attacks.AttackContext`.
+        seed (`int`, *optional*, defaults to 0): Of the sample, of what is random in a change, and of the intervals.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
+    """
+
+    model: ModelChoice
+    data: str
+    output_dir: Path
+    split: str = "test"
+    train_split: str = "train"
+    num_pairs: int = 60
+    nuisances: tuple[str, ...] = tuple(NUISANCES)
+    attacks: tuple[str, ...] = tuple(ATTACKS)
+    parts: tuple[str, ...] = DEFAULT_PARTS
+    left_out_model: str | None = None
+    sounds_dir: str | None = None
+    seed: int = 0
+    num_bootstrap: int = 1000
+
+    def identity(self, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what a line of rewards depends on: neither the sample's size nor which conditions there are."""
+        sounds = {} if self.sounds_dir is None else {"sounds": fingerprint_sounds(self.sounds_dir)}
+        return {
+            **sounds,
+            "model": f"{self.model.name} ({fingerprint_model(self.model.name)})",
+            "dtype": self.model.dtype,
+            "split": self.split,
+            "pairs": fingerprint_pairs(labels),
+            "seed": self.seed,
+        }
+
+
+class Auditor:
+    """Work on one job; the model is loaded when the first reward is asked for.
+
+    Args:
+        job ([`AuditJob`]): The job.
+
+    Raises:
+        ScoringError: See `ModelChoice.load`; the model does not know a criterion of the pairs.
+        ValueError: The pairs cannot be audited, or the folder holds another audit.
+    """
+
+    def __init__(self, job: AuditJob):
+        self.job = job
+        self.folder = job.output_dir
+        self.pairs = load_pairs(job.data, job.split)
+        self.labels = describe_pairs(self.pairs)
+        self.run = job.identity(self.labels)
+        open_run(self.folder, self.run)
+        self.sample = PairSample(self.pairs, self.labels, sample_rows(self.labels, job.num_pairs, job.seed))
+        self.attacks = {name: ATTACKS[name] for name in job.attacks}
+        self._num_scored = 0
+        self.options: dict[str, Any] = {"num_bootstrap": job.num_bootstrap, "seed": job.seed}
+
+    @cached_property
+    def scorer(self) -> Scorer:
+        """The model, loaded."""
+        from sdiareward.scoring.dataset import ScoringError
+
+        scorer = self.job.model.load()
+        unknown = {label["criterion"] for label in self.sample.labels} - set(scorer.processor.prompts)
+        if unknown:
+            known = ", ".join(sorted(scorer.processor.prompts))
+            raise ScoringError(f"the pairs have the criteria {sorted(unknown)}; this model knows {known}.")
+        return scorer
+
+    @property
+    def max_turn_s(self) -> float:
+        """How much the model hears of a turn, in seconds."""
+        return self.scorer.processor.max_turn_s
+
+    @cached_property
+    def donors(self) -> list[AuditPair]:
+        """Pairs that attacks take turns and words from, as many whatever the size of the sample."""
+        first = PairSample(self.pairs, self.labels, sample_rows(self.labels, _NUM_DONORS, self.job.seed))
+        found = []
+        for number in range(len(first)):
+            with suppress(AudioError, FileNotFoundError, TypeError):
+                found.append(first[number])
+        return found
+
+    def reward(self, dialogues: Sequence[Messages], criteria: Sequence[str]) -> list[float]:
+        """Return the reward of each dialogue."""
+        return self.scorer.score(dialogues, list(criteria))
+
+    @cached_property
+    def rewards(self) -> Rewards:
+        """The rewards of the sample under every condition; what the folder lacks is scored."""
+        conditions, log = self.conditions(), JsonLines(self.folder / "rewards.jsonl")
+        if not is_complete(self.sample, conditions, log):
+            _ = self.scorer  # What is wrong with the model is no fault of a pair.
+        start, before = time.perf_counter(), self._num_scored
+        try:
+            return collect_rewards(self._count, self.sample, conditions, log)
+        finally:
+            if num_dialogues := self._num_scored - before:
+                session = {"num_dialogues": num_dialogues, "seconds": time.perf_counter() - start}
+                JsonLines(self.folder / "sessions.jsonl").append([{**session, "audio_s": self.scorer.audio_s}])
+
+    def _count(self, dialogues: Sequence[Messages], criteria: Sequence[str]) -> list[float]:
+        found = self.reward(dialogues, criteria)
+        self._num_scored += len(dialogues)
+        return found
+
+    @cached_property
+    def measured(self) -> Pairs:
+        """The pairs that could be scored as they are, with their rewards."""
+        return Pairs(self.sample.labels, self.rewards, **self.options)
+
+    @cached_property
+    def usable(self) -> PairSample:
+        """The same pairs, to be decoded."""
+        return self.sample.keep(label["pair_id"] for label in self.measured.labels)
+
+    def conditions(self) -> list[Condition]:
+        """Return every condition of the job's parts, each once."""
+        job = self.job
+        found: list[Condition] = []
+        if "nuisances" in job.parts:
+            found += nuisance_conditions(settings_of(job.nuisances), job.seed)
+        if "ties" in job.parts:
+            found += nuisance_conditions(TWINS.items(), job.seed)
+        if "attacks" in job.parts:
+            options: dict[str, Any] = {"seed": job.seed, "sounds_dir": job.sounds_dir}
+            found += attack_conditions(self.attacks, lambda: self.donors, lambda: self.max_turn_s, **options)
+        if "hearing" in job.parts:
+            found += [Condition(f"hearing/{name}", CONDITIONS[name]) for name in _HEARD_ALONE]
+        return list({condition.key: condition for condition in found}.values())
+
+    def audit(self) -> dict[str, Any]:
+        """Score, measure and judge.
+
+        Returns:
+            `dict[str, Any]`: What `audit.json` holds; `docs/audit.md` describes it.
+        """
+        # First: that a split is missing, or too small, is to be known before hours of scoring.
+        left_out = self._left_out()
+        scores, fitted = self._baselines()
+        audit = {
+            **self._about(),
+            "natural": describe_natural(self.measured),
+            "nuisances": self._nuisances(),
+            "attacks": self._attacks(),
+            "hearing": self._hearing(scores),
+            "baselines": fitted,
+            "ties": self._ties(),
+            "occlusion": self._occlusion(),
+            "left_out": left_out,
+        }
+        audit["verdicts"] = judge(measure_checks(audit))
+        audit["timing"] = self._timing()
+        audit["config"] = {**asdict(self.job), "output_dir": str(self.folder)}
+        return dict(plain({**audit, "run": self.run, **describe_run()}))
+
+    def _timing(self) -> dict[str, float]:
+        """Return the sums of the sessions that were not killed."""
+        sessions = JsonLines(self.folder / "sessions.jsonl").read()
+        return {name: sum(session[name] for session in sessions) for name in ("num_dialogues", "seconds", "audio_s")}
+
+    def _about(self) -> dict[str, Any]:
+        subsets = {label["pair_id"]: label["subset"] for label in self.sample.labels}
+        failed = [
+            {"condition": key, "pair_id": line["pair_id"], "subset": subsets[line["pair_id"]], "reason": line[ERROR]}
+            for key, lines in self.rewards.items()
+            for line in lines.values()
+            if ERROR in line
+        ]
+        return {
+            "format": 1,
+            "model": self.job.model.name,
+            "trained_with": read_trained_with(self.job.model.name),
+            "dataset": self.job.data,
+            "split": self.job.split,
+            "num_pairs": len(self.measured.labels),
+            "num_groups": len(set(self.measured.groups)),
+            "num_available": len(self.labels),
+            "skipped": [line for line in failed if line["condition"] == NATURAL],
+            "failures": [line for line in failed if line["condition"] != NATURAL],
+        }
+
+    def _nuisances(self) -> dict[str, Any] | None:
+        return measure_nuisances(self.measured, self.job.nuisances) if "nuisances" in self.job.parts else None
+
+    def _attacks(self) -> list[dict[str, Any]] | None:
+        return measure_attacks(self.measured, self.attacks) if "attacks" in self.job.parts else None
+
+    def _baselines(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Return the scores of the cheap baselines on the same pairs, and what they were fitted on."""
+        if "baselines" not in self.job.parts:
+            return {}, None
+        train = load_pairs(self.job.data, self.job.train_split)
+        labels = describe_pairs(train)
+        require_other_recordings(self.labels, labels, self.job.split, self.job.train_split)
+        found = {
+            kind: score_with_baseline(kind, train, labels, self.usable.encoded(), self.usable.labels, self.folder)
+            for kind in KINDS
+        }
+        return {kind: scores for kind, (scores, _) in found.items()}, {kind: of for kind, (_, of) in found.items()}
+
+    def _hearing(self, baselines: Mapping[str, Any]) -> dict[str, Any] | None:
+        wanted = _HEARD_ALONE if "hearing" in self.job.parts else ()
+        scores = {BOTH: _scores(self.rewards, NATURAL)}
+        scores |= {name: _scores(self.rewards, f"hearing/{name}") for name in wanted}
+        labels = _having(self.usable.labels, scores.values())
+        if not labels or not (wanted or baselines):
+            return None
+        return {"num_pairs": len(labels), "rows": describe_conditions(labels, scores, baselines, **self.options)}
+
+    def _ties(self) -> dict[str, Any] | None:
+        if "ties" not in self.job.parts:
+            return None
+        natural = _scores(self.rewards, NATURAL)
+        twins = {name: _scores(self.rewards, nuisance_key(name, severity)) for name, severity in TWINS.items()}
+        labels = _having(self.usable.labels, twins.values())
+        few = self.usable[:_NUM_IDENTICAL]
+        identical = self._section("identical", few, lambda: measure_identical(few, self.reward))
+        return {**(describe_ties(labels, natural, twins, **self.options) if labels else {}), "identical": identical}
+
+    def _occlusion(self) -> dict[str, Any] | None:
+        if "occlusion" not in self.job.parts:
+            return None
+        few = self.usable.keep(example_ids(self.usable.labels))
+        return self._section("occlusion", few, lambda: measure_occlusion(few, self.reward, max_turn_s=self.max_turn_s))
+
+    def examples(self) -> dict[str, AuditPair]:
+        """Return by id the pairs whose occlusion was measured."""
+        few = self.usable.keep(example_ids(self.usable.labels)) if "occlusion" in self.job.parts else ()
+        return {pair.pair_id: pair for pair in few}
+
+    def _section(self, name: str, pairs: PairSample, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Return a section that the folder has of the same pairs, or measure it and keep it."""
+        path = self.folder / f"{name}.json"
+        pair_ids = [label["pair_id"] for label in pairs.labels]
+        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if kept.get("pair_ids") != pair_ids:
+            kept = {"pair_ids": pair_ids, "section": measure()}
+            write_file(path, json.dumps(kept) + "\n")
+        return dict(kept["section"])
+
+    def _left_out(self) -> dict[str, Any] | None:
+        if "left_out" not in self.job.parts:
+            return None
+        names = {"train": self.job.train_split, "validation": "validation", "test": self.job.split}
+        splits = {name: load_pairs(self.job.data, split) for name, split in names.items()}
+        model = self.job.left_out_model or self.job.model.name
+        return measure_left_out(model, splits, self.folder / "left_out", **self.options)
+
+
+def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return an audit without what each change did to the pairs of each column, and all that; it is long.
+
+    Args:
+        audit (`dict`): What `Auditor.audit` gives; it stays as it is.
+    """
+    if audit["nuisances"] is None:
+        return audit, []
+    rows = audit["nuisances"]["rows"]
+    short = [{key: value for key, value in row.items() if key != "columns"} for row in rows]
+    return {**audit, "nuisances": {**audit["nuisances"], "rows": short}}, rows
+
+
+def example_ids(labels: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the first pair of each subset, to be looked at turn by turn."""
+    return list({label["subset"]: label["pair_id"] for label in reversed(labels)}.values())
+
+
+def _scores(rewards: Rewards, condition: str) -> dict[str, Any]:
+    """Return the rewards of both sides under a condition by `pair_id`."""
+    lines = rewards.get(condition, {})
+    return {
+        pair_id: {side: line["rewards"][side] for side in SIDES}
+        for pair_id, line in lines.items()
+        if "rewards" in line
+    }
+
+
+def _having(labels: Sequence[Mapping[str, Any]], scores: Any) -> list[Mapping[str, Any]]:
+    """Return the labels of the pairs that all have scores of."""
+    found = list(scores)
+    return [label for label in labels if all(label["pair_id"] in of_one for of_one in found)]

@@ -1,0 +1,127 @@
+"""Decide whose audio may be passed on: by the licence that a row states, and by the corpora that it comes from.
+
+Both tables list what is known. A licence that is not in `LICENCES` does not allow it, and neither does a reference to
+a corpus that is not in `CORPORA`; a corpus that does not allow it is never overruled by a row's licence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sdiareward.dataset_builder.release.references import SYNTHETIC
+from sdiareward.pairs.schema import SIDES
+
+
+@dataclass(frozen=True)
+class Licence:
+    """A licence under which a cut, resampled and coded recording may be passed on.
+
+    Args:
+        name (`str`): SPDX id, or the name that our sources give it.
+        hub_id (`str`): What the Hub calls it in the header of a card.
+        notice (`str`, *optional*): File of `cards/notices` that has to go with the recordings.
+    """
+
+    name: str
+    hub_id: str
+    notice: str | None = None
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """What is known of a source of `dataset_builder`.
+
+    Args:
+        allows_audio (`bool`): Whether its recordings may be passed on at all.
+        attribution (`str`, *optional*): Who has to be named.
+    """
+
+    allows_audio: bool
+    attribution: str | None = None
+
+
+# Without the licences that forbid modified versions (ND): both sides of a pair are modified.
+LICENCES = {
+    licence.name.lower(): licence
+    for licence in (
+        Licence("Apache-2.0", "apache-2.0"),
+        Licence("BSD-3-Clause", "bsd-3-clause"),
+        Licence("CC-BY-3.0", "cc-by-3.0"),
+        Licence("CC-BY-4.0", "cc-by-4.0"),
+        Licence("CC-BY-NC-4.0", "cc-by-nc-4.0"),
+        Licence("CC-BY-NC-SA-4.0", "cc-by-nc-sa-4.0"),
+        Licence("CC-BY-SA-3.0", "cc-by-sa-3.0"),
+        Licence("CC-BY-SA-4.0", "cc-by-sa-4.0"),
+        Licence("CC0-1.0", "cc0-1.0"),
+        Licence("CDLA-Permissive-2.0", "cdla-permissive-2.0"),
+        Licence("GPL-2.0-only", "gpl-2.0"),
+        Licence("GPL-2.0-or-later", "gpl-2.0"),
+        Licence("GPL-3.0-only", "gpl-3.0"),
+        Licence("GPL-3.0-or-later", "gpl-3.0"),
+        Licence("LicenseRef-Flight-of-the-Amazon-Queen", "other", "flight-of-the-amazon-queen.txt"),
+        Licence("MIT", "mit"),
+        Licence("PDDL-1.0", "pddl"),
+    )
+}
+# `folder` is the user's own audio and `sample` the bundled one: the row's licence decides. The paper passes on no
+# audio of the last three (ethics section), whatever a row says.
+CORPORA = {
+    "amazon_queen": Corpus(
+        True, "Flight of the Amazon Queen, (c) 1995 John Passfield and Steven Stamatiadis. Modified versions."
+    ),
+    "asterisk": Corpus(True, "Asterisk core sounds, (c) 2003-2010 Allison Smith and Digium, Inc. Modified versions."),
+    "colloquial_scripts": Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers."),
+    "fillets": Corpus(True, "Fish Fillets NG, (c) ALTAR interactive and the Fish Fillets NG team. Modified versions."),
+    "folder": Corpus(True),
+    "sample": Corpus(True),
+    SYNTHETIC: Corpus(True),
+    "dailytalk": Corpus(False),
+    "meld": Corpus(False),
+    "youtube": Corpus(False),
+}
+
+
+def find_licence(name: str | None) -> Licence | None:
+    """Return the licence of that name if it lets audio be passed on; SPDX ids are read in any case.
+
+    Args:
+        name (`str`, *optional*): As a row states it.
+    """
+    return LICENCES.get((name or "").strip().lower())
+
+
+def find_corpus(name: str | None) -> Corpus | None:
+    """Return what is known of the corpus of that name, in any case."""
+    return CORPORA.get((name or "").strip().lower())
+
+
+def redistribution_block(row: Mapping[str, Any]) -> str | None:
+    """Return why the audio of a pair must not be passed on, or None where it may.
+
+    Args:
+        row (`Mapping`): `license`, `source`, and of each turn of `chosen` and `rejected` the `uri`s of `audio_ref`.
+
+    Example:
+        >>> why_withheld({"license": "CC-BY-4.0", "source": "meld", "chosen": [], "rejected": []})
+        'the source meld is not passed on'
+    """
+    # A name that no source of ours has says nothing: the licence decides. A reference to such a source is another
+    # thing, for it says where the recording was taken from.
+    corpus = find_corpus(row.get("source"))
+    if corpus is not None and not corpus.allows_audio:
+        return f"the source {str(row['source']).strip().lower()} is not passed on"
+    for origin in _origins(row):
+        corpus = find_corpus(origin)
+        if corpus is None or not corpus.allows_audio:
+            return f"it refers to {origin.strip().lower()!r}, which is not passed on"
+    if find_licence(row.get("license")) is None:
+        return f"the licence {row.get('license')!r} is not known to allow it"
+    return None
+
+
+def _origins(row: Mapping[str, Any]) -> set[str]:
+    """Return what the references of both sides begin with: `source` of `source:path`."""
+    parts = [part for side in SIDES for turn in row.get(side) or () for part in turn.get("audio_ref") or ()]
+    return {str(part["uri"]).partition(":")[0] for part in parts if part.get("uri")}

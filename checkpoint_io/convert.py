@@ -1,0 +1,261 @@
+"""Turn checkpoints in the authors' layout into ours, and ours into theirs and into the one that vLLM serves.
+
+Names and shapes are checked against the headers before anything is written; tensors go from file to file piece by
+piece (`tensor_files`), and a stopped run goes on where it was (`checkpoint_writing`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from .safetensors_stream import DTYPES, PlannedTensor, StoredTensor, read_header
+from .shard_writer import write_checkpoint
+
+
+if TYPE_CHECKING:
+    from sdiareward.configuration_sdiareward import SDiaRewardConfig
+    from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+ExportFormat = Literal["official", "vllm"]
+EXPORT_FORMATS: tuple[ExportFormat, ...] = ("official", "vllm")
+_DTYPE_NAMES = {name: key for key, (name, _) in DTYPES.items()}
+_HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Hold what is known of a checkpoint from its small files and its headers.
+
+    Args:
+        name (`str`): What the caller called it.
+        folder (`Path`): Where it is.
+        config ([`SDiaRewardConfig`]): Its configuration, as one of ours.
+        tensors (`dict[str, StoredTensor]`): The tensors of the model, by the names they have in it.
+    """
+
+    name: str
+    folder: Path
+    config: SDiaRewardConfig
+    tensors: dict[str, StoredTensor]
+
+
+def convert_checkpoint(
+    source: str | Path,
+    output_dir: str | Path,
+    *,
+    dtype: str | None = None,
+    max_shard_size: str = "5GB",
+    **fields: Any,
+) -> Path:
+    """Write a released checkpoint of the authors, or one of ours, as a checkpoint of ours.
+
+    Args:
+        source (`str` or `Path`): Folder or Hub id.
+        output_dir (`str` or `Path`): Folder of the result: new, empty, or where the same conversion was stopped.
+        dtype (`str`, *optional*): Dtype of the backbone, for instance `"bfloat16"`; by default what is stored. Score
+            head and attention pooler keep theirs.
+        max_shard_size (`str`, *optional*, defaults to `"5GB"`): Largest size of one file of tensors.
+        fields: Fields of [`SDiaRewardConfig`] that override the checkpoint's: `pooling_mode`, `prompts`,
+            `max_turn_s`, ...
+
+    Returns:
+        `Path`: `output_dir`.
+
+    Raises:
+        FileExistsError: `output_dir` holds something else.
+        FileNotFoundError: There is no such checkpoint, or none of safetensors.
+        ValueError: A tensor is missing, unknown or of another shape than the configuration says, or a field is out
+            of its range.
+    """
+    opened = open_checkpoint(source, **fields)
+    tensors = {name: _planned(name, tensor, dtype) for name, tensor in opened.tensors.items()}
+    processor = _processor(opened)
+    _set_dtype(opened, dtype)
+
+    def describe(folder: Path) -> None:
+        _describe_own(opened.config, processor, folder)
+
+    return _write(opened, output_dir, tensors, describe, "ours", max_shard_size)
+
+
+def export_checkpoint(
+    source: str | Path,
+    output_dir: str | Path,
+    *,
+    layout: ExportFormat,
+    dtype: str | None = None,
+    max_shard_size: str = "5GB",
+) -> Path:
+    """Write a checkpoint in the layout of the authors' code or in the one that vLLM serves as a classifier.
+
+    `docs/checkpoints.md` says what the result holds and how to use it. A `reward_scale` goes into the score head.
+
+    Args:
+        source (`str` or `Path`): Folder or Hub id.
+        output_dir (`str` or `Path`): Folder of the result: new, empty, or where the same export was stopped.
+        layout (`"official"` or `"vllm"`): Whose layout.
+        dtype (`str`, *optional*): As in [`convert_checkpoint`].
+        max_shard_size (`str`, *optional*, defaults to `"5GB"`): Largest size of one file of tensors.
+
+    Returns:
+        `Path`: `output_dir`.
+
+    Raises:
+        FileExistsError: `output_dir` holds something else.
+        FileNotFoundError: There is no such checkpoint, or none of safetensors.
+        ValueError: The checkpoint is not whole, or vLLM has no pooling like its own.
+    """
+    from . import export
+
+    if layout not in EXPORT_FORMATS:
+        raise ValueError(f"layout is {layout!r}; choose one of {', '.join(EXPORT_FORMATS)}.")
+    opened = open_checkpoint(source)
+    if layout == "vllm":
+        export.require_vllm_pooling(opened.config, opened.name)
+    rename, scale = export.RENAMES[layout], opened.config.reward_scale
+    tensors = {rename(name): _planned(name, tensor, dtype, scale) for name, tensor in opened.tensors.items()}
+    processor = _processor(opened)
+    _set_dtype(opened, dtype)
+
+    def describe(folder: Path) -> None:
+        export.write_config_files(opened.config, processor, layout, folder)
+
+    return _write(opened, output_dir, tensors, describe, layout, max_shard_size)
+
+
+def open_checkpoint(source: str | Path, **fields: Any) -> Source:
+    """Read a checkpoint's configuration and headers, and make sure that it is whole.
+
+    Args:
+        source (`str` or `Path`): Folder or Hub id of a checkpoint of ours or of the authors.
+        fields: Fields of [`SDiaRewardConfig`] that override its own.
+
+    Raises:
+        FileNotFoundError: There is no such checkpoint, or none of safetensors.
+        ValueError: As in [`convert_checkpoint`].
+    """
+    from sdiareward.configuration_sdiareward import EXTERNAL_MODEL_TYPES, SDiaRewardConfig
+    from sdiareward.layouts_sdiareward import check_keys, read_foreign_config, to_native_key
+
+    folder = _find(source)
+    stored = _read_headers(folder)
+    config_dict, _ = SDiaRewardConfig.get_config_dict(folder)
+    if config_dict.get("model_type") in EXTERNAL_MODEL_TYPES:
+        config = read_foreign_config(config_dict, stored, source, **fields)
+    else:
+        config = SDiaRewardConfig.from_dict(config_dict, **fields)
+    shapes = _expected_shapes(config)
+    check_keys(stored, shapes, source)
+    tensors = {own: tensor for name, tensor in stored.items() if (own := to_native_key(name)) is not None}
+    for name, tensor in tensors.items():
+        if tensor.shape != shapes[name] or tensor.dtype not in DTYPES:
+            raise ValueError(
+                f"{source}: {name} is {tensor.dtype} of shape {tensor.shape}; the configuration asks for floating "
+                f"point values of shape {shapes[name]}: configuration and tensors are not of one checkpoint."
+            )
+    return Source(str(source), folder, config, tensors)
+
+
+def _find(source: str | Path) -> Path:
+    """Return the folder of a checkpoint; one of the Hub is downloaded."""
+    folder = Path(source)
+    if folder.is_dir():
+        return folder
+    if isinstance(source, Path) or folder.is_absolute() or source.startswith("."):
+        raise FileNotFoundError(f"{source}: no such folder; give the folder or the Hub id of a checkpoint.")
+    from huggingface_hub import snapshot_download
+
+    return Path(snapshot_download(source, allow_patterns=list(_HUB_FILES)))
+
+
+def _read_headers(folder: Path) -> dict[str, StoredTensor]:
+    """Return every tensor of a folder by its name there."""
+    from sdiareward.layouts_sdiareward import INDEX_FILE, SINGLE_FILE, list_tensors, listed
+
+    names = list_tensors(folder)
+    files = [SINGLE_FILE]
+    if (folder / INDEX_FILE).exists():
+        index = json.loads((folder / INDEX_FILE).read_text(encoding="utf-8"))
+        files = sorted(set(index["weight_map"].values()))
+    absent = [file for file in files if not (folder / file).is_file()]
+    if absent:
+        raise FileNotFoundError(f"{folder}: lacks {len(absent)} files of its index ({listed(absent)}); download them.")
+    stored = {name: tensor for file in files for name, tensor in read_header(folder / file).items()}
+    if other := sorted(names ^ stored.keys()):
+        raise ValueError(
+            f"{folder}: its index and its files disagree about {len(other)} tensors ({listed(other)}); download the "
+            "checkpoint again."
+        )
+    return stored
+
+
+def _expected_shapes(config: SDiaRewardConfig) -> dict[str, tuple[int, ...]]:
+    import torch
+
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
+
+    with torch.device("meta"):
+        model = SDiaRewardModel(config)
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def _planned(name: str, tensor: StoredTensor, dtype: str | None, reward_scale: float = 1.0) -> PlannedTensor:
+    """Say what becomes of a tensor of the model, which has this name there."""
+    if dtype is not None and dtype not in _DTYPE_NAMES:
+        raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPE_NAMES)}.")
+    is_backbone = name.startswith("model.")
+    factor = reward_scale if name.startswith("score.") else 1.0
+    return PlannedTensor(tensor, _DTYPE_NAMES[dtype] if dtype and is_backbone else tensor.dtype, factor)
+
+
+def _write(
+    source: Source,
+    output_dir: str | Path,
+    tensors: Mapping[str, PlannedTensor],
+    describe: Callable[[Path], None],
+    layout: str,
+    max_shard_size: str,
+) -> Path:
+    paths = sorted({tensor.source.path for tensor in tensors.values()})
+    identity = {
+        "layout": layout,
+        "source": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths],
+        "config": json.loads(source.config.to_json_string()),
+        "dtypes": sorted({tensor.dtype for tensor in tensors.values()}),
+    }
+    write_checkpoint(Path(output_dir), tensors, describe, identity=identity, max_shard_size=max_shard_size)
+    return Path(output_dir)
+
+
+def _processor(source: Source) -> SDiaRewardProcessor:
+    from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+    config = source.config
+    return SDiaRewardProcessor.from_backbone(
+        source.folder, prompts=config.prompts, prompt_version=config.prompt_version, max_turn_s=config.max_turn_s
+    )
+
+
+def _set_dtype(source: Source, dtype: str | None) -> None:
+    """Write the dtype in which the backbone is to be computed into the configuration; by default leave it."""
+    if dtype is None and source.config.dtype is None:
+        dtype = DTYPES[next(iter(source.tensors.values())).dtype][0]
+    if dtype is not None:
+        source.config.dtype = dtype
+
+
+def _describe_own(config: SDiaRewardConfig, processor: SDiaRewardProcessor, folder: Path) -> None:
+    """Write all files of a checkpoint of ours but the tensors."""
+    import torch
+
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
+
+    with torch.device("meta"):
+        model = SDiaRewardModel(config)
+    model.to(getattr(torch, str(config.dtype).removeprefix("torch.")))
+    model.save_pretrained(folder, state_dict={})
+    processor.save_pretrained(folder)

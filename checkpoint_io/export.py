@@ -1,0 +1,185 @@
+"""Write the files around the tensors of a checkpoint for code that is not ours: the authors' and vLLM's.
+
+Both read the thinker's configuration of `transformers` 4, in which the text model's rotary settings are two fields.
+What these layouts have no place for (pooling, prompts, seconds of a turn) is kept under a key of our own in
+`config.json`, which they ignore and from which we read it back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.configuration_sdiareward import OWN_FIELDS_KEY, SDiaRewardConfig
+from sdiareward.layouts_sdiareward import HEAD, OFFICIAL_ARCHITECTURE, to_official_key
+
+
+if TYPE_CHECKING:
+    from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+# ChatML as our processor writes it. An audio item is known by its type too: vLLM takes the recording out of it before.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for item in message['content'] %}"
+    "{% if item['type'] == 'audio' or item['audio'] %}<|audio_bos|><|AUDIO|><|audio_eos|>"
+    "{% else %}{{ item['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+# As sentence-transformers names them, whose files vLLM takes the pooling from; left to itself it reads the last token.
+_VLLM_POOLING = {"mean": "pooling_mode_mean_tokens", "last_token": "pooling_mode_lasttoken"}
+_SENTENCE_TRANSFORMERS = "sentence_transformers.models"
+# Both loaders want to know how pictures would be prepared; no dialogue has any.
+_IMAGE_PROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessor",
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+    "min_pixels": 3136,
+    "max_pixels": 12845056,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+}
+
+
+def require_vllm_pooling(config: SDiaRewardConfig, where: str) -> None:
+    """Raise unless vLLM can pool as the configuration says.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if config.pooling_mode not in _VLLM_POOLING:
+        raise ValueError(
+            f"{where}: pools by {config.pooling_mode}, which vLLM cannot; only {' and '.join(_VLLM_POOLING)} pooling "
+            "can be exported, serve this checkpoint with the package's own scorer."
+        )
+
+
+def vllm_name(name: str) -> str:
+    """Return the name of a tensor of `SDiaRewardModel` for vLLM's thinker, whose text model holds the classifier."""
+    return "language_model.score.weight" if name == HEAD else f"thinker.{to_official_key(name)}"
+
+
+RENAMES: dict[str, Callable[[str], str]] = {"official": to_official_key, "vllm": vllm_name}
+
+
+def write_config_files(config: SDiaRewardConfig, processor: SDiaRewardProcessor, layout: str, folder: Path) -> None:
+    """Write every file of an exported checkpoint but the tensors.
+
+    Args:
+        config ([`SDiaRewardConfig`]): Its configuration.
+        processor ([`SDiaRewardProcessor`]): Its processor.
+        layout (`str`): `"official"` or `"vllm"`.
+        folder (`Path`): Where to write.
+    """
+    _save_processor(processor, folder)
+    if layout == "vllm":
+        _write_vllm_pooling(config, folder)
+    exported = official_config(config, processor) if layout == "official" else vllm_config(config, processor)
+    _write_json(folder / "config.json", exported)
+
+
+def official_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
+    """Return the configuration as the authors' code saves and reads it."""
+    return {
+        "architectures": [OFFICIAL_ARCHITECTURE],
+        **_thinker(config, processor),
+        OWN_FIELDS_KEY: _own_fields(config),
+    }
+
+
+def vllm_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
+    """Return the configuration of a full Qwen2.5-Omni with one label and no activation after the head.
+
+    vLLM makes a classifier of the text model inside the thinker, so the label is said there as well as at the top.
+    """
+    thinker = _thinker(config, processor)
+    label = {"id2label": {"0": "reward"}, "label2id": {"reward": 0}, "problem_type": "regression"}
+    thinker["text_config"] = {**thinker["text_config"], **label}
+    return {
+        "architectures": ["Qwen2_5OmniForConditionalGeneration"],
+        "model_type": "qwen2_5_omni",
+        "enable_audio_output": False,
+        "enable_talker": False,
+        **label,
+        "thinker_config": thinker,
+        "dtype": thinker["dtype"],
+        OWN_FIELDS_KEY: _own_fields(config),
+    }
+
+
+def _write_vllm_pooling(config: SDiaRewardConfig, folder: Path) -> None:
+    """Say how to pool, and that nothing follows the head, in the files of a sentence-transformers model."""
+    modules = [
+        {"idx": 0, "name": "0", "path": "", "type": f"{_SENTENCE_TRANSFORMERS}.Transformer"},
+        {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{_SENTENCE_TRANSFORMERS}.Pooling"},
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+    (folder / "1_Pooling").mkdir()
+    pooling = {name: mode == config.pooling_mode for mode, name in _VLLM_POOLING.items()}
+    text_config: Any = config.text_config
+    _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": text_config.hidden_size, **pooling})
+
+
+def _thinker(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
+    """Return the thinker's configuration in the fields that `transformers` 4 and 5 both read."""
+    from transformers import Qwen2_5OmniThinkerConfig
+
+    text_config: Any = config.text_config
+    text, rope = _declared(text_config), text_config.rope_parameters
+    sections = {"mrope_section": rope["mrope_section"], "rope_type": "default", "type": "default"}
+    # We hold no output matrix that could be tied.
+    text |= {"rope_theta": rope["rope_theta"], "rope_scaling": sections, "tie_word_embeddings": False}
+    tokenizer = processor.tokenizer
+    dtype = str(config.dtype).removeprefix("torch.")
+    scalars = {
+        name: getattr(config, name)
+        for name in Qwen2_5OmniThinkerConfig.__annotations__
+        if not name.endswith("_config")
+    }
+    return {
+        **scalars,
+        "model_type": "qwen2_5_omni_thinker",
+        "text_config": text,
+        "audio_config": _declared(config.audio_config),
+        "vision_config": _declared(config.vision_config),
+        "vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_bos|>"),
+        "vision_end_token_id": tokenizer.convert_tokens_to_ids("<|vision_eos|>"),
+        "pad_token_id": tokenizer.pad_token_id,
+        "dtype": dtype,
+    }
+
+
+def _declared(config: Any) -> dict[str, Any]:
+    """Return the fields that a configuration's class declares in every version of `transformers`."""
+    names = type(config).__annotations__.keys() - {"rope_parameters"}
+    return {"model_type": config.model_type} | {name: getattr(config, name) for name in sorted(names)}
+
+
+def _own_fields(config: SDiaRewardConfig) -> dict[str, Any]:
+    """Return our fields; the scale has gone into the score head."""
+    fields = {name: getattr(config, name) for name in SDiaRewardConfig.__annotations__}
+    return {**fields, "reward_scale": 1.0}
+
+
+def _save_processor(processor: SDiaRewardProcessor, folder: Path) -> None:
+    """Write tokenizer, chat template and feature extractor as a `Qwen2_5OmniProcessor` reads them."""
+    processor.tokenizer.save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE, encoding="utf-8")
+    path = folder / "tokenizer_config.json"
+    _write_json(path, _for_transformers_4(json.loads(path.read_text(encoding="utf-8"))))
+    features = {**processor.feature_extractor.to_dict(), **_IMAGE_PROCESSOR}
+    _write_json(folder / "preprocessor_config.json", {**features, "processor_class": "Qwen2_5OmniProcessor"})
+
+
+def _for_transformers_4(tokenizer_config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tokenizer's configuration with the list of special tokens under the name that version 4 knows."""
+    converted = {key: value for key, value in tokenizer_config.items() if key not in ("auto_map", "processor_class")}
+    if isinstance(converted.get("extra_special_tokens"), list):
+        converted["additional_special_tokens"] = converted.pop("extra_special_tokens")
+    return converted
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,24 @@
+"""Names of the files of a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sdiareward.common.files import read_json_object
+
+
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file of a checkpoint; see `files.read_json_object`."""
+    return read_json_object(path, "give the folder of a checkpoint of this package, saved whole")
+
+
+def weight_files(checkpoint: Path) -> list[str]:
+    """Return the names of the files that hold the tensors of a complete model: one, or those its index names."""
+    if (checkpoint / WEIGHTS).is_file() or not (checkpoint / WEIGHTS_INDEX).is_file():
+        return [WEIGHTS]
+    return sorted(set(read_json(checkpoint / WEIGHTS_INDEX)["weight_map"].values()))

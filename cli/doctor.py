@@ -1,0 +1,121 @@
+"""`sdiareward doctor`: look at the environment, and measure a reward's invariants on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from sdiareward.common.package_files import NANO
+
+from .arguments import InputError
+
+
+if TYPE_CHECKING:
+    from sdiareward.doctor.findings import Finding
+
+_HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+_CONFIGS = ("config.json", "adapter_config.json")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments to its parser."""
+    parser.epilog = (
+        "Exit status: 0 if nothing failed, 1 if something did, 2 if the checkpoint, the device or the output file "
+        "that was given cannot be used. No token, no name of a home folder and no proxy is shown, so that the report "
+        "can be pasted into an issue."
+    )
+    parser.add_argument("--model", help="checkpoint folder or Hub id (default: the nano checkpoint of the package)")
+    parser.add_argument("--device", help="such as cuda:0 (default: an accelerator if there is one)")
+    parser.add_argument("--output", type=Path, help="JSON file for the findings")
+    parser.add_argument("--offline", action="store_true", help="do not ask the Hub")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if there is a warning, too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine this machine; return the exit status."""
+    from sdiareward.doctor.examination import exit_status, unusable_checkpoint
+    from sdiareward.doctor.redaction import Redactor
+
+    model = str(NANO) if args.model is None else args.model
+    _require_checkpoint(model)
+    _require_place(args.output)
+    _show_everything(sys.stdout)
+    shown = "the package's nano" if args.model is None else Redactor().clean(model)
+    started = time.perf_counter()
+    try:
+        findings = _examine(args, model, shown)
+    except KeyboardInterrupt:
+        print("sdiareward: interrupted", file=sys.stderr)
+        return 130
+    seconds = time.perf_counter() - started
+    status = exit_status(findings, args.strict)
+    # What comes with the package is at fault only if the installation is.
+    reason = unusable_checkpoint(findings) if args.model or args.device else None
+    _conclude(args.output, findings, shown, seconds, status if reason is None else 2)
+    if reason is not None:
+        raise InputError(reason)
+    return status
+
+
+def _examine(args: argparse.Namespace, model: str, shown: str) -> list[Finding]:
+    """Make all checks, each printed when it is done."""
+    from sdiareward.doctor.examination import all_checks
+    from sdiareward.doctor.findings import Settings
+    from sdiareward.doctor.isolation import run_checks
+    from sdiareward.doctor.report import lines_of
+
+    settings = Settings(model, args.device, args.offline, getattr(sys.stdout, "encoding", None))
+    findings: list[Finding] = []
+    checks = all_checks()
+    print(f"sdiareward doctor, checkpoint: {shown}", flush=True)
+
+    def noted() -> Iterator[Finding]:
+        for finding in run_checks(checks, settings):
+            findings.append(finding)
+            yield finding
+
+    for line in lines_of(noted(), checks):
+        print(line, flush=True)
+    return findings
+
+
+def _conclude(output: Path | None, findings: list[Finding], shown: str, seconds: float, status: int) -> None:
+    """Print the last line, and write the file that was asked for."""
+    from sdiareward.common.files import write_file
+    from sdiareward.doctor.report import record_of, summary_of
+
+    print(f"\n{summary_of(findings, seconds)}", flush=True)
+    if output is None:
+        return
+    try:
+        write_file(output, json.dumps(record_of(findings, shown, seconds, status), indent=2) + "\n")
+    except OSError as error:
+        raise InputError(f"--output {output}: {error.strerror or error}; choose another file.") from error
+
+
+def _require_checkpoint(model: str) -> None:
+    """Raise unless this can be a checkpoint: before anything is measured for a minute."""
+    if os.path.isdir(model):
+        if not any(os.path.isfile(os.path.join(model, name)) for name in _CONFIGS):
+            raise InputError(f"--model {model}: holds no config.json; give the folder of a checkpoint.")
+    elif os.path.exists(model) or not _HUB_NAME.fullmatch(model):
+        raise InputError(f"--model {model}: no such folder; give the folder of a checkpoint, or a Hub id.")
+
+
+def _require_place(output: Path | None) -> None:
+    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
+        raise InputError(f"--output {output}: no file can be there; give a file in a folder that exists.")
+
+
+def _show_everything(stream: TextIO) -> None:
+    """Let characters that the stream does not know be shown by their codes instead of being an error."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")

@@ -1,0 +1,96 @@
+"""Read and write files: text in one piece, JSON objects, JSON lines; imports nothing but the standard library."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a text file so that a reader sees all of it or none."""
+    unfinished = path.with_name(f".{path.name}.tmp")
+    unfinished.write_text(text, encoding="utf-8")
+    unfinished.replace(path)
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a file of JSON lines; `str.splitlines` would cut at the line separators within texts too."""
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+class JsonLines:
+    """A file of one JSON object a line that survives being killed in the middle of a line.
+
+    Args:
+        path (`Path`): The file; created by the first `append`.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the complete lines and cut an incomplete last one off the file.
+
+        Raises:
+            ValueError: A line other than a torn last one is no JSON object.
+        """
+        if not self.path.exists():
+            return []
+        content = self.path.read_bytes()
+        complete = content[: content.rfind(b"\n") + 1]
+        if len(complete) < len(content):
+            with self.path.open("r+b") as file:
+                file.truncate(len(complete))
+        return [self._parse(line, number) for number, line in enumerate(complete.splitlines(), start=1)]
+
+    def _parse(self, line: bytes, number: int) -> dict[str, Any]:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self.path}, line {number}: not JSON ({error}); take the line out.") from error
+        if not isinstance(record, dict):
+            found = type(record).__name__
+            raise ValueError(f"{self.path}, line {number}: holds a {found}, not an object; take the line out.")
+        return record
+
+    def append(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write the records and hand them to the operating system before returning."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
+
+
+def read_json_object(path: Path, remedy: str) -> dict[str, Any]:
+    """Return the object in a JSON file.
+
+    Args:
+        path (`Path`): The file.
+        remedy (`str`): What to do if it is not there.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It holds no JSON object.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; {remedy}.")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON ({error}); {remedy}.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path}: holds a {type(content).__name__}, not an object; {remedy}.")
+    return content
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a JSON value is a number that can be computed with: neither infinite nor larger than a float."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def hash_json(value: Any) -> str:
+    """Return the SHA-256 of a JSON value, in hexadecimal; bytes within count by their own hash."""
+    text = json.dumps(value, sort_keys=True, default=lambda data: hashlib.sha256(data).hexdigest())
+    return hashlib.sha256(text.encode()).hexdigest()

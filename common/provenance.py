@@ -1,0 +1,62 @@
+"""Record how a result came about: arguments, versions, git revision; written beside every result."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .files import write_file
+from .package_files import PACKAGE
+
+
+_DISTRIBUTIONS = ("sdiareward", "torch", "transformers", "trl", "datasets", "numpy", "scikit-learn")
+
+
+def describe_run() -> dict[str, Any]:
+    """Return the versions of what computes here, the machine, and the git revision of the code where there is one."""
+    return {
+        "versions": {name: _version(name) for name in _DISTRIBUTIONS},
+        "python": platform.python_version(),
+        "machine": {"processor": platform.machine(), "num_cores": os.cpu_count()},
+        "git_revision": _git_revision(),
+    }
+
+
+def write_run(path: str | Path, **sections: Any) -> None:
+    """Write `describe_run` and further sections as JSON, whole or not at all.
+
+    Args:
+        path (`str` or `Path`): File to write.
+        sections: Values to record by name; dataclasses and mappings are written field by field.
+    """
+    record = {**describe_run(), **{name: _plain(value) for name, value in sections.items()}}
+    write_file(Path(path), json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_revision() -> str | None:
+    """Return the revision of the checkout this file lies in; None for an installed package."""
+    command = ["git", "-C", str(PACKAGE), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None

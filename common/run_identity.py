@@ -1,0 +1,32 @@
+"""Claim a folder for one run: results of another model or of other pairs are never mixed into it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from .files import read_json_object, write_file
+
+
+def open_run(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Create a run's folder, or check that the one that exists holds results of the same identity.
+
+    Args:
+        folder (`Path`): Where the run writes.
+        identity (`Mapping`): What the scores depend on, JSON values by name; kept in `run.json`.
+
+    Raises:
+        ValueError: The folder holds results of another identity.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "run.json"
+    if not path.exists():
+        write_file(path, json.dumps(dict(identity), indent=2) + "\n")
+        return
+    before = read_json_object(path, "use another output_dir or delete it")
+    different = [name for name in {**before, **identity} if before.get(name) != identity.get(name)]
+    if different:
+        changes = "; ".join(f"{name} was {before.get(name)!r}, is {identity.get(name)!r}" for name in different)
+        raise ValueError(f"{folder} holds results of another run ({changes}); use another output_dir or delete it.")

@@ -1,0 +1,145 @@
+"""What sources and stages of the builder hand each other: parts, turns, episodes, recordings, drops, scripts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sdiareward.pairs.schema import is_text, is_time, stable_id, validate_roles
+
+
+_EPISODE_TEXTS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of a turn that was recorded in one go: its words, and the recording where there is one.
+
+    Args:
+        text (`str`): What is said.
+        audio (`bytes` or `str`, *optional*): An encoded recording or its path; None for a script that nobody spoke.
+        start_s (`float`, *optional*, defaults to 0.0): Where the part begins in `audio`, in seconds.
+        end_s (`float`, *optional*): Where it ends; None for the end of the recording.
+        ref (`str`, *optional*): Where anyone finds the recording, the same on every machine: `source:path` with the
+            path relative to the corpus' root, `#member` appended for an entry of an archive. A part without one can be
+            built, but not be part of a metadata release.
+    """
+
+    text: str
+    audio: bytes | str | None = None
+    start_s: float = 0.0
+    end_s: float | None = None
+    ref: str | None = None
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One speaker's contribution to a dialogue."""
+
+    role: str
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        """The words of all parts."""
+        return " ".join(part.text for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Episode:
+    """An even number of alternating turns, as a source gives it.
+
+    Args:
+        name (`str`): Name of the episode, unique within its source and the same on every machine.
+        group (`str`): Name of the recording or dialogue that the episode is cut from; a group never meets two splits.
+        split_group (`str`, *optional*): A coarser unit that is held out whole, such as a domain; defaults to `group`.
+        native_coding (`tuple[str, ...]`): Codings (`channel.CODINGS`) that the recordings went through before we got
+            them; channel matching puts synthetic speech through the same.
+        known_group_id (`str`, *optional*): The `group_id` of a released pair, whose `group` is not published.
+    """
+
+    name: str
+    source: str
+    subset: str
+    group: str
+    turns: tuple[Turn, ...]
+    primary: str
+    secondary: str
+    language: str
+    license: str
+    split_group: str | None = None
+    native_coding: tuple[str, ...] = ()
+    known_group_id: str | None = None
+
+    @property
+    def group_id(self) -> str:
+        """Hash of the recording or dialogue, the unit of splits and of the bootstrap."""
+        return self.known_group_id or stable_id(self.source, self.group)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A long recording that the pipeline (section B.1) cuts into episodes.
+
+    Args:
+        recording_id (`str`): Unique within its source, the same on every machine; names the files of its stages.
+        path (`str`): The file, in any format that `media` decodes.
+        ref (`str`): Where anyone finds it; see `Part.ref`.
+        source, subset, language, license (`str`): As in `Episode`.
+    """
+
+    recording_id: str
+    path: str
+    ref: str
+    source: str
+    subset: str
+    language: str
+    license: str
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Something that was left out, for the report. Sources and stages yield it in place of what they cannot use.
+
+    Args:
+        item (`str`): What: source and name, a file, a segment with its times.
+        kind (`str`): Why, as a short `snake_case` word that the summary counts by, such as `"missing_audio"`.
+        reason (`str`): Why, for a reader: what was found and what is needed.
+    """
+
+    item: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ScriptPair:
+    """The same dialogue written and spoken, as text: the two sides of a colloquialness pair (section 3.1)."""
+
+    written: Episode
+    spoken: Episode
+
+
+def validate_episode(episode: Episode) -> None:
+    """Check an episode that was made of what somebody else wrote.
+
+    Raises:
+        ValueError: It has no even number, at most 16, of alternating turns, a turn without words, a label that is no
+            text, a coding that is not known, or times that are none.
+    """
+    from sdiareward.perturbations.channel import CODINGS
+
+    label = f"{episode.source} episode {episode.name!s:.80}"
+    for name in _EPISODE_TEXTS:
+        if not is_text(value := getattr(episode, name)):
+            raise ValueError(f"{label}: {name} is {value!r:.80}; a text is needed.")
+    validate_roles([turn.role for turn in episode.turns], label)
+    if unknown := [coding for coding in episode.native_coding if coding not in tuple(CODINGS)]:
+        raise ValueError(f"{label}: native_coding names {unknown!r:.80}; known are {sorted(CODINGS)}.")
+    for position, turn in enumerate(episode.turns):
+        if not all(is_text(part.text) for part in turn.parts) or not turn.text.strip():
+            raise ValueError(f"{label}: turn {position} has no text; leave it out.")
+        for part in turn.parts:
+            if not is_time(part.start_s) or not (part.end_s is None or is_time(part.end_s)):
+                raise ValueError(f"{label}: turn {position} is from {part.start_s!r:.40} s to {part.end_s!r:.40} s.")
+            if part.end_s is not None and part.start_s >= part.end_s:
+                raise ValueError(f"{label}: turn {position} ends at {part.end_s} s, before it begins.")

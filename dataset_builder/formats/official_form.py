@@ -1,0 +1,330 @@
+"""Read and write the form in which SDiaReward was released: message lists with audio paths, saved by `datasets`.
+
+`datasets.load_from_disk` gives splits whose rows have `chosen` and `rejected`, each a list of messages
+`{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio": PATH}]}` in which absent keys are None, and
+mostly `category` and `source`. The authors evaluate on its split `validation`: that is ESDR-Bench, our `test`.
+
+What the form does not say is not made up: primary and secondary dimension are then `"Unknown"`, synthesizer and
+licence `"unknown"`, the language `"und"`. A pair's id is a hash of its words and audio. Its group is the folder of its
+chosen recordings; where that is no dialogue's own folder, because several splits share it, a hash of the chosen side.
+Our further columns are written beside the form's, and read back where they are; only `audio_ref` is lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.audio_sdiareward import MAX_RECORDING_S, SAMPLING_RATE, AudioError
+from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.pairs.labels import SUBSET_OF_SOURCE
+from sdiareward.pairs.loading import leave_audio_encoded, turns_to_messages
+from sdiareward.pairs.path_sandbox import require_own_tables
+from sdiareward.pairs.schema import SIDES, SUBSETS, TAXONOMY, UNKNOWN, features, stable_id, validate_row
+from sdiareward.perturbations.channel import encode_flac
+
+from ..pairing.splits import SPLITS
+from ..pipeline.media import read_media
+from ..reports.data_card import write_report
+from ..sources.reading import existing_file
+from .file_export import export_turns
+from .shards import ShardWriter, read_rows
+
+
+if TYPE_CHECKING:
+    import datasets
+
+# What a row says where the released form has no such column.
+_UNSTATED: dict[str, Any] = {
+    "synthesizer": "unknown",
+    "language": "und",
+    "license": "unknown",
+    "channel": None,
+    "native_coding": [],
+    "quality": None,
+}
+_KEPT_FORMATS = ("FLAC", "WAV", "OGG")
+
+
+class _LeftOutError(Exception):
+    """A pair that cannot be read: `kind` to count by, and the reason."""
+
+    def __init__(self, kind: str, reason: str):
+        super().__init__(reason)
+        self.kind = kind
+
+
+def import_official(path: Path, audio_root: Path, output: Path, **options: Any) -> dict[str, Any]:
+    """Write a data set in the released form as a data set folder of ours; return its report.
+
+    Args:
+        path (`Path`): See `read_official`.
+        audio_root (`Path`): See `read_official`.
+        output (`Path`): Folder to write.
+        **options: Passed on to `read_official`.
+    """
+    from tqdm import tqdm
+
+    drops = []
+    with ShardWriter(output) as writer:
+        for item in tqdm(read_official(path, audio_root, **options), desc="import", unit="pair"):
+            if isinstance(item, Drop):
+                drops.append(item)
+            else:
+                writer.write(*item)
+    return write_report(output, writer.counts, drops, {"sources": [{"name": "official_form"}]})
+
+
+def read_official(
+    path: Path, audio_root: Path, *, path_prefix: str = "", splits: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, dict[str, Any]] | Drop]:
+    """Yield `(split, row)` of every pair of a data set in the released form, and a `Drop` for each that is unusable.
+
+    Audio that is not 16 kHz mono WAV, FLAC or OGG is converted to 16 kHz mono FLAC.
+
+    Args:
+        path (`Path`): Folder that `datasets.load_from_disk` reads.
+        audio_root (`Path`): Where the audio lies; paths that leave it are refused.
+        path_prefix (`str`, *optional*): Taken off the front of every path, such as the folder of who made the data.
+        splits (`Mapping[str, str]`, *optional*): Our split by theirs; by default `validation` is `test` where they
+            have no `test`.
+
+    Raises:
+        FileNotFoundError: There is no such data set.
+        ValueError: It has no `chosen` and `rejected`, or a split that is not known.
+    """
+    seen: set[str] = set()
+    loaded = _load(path, splits)
+    shared = _shared_folders(loaded.values())
+    for name, (split, pairs) in loaded.items():
+        for index, example in enumerate(pairs):
+            item = f"{name} row {index}"
+            try:
+                row = _row(example, audio_root, path_prefix, shared)
+            except _LeftOutError as error:
+                yield Drop(item, error.kind, str(error))
+                continue
+            if row["pair_id"] in seen:
+                yield Drop(item, "duplicate_id", f"{row['pair_id']} comes twice; the first is kept.")
+                continue
+            seen.add(row["pair_id"])
+            yield split, row
+
+
+def _load(path: Path, splits: Mapping[str, str] | None) -> dict[str, tuple[str, datasets.Dataset]]:
+    """Return our split and the rows, by the split's own name."""
+    import datasets
+
+    require_own_tables(path)
+    loaded = datasets.load_from_disk(str(path))
+    named = dict(loaded) if isinstance(loaded, dict) else {"train": loaded}
+    if splits is None:
+        bench = {} if "test" in named else {"validation": "test", "val": "test"}
+        splits = {**dict(zip(SPLITS, SPLITS, strict=True)), **bench}
+    result = {}
+    for name, pairs in named.items():
+        if splits.get(name) not in SPLITS:
+            raise ValueError(f"{path}: has a split {name!r}; say in splits which of {list(SPLITS)} it is.")
+        if missing := [side for side in SIDES if side not in pairs.column_names]:
+            raise ValueError(f"{path}: {name} has columns {pairs.column_names}; the released form needs {missing}.")
+        encoded = leave_audio_encoded(pairs.features)
+        # A cast writes a copy, which a table of paths does not need.
+        result[name] = (splits[name], pairs if encoded == pairs.features else pairs.cast(encoded))
+    return result
+
+
+def _shared_folders(loaded: Iterable[tuple[str, datasets.Dataset]]) -> set[str]:
+    """Return the folders, as the paths name them, whose recordings are chosen in several splits."""
+    splits: dict[str, set[str]] = {}
+    for split, pairs in loaded:
+        for messages in pairs.select_columns(["chosen"])["chosen"]:
+            if path := _first_path(messages):
+                splits.setdefault(os.path.dirname(path), set()).add(split)
+    return {folder for folder, names in splits.items() if len(names) > 1}
+
+
+def _first_path(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the path of the first recording of a side; empty where there is none."""
+    try:
+        items = [item for message in messages if isinstance(message["content"], list) for item in message["content"]]
+        return next((item["audio"] for item in items if isinstance(item.get("audio"), str)), "")
+    except (TypeError, LookupError, AttributeError):
+        return ""  # Not the released form: it is left out when its turn comes.
+
+
+def _row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
+    try:
+        return _checked_row(example, root, path_prefix, shared_folders)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        reason = f"a field is missing or of another kind ({error!r:.200}); the released form is needed."
+        raise _LeftOutError("invalid_pair", reason) from error
+
+
+def _checked_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
+    source = str(example.get("source") or "unknown").lower()
+    subset = _subset(example, source)
+    row = {name: example[name] if example.get(name) else value for name, value in _UNSTATED.items()}
+    row |= {"source": source, "subset": subset, **_taxonomy(example, source)}
+    row["criterion"] = "colloquialness" if subset == "colloquialness" else "modality"
+    for side in SIDES:
+        messages = [message for message in example[side] if message["role"] != "system"]
+        row[side] = [_turn(message, root, path_prefix, f"{side} turn {i}") for i, message in enumerate(messages)]
+    contents = [_content(row[side]) for side in SIDES]
+    folder = os.path.dirname(_first_path(example["chosen"]))
+    unit = contents[0] if folder in shared_folders or not folder else folder.removeprefix(path_prefix)
+    row["pair_id"] = example.get("pair_id") or stable_id(row["criterion"], source, *contents)
+    row["group_id"] = example.get("group_id") or stable_id(source, unit)
+    _validate(row)
+    return row
+
+
+def _subset(example: Mapping[str, Any], source: str) -> str:
+    """Return the column of Table 2 that a row counts in, from whichever of its columns names one."""
+    stated = [str(example.get(name) or "").lower().replace("-", "_") for name in ("subset", "category")]
+    for name in (*stated, source, SUBSET_OF_SOURCE.get(source, "")):
+        if name in SUBSETS:
+            return name
+    raise _LeftOutError(
+        "unknown_subset",
+        f"neither category {example.get('category')!r} nor source {source!r} tells one of {list(SUBSETS)}.",
+    )
+
+
+def _taxonomy(example: Mapping[str, Any], source: str) -> dict[str, str]:
+    """Return both dimensions, as far as columns of these names, or a `category` that Table 5 knows, tell them."""
+    found = {}
+    known = TAXONOMY.get(source, (frozenset[str](), frozenset[str]()))
+    for name, values in zip(("primary", "secondary"), known, strict=True):
+        category = example.get("category")
+        found[name] = example.get(name) or (category if category in values else UNKNOWN)
+    return found
+
+
+def _turn(message: Mapping[str, Any], root: Path, path_prefix: str, place: str) -> dict[str, Any]:
+    items = message["content"] if isinstance(message["content"], list) else []
+    texts = [item["text"] for item in items if item["type"] == "text" and item.get("text")]
+    recordings = [item["audio"] for item in items if item["type"] == "audio" and item.get("audio")]
+    other = {item["type"] for item in items} - {"text", "audio"}
+    if len(recordings) != 1 or other:
+        found = f"{len(recordings)} recordings" + (f" and {sorted(other)}" if other else "")
+        raise _LeftOutError("unsupported_turn", f"{place}: has {found}; a turn is text with one recording.")
+    data, name = _fetch(recordings[0], root, path_prefix, place)
+    data, duration_s = _conform(data, f"{place}: {name}")
+    ending = {b"fLaC": "flac", b"OggS": "ogg"}.get(data[:4], "wav")
+    audio = {"bytes": data, "path": f"{Path(name).stem}.{ending}"}
+    text = " ".join(texts)
+    return {"role": message["role"], "text": text, "audio": audio, "duration_s": duration_s, "audio_ref": []}
+
+
+def _fetch(audio: str | Mapping[str, Any], root: Path, path_prefix: str, place: str) -> tuple[bytes, str]:
+    """Return the encoded bytes of a recording and its name."""
+    if isinstance(audio, Mapping):
+        if audio.get("bytes"):
+            return audio["bytes"], audio.get("path") or "audio"
+        audio = str(audio["path"])
+    relative = audio.removeprefix(path_prefix)
+    if os.path.isabs(relative) and Path(relative).is_relative_to(root.resolve()):
+        relative = str(Path(relative).relative_to(root.resolve()))
+    try:
+        return existing_file(root, relative).read_bytes(), relative
+    except ValueError as error:
+        raise _LeftOutError("path_outside_root", f"{place}: {error} Or pass path_prefix.") from error
+    except OSError as error:
+        raise _LeftOutError("missing_audio", f"{place}: {relative} is not in {root}.") from error
+
+
+def _conform(data: bytes, label: str) -> tuple[bytes, float]:
+    """Return a recording as 16 kHz mono, its bytes as they are where they already are, and its duration in seconds."""
+    import soundfile
+
+    try:
+        info = soundfile.info(io.BytesIO(data))
+        if (info.samplerate, info.channels) == (SAMPLING_RATE, 1) and info.format in _KEPT_FORMATS:
+            return data, info.frames / SAMPLING_RATE
+    except soundfile.LibsndfileError:
+        pass  # Not libsndfile's: `read_media` knows more formats, and says what is wrong with the rest.
+    try:
+        array = read_media(data, name=label, max_s=MAX_RECORDING_S)
+    except AudioError as error:
+        raise _LeftOutError("unusable_audio", str(error)) from error
+    return encode_flac(array), len(array) / SAMPLING_RATE
+
+
+def _content(turns: Sequence[Mapping[str, Any]]) -> str:
+    """Hash the words and the audio of one side."""
+    return stable_id(*((t["role"], t["text"], hashlib.sha256(t["audio"]["bytes"]).hexdigest()) for t in turns))
+
+
+def _validate(row: Mapping[str, Any]) -> None:
+    try:
+        validate_row(row)
+    except ValueError as error:
+        raise _LeftOutError("invalid_pair", str(error)) from error
+
+
+def write_official(
+    folder: Path, output: Path, *, path_prefix: str = "", splits: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Write a data set folder in the released form: audio as files, the table for `datasets.load_from_disk`.
+
+    Args:
+        folder (`Path`): As `build` writes it.
+        output (`Path`): Folder to write; holds no data set yet.
+        path_prefix (`str`, *optional*): Put before every path, which is relative to `output` otherwise; the authors'
+            scripts need paths that hold from where they run.
+        splits (`Mapping[str, str]`, *optional*): Their split by ours; ours keep their names by default. Splits that
+            are not named are left out: `{"train": "train", "test": "validation"}` is what the authors' evaluation
+            expects.
+
+    Returns:
+        `dict[str, int]`: Number of pairs by split.
+
+    Raises:
+        FileExistsError: `output` already holds a data set.
+        FileNotFoundError: `folder` holds no pairs.
+    """
+    import datasets
+    import pyarrow as pa
+    from tqdm import tqdm
+
+    if (output / "dataset_dict.json").exists():
+        raise FileExistsError(f"{output}: already holds a data set; write to another folder, or delete it.")
+    splits = dict(zip(SPLITS, SPLITS, strict=True)) if splits is None else splits
+    examples: dict[str, list[dict[str, Any]]] = {}
+    for split, row in tqdm(read_rows(folder), desc="export", unit="pair"):
+        if split in splits:
+            examples.setdefault(splits[split], []).append(_example(row, output, path_prefix))
+    # Rows of a folder that an earlier version built lack columns; the table has them empty.
+    schema = _official_features().arrow_schema
+    tables = {name: pa.Table.from_pylist(rows, schema=schema) for name, rows in examples.items()}
+    named = {name: datasets.Dataset(table) for name, table in tables.items()}
+    unfinished = output / ".unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    datasets.DatasetDict(named).save_to_disk(unfinished)
+    # Last, for it says that the rest is complete.
+    for name in (*named, "dataset_dict.json"):
+        os.replace(unfinished / name, output / name)
+    unfinished.rmdir()
+    return {name: len(rows) for name, rows in examples.items()}
+
+
+def _example(row: Mapping[str, Any], output: Path, path_prefix: str) -> dict[str, Any]:
+    """Write the audio of a pair; return the pair in the released form, with our further columns."""
+    sides: dict[str, Sequence[Any]] = {}
+    for side in SIDES:
+        turns = [{**turn, "audio": path_prefix + turn["audio"]} for turn in export_turns(row, side, output)]
+        sides[side] = turns_to_messages(turns)
+    return {**row, **sides, "category": row["subset"]}
+
+
+def _official_features() -> datasets.Features:
+    import datasets
+
+    text = datasets.Value("string")
+    messages = datasets.List({"role": text, "content": datasets.List({"type": text, "text": text, "audio": text})})
+    return datasets.Features({**features(), **dict.fromkeys(SIDES, messages), "category": text})

@@ -1,0 +1,338 @@
+"""Load SDiaReward pairs from a folder with `datasets`: a builder class, and a classic loading script in one file.
+
+The file needs nothing else of the package, so that it also works by itself under `datasets` 3
+(`load_dataset("path/to/sdiareward.py", "modality", data_dir=AUDIO_ROOT, trust_remote_code=True)`). Under `datasets` 4
+and later, which refuse scripts, use the class, or `load_dataset("sdiareward", ...)` after
+`import sdiareward.dataset_builder.formats.loading`.
+
+`data_dir` is a folder in one of two layouts:
+
+- shards with the audio inside, as `build` and `reconstruct` write them: `data/<criterion>/<split>-*.parquet`;
+- tables and audio files apart: `<criterion>/<split>.jsonl` (or `.parquet`), in which a turn's `audio` is the path of a
+  16 kHz mono WAV, FLAC or OGG file relative to `data_dir`; its bytes are embedded as they are.
+
+Audio is left encoded (`{"bytes", "path"}`; read the bytes with `soundfile`): decoding needs torchcodec, or librosa
+under `datasets` 3. Pass `decode=True` where that is installed.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import io
+import json
+import logging
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import soundfile
+from datasets.table import table_cast
+
+
+logger = logging.getLogger(__name__)
+
+# In the order in which a folder of Parquet is read.
+_CRITERIA = ("colloquialness", "modality")
+_SPLITS = ("train", "validation", "test")
+_SIDES = ("chosen", "rejected")
+_SAMPLING_RATE = 16_000
+_ROWS_PER_TABLE = 20
+# Headers of lossy formats round the length up to a frame.
+_DURATION_TOLERANCE_S = 0.1
+_DEFAULT_FOLDER = "sdiareward"
+# Drives, shares, devices and control characters, which some systems read as what lies outside: refused on all, as
+# `references.inside` does.
+_FOREIGN_PATH = re.compile(
+    r"(?i)~(/|$)|[a-z]:|.*[\\\x00-\x1f\x7f]"
+    r"|(.*/)?(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])[ ]*([.:][^/]*)?(/|$)",
+    re.DOTALL,
+)
+
+
+@dataclass
+class SDiaRewardConfig(datasets.BuilderConfig):
+    """What to load.
+
+    Args:
+        decode (`bool`, *optional*, defaults to `False`): Give audio decoded; needs torchcodec, or librosa under
+            `datasets` 3.
+    """
+
+    decode: bool = False
+
+    @property
+    def folder(self) -> str:
+        """`data_dir`; without one the folder `sdiareward` of the working directory, as `load_dataset` finds it."""
+        return os.path.abspath(os.path.expanduser(self.data_dir or _DEFAULT_FOLDER))
+
+    def create_config_id(self, config_kwargs: dict[str, Any], custom_features: Any = None) -> str:
+        """Name the cache after the state of the folder, so that a folder that changed is read again."""
+        kwargs = {key: value for key, value in config_kwargs.items() if key not in ("data_dir", "data_files")}
+        return super().create_config_id({**kwargs, "state": _state(self.folder)}, custom_features)
+
+
+class SDiaReward(datasets.ArrowBasedBuilder):
+    """Preference pairs of spoken dialogue, one pair a row (section 3 of the paper).
+
+    Configurations: `default` (every pair), `modality`, `colloquialness`, and `esdr_bench` (the test split alone).
+
+    Raises:
+        FileNotFoundError: `data_dir` is no folder or holds no pairs of the configuration.
+        ValueError: The folder has both layouts, a table cannot be read, or a path leaves the folder.
+
+    Example:
+    ```python
+    builder = SDiaReward(config_name="modality", data_dir="audio_root")
+    builder.download_and_prepare()
+    pairs = builder.as_dataset(split="train")
+    ```
+    """
+
+    VERSION = datasets.Version("1.0.0")
+    BUILDER_CONFIG_CLASS = SDiaRewardConfig
+    BUILDER_CONFIGS = [
+        SDiaRewardConfig("default", VERSION, description="Every pair."),
+        SDiaRewardConfig("modality", VERSION, description="A recording against the same words synthesised."),
+        SDiaRewardConfig("colloquialness", VERSION, description="A spoken-style script against a written-style one."),
+        SDiaRewardConfig("esdr_bench", VERSION, description="ESDR-Bench: the test split."),
+    ]
+    DEFAULT_CONFIG_NAME = "default"
+
+    def _info(self) -> datasets.DatasetInfo:
+        return datasets.DatasetInfo(
+            description="Preference pairs of spoken dialogue.", features=make_features(self.config.decode)
+        )
+
+    def _split_generators(self, dl_manager: Any) -> list[datasets.SplitGenerator]:
+        folder = self.config.folder
+        tables = find_tables(folder, self.config.name)
+        return [
+            datasets.SplitGenerator(split, gen_kwargs={"files": files, "root": folder})
+            for split, files in tables.items()
+        ]
+
+    def _generate_shards(self, files: list[str], root: str) -> Iterator[str]:
+        yield from files
+
+    def _generate_tables(self, files: list[str], root: str) -> Iterator[tuple[str, pa.Table]]:
+        schema = self.info.features.arrow_schema
+        for file_index, path in enumerate(files):
+            is_shard = os.path.relpath(path, root).split(os.sep)[0] == "data"
+            tables = _read_shard(path) if is_shard else _read_apart(path, root, schema)
+            with _named(path):
+                for index, table in enumerate(tables):
+                    yield f"{file_index}-{index}", table_cast(table, schema)
+
+
+@contextmanager
+def _named(path: str) -> Iterator[None]:
+    """Say of what Arrow cannot read, or not as these columns, in which table it is."""
+    try:
+        yield
+    # Arrow raises the third for numbers that are too large, the last for a value of another kind than its column.
+    except (pa.ArrowException, OSError, OverflowError, TypeError) as error:
+        # Of the system, such as that there is no such file.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise ValueError(f"{path}: cannot be read ({type(error).__name__}: {error}); get the table again.") from error
+
+
+def make_features(decode: bool = False) -> datasets.Features:
+    """Return the columns of a pair in the forms that `datasets` 3 and 5 both know.
+
+    Args:
+        decode (`bool`, *optional*, defaults to `False`): Whether audio is decoded when a row is read.
+    """
+    text, real = datasets.Value("string"), datasets.Value("float32")
+    seconds = datasets.Value("float64")
+    turn = {
+        "role": text,
+        "text": text,
+        "audio": datasets.Audio(sampling_rate=_SAMPLING_RATE, decode=decode),
+        "duration_s": real,
+        "audio_ref": [{"uri": text, "start_s": seconds, "end_s": seconds, "text": text}],
+    }
+    scores = {name: datasets.Value("int32") for name in ("content", "naturalness", "coherence")}
+    return datasets.Features(
+        {
+            **dict.fromkeys(("pair_id", "criterion", "subset", "source", "primary", "secondary"), text),
+            "chosen": [turn],
+            "rejected": [turn],
+            "synthesizer": text,
+            "group_id": text,
+            "channel": {**dict.fromkeys(("trim_db", "bandwidth_hz", "level_dbfs", "snr_db"), real), "coding": text},
+            "native_coding": [text],
+            "quality": {"chosen": scores, "rejected": scores, "judge": text, "prompt_version": text},
+            "language": text,
+            "license": text,
+        }
+    )
+
+
+def find_tables(folder: str, config_name: str) -> dict[str, list[str]]:
+    """Return the files of each split that a configuration reads.
+
+    Args:
+        folder (`str`): In one of the two layouts.
+        config_name (`str`): Name of a configuration.
+
+    Raises:
+        FileNotFoundError: The folder does not exist or holds no pairs of the configuration.
+        ValueError: It holds both layouts.
+    """
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f"{folder}: no such folder; pass data_dir=, the folder of your pairs.")
+    criteria = (config_name,) if config_name in _CRITERIA else _CRITERIA
+    splits = ("test",) if config_name == "esdr_bench" else _SPLITS
+    found = {}
+    for split in splits:
+        shards = [p for c in criteria for p in _glob(folder, "data", c, f"{split}-*.parquet")]
+        apart = [
+            p for c in criteria for p in _glob(folder, c, f"{split}.jsonl") + _glob(folder, c, f"{split}.parquet")
+        ]
+        if shards and apart:
+            raise ValueError(f"{folder}: holds both {shards[0]} and {apart[0]}; keep one layout and move the other.")
+        if shards or apart:
+            found[split] = shards or apart
+    if not found:
+        raise FileNotFoundError(
+            f"{folder}: holds no pairs for configuration {config_name!r}; it needs data/<criterion>/<split>-*.parquet "
+            f"or <criterion>/<split>.jsonl, with criterion in {list(criteria)} and split in {list(splits)}."
+        )
+    return found
+
+
+def _glob(folder: str, *parts: str) -> list[str]:
+    return sorted(glob.glob(os.path.join(glob.escape(folder), *parts)))
+
+
+def _state(folder: str) -> str:
+    """Hash what tells that a folder changed: its tables, and its subfolders, whose times tell of audio added."""
+    digest = hashlib.sha256(folder.encode())
+    patterns = ("data/*/*.parquet", "*/*.jsonl", "*/*.parquet")
+    paths = [path for pattern in patterns for path in _glob(folder, *pattern.split("/"))]
+    if not _glob(folder, "data", "*", "*.parquet"):
+        paths += sorted(parent for parent, _, _ in os.walk(folder))
+    for path in paths:
+        status = os.stat(path)
+        digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _read_shard(path: str) -> Iterator[pa.Table]:
+    with open(path, "rb") as handle:
+        for batch in pq.ParquetFile(handle).iter_batches(batch_size=_ROWS_PER_TABLE):
+            # The column types come from the builder: an older `datasets` does not know those of a newer one.
+            yield pa.Table.from_batches([batch]).replace_schema_metadata(None)
+
+
+class _UnusableError(Exception):
+    """An audio file that cannot go into a pair: `kind` to count by, and what is wrong with which file."""
+
+    def __init__(self, kind: str, what: str):
+        super().__init__(what)
+        self.kind = kind
+
+
+def _read_apart(path: str, root: str, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the pairs of a table whose audio lies beside it; warn of those left out, with a count and the first."""
+    rows: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    left_out: dict[str, list[str]] = {}
+    criterion = os.path.basename(os.path.dirname(path))
+    for label, row in _read_rows(path):
+        pair_id = _pair_id(row, criterion, label)
+        if pair_id in seen:
+            left_out.setdefault("duplicate pair_id", []).append(f"{label}: pair {pair_id}")
+            continue
+        seen.add(pair_id)
+        try:
+            sides = {side: [_embed(turn, root, label) for turn in row[side]] for side in _SIDES}
+        except _UnusableError as error:
+            left_out.setdefault(error.kind, []).append(str(error))
+            continue
+        rows.append({**row, **sides, "criterion": criterion})
+        if len(rows) == _ROWS_PER_TABLE:
+            yield pa.Table.from_pylist(rows, schema=schema)
+            rows = []
+    if rows:
+        yield pa.Table.from_pylist(rows, schema=schema)
+    for kind, items in left_out.items():
+        logger.warning("%s: left out %d pairs, %s; first: %s", path, len(items), kind, items[0])
+
+
+def _read_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield each row of a table with its place in it."""
+    with open(path, "rb") as handle:
+        if path.endswith(".parquet"):
+            batches = pq.ParquetFile(handle).iter_batches(batch_size=_ROWS_PER_TABLE)
+            rows = (row for batch in batches for row in batch.to_pylist())
+            yield from ((f"{path}, row {number}", row) for number, row in enumerate(rows))
+            return
+        for number, line in enumerate(handle, start=1):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path}, line {number}: not JSON ({error}); take the line out.") from error
+            yield f"{path}, line {number}", row
+
+
+def _pair_id(row: Any, criterion: str, label: str) -> str:
+    """Return the id of a row that has what a pair needs."""
+    missing = [name for name in ("pair_id", *_SIDES) if not isinstance(row, dict) or not row.get(name)]
+    if missing:
+        raise ValueError(f"{label}: has no {missing}; a pair needs an id and two sides.")
+    if row.get("criterion") not in (None, criterion):
+        found = row["criterion"]
+        raise ValueError(f"{label}: criterion is {found!r}, the folder {criterion!r}; move the row to its own.")
+    for side in _SIDES:
+        if not isinstance(row[side], list) or not all(isinstance(turn, dict) for turn in row[side]):
+            raise ValueError(f"{label}: {side} is no list of turns; give each its role, text and audio.")
+    return str(row["pair_id"])
+
+
+def _embed(turn: dict[str, Any], root: str, label: str) -> dict[str, Any]:
+    """Return a turn with the bytes of its audio file, which must be what the columns say: 16 kHz mono."""
+    relative = turn.get("audio")
+    if not isinstance(relative, str) or not relative:
+        raise ValueError(f"{label}: a turn's audio is {relative!r}; it must be a path relative to {root}.")
+    folder = os.path.realpath(root)
+    # A name with a zero byte would be no path at all.
+    path = os.path.realpath(os.path.join(folder, relative.replace("\0", "")))
+    is_inside = os.path.commonpath([path, folder]) == folder
+    if not is_inside or os.path.isabs(relative) or _FOREIGN_PATH.match(relative):
+        raise ValueError(
+            f"{label}: audio {relative!r} lies outside of {root}; paths must be relative and stay inside."
+        )
+    if not os.path.isfile(path):
+        raise _UnusableError("audio file missing", f"{relative} ({label})")
+    with open(path, "rb") as handle:
+        data = handle.read()
+    duration_s = _check_audio(data, f"{relative} ({label})", turn.get("duration_s"))
+    return {**turn, "audio": {"bytes": data, "path": os.path.basename(path)}, "duration_s": duration_s}
+
+
+def _check_audio(data: bytes, name: str, stated_s: Any) -> float:
+    """Return the duration in seconds, as the table states it or else from the header."""
+    try:
+        info = soundfile.info(io.BytesIO(data))
+    except soundfile.LibsndfileError as error:
+        raise _UnusableError("audio file undecodable", f"{name}: {error}") from error
+    if (info.samplerate, info.channels) != (_SAMPLING_RATE, 1):
+        raise _UnusableError("audio not 16 kHz mono", f"{name}: {info.samplerate} Hz, {info.channels} channels")
+    if stated_s is None:
+        return info.duration
+    if not isinstance(stated_s, float | int):
+        raise _UnusableError("audio of another length", f"{name}: the table says {repr(stated_s)[:40]}, not seconds")
+    # Not "further off than": a NaN is not.
+    if not abs(stated_s - info.duration) <= _DURATION_TOLERANCE_S:
+        found = f"lasts {info.duration:.2f} s, the table says {f'{stated_s:.2f}'[:20]} s"
+        raise _UnusableError("audio of another length", f"{name}: {found}")
+    return stated_s

@@ -1,0 +1,179 @@
+"""The Parquet shards of a data set folder, `data/<criterion>/<split>-NNNNN-of-NNNNN.parquet`: read and write by row.
+
+Neither side holds more than a few rows, however large the data set. Shards are written beside the old ones and take
+their place only when all are complete.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from sdiareward.pairs.schema import SIDES, features
+
+
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow as pa
+
+_ROWS_PER_SHARD = 200
+_ROWS_PER_GROUP = 20
+COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
+
+
+def list_paths(folder: Path) -> list[Path]:
+    """Return the shards of a data set folder, in order.
+
+    Raises:
+        FileNotFoundError: The folder holds no shards.
+    """
+    paths = sorted((folder / "data").glob("*/*-of-*.parquet"))
+    if not paths:
+        raise FileNotFoundError(f"{folder}: holds no data/<criterion>/<split>-*.parquet; build the data set first.")
+    return paths
+
+
+def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield `(split, row)` of every pair of a data set folder, audio as `{"bytes", "path"}`.
+
+    Args:
+        folder (`Path`): As `build` writes it.
+        columns (`Sequence[str]`, *optional*): Read only these; naming no turn column skips the audio.
+
+    Raises:
+        FileNotFoundError: The folder holds no shards.
+    """
+    import pyarrow.parquet as pq
+
+    for path in list_paths(folder):
+        split = path.name.split("-")[0]
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP, columns=columns):
+                yield from ((split, row) for row in batch.to_pylist())
+
+
+class PairTally:
+    """Pairs, and hours of either side, by criterion, split, subset, source and synthesizer."""
+
+    def __init__(self) -> None:
+        self._tally: dict[tuple[str, ...], dict[str, float]] = {}
+
+    def add(self, row: Mapping[str, Any], hours: Mapping[str, float]) -> None:
+        """Count a pair.
+
+        Args:
+            row (`Mapping`): What it is counted by.
+            hours (`Mapping[str, float]`): Hours by side.
+        """
+        found = self._tally.setdefault(tuple(str(row[name]) for name in COUNTED), {"pairs": 0})
+        found["pairs"] += 1
+        for side in SIDES:
+            found[f"{side}_h"] = found.get(f"{side}_h", 0.0) + hours[side]
+
+    @property
+    def counts(self) -> list[dict[str, Any]]:
+        """Return the rows of a report's table."""
+        return [
+            dict(zip(COUNTED, key, strict=True)) | {name: round(value, 4) for name, value in found.items()}
+            for key, found in sorted(self._tally.items())
+        ]
+
+
+def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+    """Count pairs by criterion, split, subset, source and synthesizer, the columns of every report.
+
+    Args:
+        rows (`Iterable`): `(split, row)`, as `read_rows` gives them.
+    """
+    keys = Counter(tuple(str({**row, "split": split}.get(name)) for name in COUNTED) for split, row in rows)
+    return [dict(zip(COUNTED, key, strict=True)) | {"pairs": count} for key, count in sorted(keys.items())]
+
+
+class ShardWriter:
+    """Write rows into the shards of a folder; use it as a context manager.
+
+    Leaving the context without an error replaces the folder's shards; leaving it with one keeps what was there.
+
+    Args:
+        folder (`Path`): Data set folder; its `data/` is replaced.
+        columns (`datasets.Features`, *optional*): Columns of a row; `schema.features()` by default.
+
+    Attributes:
+        counts (`list[dict]`): After leaving: pairs and hours of either side by criterion, split, subset, source and
+            synthesizer.
+    """
+
+    def __init__(self, folder: Path, columns: datasets.Features | None = None):
+        self.folder = folder
+        self.counts: list[dict[str, Any]] = []
+        self._schema: pa.Schema = (columns or features()).arrow_schema
+        self._unfinished = folder / ".data"
+        self._tally = PairTally()
+        self._pending: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self._written: dict[tuple[str, str], int] = {}
+        self._writers: dict[tuple[str, str], Any] = {}
+
+    def __enter__(self) -> Self:
+        if self._unfinished.exists():
+            shutil.rmtree(self._unfinished)
+        self._unfinished.mkdir(parents=True)
+        return self
+
+    def write(self, split: str, row: Mapping[str, Any]) -> None:
+        """Add one pair to `split`."""
+        key = (row["criterion"], split)
+        self._count(split, row)
+        self._pending.setdefault(key, []).append(dict(row))
+        if len(self._pending[key]) == _ROWS_PER_GROUP:
+            self._flush(key)
+
+    def _count(self, split: str, row: Mapping[str, Any]) -> None:
+        hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
+        self._tally.add({"split": split, **row}, hours)
+
+    def _flush(self, key: tuple[str, str]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        rows = self._pending.pop(key, [])
+        if not rows:
+            return
+        criterion, split = key
+        done = self._written.get(key, 0)
+        if done % _ROWS_PER_SHARD == 0:
+            self._close(key)
+            path = self._unfinished / criterion / f"{split}-{done // _ROWS_PER_SHARD:05d}"
+            path.parent.mkdir(exist_ok=True)
+            self._writers[key] = pq.ParquetWriter(path, self._schema)
+        self._writers[key].write_table(pa.Table.from_pylist(rows, schema=self._schema))
+        self._written[key] = done + len(rows)
+
+    def _close(self, key: tuple[str, str]) -> None:
+        if writer := self._writers.pop(key, None):
+            writer.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            for key in list(self._pending):
+                self._flush(key)
+        for key in list(self._writers):
+            self._close(key)
+        if kind is None:
+            self._name_shards()
+            shutil.rmtree(self.folder / "data", ignore_errors=True)
+            os.replace(self._unfinished, self.folder / "data")
+            self.counts = self._tally.counts
+        shutil.rmtree(self._unfinished, ignore_errors=True)
+
+    def _name_shards(self) -> None:
+        for criterion, split in self._written:
+            paths = sorted((self._unfinished / criterion).glob(f"{split}-*"))
+            for index, path in enumerate(paths):
+                path.rename(path.with_name(f"{split}-{index:05d}-of-{len(paths):05d}.parquet"))

@@ -1,0 +1,1 @@
+"""Which episodes become which pairs: pairing, splits, filters, labels, benchmark."""

@@ -1,0 +1,251 @@
+"""Leave out pairs that are not worth learning from: rules first, then a judge that listens (appendix B.1).
+
+Phase 1 (`rule_drop`) is deterministic: an even number of alternating turns, at most 16, each at most 60 s.
+
+Phase 2 (`judge_pair`) has a language model with ears compare the recording (version A) with its synthetic counterpart
+(version B) "within an identical multi-turn context, focusing specifically on the quality of the final turn". We read
+this as two whole dialogues with the same words, each in its own voice; the judge is told nothing of where they come
+from. It scores three dimensions from 1 to 5 and names a preference. "Samples are preserved only if they achieve scores
+>= 3 in both `final_turn_content` and `dialog_context_coherence`": a sample is a pair, so by default both of its sides
+must reach 3. How natural either side sounds decides nothing, as in the paper: it is what the pairs are to teach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from sdiareward.audio_sdiareward import AudioError
+from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.llm.client import ChatClient, ChatError, audio_content
+from sdiareward.pairs.schema import CRITERIA, MAX_TURN_S, MAX_TURNS, ROLES, validate_row
+
+from .. import prompts
+
+
+DIMENSIONS = {
+    "content": "final_turn_content",
+    "naturalness": "final_turn_naturalness_prosody",
+    "coherence": "dialog_context_coherence",
+}
+SIDES = {"A": "chosen", "B": "rejected"}
+PROMPT_VERSION = prompts.prompt_version(prompts.JUDGE, prompts.JUDGE_REQUEST)
+_SOUND_TURNS = [{"role": role, "duration_s": 1.0} for role in ROLES]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A judge's scores of one side, whole numbers from 1 to 5; higher is better."""
+
+    content: int
+    naturalness: int
+    coherence: int
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What a judge makes of a pair.
+
+    Args:
+        chosen, rejected (`Scores`): Of each side's final turn.
+        preference (`str`): `"chosen"` or `"rejected"`.
+        reason (`str`): The judge's words; asked to be at most 80, which is not enforced.
+        judge (`str`): Name of the model.
+        prompt_version (`str`): Version of what it was told.
+    """
+
+    chosen: Scores
+    rejected: Scores
+    preference: str
+    reason: str
+    judge: str
+    prompt_version: str = PROMPT_VERSION
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the column `quality` of a pair; preference and reason stay with the judge's answer on disk."""
+        scores = {"chosen": asdict(self.chosen), "rejected": asdict(self.rejected)}
+        return {**scores, "judge": self.judge, "prompt_version": self.prompt_version}
+
+
+@dataclass(frozen=True)
+class FilterSettings:
+    """What phase 2 keeps.
+
+    Args:
+        min_score (`int`, *optional*, defaults to 3): Least score, itself kept.
+        dimensions (`tuple[str, ...]`): Dimensions that must reach it, of `DIMENSIONS`; the paper's by default.
+        sides (`tuple[str, ...]`): Sides that must reach it; both by default.
+        criteria (`tuple[str, ...]`): Pairs that are judged; the paper judges those of modality.
+        keep_unjudged (`bool`, *optional*, defaults to `False`): Keep a pair that the judge failed on, without
+            `quality`, instead of dropping it as `judge_failed`.
+
+    Raises:
+        ValueError: A value is outside its vocabulary or range.
+    """
+
+    min_score: int = 3
+    dimensions: tuple[str, ...] = ("content", "coherence")
+    sides: tuple[str, ...] = ("chosen", "rejected")
+    criteria: tuple[str, ...] = ("modality",)
+    keep_unjudged: bool = False
+
+    def __post_init__(self) -> None:
+        if self.min_score not in range(1, 6):
+            raise ValueError(f"min_score is {self.min_score!r}; scores go from 1 to 5.")
+        vocabularies = {"dimensions": tuple(DIMENSIONS), "sides": tuple(SIDES.values()), "criteria": CRITERIA}
+        for name, allowed in vocabularies.items():
+            if unknown := set(getattr(self, name)) - set(allowed):
+                raise ValueError(f"{name} holds {sorted(unknown)}; it may hold {list(allowed)}.")
+
+
+def rule_drop(row: Mapping[str, Any]) -> Drop | None:
+    """Return why phase 1 drops a pair, None if it does not.
+
+    The kinds are `turn_count`, `turn_order`, `turn_duration`, and `invalid_row` for all else that breaks the contract.
+
+    Args:
+        row (`Mapping`): A pair; its audio is not looked at.
+    """
+    try:
+        validate_row(row)
+    except ValueError as error:
+        return Drop(_name(row), _broken_rule(row), str(error))
+    return None
+
+
+def judge_pair(row: Mapping[str, Any], client: ChatClient) -> Quality:
+    """Have the judge compare both sides of a pair.
+
+    Args:
+        row (`Mapping`): A pair with its audio encoded, `{"bytes", "path"}`.
+        client (`ChatClient`): Asks a model that takes audio.
+
+    Raises:
+        AudioError: A turn cannot be decoded.
+        ChatError: The judge gave no usable answer.
+        EndpointError: The judge cannot be reached at all.
+    """
+    content: list[dict[str, Any]] = []
+    for version, side in SIDES.items():
+        content.append({"type": "text", "text": f"Version {version}:"})
+        content += spoken_turns(row[side], f"{_name(row)}, {side}")
+    content.append({"type": "text", "text": prompts.JUDGE_REQUEST})
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": prompts.JUDGE},
+        {"role": "user", "content": content},
+    ]
+    return client.ask_json(messages, partial(_read_quality, judge=client.settings.model))
+
+
+def spoken_turns(turns: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Return turns as parts of a message: who speaks, then the recording. The words are left to be heard.
+
+    Args:
+        turns (`Sequence[Mapping]`): Turns with `role` and `audio`.
+        name (`str`): What to call them in an error.
+    """
+    parts: list[dict[str, Any]] = []
+    for position, turn in enumerate(turns):
+        label = "last turn" if position == len(turns) - 1 else f"turn {position + 1}"
+        parts.append({"type": "text", "text": f"{label}, {turn['role']}:"})
+        parts.append(audio_content(turn["audio"], name=f"{name} turn {position}"))
+    return parts
+
+
+def filter_rows(
+    rows: Iterable[Row], client: ChatClient | None, settings: FilterSettings | None = None
+) -> Iterator[Row | Drop]:
+    """Yield, in order, each pair that is kept, with its `quality`, or why it is dropped.
+
+    Memory holds a few rows at a time. What the judge has said is on disk (`ChatClient`): a run that is interrupted, or
+    repeated with other settings, asks for nothing twice.
+
+    Args:
+        rows (`Iterable[dict]`): Pairs with their audio encoded.
+        client (`ChatClient`, *optional*): Asks the judge; None for phase 1 alone.
+        settings (`FilterSettings`, *optional*): What phase 2 keeps; the paper's by default.
+
+    Raises:
+        EndpointError: The judge cannot be reached at all.
+    """
+    if client is None:
+        yield from (rule_drop(row) or row for row in rows)
+        return
+    examine = partial(_examine, client=client, settings=settings or FilterSettings())
+    for result in client.map(examine, rows, failures=(), description="judging"):
+        # `failures` is empty: an exception would have been raised.
+        assert not isinstance(result, Exception)
+        yield result
+
+
+def _examine(row: Row, *, client: ChatClient, settings: FilterSettings) -> Row | Drop:
+    """Return the pair with its quality, or why it is dropped."""
+    if drop := rule_drop(row):
+        return drop
+    if row["criterion"] not in settings.criteria:
+        return row
+    try:
+        quality = judge_pair(row, client)
+    except AudioError as error:
+        return Drop(_name(row), "unusable_audio", str(error))
+    except ChatError as error:
+        return row if settings.keep_unjudged else Drop(_name(row), "judge_failed", str(error))
+    low = [
+        f"{side} {dimension} {score}"
+        for side in settings.sides
+        for dimension in settings.dimensions
+        if (score := getattr(getattr(quality, side), dimension)) < settings.min_score
+    ]
+    if low:
+        reason = f"{quality.judge} gave {', '.join(low)}; at least {settings.min_score} is needed. {quality.reason}"
+        return Drop(_name(row), "low_quality", reason)
+    return {**row, "quality": quality.as_row()}
+
+
+def _read_quality(answer: Any, *, judge: str) -> Quality:
+    """Check a judge's answer; raise `ValueError` with what the judge is to mend."""
+    if not isinstance(answer, dict) or not isinstance(answer.get("scores"), dict):
+        raise ValueError("the answer must be a JSON object with 'scores', 'overall_preference' and 'reason'.")
+    chosen, rejected = (Scores(**_read_scores(answer["scores"], version)) for version in SIDES)
+    preference = str(answer.get("overall_preference")).strip().upper()
+    if preference not in SIDES:
+        raise ValueError(f"'overall_preference' is {answer.get('overall_preference')!r}; it must be 'A' or 'B'.")
+    if not isinstance(answer.get("reason"), str):
+        raise ValueError("'reason' must be a text.")
+    return Quality(chosen, rejected, preference=SIDES[preference], reason=answer["reason"], judge=judge)
+
+
+def _read_scores(scores: Mapping[str, Any], version: str) -> dict[str, int]:
+    found = {}
+    for name, dimension in DIMENSIONS.items():
+        by_version = scores.get(dimension)
+        score = by_version.get(version) if isinstance(by_version, dict) else None
+        if type(score) is not int or not 1 <= score <= 5:
+            raise ValueError(f"{dimension!r} of version {version} is {score!r}; it must be a whole number, 1 to 5.")
+        found[name] = score
+    return found
+
+
+def _broken_rule(row: Mapping[str, Any]) -> str:
+    """Return the kind of the first rule on turns that the pair breaks, if it breaks no other."""
+    try:
+        validate_row({**row, "chosen": _SOUND_TURNS, "rejected": _SOUND_TURNS})
+        return next(filter(None, (_broken_side(row[side]) for side in ("chosen", "rejected"))), "invalid_row")
+    # A column is missing, or has a value of another kind.
+    except (ValueError, TypeError, LookupError):
+        return "invalid_row"
+
+
+def _broken_side(turns: Any) -> str | None:
+    if not turns or len(turns) % 2 or len(turns) > MAX_TURNS:
+        return "turn_count"
+    if [turn["role"] for turn in turns] != [*ROLES] * (len(turns) // 2):
+        return "turn_order"
+    return None if all(0 < turn["duration_s"] <= MAX_TURN_S for turn in turns) else "turn_duration"
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"{row.get('source')} pair {row.get('pair_id')}"

@@ -1,0 +1,310 @@
+"""Turn episodes and scripts into preference pairs (section 3.1): plan them first, then make each one by itself.
+
+A modality pair sets a recorded episode (chosen) against the same words spoken by a synthesizer (rejected). A
+colloquialness pair sets a spoken-style script (chosen) against its written-style original (rejected), both spoken by
+the identical voice and settings, so that only the style differs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
+from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
+from sdiareward.pairs.schema import MAX_TURN_S, MAX_TURNS, ROLES, stable_id
+from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac, match_channel, trim_silence
+from sdiareward.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
+
+from ..pipeline.inspection import require_sound
+from ..pipeline.media import read_media, read_span
+from ..release.references import SYNTHETIC
+from .reference_clips import Clip, choose_references
+from .splits import choose_synthesizers, split_unit
+
+
+class TurnDurationError(AudioError):
+    """Raised for a turn that lasts no time or more than 60 s (B.1, first phase of the filter)."""
+
+
+# Between the parts of a turn, the same on both sides.
+_GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
+
+
+# A file that turns are cut from holds an episode at most; longer ones are the pipeline's.
+MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
+# Where an engine is reached and how long to wait does not change what it says; neither does the folder of a file.
+_SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries", "poll_s"}
+_FILE_OPTIONS = {"model_path", "audio"}
+
+
+@dataclass(frozen=True)
+class PairPlan:
+    """All that a pair is made from.
+
+    Args:
+        criterion (`str`): `"modality"` or `"colloquialness"`.
+        chosen, rejected (`Episode`): The same episode twice for a modality pair.
+        synthesizer (`str`): Who speaks the synthetic side or sides.
+        split (`str`): Where the pair goes.
+        channel (`ChannelSettings`, *optional*): The channel of both sides.
+        options (`Mapping`): Options of the synthesizer.
+        known_pair_id (`str`, *optional*): The id of a released pair, whose words may have been scrubbed since.
+    """
+
+    criterion: str
+    chosen: Episode
+    rejected: Episode
+    synthesizer: str
+    split: str
+    channel: ChannelSettings | None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    known_pair_id: str | None = None
+
+    @property
+    def pair_id(self) -> str:
+        """Hash of what the pair is made from: names and words of both sides, synthesizer and channel."""
+        if self.known_pair_id:
+            return self.known_pair_id
+        words = [turn.text for side in (self.chosen, self.rejected) for turn in side.turns]
+        names = (self.chosen.source, self.chosen.name, self.rejected.name)
+        options = _audible(self.options)
+        engine = [self.synthesizer, json.dumps(options, sort_keys=True)] if options else [self.synthesizer]
+        return stable_id(self.criterion, *names, *engine, self.channel, *words)
+
+    @property
+    def label(self) -> dict[str, str]:
+        """What a report counts the pair by, apart from its split."""
+        chosen = {"subset": self.chosen.subset, "source": self.chosen.source}
+        return {"criterion": self.criterion, **chosen, "synthesizer": self.synthesizer}
+
+
+def _audible(options: Any) -> Any:
+    """Return the options of an engine that change what it says, the same on any machine."""
+    if not isinstance(options, Mapping):
+        return options
+    return {
+        key: Path(value).name if key in _FILE_OPTIONS else _audible(value)
+        for key, value in options.items()
+        if key not in _SILENT_OPTIONS
+    }
+
+
+@dataclass(frozen=True)
+class SynthesizerSpec:
+    """Which synthesizers speak the pairs of one criterion.
+
+    Args:
+        seen (`tuple[str, ...]`): Used in every split.
+        left_out (`tuple[str, ...]`): Used in the test split only.
+        per_dialogue (`int`, *optional*): How many of `seen` each dialogue outside the test split gets; None for all.
+    """
+
+    seen: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+    per_dialogue: int | None = None
+
+    def __post_init__(self) -> None:
+        if shared := set(self.seen) & set(self.left_out):
+            raise ValueError(f"synthesizers {sorted(shared)} are both seen and left out; name each once.")
+
+    def for_dialogue(self, split: str, key: str, seed: int) -> list[str]:
+        """Return the synthesizers of one dialogue."""
+        if split == "test":
+            return [*self.seen, *self.left_out]
+        return choose_synthesizers(key, self.seen, self.per_dialogue, seed)
+
+
+def plan_pairs(
+    items: Iterable[Episode | ScriptPair],
+    assignment: Mapping[tuple[str, str], str],
+    choices: Mapping[str, SynthesizerSpec],
+    channel: ChannelSettings | None,
+    seed: int,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[PairPlan]:
+    """Yield the pairs that the episodes and scripts give.
+
+    Args:
+        items (`Iterable`): Recorded episodes and pairs of scripts.
+        assignment (`Mapping`): Split by unit, from `assign_splits`.
+        choices (`Mapping[str, SynthesizerChoice]`): By criterion.
+        channel (`ChannelSettings`, *optional*): The channel both sides are given; None leaves the difference between a
+            recording and a synthesizer as it is.
+        seed (`int`): Chooses synthesizers where a dialogue does not get all.
+        options (`Mapping[str, Mapping]`, *optional*): Options of the synthesizers that take some, by name.
+
+    Raises:
+        ValueError: The items give pairs of a criterion that `choices` does not name.
+    """
+    for item in items:
+        is_script = isinstance(item, ScriptPair)
+        criterion = "colloquialness" if is_script else "modality"
+        chosen, rejected = (item.spoken, item.written) if isinstance(item, ScriptPair) else (item, item)
+        if criterion not in choices:
+            raise ValueError(f"{chosen.source} gives {criterion} pairs, but synthesizers has no entry {criterion!r}.")
+        split = assignment[split_unit(chosen)]
+        for name in choices[criterion].for_dialogue(split, f"{chosen.source}/{chosen.name}", seed):
+            yield PairPlan(criterion, chosen, rejected, name, split, channel, (options or {}).get(name, {}))
+
+
+def make_row(plan: PairPlan) -> dict[str, Any]:
+    """Speak, match and encode both sides of a pair.
+
+    Raises:
+        AudioError: A recording is unusable, or a turn lasts more than 60 s.
+        NoReference: The synthesizer clones voices, and a role has no usable reference clip (B.1 prunes these).
+        SynthesisError: The synthesizer is missing or gives nothing for a text.
+    """
+    chosen = plan.chosen
+    return {
+        "pair_id": plan.pair_id,
+        "criterion": plan.criterion,
+        "subset": chosen.subset,
+        "source": chosen.source,
+        "primary": chosen.primary,
+        "secondary": chosen.secondary,
+        **{side: _make_side(plan, side) for side in ("chosen", "rejected")},
+        "synthesizer": plan.synthesizer,
+        "group_id": chosen.group_id,
+        "channel": plan.channel.as_row() if plan.channel else None,
+        "native_coding": list(chosen.native_coding),
+        "quality": None,
+        "language": chosen.language,
+        "license": chosen.license,
+    }
+
+
+def is_recorded(criterion: str, side: str) -> bool:
+    """Tell whether a side of a pair is a recording; the others are synthetic."""
+    return criterion == "modality" and side == "chosen"
+
+
+def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
+    episode: Episode = getattr(plan, side)
+    label = f"{episode.source} {episode.name}"
+    recorded = is_recorded(plan.criterion, side)
+    sources = _recorded(episode, label) if recorded else _spoken(plan, episode, label)
+    turns = []
+    for position, (turn, parts) in enumerate(zip(episode.turns, sources, strict=True)):
+        array = _join(parts, plan.channel.trim_db if plan.channel else None)
+        if plan.channel:
+            rng = np.random.default_rng(int(stable_id(plan.pair_id, side, position), 16))
+            array = match_channel(array, plan.channel, rng)
+        row = _encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", f"{label}, turn {position}")
+        turns.append(row | {"audio_ref": _references(turn, None if recorded else plan.synthesizer)})
+    return turns
+
+
+def _references(turn: Turn, synthesizer: str | None) -> list[dict[str, Any]]:
+    """Say where the parts of a turn come from; None for a part whose source names no reference."""
+    if synthesizer:
+        return [
+            {"uri": f"{SYNTHETIC}:{synthesizer}", "start_s": None, "end_s": None, "text": p.text} for p in turn.parts
+        ]
+    return [{"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text} for p in turn.parts]
+
+
+def _recorded(episode: Episode, label: str) -> list[list[np.ndarray]]:
+    return [
+        [read_part(part, f"{label}, turn {position}") for part in turn.parts]
+        for position, turn in enumerate(episode.turns)
+    ]
+
+
+def _spoken(plan: PairPlan, episode: Episode, label: str) -> list[list[np.ndarray]]:
+    """Return the synthetic speech of each turn, by part where the engine speaks one text at a time."""
+    engine = load_synthesizer(plan.synthesizer, plan.options)
+    if isinstance(engine, DialogueSynthesizer):
+        lines = [(turn.role, turn.text) for turn in episode.turns]
+        arrays = engine.speak_dialogue(lines, _reference_clips(plan, label))
+        return [[_native(array, episode)] for array in arrays]
+    return [_spoken_parts(plan, episode, turn, engine, label) for turn in episode.turns]
+
+
+def _spoken_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesizer, label: str) -> list[np.ndarray]:
+    voice = int(stable_id(plan.chosen.group_id, turn.role), 16)
+    if engine.uses_reference:
+        # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
+        return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]
+    return [_native(engine.speak(part.text, voice=voice), episode) for part in turn.parts]
+
+
+def _native(array: np.ndarray, episode: Episode) -> np.ndarray:
+    for coding in episode.native_coding:
+        array = CODINGS[coding](array)
+    return array
+
+
+def _reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceClip]:
+    """Choose the clips whose voices are cloned; scripts have none, the engine's options then name its voices."""
+    if plan.criterion != "modality":
+        return {}
+    arrays = [_join(parts, None) for parts in _recorded(plan.chosen, label)]
+    turns = plan.chosen.turns
+    clips = [Clip(t.role, t.text, len(a) / SAMPLING_RATE) for t, a in zip(turns, arrays, strict=True)]
+    chosen = choose_references(clips)
+    return {
+        role: ReferenceClip(
+            _join([arrays[i] for i in chosen[role]], None), " ".join(turns[i].text for i in chosen[role])
+        )
+        for role in ROLES
+    }
+
+
+def read_part(part: Part, label: str) -> np.ndarray:
+    """Return the recording of a part as mono 16 kHz float32.
+
+    Raises:
+        AudioError: There is none, or it cannot be decoded.
+        FileNotFoundError: Its file is not there.
+    """
+    if part.audio is None:
+        raise AudioError(f"{label}: there is no recording of {part.text!r}.")
+    if isinstance(part.audio, str) and part.audio.endswith(".wav") and part.end_s is not None:
+        return require_sound(read_span(part.audio, part.start_s, part.end_s), label)
+    array = (
+        _read_file(part.audio) if isinstance(part.audio, str) else read_media(part.audio, name=label, max_s=MAX_FILE_S)
+    )
+    end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
+    return require_sound(array[round(part.start_s * SAMPLING_RATE) : end], label)
+
+
+def _read_file(path: str) -> np.ndarray:
+    """Read a recording that several parts are cut from once."""
+    return _read_version(path, os.stat(path).st_mtime_ns if os.path.isfile(path) else 0)
+
+
+@lru_cache(maxsize=4)
+def _read_version(path: str, changed_ns: int) -> np.ndarray:
+    return read_media(path, max_s=MAX_FILE_S)
+
+
+def _join(parts: list[np.ndarray], trim_db: float | None) -> np.ndarray:
+    """Put the parts of a turn one after another, each trimmed, with the same gap on both sides of a pair."""
+    pieces: list[np.ndarray] = []
+    for part in parts:
+        pieces += [part if trim_db is None else trim_silence(part, trim_db), _GAP]
+    return np.concatenate(pieces[:-1])
+
+
+def _encode_turn(turn: Turn, array: np.ndarray, path: str, label: str) -> dict[str, Any]:
+    duration_s = len(array) / SAMPLING_RATE
+    if len(array) < MIN_SAMPLES or duration_s > MAX_TURN_S:
+        raise TurnDurationError(
+            f"{label}: lasts {duration_s:.2f} s; a turn must last more than 0.02 and at most 60 s."
+        )
+    data = encode_flac(array)
+    return {
+        "role": turn.role,
+        "text": turn.text,
+        "audio": {"bytes": data, "path": path},
+        "duration_s": duration_s,
+    }

@@ -1,0 +1,63 @@
+"""Assign dialogues to train, validation and test by group, and synthesizers to dialogues.
+
+Test is for measuring only: its groups are in no other split, and it alone holds the left-out synthesizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sdiareward.dataset_builder.episodes import Episode
+from sdiareward.pairs.schema import stable_id
+
+
+SPLITS = ("train", "validation", "test")
+
+
+def assign_splits(
+    episodes: Iterable[Episode], *, validation: float, test: float, seed: int
+) -> dict[tuple[str, str], str]:
+    """Give every unit `(source, split_group)` a split.
+
+    Within each source the units are shuffled by a hash of the seed and filled in order into test, validation and train
+    until each holds its share of the source's episodes. Which split a unit gets does not depend on the order in which
+    the episodes come.
+
+    Args:
+        episodes (`Iterable[Episode]`): All episodes of all sources.
+        validation (`float`): Share of the episodes of each source, between 0 and 1.
+        test (`float`): Likewise.
+        seed (`int`): Another seed gives another assignment.
+
+    Returns:
+        `dict`: Split by unit; see `split_unit`.
+
+    Raises:
+        ValueError: The shares leave nothing for training.
+    """
+    if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
+        raise ValueError(f"validation={validation} and test={test} must be shares that leave something for training.")
+    sizes: dict[tuple[str, str], int] = {}
+    for episode in episodes:
+        sizes[split_unit(episode)] = sizes.get(split_unit(episode), 0) + 1
+    assignment = {}
+    for source in {source for source, _ in sizes}:
+        units = sorted((unit for unit in sizes if unit[0] == source), key=lambda unit: stable_id(seed, *unit))
+        total = sum(sizes[unit] for unit in units)
+        done = 0
+        for unit in units:
+            middle = (done + sizes[unit] / 2) / total
+            assignment[unit] = "test" if middle < test else "validation" if middle < test + validation else "train"
+            done += sizes[unit]
+    return assignment
+
+
+def split_unit(episode: Episode) -> tuple[str, str]:
+    """Return what is kept together: the recording or dialogue, or the coarser unit that its source names."""
+    return episode.source, episode.split_group or episode.group
+
+
+def choose_synthesizers(key: str, names: Iterable[str], count: int | None, seed: int) -> list[str]:
+    """Choose `count` of the synthesizers for one dialogue (all when None), the same ones for the same key and seed."""
+    ordered = sorted(names, key=lambda name: stable_id(seed, key, name))
+    return ordered if count is None else ordered[:count]

@@ -1,0 +1,260 @@
+"""Draw ESDR-Bench from a data set: stratified, capped, and isolated from training (section B.1, Tables 1 and 5).
+
+How the paper is read. It caps "the secondary dimensions of each dataset" at 50 and excises what was selected from the
+training corpus. A bucket is therefore a source and a value of its secondary dimension, and the cap counts pairs.
+(Table 1 has 824 wild and 466 scripted pairs, more than seven times 50: the paper's own buckets must have been finer,
+or it counted groups. `bucket_by: [source, primary, secondary]` is that reading.) Colloquialness pairs have no
+taxonomy; the paper holds out 250 of 2,500, so they are one bucket with a cap of its own.
+
+"Quality-aware" is what filtering does before: the sampler draws from pairs that were kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_table
+from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.pairs.schema import stable_id
+
+from ..formats.shards import ShardWriter, read_rows
+from ..reports.data_card import content_id, read_finished, write_report
+from ..reports.statistics_report import LABELS, compute_statistics, plot_overview, read_labels, render_table1
+
+
+Labels = Sequence[Mapping[str, Any]]
+
+BENCH_SPLIT = "test"
+CANDIDATES = ("test", "all")
+_COLLOQUIALNESS = "colloquialness"
+_BUCKET_COLUMNS = ("bucket", "available", "available_groups", "taken", "taken_groups")
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """How ESDR-Bench is drawn.
+
+    Args:
+        cap (`int`): Pairs of a bucket of modality pairs; where it has fewer, all are taken.
+        colloquialness_cap (`int`): Colloquialness pairs in all.
+        seed (`int`): Another seed gives another choice.
+        candidates (`str`): `"test"` draws from the test split, whose groups and left-out synthesizers are in no other;
+            `"all"` draws from every split, as the paper does.
+        bucket_by (`tuple[str, ...]`): Columns that make a bucket.
+    """
+
+    cap: int = 50
+    colloquialness_cap: int = 250
+    seed: int = 0
+    candidates: str = "test"
+    bucket_by: tuple[str, ...] = ("source", "secondary")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bucket_by", tuple(self.bucket_by))
+        if self.cap < 1 or self.colloquialness_cap < 1:
+            raise ValueError(f"cap={self.cap}, colloquialness_cap={self.colloquialness_cap}: must be at least 1.")
+        if self.candidates not in CANDIDATES:
+            raise ValueError(f"candidates is {self.candidates!r}; it must be one of {list(CANDIDATES)}.")
+        if unknown := set(self.bucket_by) - set(LABELS):
+            raise ValueError(f"bucket_by names {sorted(unknown)}; it takes {list(LABELS)}.")
+
+    def bucket(self, label: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the bucket of a pair."""
+        if label["criterion"] == _COLLOQUIALNESS:
+            return (_COLLOQUIALNESS,)
+        return tuple(str(label[name]) for name in self.bucket_by)
+
+    def is_candidate(self, label: Mapping[str, Any]) -> bool:
+        """Tell whether a pair may be drawn."""
+        return self.candidates == "all" or label["split"] == BENCH_SPLIT
+
+
+def sample_bench(labels: Iterable[Mapping[str, Any]], **options: Any) -> set[str]:
+    """Choose the pairs of ESDR-Bench; return their ids.
+
+    Within a bucket the groups take turns, so that one recording does not fill it. The choice depends on the seed and
+    the ids alone, not on the order of the labels.
+
+    Args:
+        labels (`Iterable[Mapping]`): `pair_id`, `group_id`, `criterion`, `split` and the columns of `bucket_by`.
+        **options: Fields of `BenchSettings`: `cap`, `colloquialness_cap`, `seed`, `candidates`, `bucket_by`.
+
+    Raises:
+        ValueError: An option is out of range, or a pair comes twice.
+    """
+    settings = BenchSettings(**options)
+    buckets: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+    seen: set[str] = set()
+    for label in labels:
+        if label["pair_id"] in seen:
+            raise ValueError(f"pair {label['pair_id']!r} comes twice; take one of the two out.")
+        seen.add(label["pair_id"])
+        if settings.is_candidate(label):
+            buckets[settings.bucket(label)].append((label["group_id"], label["pair_id"]))
+    chosen: set[str] = set()
+    for bucket, members in buckets.items():
+        cap = settings.colloquialness_cap if bucket == (_COLLOQUIALNESS,) else settings.cap
+        chosen.update(_take_turns(members, settings.seed)[:cap])
+    return chosen
+
+
+def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
+    """Order pairs so that every group gives its first before any gives its second; hashes decide the rest."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for group, pair in members:
+        groups[group].append(pair)
+    ranked = []
+    for group, pairs in groups.items():
+        pairs.sort(key=lambda pair: stable_id(seed, pair))
+        ranked += [(rank, stable_id(seed, group), pair) for rank, pair in enumerate(pairs)]
+    return [pair for _, _, pair in sorted(ranked)]
+
+
+def isolate(labels: Labels, bench: set[str]) -> tuple[dict[str, str], list[Drop]]:
+    """Return the split of every pair that stays, and what is left out.
+
+    The bench becomes the test split. A pair outside it stays in train or validation unless its group is in the bench;
+    a pair of the test split that was not chosen goes, for its synthesizer may be one that training must not meet.
+
+    Raises:
+        ValueError: A group is in two splits nevertheless.
+    """
+    bench_groups = {label["group_id"] for label in labels if label["pair_id"] in bench}
+    assignment: dict[str, str] = {}
+    drops: list[Drop] = []
+    for label in labels:
+        pair, group, split = label["pair_id"], label["group_id"], label["split"]
+        if pair in bench:
+            assignment[pair] = BENCH_SPLIT
+        elif split == BENCH_SPLIT:
+            drops.append(Drop(pair, "not_in_bench", "its bucket of ESDR-Bench is full"))
+        elif group in bench_groups:
+            drops.append(Drop(pair, "group_in_bench", f"its group {group} is in ESDR-Bench; training must not see it"))
+        else:
+            assignment[pair] = split
+    kept = (label for label in labels if label["pair_id"] in assignment)
+    check_isolation({**label, "split": assignment[label["pair_id"]]} for label in kept)
+    return assignment, drops
+
+
+def check_isolation(labels: Iterable[Mapping[str, Any]]) -> None:
+    """Raise `ValueError`, with the names of the groups, where a `group_id` is in more than one split."""
+    splits: dict[str, set[str]] = defaultdict(set)
+    for label in labels:
+        splits[label["group_id"]].add(label["split"])
+    leaking = sorted(group for group, names in splits.items() if len(names) > 1)
+    if leaking:
+        named = ", ".join(f"{group} in {' and '.join(sorted(splits[group]))}" for group in leaking[:10])
+        raise ValueError(
+            f"{len(leaking)} groups are in more than one split ({named}); a group must be whole, assign it to one."
+        )
+
+
+def make_bench(folder: Path, output: Path, **options: Any) -> dict[str, Any]:
+    """Write a data set folder whose test split is ESDR-Bench, with `bench.json`, `bench.md` and `bench.png`.
+
+    Rows are copied one after another: memory does not grow with the audio. A result that is already there is kept.
+
+    Args:
+        folder (`Path`): As `build` writes it.
+        output (`Path`): Another folder to write.
+        **options: Fields of `BenchSettings`.
+
+    Returns:
+        `dict[str, Any]`: The report of `output`; its `bench` is what `bench.json` holds.
+
+    Raises:
+        FileNotFoundError: `folder` holds no shards.
+        ValueError: `output` is `folder`, an option is out of range, or a group is in two splits.
+    """
+    settings = BenchSettings(**options)
+    if output.resolve() == folder.resolve():
+        raise ValueError(f"{output}: is the data set itself, and pairs are left out; write to another folder.")
+    plan_id = stable_id(content_id(folder), json.dumps(asdict(settings)))
+    if finished := read_finished(output, plan_id):
+        return finished
+    labels = list(read_labels(folder))
+    assignment, drops = isolate(labels, sample_bench(labels, **options))
+    counts = _copy(folder, output, assignment)
+    found = _describe_bench(output, labels, assignment, settings)
+    plot_overview(found["statistics"], output / "bench.png")
+    write_file(output / "bench.md", render_bench(found))
+    write_file(output / "bench.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    config = {**_config_of(folder), "bench": asdict(settings)}
+    return write_report(output, counts, drops, config, plan_id=plan_id, bench=found)
+
+
+def _config_of(folder: Path) -> dict[str, Any]:
+    """Return what the data set was built with, as far as its report says."""
+    path = folder / "report.json"
+    return json.loads(path.read_text(encoding="utf-8"))["config"] if path.is_file() else {}
+
+
+def _copy(folder: Path, output: Path, assignment: Mapping[str, str]) -> list[dict[str, Any]]:
+    from tqdm import tqdm
+
+    with ShardWriter(output) as writer, tqdm(total=len(assignment), desc="bench", unit="pair") as progress:
+        for _, row in read_rows(folder):
+            if row["pair_id"] in assignment:
+                writer.write(assignment[row["pair_id"]], row)
+                progress.update()
+    return writer.counts
+
+
+def _describe_bench(
+    output: Path, labels: Labels, assignment: Mapping[str, str], settings: BenchSettings
+) -> dict[str, Any]:
+    """Return what was taken from each bucket, what training lacks, and the statistics of the benchmark."""
+    now = [{**label, "now": assignment.get(label["pair_id"])} for label in labels]
+    buckets: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
+    for label in now:
+        if settings.is_candidate(label):
+            buckets[settings.bucket(label)].append(label)
+    benched, taught = (
+        {label["synthesizer"] for label in now if label["now"] in splits}
+        for splits in ((BENCH_SPLIT,), ("train", "validation"))
+    )
+    return {
+        "settings": asdict(settings),
+        "table1": compute_statistics(output)["table1"],
+        "buckets": [{"bucket": " / ".join(key), **_count_bucket(members)} for key, members in sorted(buckets.items())],
+        "left_out_synthesizers": sorted(benched - taught),
+        "statistics": compute_statistics(output, split=BENCH_SPLIT),
+    }
+
+
+def _count_bucket(members: Labels) -> dict[str, int]:
+    taken = [label for label in members if label["now"] == BENCH_SPLIT]
+    return {
+        "available": len(members),
+        "available_groups": len({label["group_id"] for label in members}),
+        "taken": len(taken),
+        "taken_groups": len({label["group_id"] for label in taken}),
+    }
+
+
+def render_bench(found: Mapping[str, Any]) -> str:
+    """Render what `bench.json` holds as Markdown: Table 1, the buckets and Figure 5."""
+    statistics, settings = found["statistics"], found["settings"]
+    lines = [
+        "# ESDR-Bench",
+        "",
+        f"The test split: {statistics['pairs']} pairs of {statistics['groups']} recordings or dialogues, "
+        f"{statistics['real_h']:.2f} h real against {statistics['synthetic_h']:.2f} h synthetic. At most "
+        f"{settings['cap']} pairs of each {' and '.join(settings['bucket_by'])}, at most "
+        f"{settings['colloquialness_cap']} colloquialness pairs, seed {settings['seed']}.",
+        f"Synthesizers that training does not have: {', '.join(found['left_out_synthesizers']) or 'none'}.",
+        "",
+        *render_table1(found["table1"]),
+        "",
+        *render_table(_BUCKET_COLUMNS, [[bucket[name] for name in _BUCKET_COLUMNS] for bucket in found["buckets"]]),
+        "",
+        "![Categories, durations and turns](bench.png)",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,89 @@
+"""Look at recordings as they came: what makes one unusable, and what is usable but worth a line in the report."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import AudioError
+from sdiareward.dataset_builder.episodes import Drop, Episode, Part
+
+
+# Digital silence and the dither of a 16-bit file lie below this.
+_SILENCE_PEAK = 10 ** (-70 / 20)
+_CLIPPING_LEVEL = 0.999
+_CLIPPING_RUN_SAMPLES = 4
+_CLIPPED_SHARE = 0.001
+_EIGHT_BIT = ("PCM_U8", "PCM_S8")
+_USUAL_CHANNELS = 2
+_USUAL_RATE = 48_000
+
+
+class SilentAudioError(AudioError):
+    """Raised for a recording in which nothing is heard."""
+
+
+def require_sound(array: np.ndarray, label: str) -> np.ndarray:
+    """Return `array`, or refuse it when it is silent.
+
+    Args:
+        array (`np.ndarray` of shape `(num_samples,)`): A recording, full scale 1.
+        label (`str`): What to call it.
+
+    Raises:
+        SilentAudioError: No sample reaches -70 dB of full scale.
+    """
+    peak = float(np.abs(array).max(initial=0.0))
+    if peak < _SILENCE_PEAK:
+        raise SilentAudioError(
+            f"{label}: is silent (loudest sample {peak:.1e} of full scale); record or fetch it again."
+        )
+    return array
+
+
+def clipped_share(array: np.ndarray) -> float:
+    """Return the share of the samples that lie in a run of four or more at full scale."""
+    full = np.abs(array) >= _CLIPPING_LEVEL
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], full, [False])).astype(np.int8)))
+    lengths = edges[1::2] - edges[::2]
+    return float(lengths[lengths >= _CLIPPING_RUN_SAMPLES].sum() / max(len(array), 1))
+
+
+def inspect_episode(episode: Episode) -> Iterator[Drop]:
+    """Yield a note on each recording of an episode that was used although something about it is unusual.
+
+    Kinds: `eight_bit`, `many_channels` (averaged), `high_rate` (resampled), `clipping`.
+    """
+    seen: set[str | int] = set()
+    for position, turn in enumerate(episode.turns):
+        for part in turn.parts:
+            key = part.audio if isinstance(part.audio, str) else id(part.audio)
+            if part.audio is None or key in seen:
+                continue
+            seen.add(key)
+            label = f"{episode.source} {episode.name}, turn {position}"
+            yield from (Drop(label, kind, f"{label}: {reason}") for kind, reason in _unusual(part))
+
+
+def _unusual(part: Part) -> Iterator[tuple[str, str]]:
+    import soundfile
+
+    source: Any = io.BytesIO(part.audio) if isinstance(part.audio, bytes) else part.audio
+    try:
+        with soundfile.SoundFile(source) as file:
+            rate, channels, subtype = file.samplerate, file.channels, file.subtype
+            # No more than a turn may last: a recording of hours is looked at in its beginning.
+            array = file.read(60 * rate, dtype="float32", always_2d=True)
+    except soundfile.LibsndfileError:
+        return  # Another decoder's; it has said what it had to say.
+    if subtype in _EIGHT_BIT:
+        yield "eight_bit", "has 8 bits a sample, so its noise floor is that of the format; used."
+    if channels > _USUAL_CHANNELS:
+        yield "many_channels", f"has {channels} channels; their average is used."
+    if rate > _USUAL_RATE:
+        yield "high_rate", f"is sampled at {rate} Hz; resampled to 16,000 Hz."
+    if (share := max(clipped_share(channel) for channel in array.T)) > _CLIPPED_SHARE:
+        yield "clipping", f"is clipped in {share:.1%} of its samples; used."

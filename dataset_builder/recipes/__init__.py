@@ -1,0 +1,1 @@
+"""Builds of other data sets than pairs of one reward model."""

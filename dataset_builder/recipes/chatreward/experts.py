@@ -1,0 +1,118 @@
+"""Merge the scores of human experts into a data set (section 3.2.3: five experts verified and adjusted the scores).
+
+Raters write a CSV with a header and the columns `sample_id`, `rater` and `score` (1 to 5), a row for each sample that
+they heard. The gold score of a sample becomes the median of its scores; a median between two whole numbers is rounded
+up. Rows that cannot be used are reported by line and change nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from sdiareward.dataset_builder.episodes import Drop
+
+
+_COLUMNS = ("sample_id", "rater", "score")
+# From here on two raters disagree on more than a shade.
+_WIDE = 2
+# By sample, the score of each rater.
+Ratings = Mapping[str, Mapping[str, int]]
+
+
+def read_ratings(path: str | Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Drop]]:
+    """Read a CSV of ratings.
+
+    Args:
+        path (`str` or `Path`): The file, UTF-8.
+        known (`set[str]`): The `sample_id`s of the data set.
+
+    Returns:
+        `tuple`: The ratings by sample and rater, and a `Drop` for each row that cannot be used.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The header lacks a column.
+    """
+    path = Path(path)
+    ratings: dict[str, dict[str, int]] = defaultdict(dict)
+    drops = []
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file)
+        if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
+            raise ValueError(f"{path}: the header lacks {missing}; the columns are {list(_COLUMNS)}.")
+        for row in rows:
+            item = f"{path.name} line {rows.line_num}"
+            problem = _find_problem(row, known, ratings)
+            if problem:
+                drops.append(Drop(item, *problem))
+            else:
+                ratings[row["sample_id"].strip()][row["rater"].strip()] = int(row["score"])
+    return dict(ratings), drops
+
+
+def _find_problem(row: Mapping[str, str | None], known: set[str], ratings: Ratings) -> tuple[str, str] | None:
+    """Return kind and reason of what is wrong with a row, None if nothing is."""
+    sample, rater, score = ((row[name] or "").strip() for name in _COLUMNS)
+    if sample not in known:
+        return "unknown_sample", f"sample_id {sample!r} is not in the data set."
+    if not rater:
+        return "missing_rater", "rater is empty; every score needs one."
+    if score not in ("1", "2", "3", "4", "5"):
+        return "bad_score", f"score is {score!r}; it must be a whole number from 1 to 5."
+    if rater in ratings.get(sample, {}):
+        return "rated_twice", f"{rater!r} has rated {sample} before; the first score is kept."
+    return None
+
+
+def gold_score(scores: Sequence[int]) -> int:
+    """Return the median of expert scores as a whole number; a half is rounded up.
+
+    Example:
+        >>> gold_score([5, 4, 4]), gold_score([3, 4])
+        (4, 4)
+    """
+    return math.floor(median(scores) + 0.5)
+
+
+def merge_ratings(row: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
+    """Return a sample with its expert scores, in the order of the raters' names, and the gold score that follows."""
+    given = ratings.get(row["sample_id"])
+    if not given:
+        return dict(row)
+    scores = [given[rater] for rater in sorted(given)]
+    return {**row, "expert_scores": scores, "score": gold_score(scores)}
+
+
+def describe_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, Any]:
+    """Report how far raters agree, with each other and with the designed scores.
+
+    Args:
+        design (`Mapping[str, int]`): Designed score by `sample_id`.
+        ratings (`Mapping`): From `read_ratings`.
+
+    Returns:
+        `dict`: `rated` samples, `ratings`, `raters`; `changed` (samples whose gold score differs from the design) and
+        `changes` (how often, by `"5 -> 4"`); `mean_range` (highest minus lowest score of a sample with several
+        raters, None without one), `wide` (their number with a range of 2 or more) and `disagreements`, the
+        `sample_id`s of these.
+    """
+    golds = {sample: gold_score(list(given.values())) for sample, given in ratings.items()}
+    changes = Counter(f"{design[sample]} -> {gold}" for sample, gold in golds.items() if gold != design[sample])
+    ranges = {sample: max(given.values()) - min(given.values()) for sample, given in ratings.items() if len(given) > 1}
+    wide = sorted(sample for sample, width in ranges.items() if width >= _WIDE)
+    return {
+        "rated": len(ratings),
+        "ratings": sum(map(len, ratings.values())),
+        "raters": len({rater for given in ratings.values() for rater in given}),
+        "changed": changes.total(),
+        "changes": dict(sorted(changes.items())),
+        "mean_range": round(fmean(ranges.values()), 4) if ranges else None,
+        "wide": len(wide),
+        "disagreements": wide,
+    }

@@ -1,0 +1,167 @@
+"""Filters of ChatReward (section 3.2.3, step 3): words by speech recognition, emotions by a classifier.
+
+Both adapters are loaded when first used. The paper's models are Whisper large-v3 and Emotion2Vec; offline the words
+are checked by the tiny English Whisper that a package carries, which mishears more itself.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE
+
+from ...pipeline.asr import FasterWhisperTranscriber
+from ...pipeline.settings import FasterWhisperSettings
+from ...pipeline.turns import RecordingDropped
+from .schema import CATEGORIES
+
+
+# Languages without spaces: the errors of characters are counted.
+_BY_CHARACTER = ("zh", "ja", "th")
+
+
+class WordErrors:
+    """Measures how well speech is understood.
+
+    Args:
+        settings (`FasterWhisperSettings`): The recogniser.
+    """
+
+    def __init__(self, settings: FasterWhisperSettings):
+        self._settings = settings
+
+    @cached_property
+    def _transcriber(self) -> FasterWhisperTranscriber:
+        logging.getLogger("faster_whisper").setLevel(logging.WARNING)
+        return FasterWhisperTranscriber(self._settings)
+
+    def rate(self, text: str, array: np.ndarray, language: str) -> float | None:
+        """Return the word error rate of what is recognised; None where the recogniser does not know the language.
+
+        Args:
+            text (`str`): What is said.
+            array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
+            language (`str`): BCP-47 tag.
+
+        Raises:
+            ComponentError: The recogniser cannot be loaded.
+        """
+        try:
+            heard = self._transcriber.transcribe(array, language)
+        except RecordingDropped:
+            return None
+        return word_error_rate(text, heard, language)
+
+
+def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> float:
+    """Return the share of words that are wrong, missing or too many; of characters in a language without spaces.
+
+    English is brought to one spelling of numbers and contractions first, as Whisper's own evaluation does.
+
+    Args:
+        reference (`str`): What was said.
+        hypothesis (`str`): What was recognised.
+        language (`str`, *optional*, defaults to `"en"`): BCP-47 tag.
+
+    Raises:
+        ValueError: The reference holds no word.
+    """
+    import jiwer
+    from transformers.models.whisper.english_normalizer import BasicTextNormalizer, EnglishTextNormalizer
+
+    code = language.lower().split("-")[0]
+    normalize = EnglishTextNormalizer({}) if code == "en" else BasicTextNormalizer()
+    said, heard = normalize(reference).strip(), normalize(hypothesis).strip()
+    if not any(character.isalnum() for character in said):
+        raise ValueError(f"{reference!r} holds no word; a word error rate needs one.")
+    if code in _BY_CHARACTER:
+        return float(jiwer.cer(said.replace(" ", ""), heard.replace(" ", "")))
+    return float(jiwer.wer(said, heard))
+
+
+@dataclass(frozen=True)
+class EmotionSettings:
+    """A classifier of emotions.
+
+    Args:
+        model (`str`): Folder or Hub name for the pipeline `audio-classification` of `transformers`.
+        labels (`Mapping[str, str]`): Emotion of Table 4 by label of the model; labels left out count for none.
+        threshold (`float`, *optional*, defaults to 0.5): Least score of the emotion that a voice should have.
+        device (`str`, *optional*, defaults to `"cpu"`): Where it runs.
+
+    Raises:
+        ValueError: A label stands for no emotion, or the threshold is no share.
+    """
+
+    model: str
+    labels: Mapping[str, str] = field(default_factory=lambda: {name: name for name in CATEGORIES["emotion"]})
+    threshold: float = 0.5
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if unknown := sorted(set(self.labels.values()) - set(CATEGORIES["emotion"])):
+            raise ValueError(f"labels name {unknown}; Table 4 has {list(CATEGORIES['emotion'])}.")
+        if not 0 <= self.threshold <= 1:
+            raise ValueError(f"threshold is {self.threshold}; it must be from 0 to 1.")
+
+
+class EmotionClassifier(Protocol):
+    """Says how much a voice sounds like each emotion."""
+
+    def scores(self, array: np.ndarray) -> dict[str, float]:
+        """Return a score from 0 to 1 by emotion of Table 4; one that is missing has none.
+
+        Args:
+            array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
+        """
+        ...
+
+
+class PipelineClassifier:
+    """An audio classifier of `transformers`, such as a fine-tuned wav2vec 2.0.
+
+    Args:
+        settings (`EmotionSettings`): Which, and what its labels mean.
+
+    Raises:
+        ValueError: The model has none of the labels.
+        OSError: There is no such model.
+    """
+
+    def __init__(self, settings: EmotionSettings):
+        from transformers import pipeline
+
+        self._pipeline: Any = pipeline("audio-classification", model=settings.model, device=settings.device)
+        self._labels = dict(settings.labels)
+        model: Any = self._pipeline.model
+        known = set(model.config.label2id)
+        if not known & set(self._labels):
+            raise ValueError(
+                f"{settings.model}: has the labels {sorted(known)}, and 'labels' names {sorted(self._labels)}; say "
+                "which emotion each label of the model is."
+            )
+
+    def scores(self, array: np.ndarray) -> dict[str, float]:
+        """Score each emotion; see `EmotionClassifier.scores`."""
+        scores: dict[str, float] = {}
+        # The pipeline takes the mapping apart.
+        for entry in self._pipeline({"raw": array, "sampling_rate": SAMPLING_RATE}, top_k=None):
+            if emotion := self._labels.get(entry["label"]):
+                scores[emotion] = scores.get(emotion, 0.0) + float(entry["score"])
+        return scores
+
+
+def load_emotion_classifier(settings: EmotionSettings) -> EmotionClassifier:
+    """Load the classifier of the settings."""
+    return PipelineClassifier(settings)
+
+
+def filter_identity(asr: FasterWhisperSettings, emotion: EmotionSettings | None) -> dict[str, Any]:
+    """Return what a report says of the filters' models."""
+    return {"asr": asr.identity(), "emotion": None if emotion is None else asdict(emotion)}

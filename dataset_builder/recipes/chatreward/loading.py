@@ -1,0 +1,52 @@
+"""Read the samples of a ChatReward folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .schema import SPLITS, features
+
+
+if TYPE_CHECKING:
+    import datasets
+
+
+def load_samples(path: str | Path, split: str) -> datasets.Dataset:
+    """Load one split of a folder that `python -m sdiareward.dataset_builder.recipes.chatreward build` wrote.
+
+    Args:
+        path (`str` or `Path`): The folder, or a repository of the Hub with the same files.
+        split (`str`): `"train"` or `"test"`.
+
+    Returns:
+        `datasets.Dataset`: The columns of `schema.features`; `audio` is left encoded, as `{"bytes", "path"}`, which
+        `audio_sdiareward.read_audio` takes.
+
+    Raises:
+        FileNotFoundError: A local folder holds no such split.
+        ValueError: There is no split of that name, or the columns are others.
+
+    Example:
+        >>> samples = load_samples("runs/chatreward", "train")  # doctest: +SKIP
+        >>> samples[0]["score"], samples[0]["question"]  # doctest: +SKIP
+    """
+    import datasets
+
+    from sdiareward.pairs.path_sandbox import require_own_tables
+
+    if split not in SPLITS:
+        raise ValueError(f"split is {split!r}; it must be one of {list(SPLITS)}.")
+    pattern = f"data/{split}-*.parquet"
+    if Path(path).is_dir():
+        files = sorted(map(str, Path(path).glob(pattern)))
+        if not files:
+            raise FileNotFoundError(f"{path}: holds no {pattern}; build the data set first.")
+        # By their names and not through the folder: `datasets` caches a local folder under its last name.
+        samples = datasets.load_dataset("parquet", data_files={split: files}, split=split)
+    else:
+        require_own_tables(path)
+        samples = datasets.load_dataset(str(path), data_files={split: pattern}, split=split)
+    if missing := sorted(set(features()) - set(samples.column_names)):
+        raise ValueError(f"{path}: lacks the columns {missing}; give a ChatReward folder.")
+    return samples.cast_column("audio", datasets.Audio(sampling_rate=16_000, decode=False))

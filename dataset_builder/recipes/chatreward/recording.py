@@ -1,0 +1,274 @@
+"""Have a scenario spoken, check every line, and join question and answers to samples.
+
+The casts try one after another, each as a woman and as a man, in an order of the scenario's own: the question until
+one passes the filters; the answers until one speaker's all pass, for the three are of one speaker, so that a voice
+tells nothing about the score. If none does, the speaker with the most counts, and what is missing is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
+from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.pairs.recordings import join_turns
+from sdiareward.pairs.schema import stable_id
+from sdiareward.perturbations.channel import encode_flac
+from sdiareward.synthesis import SynthesisError
+
+from .events import load_event, mix_event
+from .filters import EmotionClassifier, WordErrors, load_emotion_classifier
+from .scenarios import Line, Scenario
+from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE, validate_sample
+from .settings import ChatRewardConfig
+from .voices import Cast, engine_name, order_casts, speak_line
+
+
+# A cast, and the gender of its voice where a category leaves that open.
+Speaker = tuple[Cast, str]
+QUESTION = "question"
+_GENDERS = ("female", "male")
+
+
+class LineRejected(Exception):  # noqa: N818 - an outcome that is counted, not an error
+    """Raised where a line cannot be used; has the `kind` and the `reason` of its `Drop`."""
+
+    def __init__(self, kind: str, reason: str):
+        super().__init__(reason)
+        self.kind, self.reason = kind, reason
+
+
+@dataclass(frozen=True)
+class Take:
+    """A line as one cast has spoken it.
+
+    Args:
+        array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
+        synthesizer (`str`): Engine that spoke.
+        wer (`float`, *optional*): Its word error rate; None where nobody checked.
+        language (`str`): BCP-47 tag.
+    """
+
+    array: np.ndarray
+    synthesizer: str
+    wer: float | None
+    language: str
+
+    @property
+    def duration_s(self) -> float:
+        """Length in seconds."""
+        return len(self.array) / SAMPLING_RATE
+
+
+@dataclass
+class Recorded:
+    """What has become of a scenario.
+
+    Args:
+        rows (`list[dict]`): Its samples, columns of `schema.features`.
+        drops (`list[Drop]`): The samples that are missing.
+        rejected (`list[Drop]`): Every line that was spoken or tried in vain, by whichever cast.
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
+    rejected: list[Drop] = field(default_factory=list)
+
+
+class Recorder:
+    """Speaks scenarios; holds the models of one process.
+
+    Args:
+        config (`ChatRewardConfig`): Who speaks, and what is kept.
+    """
+
+    def __init__(self, config: ChatRewardConfig):
+        self._config = config
+        self._casts = config.read_casts()
+
+    @cached_property
+    def _words(self) -> WordErrors:
+        return WordErrors(self._config.asr)
+
+    @cached_property
+    def _emotions(self) -> EmotionClassifier | None:
+        return load_emotion_classifier(self._config.emotion) if self._config.emotion else None
+
+    def record(self, scenario: Scenario, split: str) -> Recorded:
+        """Return the samples of a scenario.
+
+        Args:
+            scenario (`Scenario`): What is said.
+            split (`str`): `"train"` keeps the engines that are left out silent.
+
+        Raises:
+            ComponentError: The recogniser cannot be loaded.
+        """
+        recorded = Recorded()
+        asking, answering = self._speakers(scenario, split)
+        question = self._record_question(scenario, asking, recorded.rejected)
+        takes = {} if question is None else self._record_answers(scenario, answering, recorded.rejected)
+        for score in scenario.answers:
+            outcome = self._join(scenario, score, question, takes.get(score))
+            if isinstance(outcome, Drop):
+                recorded.drops.append(outcome)
+            else:
+                recorded.rows.append(outcome)
+        return recorded
+
+    def _speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
+        """Return who may ask and who may answer, in the order in which they are tried.
+
+        User and assistant are of different gender at first; a woman's voice is the nearer one to every age.
+        """
+        silent = frozenset(self._config.left_out) if split == "train" else frozenset()
+        casts = [cast.without(silent) for cast in order_casts(self._casts, self._config.seed, scenario.scenario_id)]
+        first = int(stable_id(self._config.seed, scenario.scenario_id), 16) % 2
+        answering, asking = _GENDERS[first], _GENDERS[1 - first]
+        if scenario.voices == "age":
+            women = [(cast, _GENDERS[0]) for cast in casts]
+            return women, women
+        by_gender = {gender: [(cast, gender) for cast in casts] for gender in _GENDERS}
+        return by_gender[asking] + by_gender[answering], by_gender[answering] + by_gender[asking]
+
+    def _record_question(self, scenario: Scenario, speakers: list[Speaker], rejected: list[Drop]) -> Take | None:
+        """Return the first question that passes; put the others on `rejected`."""
+        for cast, gender in speakers:
+            take = self._try_line(cast, scenario, QUESTION, scenario.question, gender)
+            if isinstance(take, Take):
+                return take
+            rejected.append(take)
+        return None
+
+    def _record_answers(
+        self, scenario: Scenario, speakers: list[Speaker], rejected: list[Drop]
+    ) -> dict[int, Take | Drop]:
+        """Return the answers of the first speaker all of whose answers pass, else of the one with the most.
+
+        A speaker is given up at the first answer that fails; only when all have failed do they say the rest.
+        """
+        attempts: list[dict[int, Take | Drop]] = [{} for _ in speakers]
+        for is_last_round in (False, True):
+            for (cast, gender), takes in zip(speakers, attempts, strict=True):
+                for score, line in scenario.answers.items():
+                    if score not in takes:
+                        takes[score] = take = self._try_line(cast, scenario, str(score), line, gender)
+                        if isinstance(take, Drop):
+                            rejected.append(take)
+                            if not is_last_round:
+                                break
+                if _count_takes(takes) == len(scenario.answers):
+                    return takes
+        # Of equals the one who could say most of it, whose drops tell more than that there is no voice.
+        return max(attempts, key=lambda takes: (_count_takes(takes), -_count_silent(takes)))
+
+    def _try_line(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take | Drop:
+        try:
+            return self._speak(cast, scenario, name, line, gender)
+        except LineRejected as error:
+            return Drop(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error.reason}")
+
+    def _speak(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take:
+        """Speak and check a line; the sound of the attribute `audio` is put under a question that has passed."""
+        attribute = scenario.voices
+        voice = cast.voice(attribute, line.category, gender)
+        if voice is None:
+            raise LineRejected(NO_VOICE, f"has no voice for {attribute} {line.category!r}.")
+        try:
+            is_instructed = attribute in cast.instructed
+            array = speak_line(line.text, voice, attribute, line.category, is_instructed=is_instructed)
+        except SynthesisError as error:
+            raise LineRejected("synthesis_failed", str(error)) from error
+        language = LANGUAGE_TAGS[line.category or "english"] if attribute == "language" else "en"
+        wer = self._check_words(line.text, array, language)
+        if attribute == "emotion" and line.category:
+            self._check_emotion(line.category, array)
+        if attribute == "audio" and name == QUESTION:
+            array = self._add_event(str(line.category), scenario.scenario_id, array)
+        return Take(array, engine_name(voice), wer, language)
+
+    def _check_words(self, text: str, array: np.ndarray, language: str) -> float | None:
+        limit = self._config.max_wer
+        if limit is None:
+            return None
+        wer = self._words.rate(text, array, language)
+        if wer is not None and wer > limit:
+            raise LineRejected("wer", f"the word error rate is {wer:.3f}; {limit} is allowed.")
+        return wer
+
+    def _check_emotion(self, category: str, array: np.ndarray) -> None:
+        if self._emotions is None or self._config.emotion is None:
+            return
+        score, least = self._emotions.scores(array).get(category, 0.0), self._config.emotion.threshold
+        if score < least:
+            raise LineRejected("emotion", f"{category!r} has the score {score:.3f}; {least} is needed.")
+
+    def _add_event(self, category: str, scenario_id: str, speech: np.ndarray) -> np.ndarray:
+        events = self._config.events
+        seed = int(stable_id(self._config.seed, scenario_id, category), 16)
+        try:
+            event = load_event(category, events.lead_s + len(speech) / SAMPLING_RATE, seed, events.folder)
+        except (ValueError, AudioError) as error:
+            raise LineRejected("no_event", str(error)) from error
+        return mix_event(speech, event, snr_db=events.snr_db, lead_s=events.lead_s)
+
+    def _join(
+        self, scenario: Scenario, score: int, question: Take | None, answer: Take | Drop | None
+    ) -> dict[str, Any] | Drop:
+        """Return a sample of the scenario, or why there is none."""
+        item = f"{scenario.scenario_id} {score}"
+        if question is None or answer is None:
+            return Drop(item, "no_question", "nobody could ask the question; see the rejected lines.")
+        if isinstance(answer, Drop):
+            return Drop(item, answer.kind, answer.reason)
+        array = join_turns([question.array, answer.array], self._config.gap_s)
+        duration_s = len(array) / SAMPLING_RATE
+        if not self._config.min_s <= duration_s <= self._config.max_s:
+            limits = f"{self._config.min_s:.0f} to {self._config.max_s:.0f} s are kept"
+            return Drop(item, "duration", f"the dialogue lasts {duration_s:.1f} s; {limits}.")
+        return _make_row(scenario, score, question, answer, array)
+
+
+def _count_takes(takes: Mapping[int, Take | Drop]) -> int:
+    return sum(isinstance(take, Take) for take in takes.values())
+
+
+def _count_silent(takes: Mapping[int, Take | Drop]) -> int:
+    return sum(isinstance(take, Drop) and take.kind == NO_VOICE for take in takes.values())
+
+
+def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, array: np.ndarray) -> dict[str, Any]:
+    line = scenario.answers[score]
+    labels = (scenario.part, scenario.attribute, scenario.category, scenario.question.category, line.category)
+    sample_id = stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)
+    row = {
+        "sample_id": sample_id,
+        "scenario_id": scenario.scenario_id,
+        "part": scenario.part,
+        "attribute": scenario.attribute,
+        "category": scenario.category,
+        "response_category": line.category,
+        "topic": scenario.topic,
+        "score": score,
+        "design_score": score,
+        "expert_scores": None,
+        "question": scenario.question.text,
+        "response": line.text,
+        "question_s": question.duration_s,
+        "response_s": answer.duration_s,
+        "duration_s": len(array) / SAMPLING_RATE,
+        "audio": {"bytes": encode_flac(array), "path": f"{sample_id}.flac"},
+        "question_synthesizer": question.synthesizer,
+        "synthesizer": answer.synthesizer,
+        "question_wer": question.wer,
+        "response_wer": answer.wer,
+        "language": question.language if question.language == answer.language else MIXED_LANGUAGES,
+        "license": scenario.license,
+    }
+    validate_sample(row)
+    return row

@@ -1,0 +1,239 @@
+"""Scenarios of ChatReward: a question, and three answers that deserve 5, 3 and 1 points (equation 1, appendix A).
+
+What makes an answer right depends on the part:
+
+- content: 5 answers in a neutral voice, 3 says the same in a voice that does not suit it, 1 is beside the point.
+- understanding: the user asks what is heard. 5 names it, in a voice like the user's; 3 names another category, in a
+  voice of that one (appendix A).
+- generation: the user asks for a voice. 5 has it, 3 says what was asked for in another.
+- implicit: nobody names what is heard. 5 answers in a voice that suits it, 3 in one that does not.
+- attribute `audio`, in both parts: what counts is the sound in the question that the answer speaks of.
+
+1 is beside the point, whatever its voice. `scenarios.jsonl` was written for this project.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from sdiareward.common.files import split_lines
+from sdiareward.common.package_files import CHATREWARD
+
+from .labels import are_alike, named_categories, names_category
+from .schema import CATEGORIES, DESIGN_SCORES, PARTS, PLAIN, TOPICS, voice_attribute
+
+
+DEFAULT_SCENARIOS = CHATREWARD / "scenarios.jsonl"
+DEFAULT_LICENSE = "Apache-2.0"
+# At 2 words a second half of the 35 s that a dialogue may last (section 3.2.2).
+MAX_WORDS = 35
+# The implicit attributes whose every text keeps silent about them; of the others only the question must.
+_UNSPOKEN = ("emotion", "speed", "volume")
+
+
+@dataclass(frozen=True)
+class Line:
+    """What one side says.
+
+    Args:
+        text (`str`): The words.
+        category (`str`, *optional*): Category of the voice; None where nothing is asked of it. With the attribute
+            `audio`: the sound that is mixed in (question) or spoken of (answer).
+    """
+
+    text: str
+    category: str | None = None
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One question and its answers.
+
+    Args:
+        scenario_id (`str`): Unique; samples of a scenario are never in two splits.
+        part (`str`): One of `PARTS`.
+        attribute (`str`, *optional*): One of `CATEGORIES`; None for the part content.
+        category (`str`, *optional*): What is heard or asked for; None for the part content.
+        topic (`str`): One of `TOPICS`.
+        question (`Line`): What the user says.
+        answers (`dict[int, Line]`): By score, 5, 3 and 1.
+        license (`str`): SPDX identifier or name.
+
+    Raises:
+        ValueError: A rule of the part is broken; the message names the scenario and what to mend.
+    """
+
+    scenario_id: str
+    part: str
+    attribute: str | None
+    category: str | None
+    topic: str
+    question: Line
+    answers: Mapping[int, Line]
+    license: str = DEFAULT_LICENSE
+
+    def __post_init__(self) -> None:
+        try:
+            _validate_labels(self)
+            _validate_texts(self)
+            _VALIDATE_PART[self.part](self)
+        except ValueError as error:
+            raise ValueError(f"scenario {self.scenario_id!r}: {error}") from None
+
+    @property
+    def voices(self) -> str:
+        """The attribute in which the voices of the answers differ."""
+        return voice_attribute(self.part, self.attribute)
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the scenario as a JSON object, which `make_scenario` takes."""
+        row = asdict(self)
+        row["answers"] = {str(score): line for score, line in row["answers"].items()}
+        return row
+
+
+def make_scenario(row: Mapping[str, Any]) -> Scenario:
+    """Make a scenario of a JSON object.
+
+    Args:
+        row (`Mapping`): Fields of `Scenario`, `answers` by score as text; fields that it does not know are ignored.
+
+    Raises:
+        ValueError: A field is missing or of another kind, or a rule is broken.
+    """
+    try:
+        answers = {int(score): Line(**line) for score, line in row["answers"].items()}
+        plain = {name: row[name] for name in ("scenario_id", "part", "attribute", "category", "topic")}
+        license = row.get("license", DEFAULT_LICENSE)
+        return Scenario(**plain, question=Line(**row["question"]), answers=answers, license=license)
+    except (KeyError, TypeError, AttributeError) as error:
+        name = row.get("scenario_id") if isinstance(row, Mapping) else None
+        raise ValueError(
+            f"scenario {name!r}: a field is missing or of another kind ({type(error).__name__}: {error})."
+        ) from error
+
+
+def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
+    """Read a JSONL file of scenarios.
+
+    Args:
+        path (`str` or `Path`, *optional*): The file; the project's own 140 by default.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A line is not JSON or breaks a rule, or two scenarios share an id.
+    """
+    path = Path(path or DEFAULT_SCENARIOS)
+    scenarios = []
+    for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), start=1):
+        try:
+            scenarios.append(make_scenario(json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: {error}") from error
+    counts = Counter(scenario.scenario_id for scenario in scenarios)
+    if twice := sorted(name for name, count in counts.items() if count > 1):
+        raise ValueError(f"{path}: scenario_id {twice[:5]} comes more than once; give each scenario its own.")
+    return scenarios
+
+
+def _validate_labels(scenario: Scenario) -> None:
+    """Check every label against its vocabulary, and that the wrong voice is clearly another than the right one."""
+    if not isinstance(scenario.scenario_id, str) or not isinstance(scenario.license, str):
+        raise ValueError("scenario_id and license must be texts.")
+    _require_one_of("part", scenario.part, PARTS)
+    _require_one_of("topic", scenario.topic, TOPICS)
+    if (scenario.part == "content") != (scenario.attribute is None):
+        raise ValueError(f"attribute is {scenario.attribute!r}; the part content has none, the others need one.")
+    if scenario.attribute is not None:
+        _require_one_of("attribute", scenario.attribute, CATEGORIES)
+    if tuple(scenario.answers) != DESIGN_SCORES:
+        raise ValueError(f"the answers have the scores {list(scenario.answers)}; they must be {list(DESIGN_SCORES)}.")
+    right = scenario.category if scenario.attribute else PLAIN[scenario.voices]
+    for name, line in (("question", scenario.question), *((f"answer {s}", a) for s, a in scenario.answers.items())):
+        if line.category is not None or name in ("answer 5", "answer 3"):
+            _require_one_of(f"{name}'s category", line.category, CATEGORIES[scenario.voices])
+    if scenario.answers[5].category != right:
+        raise ValueError(f"answer 5 has the category {scenario.answers[5].category!r}; it must be {right!r}.")
+    wrong = str(scenario.answers[3].category)
+    if are_alike(scenario.voices, str(right), wrong):
+        raise ValueError(f"answer 3 has the category {wrong!r}; it must be clearly another than {right!r}.")
+
+
+def _require_one_of(name: str, value: Any, allowed: Any) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} is {value!r}; it must be one of {list(allowed)}.")
+
+
+def _validate_texts(scenario: Scenario) -> None:
+    for name, line in (("question", scenario.question), *((f"answer {s}", a) for s, a in scenario.answers.items())):
+        if not isinstance(line.text, str) or not line.text.strip():
+            raise ValueError(f"{name} has no text.")
+        if (count := len(line.text.split())) > MAX_WORDS:
+            raise ValueError(f"{name} has {count} words; {MAX_WORDS} are the most.")
+    if scenario.answers[1].text in (scenario.answers[5].text, scenario.answers[3].text):
+        raise ValueError("answer 1 has the words of another; it must be beside the point.")
+
+
+def _validate_content(scenario: Scenario) -> None:
+    if scenario.category is not None or scenario.question.category != PLAIN[scenario.voices]:
+        raise ValueError(
+            f"category is {scenario.category!r}, the question's {scenario.question.category!r}; in the part content "
+            f"they must be None and {PLAIN[scenario.voices]!r}."
+        )
+
+
+def _validate_understanding(scenario: Scenario) -> None:
+    """The question is in the category's voice; each answer names the category it takes the question for."""
+    _validate_question_voice(scenario)
+    attribute = str(scenario.attribute)
+    for score in (5, 3):
+        line = scenario.answers[score]
+        found = named_categories(line.text, attribute)
+        if found != [line.category]:
+            raise ValueError(f"answer {score} names {found}; it must name {line.category!r} alone.")
+    if attribute == "audio":
+        _require_unnamed("the question", scenario.question.text, attribute)
+
+
+def _validate_generation(scenario: Scenario) -> None:
+    """The question names the voice that it asks for."""
+    attribute, category = str(scenario.attribute), str(scenario.category)
+    if attribute == "audio":
+        raise ValueError("attribute is 'audio'; no voice can be asked for a sound, so use another part.")
+    if not names_category(scenario.question.text, attribute, category):
+        raise ValueError(f"the question does not name {category!r}; a scenario of generation must ask for it.")
+
+
+def _validate_implicit(scenario: Scenario) -> None:
+    """Nothing names what is heard (rule 1 of figure 4)."""
+    _validate_question_voice(scenario)
+    attribute = str(scenario.attribute)
+    _require_unnamed("the question", scenario.question.text, attribute)
+    if attribute in _UNSPOKEN:
+        for score, line in scenario.answers.items():
+            _require_unnamed(f"answer {score}", line.text, attribute)
+
+
+def _validate_question_voice(scenario: Scenario) -> None:
+    if scenario.question.category != scenario.category:
+        raise ValueError(
+            f"the question has the category {scenario.question.category!r}; it must be heard as {scenario.category!r}."
+        )
+
+
+def _require_unnamed(name: str, text: str, attribute: str) -> None:
+    if found := named_categories(text, attribute):
+        raise ValueError(f"{name} names {found}; it must not name a category of {attribute!r}.")
+
+
+_VALIDATE_PART = {
+    "content": _validate_content,
+    "understanding": _validate_understanding,
+    "generation": _validate_generation,
+    "implicit": _validate_implicit,
+}

@@ -1,0 +1,206 @@
+"""Have a language model write scenarios (section 3.2.3, stage 1; figure 4): a plan of labels, then one question each.
+
+The plan gives the parts their shares and goes through attributes and categories in turn. Every answer of the model
+must pass the checks that the bundled scenarios pass; what is wrong goes back to the model. Scenarios are added to a
+JSONL file as they are done: a run that was killed goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, repeat, zip_longest
+from pathlib import Path
+from typing import Any
+
+from sdiareward.common.files import JsonLines
+from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.llm.client import ChatClient, ChatError
+from sdiareward.pairs.schema import stable_id
+
+from . import prompts
+from .scenarios import MAX_WORDS, Scenario, make_scenario
+from .schema import CATEGORIES, PARTS, PLAIN, TOPICS, voice_attribute
+
+
+# Implicit dialogues hang on these more than on others (appendix D); sounds are the fourth that can be left unsaid.
+_IMPLICIT = ("emotion", "speed", "volume", "audio")
+_LICENSE = "LicenseRef-model-output"
+
+
+@dataclass(frozen=True)
+class Slot:
+    """What one scenario is to be about.
+
+    Args:
+        number (`int`): Position in the plan, from 1.
+        part (`str`): One of `PARTS`.
+        attribute (`str`, *optional*): One of `CATEGORIES`; None for the part content.
+        category (`str`, *optional*): What is heard or asked for.
+        topic (`str`): One of `TOPICS`.
+    """
+
+    number: int
+    part: str
+    attribute: str | None
+    category: str | None
+    topic: str
+
+    @property
+    def scenario_id(self) -> str:
+        """Name of the scenario."""
+        return f"llm-{self.part}-{self.attribute or 'text'}-{self.number:05d}"
+
+
+def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
+    """Plan `count` scenarios: shares of section 3.2.2, attributes and categories in turn, topics by a hash.
+
+    A longer plan begins with the shorter one, so that a file can grow.
+
+    Args:
+        count (`int`): How many.
+        seed (`int`, *optional*, defaults to 0): Another seed pairs labels with other topics.
+
+    Raises:
+        ValueError: `count` is less than 1.
+    """
+    if count < 1:
+        raise ValueError(f"count is {count}; it must be at least 1.")
+    labels, done, slots = {part: _labels(part) for part in PARTS}, dict.fromkeys(PARTS, 0), []
+    for number in range(1, count + 1):
+        # The part that lacks most of its share; the first of several.
+        part = max(PARTS, key=lambda name, number=number: PARTS[name] * number - done[name])  # type: ignore[misc]
+        attribute, category = labels[part][done[part] % len(labels[part])]
+        done[part] += 1
+        topic = TOPICS[int(stable_id(seed, number), 16) % len(TOPICS)]
+        slots.append(Slot(number, part, attribute, category, topic))
+    return slots
+
+
+def _labels(part: str) -> list[tuple[str | None, str | None]]:
+    """Return attribute and category of a part in the order in which they take turns: all attributes, then again."""
+    if part == "content":
+        return [(None, None)]
+    attributes = {
+        "understanding": tuple(CATEGORIES),
+        "generation": tuple(name for name in CATEGORIES if name != "audio"),
+        "implicit": _IMPLICIT,
+    }[part]
+    # Without a category that is heard nothing is left unsaid.
+    skipped = set(PLAIN.values()) if part == "implicit" else set()
+    columns = [zip(repeat(name), (c for c in CATEGORIES[name] if c not in skipped)) for name in attributes]
+    return [label for label in chain.from_iterable(zip_longest(*columns)) if label is not None]
+
+
+def write_scenarios(
+    path: str | Path, client: ChatClient, count: int, *, seed: int = 0, license: str = _LICENSE
+) -> list[Drop]:
+    """Write scenarios to a JSONL file that `scenarios.read_scenarios` reads; go on where an earlier run stopped.
+
+    Args:
+        path (`str` or `Path`): The file; a line is added as soon as it is complete.
+        client (`ChatClient`): Asks the model.
+        count (`int`): Scenarios in all.
+        seed (`int`, *optional*, defaults to 0): See `plan_slots`.
+        license (`str`): What they are marked with; the terms of the model's provider decide what holds.
+
+    Returns:
+        `list[Drop]`: What could not be written; the next run asks for it again.
+
+    Raises:
+        EndpointError: The model cannot be reached at all; what is written stays.
+        ValueError: The file was written by another model or other prompts.
+    """
+    file = JsonLines(Path(path))
+    file.path.parent.mkdir(parents=True, exist_ok=True)
+    written, writer = file.read(), {"writer": client.settings.model, "prompt_version": prompts.PROMPT_VERSION}
+    for number, row in enumerate(written, start=1):
+        if other := {name: row.get(name) for name, value in writer.items() if row.get(name) != value}:
+            raise ValueError(f"{file.path}, line {number}: was written with {other}, not {writer}; use another file.")
+    known, questions = {row["scenario_id"] for row in written}, {_plain(row["question"]["text"]) for row in written}
+    slots = [slot for slot in plan_slots(count, seed=seed) if slot.scenario_id not in known]
+    drops = []
+    for slot, found in zip(slots, _ask_all(client, slots, license), strict=True):
+        if isinstance(found, Scenario) and _plain(found.question.text) in questions:
+            found = Drop(slot.scenario_id, "duplicate_question", "was asked before; raise the temperature.")
+        if isinstance(found, Drop):
+            drops.append(found)
+        else:
+            questions.add(_plain(found.question.text))
+            file.append([{**found.as_row(), **writer}])
+    return drops
+
+
+def _ask_all(client: ChatClient, slots: Sequence[Slot], license: str) -> Iterable[Scenario | Drop]:
+    ask = partial(_ask, client=client, license=license)
+    for slot, found in zip(slots, client.map(ask, slots, description="scenarios"), strict=True):
+        yield Drop(slot.scenario_id, "writing_failed", str(found)) if isinstance(found, Exception) else found
+
+
+def _ask(slot: Slot, *, client: ChatClient, license: str) -> Scenario:
+    try:
+        return client.ask_json(_messages(slot), partial(_read_answer, slot=slot, license=license))
+    except ChatError as error:
+        raise ChatError(f"{slot.scenario_id}: {error}") from error
+
+
+def _messages(slot: Slot) -> list[dict[str, str]]:
+    """Return the conversation that asks for a scenario."""
+    attribute = voice_attribute(slot.part, slot.attribute)
+    names = {"attribute": attribute, "category": slot.category, "categories": ", ".join(CATEGORIES[attribute])}
+    template = prompts.SOUND if slot.part == "implicit" and attribute == "audio" else prompts.RULES[slot.part]
+    rules = template.substitute(names, labels=prompts.LABELS.substitute(names))
+    if attribute == "language":
+        rules += f"\n{prompts.OTHER_LANGUAGE}"
+    fields = prompts.MISTAKEN_FIELD if _has_mistake(slot) else ""
+    what = f"{slot.attribute}: {slot.category}." if slot.attribute else ""
+    request = prompts.REQUEST.substitute(
+        number=slot.number, part=slot.part, what=what, topic=slot.topic.replace("_", " ")
+    )
+    system = prompts.WRITE.substitute(max_words=MAX_WORDS, rules=rules, fields=fields)
+    return [{"role": "system", "content": system}, {"role": "user", "content": request}]
+
+
+def _has_mistake(slot: Slot) -> bool:
+    """Tell whether the answer of 3 points has words of its own, and not only another voice."""
+    return slot.part == "understanding" or slot.attribute in ("audio", "language")
+
+
+def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
+    """Check the model's answer and make a scenario of it; raise `ValueError` with what is to be mended."""
+    needed = ["question", "good_answer", "off_topic_answer", "appropriate_label", "incorrect_label"]
+    needed += ["mistaken_answer"] if _has_mistake(slot) else []
+    if not isinstance(answer, dict) or set(answer) != set(needed):
+        raise ValueError(f"the answer must be a JSON object with exactly the fields {needed}.")
+    if empty := [name for name in needed if not isinstance(answer[name], str) or not answer[name].strip()]:
+        raise ValueError(f"{empty} must be texts.")
+    said = {name: " ".join(text.split()) for name, text in answer.items()}
+    right = slot.category or PLAIN[voice_attribute(slot.part, slot.attribute)]
+    if said["appropriate_label"] != right:
+        raise ValueError(f"appropriate_label is {said['appropriate_label']!r}; it must be {right!r}.")
+    return make_scenario({**_labels_of(slot), **_lines(said, slot, right), "license": license})
+
+
+def _labels_of(slot: Slot) -> dict[str, Any]:
+    return {name: getattr(slot, name) for name in ("scenario_id", "part", "attribute", "category", "topic")}
+
+
+def _lines(said: Mapping[str, str], slot: Slot, right: str) -> dict[str, Any]:
+    wrong = said["incorrect_label"]
+    heard = right
+    if slot.part == "generation":
+        heard = PLAIN["language"] if slot.attribute == "language" else ""
+    off_topic = None if slot.attribute == "audio" else right
+    return {
+        "question": {"text": said["question"], "category": heard or None},
+        "answers": {
+            "5": {"text": said["good_answer"], "category": right},
+            "3": {"text": said.get("mistaken_answer", said["good_answer"]), "category": wrong},
+            "1": {"text": said["off_topic_answer"], "category": off_topic},
+        },
+    }
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.casefold().split())

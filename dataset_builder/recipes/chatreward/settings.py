@@ -1,0 +1,160 @@
+"""The settings of a ChatReward build, read from YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sdiareward.pairs.recordings import GAP_S
+
+from ...pipeline.settings import FasterWhisperSettings
+from ...settings import make_settings, read_mapping
+from .filters import EmotionSettings
+from .voices import CASTS, ENDPOINT, INSTRUCTIONS, Cast, endpoint_cast, missing_engines
+
+
+# What may differ between two builds of the same data set.
+_PLACES = ("output_dir", "num_workers")
+
+
+@dataclass(frozen=True)
+class EventSettings:
+    """How sounds are put under questions.
+
+    Args:
+        folder (`str`, *optional*): Clips, `FOLDER/CATEGORY/*.wav`; they come before made sounds.
+        snr_db (`float`): Level of the speech above that of the sound, in dB.
+        lead_s (`float`): How long the sound is heard before the speech, in seconds.
+    """
+
+    folder: str | None = None
+    snr_db: float = 6.0
+    lead_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.lead_s < 0:
+            raise ValueError(f"lead_s is {self.lead_s}; it must be at least 0.")
+        if self.folder is not None and not Path(self.folder).is_dir():
+            raise ValueError(f"folder is {self.folder!r}; there is no such folder.")
+
+
+@dataclass(frozen=True)
+class EndpointSettings:
+    """A speech endpoint whose voices follow instructions.
+
+    Args:
+        options (`Mapping`): Options of the synthesizer `openai-speech`; `voices` are a woman's and a man's.
+        attributes (`tuple[str, ...]`): What it does by instruction.
+    """
+
+    options: Mapping[str, Any]
+    attributes: tuple[str, ...] = tuple(sorted(INSTRUCTIONS))
+
+
+@dataclass(frozen=True)
+class ChatRewardConfig:
+    """Everything that decides what a build writes.
+
+    Args:
+        output_dir (`str`): Folder to write.
+        scenarios (`str`, *optional*): JSONL file of scenarios; the project's own by default.
+        limit (`int`, *optional*): Take only this many scenarios, evenly spaced over the file.
+        casts (`tuple[str, ...]`): Who speaks: names in `voices.CASTS`, and `openai-speech` for the endpoint.
+        left_out (`tuple[str, ...]`): Engines that speak in the test split only.
+        endpoint (`EndpointSettings`, *optional*): The cast `openai-speech`.
+        events (`EventSettings`): The sounds.
+        gap_s (`float`): Silence between question and answer, in seconds.
+        max_wer (`float`, *optional*): Largest word error rate of a line that is kept; None for no recogniser.
+        asr (`FasterWhisperSettings`): The recogniser; the paper's large-v3 by default, without a prompt.
+        emotion (`EmotionSettings`, *optional*): Classifier of emotions; None for none.
+        min_s, max_s (`float`): Shortest and longest dialogue that is kept, in seconds (section 3.2.2: 5 to 35).
+        test (`float`): Share of the scenarios in the test split.
+        seed (`int`): Seed of splits, casts and sounds.
+        num_workers (`int`): Processes.
+
+    Raises:
+        ValueError: A value is out of range or names something that does not exist or is not installed.
+    """
+
+    output_dir: str
+    scenarios: str | None = None
+    limit: int | None = None
+    casts: tuple[str, ...] = tuple(CASTS)
+    left_out: tuple[str, ...] = ()
+    endpoint: EndpointSettings | None = None
+    events: EventSettings = field(default_factory=EventSettings)
+    gap_s: float = GAP_S
+    max_wer: float | None = 0.05
+    asr: FasterWhisperSettings = field(default_factory=lambda: FasterWhisperSettings(prompt=""))
+    emotion: EmotionSettings | None = None
+    min_s: float = 5.0
+    max_s: float = 35.0
+    test: float = 0.15
+    seed: int = 0
+    num_workers: int = 2
+
+    def __post_init__(self) -> None:
+        if not 0 < self.test < 1:
+            raise ValueError(f"test is {self.test}; it must be a share between 0 and 1.")
+        if self.num_workers < 1 or (self.limit is not None and self.limit < 1):
+            raise ValueError(f"num_workers={self.num_workers}, limit={self.limit}: must be at least 1.")
+        if not 0 <= self.min_s < self.max_s:
+            raise ValueError(f"min_s={self.min_s}, max_s={self.max_s}: must be at least 0 and in this order.")
+        known = [*CASTS, *([ENDPOINT] if self.endpoint else [])]
+        if not self.casts or set(self.casts) - set(known):
+            raise ValueError(
+                f"casts is {list(self.casts)}; name some of {known} ({ENDPOINT!r} needs the settings 'endpoint')."
+            )
+
+    def read_casts(self) -> list[Cast]:
+        """Return the casts.
+
+        Raises:
+            ValueError: An engine of one is not installed, or `left_out` names none of theirs or all.
+        """
+        casts = [self._cast(name) for name in self.casts]
+        missing = sorted({engine for cast in casts for engine in missing_engines(cast)})
+        if missing:
+            raise ValueError(f"engines {missing} are not installed; install them or take their casts out of 'casts'.")
+        engines = frozenset().union(*(cast.engines for cast in casts))
+        if set(self.left_out) - engines or engines <= set(self.left_out):
+            raise ValueError(f"left_out is {list(self.left_out)}; name some of {sorted(engines)}, not all.")
+        return casts
+
+    def _cast(self, name: str) -> Cast:
+        if name == ENDPOINT and self.endpoint is not None:
+            return endpoint_cast(self.endpoint.options, self.endpoint.attributes)
+        return CASTS[name]
+
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the content, as JSON values."""
+        values = {key: value for key, value in asdict(self).items() if key not in _PLACES}
+        return {**values, "asr": self.asr.identity()}
+
+
+def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ChatRewardConfig:
+    """Read a build's YAML file; its keys are the fields of `ChatRewardConfig`.
+
+    Args:
+        path (`Path`): The file.
+        overrides (`Mapping`, *optional*): Values that replace the file's; None is ignored.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A key is unknown or missing, or a value is out of range.
+    """
+    values = read_mapping(path) | {key: value for key, value in (overrides or {}).items() if value is not None}
+    sections: dict[str, type] = {
+        "endpoint": EndpointSettings,
+        "events": EventSettings,
+        "asr": FasterWhisperSettings,
+        "emotion": EmotionSettings,
+    }
+    for name, kind in sections.items():
+        if values.get(name) is not None:
+            # Whisper's prompt of fillers is for people; what is read out has none.
+            given = {"prompt": "", **values[name]} if name == "asr" else values[name]
+            values[name] = make_settings(kind, given, f"{path}: {name}")
+    return make_settings(ChatRewardConfig, values, str(path))

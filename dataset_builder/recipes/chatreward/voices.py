@@ -1,0 +1,249 @@
+"""Who speaks a line of ChatReward, and how the voice is made that its category asks for (section 3.2.3, stage 2).
+
+A cast is a few voices that the scenarios are spoken by. Gender, accent and language are voices of the cast; age,
+emotion and pitch are rules on a voice (`voice_shaping`), or instructions to a cast that can follow them; speed and
+volume are always signal processing, as in the paper. What no cast can do offline (four of Table 4's accents) needs an
+endpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from sdiareward.pairs.schema import stable_id
+from sdiareward.perturbations.voice_shaping import Shape, shape_voice
+from sdiareward.synthesis import SynthesisError, Synthesizer, is_available, load_synthesizer
+from sdiareward.synthesis.espeak import EspeakSynthesizer
+
+
+ENDPOINT = "openai-speech"
+MANDARIN = "espeak-ng cmn"
+# The attributes whose categories are other voices of a cast.
+_BY_VOICE = ("gender", "accent", "language")
+# After Murray and Arnott (1993) and Burkhardt and Sendlmeier (2000): the directions are theirs, the sizes are ours.
+SHAPES: dict[str, dict[str, Shape]] = {
+    "age": {
+        "children": Shape(pitch=1.35, formants=1.17, pitch_range=1.2),
+        "adolescent": Shape(pitch=1.12, formants=1.07),
+        "middle-aged": Shape(),
+        "elderly": Shape(pitch=0.86, tremor=0.04, tremor_hz=5.0, breath=0.3, tilt_db=-1.5, tempo=0.82),
+    },
+    "emotion": {
+        "neutral": Shape(),
+        "happy": Shape(pitch=1.18, pitch_range=1.5, tempo=1.08, gain_db=2.0, tilt_db=1.0),
+        "sad": Shape(pitch=0.9, pitch_range=0.45, tempo=0.8, gain_db=-5.0, tilt_db=-2.5, breath=0.15),
+        "angry": Shape(pitch=1.06, pitch_range=1.35, tempo=1.14, gain_db=6.0, tilt_db=3.0),
+        "surprised": Shape(pitch=1.26, pitch_range=1.7, rise=1.5, gain_db=2.0),
+        "disgusted": Shape(pitch=0.82, pitch_range=0.8, tempo=0.86, gain_db=-1.0, tremor=0.05, tremor_hz=25.0),
+        "fearful": Shape(pitch=1.3, pitch_range=0.8, tempo=1.18, gain_db=-3.0, tremor=0.06, breath=0.3),
+    },
+    "pitch": {"low": Shape(pitch=0.7), "normal": Shape(), "high": Shape(pitch=1.5)},
+    "speed": {"slow": Shape(tempo=0.68), "normal": Shape(), "fast": Shape(tempo=1.45)},
+    "volume": {"low": Shape(gain_db=-14.0), "normal": Shape(), "high": Shape(gain_db=9.0)},
+}
+VOCODED = ("age", "emotion", "pitch")
+# Asked of an endpoint; section 3.2.3 words it as "repeat this sentence with the ... of ...".
+INSTRUCTIONS: dict[str, str] = {
+    "accent": "Speak English with a strong {category} accent.",
+    "age": "Speak as somebody of the age group {category} does.",
+    "emotion": "Let your voice sound {category} throughout, and add nothing to the words.",
+    "language": "Speak {category} like a native speaker.",
+    "pitch": "Speak in a voice of clearly {category} pitch.",
+}
+
+
+@dataclass(frozen=True)
+class Voice:
+    """One voice of an engine.
+
+    Args:
+        engine (`str`): One of `synthesis.SYNTHESIZERS`, or `MANDARIN`.
+        number (`int`): What `Synthesizer.speak` takes as `voice`.
+        options (`Mapping`): Options of the engine, such as an endpoint's address and instructions.
+    """
+
+    engine: str
+    number: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A few voices that speak scenarios together.
+
+    Args:
+        name (`str`): What a config calls it.
+        voices (`Mapping[str, Voice]`): By role: `female` and `male`, and categories of gender, accent and language.
+        instructed (`tuple[str, ...]`): Attributes that its engine does by instruction and not by rule.
+    """
+
+    name: str
+    voices: Mapping[str, Voice]
+    instructed: tuple[str, ...] = ()
+
+    @property
+    def engines(self) -> frozenset[str]:
+        """Names of the engines that speak."""
+        return frozenset(engine_name(voice) for voice in self.voices.values())
+
+    def without(self, engines: frozenset[str]) -> Cast:
+        """Return the cast without the voices of some engines."""
+        return replace(self, voices={r: v for r, v in self.voices.items() if engine_name(v) not in engines})
+
+    def voice(self, attribute: str, category: str | None, gender: str) -> Voice | None:
+        """Return the voice that can do a category, None if the cast has none.
+
+        Args:
+            attribute (`str`): What the category is one of.
+            category (`str`, *optional*): None where nothing is asked of the voice.
+            gender (`str`): `"female"` or `"male"`, where the category leaves it open.
+        """
+        if category is None:
+            return self.voices.get(gender)
+        if attribute in self.instructed:
+            voice = self.voices.get(gender)
+            if voice is None:
+                return None
+            said = INSTRUCTIONS[attribute].format(category=category)
+            body = {**voice.options.get("extra_body", {}), "instructions": said}
+            return replace(voice, options={**voice.options, "extra_body": body})
+        return self.voices.get(category if attribute in _BY_VOICE else gender)
+
+
+CASTS: dict[str, Cast] = {
+    "neural": Cast(
+        "neural",
+        {
+            "female": Voice("hibari"),
+            "male": Voice("piper"),
+            "english": Voice("hibari"),
+            "chinese": Voice(MANDARIN),
+        },
+    ),
+    "flite": Cast(
+        "flite",
+        {
+            "female": Voice("flite", 0),
+            "male": Voice("flite", 1),
+            "american": Voice("flite", 1),
+            # A Scottish speaker.
+            "british": Voice("flite", 2),
+        },
+    ),
+    "espeak-ng": Cast(
+        "espeak-ng",
+        {
+            "female": Voice("espeak-ng", 1),
+            "male": Voice("espeak-ng", 0),
+            "american": Voice("espeak-ng", 0),
+            "british": Voice("espeak-ng", 4),
+            "english": Voice("espeak-ng", 0),
+            "chinese": Voice(MANDARIN),
+        },
+    ),
+}
+
+
+def endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
+    """Return the cast of a speech endpoint whose voices follow instructions.
+
+    Args:
+        options (`Mapping`): Options of the engine `openai-speech`; its `voices` are a woman's and a man's, in this
+            order.
+        attributes (`Sequence[str]`): What it does by instruction, keys of `INSTRUCTIONS`.
+
+    Raises:
+        ValueError: An attribute cannot be instructed, or there are not two voices.
+    """
+    if unknown := sorted(set(attributes) - set(INSTRUCTIONS)):
+        raise ValueError(f"endpoint: attributes {unknown} are not instructed; choose from {sorted(INSTRUCTIONS)}.")
+    if len(options.get("voices", ())) != 2:
+        raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, a woman's and a man's.")
+    voices = {gender: Voice(ENDPOINT, number, dict(options)) for number, gender in enumerate(("female", "male"))}
+    return Cast(ENDPOINT, voices, tuple(attributes))
+
+
+def missing_engines(cast: Cast) -> list[str]:
+    """Return the engines of a cast that cannot be loaded here."""
+    found = {engine_name(voice): voice.options for voice in cast.voices.values()}
+    return sorted(name for name, options in found.items() if not is_available(name, options or None))
+
+
+def engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
+    """Return the version of every engine of some casts, by name."""
+    voices = {engine_name(voice): voice for cast in casts for voice in cast.voices.values()}
+    return {name: _load(voice).version for name, voice in sorted(voices.items())}
+
+
+def order_casts(casts: Sequence[Cast], seed: int, key: str) -> list[Cast]:
+    """Return casts in an order that depends on a seed and a key alone."""
+    return sorted(casts, key=lambda cast: stable_id(seed, key, cast.name))
+
+
+def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *, is_instructed: bool) -> np.ndarray:
+    """Speak a line in a voice and give it its category by rule.
+
+    Args:
+        text (`str`): The words.
+        voice (`Voice`): Who speaks.
+        attribute (`str`): What the voices of the scenario differ in.
+        category (`str`, *optional*): What the voice does; None for nothing.
+        is_instructed (`bool`): Whether the engine has been told to do it, so that no rule applies.
+
+    Returns:
+        `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32, without silence at its ends.
+
+    Raises:
+        SynthesisError: The engine is missing or gives no speech.
+    """
+    speech = _load(voice).speak(text, voice=voice.number)
+    by_rule = not is_instructed and attribute in SHAPES
+    shape = SHAPES[attribute][category] if by_rule and category else Shape()
+    return shape_voice(speech, shape, vocode=by_rule and attribute in VOCODED)
+
+
+def engine_name(voice: Voice) -> str:
+    """Return the name of a voice's engine, whatever the language it speaks."""
+    return voice.engine.split()[0]
+
+
+def _load(voice: Voice) -> Synthesizer:
+    if voice.engine == MANDARIN:
+        return _load_mandarin()
+    engine = load_synthesizer(voice.engine, voice.options or None)
+    if not isinstance(engine, Synthesizer):
+        raise SynthesisError(f"{voice.engine} speaks whole dialogues only; take another engine for ChatReward.")
+    return engine
+
+
+@cache
+def _load_mandarin() -> Synthesizer:
+    return MandarinEspeak()
+
+
+class MandarinEspeak(EspeakSynthesizer):
+    """The Mandarin voice of eSpeak NG."""
+
+    @contextmanager
+    def _fresh_library(self) -> Iterator[tuple[Any, int]]:
+        with super()._fresh_library() as (library, sampling_rate):
+            yield _InVoice(library, b"cmn"), sampling_rate
+
+
+class _InVoice:
+    """The library with its voice settled, whichever is asked for."""
+
+    def __init__(self, library: Any, name: bytes):
+        self._library, self._name = library, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+    def espeak_SetVoiceByName(self, _: bytes) -> int:  # noqa: N802 - the library's name
+        return int(self._library.espeak_SetVoiceByName(self._name))

@@ -1,0 +1,234 @@
+"""Find and read the recordings that the references of a data set name, in anybody's copy of the corpora.
+
+What is read is what the build read: a clip, or the span of a file, as it is; spans of long recordings (`youtube`, and
+`folder`) from a 16-bit copy, as the pipeline cut them. Spans of short files of the source `folder` are read that way
+too, which changes a sample by half a step of 16 bits at most.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from importlib import import_module
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
+from sdiareward.common.files import write_file
+from sdiareward.dataset_builder.episodes import Part
+from sdiareward.pairs.schema import stable_id
+
+from ..pairing.pairing import MAX_FILE_S, read_part
+from ..pipeline.inspection import SilentAudioError, require_sound
+from ..pipeline.media import TruncatedAudioError, decode_recording, read_media
+from ..sources import SOURCES, locate
+from .references import inside, split_reference
+
+
+_LONG_SOURCES = ("folder", "youtube")
+_ENHANCEMENT = "?enhancement="
+
+
+class PartError(Exception):
+    """Raised for a part whose recording cannot be had; `kind` is a `Drop`'s."""
+
+    def __init__(self, kind: str, reason: str):
+        super().__init__(reason)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class AudioRoots:
+    """Where somebody's copies of the corpora lie.
+
+    Args:
+        base (`Path`, *optional*): Folder with a folder for each source.
+        by_source (`Mapping[str, Path]`): Places of single sources, which go before `base`; what `build` takes as the
+            `path` of a source.
+    """
+
+    base: Path | None = None
+    by_source: Mapping[str, Path] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, values: Sequence[str]) -> AudioRoots:
+        """Read the values of `--audio-root`: `DIR`, at most once, and `SOURCE=DIR`, any number of times.
+
+        Raises:
+            ValueError: Two base folders, or a source that does not exist.
+        """
+        named = dict(value.split("=", 1) for value in values if value.partition("=")[0] in SOURCES)
+        bases = [value for value in values if value.partition("=")[0] not in SOURCES]
+        if len(bases) > 1:
+            raise ValueError(f"audio roots {bases} name no source; give one folder for all, others as SOURCE=DIR.")
+        if bases and not Path(bases[0]).is_dir():
+            raise ValueError(f"audio root {bases[0]!r} is no folder; give DIR or SOURCE=DIR, one of {list(SOURCES)}.")
+        return cls(Path(bases[0]) if bases else None, {source: Path(path) for source, path in named.items()})
+
+    def of(self, source: str) -> Path:
+        """Return the place of a source: its own, its folder in `base`, or where its package puts it.
+
+        Raises:
+            PartError: There is no such source, or no place is known.
+        """
+        if source not in SOURCES:
+            raise PartError("invalid_row", f"there is no source {source!r}; one of {list(SOURCES)} is needed.")
+        if source in self.by_source:
+            return self.by_source[source]
+        if self.base and (self.base / source).exists():
+            return self.base / source
+        default = getattr(import_module(f"sdiareward.dataset_builder.sources.{source}"), "DEFAULT_PATH", None)
+        if default is None or not default.exists():
+            raise PartError("missing_audio", f"no audio of {source} is known; give --audio-root {source}=DIR.")
+        return default
+
+
+def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) -> Part:
+    """Find the recording of one entry of `audio_ref`.
+
+    Args:
+        reference (`Mapping`): `uri`, `start_s`, `end_s` and `text`.
+        roots (`AudioRoots`): Where the corpora lie.
+        cache_dir (`Path`): Where decoded long recordings are kept.
+
+    Returns:
+        `Part`: Its `audio` is what `pairing.read_part` reads.
+
+    Raises:
+        PartError: Of kind `invalid_row`, `no_reference`, `outside_root`, `missing_audio`, `truncated_audio`,
+            `undecodable_audio` or `missing_enhancement`. The reason names the reference and no local path.
+    """
+    uri, start_s, end_s = reference["uri"], reference["start_s"], reference["end_s"]
+    if not uri:
+        raise PartError("no_reference", "a part has no reference to its recording; its source does not name one.")
+    if start_s is None or not 0 <= start_s < (1e9 if end_s is None else end_s) or not isfinite(end_s or 0.0):
+        raise PartError("invalid_row", f"{uri}: the span from {start_s} to {end_s} s is none.")
+    source, path, member = _split(uri)
+    path, _, enhancement = path.partition(_ENHANCEMENT)
+    root = roots.of(source)
+    found = _locate(uri, root, source, path, member)
+    if isinstance(found, Path) and is_long(reference):
+        found = _decoded(uri, found, cache_dir, enhancement)
+    return Part(reference["text"], str(found) if isinstance(found, Path) else found, start_s, end_s, uri)
+
+
+def is_long(reference: Mapping[str, Any]) -> bool:
+    """Tell whether an entry of `audio_ref` is a span that is read from a decoded copy of its recording."""
+    source = str(reference.get("uri")).partition(":")[0]
+    return source in _LONG_SOURCES and reference.get("end_s") is not None
+
+
+def read_recording(part: Part) -> np.ndarray:
+    """Read the part that `find_part` found, as far as its recording reaches.
+
+    Returns:
+        `np.ndarray` of shape `(num_samples,)`: 16 kHz mono float32, before any channel matching.
+
+    Raises:
+        PartError: Of kind `missing_audio`, `truncated_audio` or `undecodable_audio`.
+    """
+    label = str(part.ref)
+    is_file = isinstance(part.audio, str)
+    try:
+        if is_file and str(part.audio).endswith(".wav") and part.end_s is not None:
+            return read_part(part, label)
+        whole = _read_file(*file_version(str(part.audio))) if is_file else _read_whole(part.audio, label)
+    except (FileNotFoundError, AudioError) as error:
+        raise _part_error(label, error, str(part.audio) if is_file else label) from error
+    end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
+    array = whole[round(part.start_s * SAMPLING_RATE) : end]
+    if not array.size:
+        lasts_s = whole.size / SAMPLING_RATE
+        raise PartError("truncated_audio", f"{label}: lasts {lasts_s:.1f} s and the part begins at {part.start_s} s.")
+    return array
+
+
+def file_version(path: str) -> tuple[str, int, int]:
+    """Return what changes when a file does: its path, size, and time of change."""
+    status = Path(path).stat()
+    return path, status.st_size, status.st_mtime_ns
+
+
+@lru_cache(maxsize=4)
+def _read_file(path: str, _size: int, _changed_ns: int) -> np.ndarray:
+    """Read a file that several parts are cut from once."""
+    return _read_whole(path, path)
+
+
+def _read_whole(source: str | bytes | None, label: str) -> np.ndarray:
+    return require_sound(read_media(source or b"", name=label, max_s=MAX_FILE_S), label)
+
+
+def _split(uri: str) -> tuple[str, str, str | None]:
+    try:
+        return split_reference(uri)
+    except ValueError as error:
+        raise PartError("invalid_row", str(error)) from error
+
+
+def _locate(uri: str, root: Path, source: str, path: str, member: str | None) -> Path | bytes:
+    try:
+        inside(root.parent if root.is_file() else root, path)
+    except ValueError as error:
+        raise PartError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
+    try:
+        return locate(source, root, path, member)
+    except FileNotFoundError as error:
+        raise PartError("missing_audio", f"{uri}: not found; get the corpus as the card of {source} says.") from error
+    except (ValueError, OSError) as error:
+        raise PartError("invalid_row", f"{uri}: {str(error).replace(str(root), source)}") from error
+
+
+def _decoded(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
+    """Return the 16 kHz copy of a long recording, made as the pipeline makes it, enhanced if that was."""
+    name = stable_id(*file_version(str(path.resolve())))
+    wav, failure = cache_dir / f"{name}.wav", cache_dir / f"{name}.json"
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    if failure.is_file():
+        raise PartError(*json.loads(failure.read_text(encoding="utf-8")))
+    try:
+        if not wav.is_file():
+            decode_recording(path, wav)
+    except AudioError as error:
+        problem = _part_error(uri, error, str(path))
+        # A damaged recording of hours is not decoded again for each pair that is cut from it.
+        write_file(failure, json.dumps([problem.kind, str(problem)]))
+        raise problem from error
+    if not enhancement:
+        return wav
+    enhanced = cache_dir / f"{name}-{stable_id(enhancement)}.wav"
+    if not enhanced.is_file():
+        _enhancer(enhancement).enhance(wav, enhanced)
+    return enhanced
+
+
+@cache
+def _enhancer(name: str) -> Any:
+    from ..pipeline.components import ComponentError
+    from ..pipeline.enhancement import AudioSeparatorEnhancer
+    from ..pipeline.settings import AudioSeparatorSettings
+
+    if name != AudioSeparatorSettings.name:
+        raise PartError(
+            "missing_enhancement", f"the recordings were enhanced by {name!r}, which this version does not know."
+        )
+    try:
+        return AudioSeparatorEnhancer(AudioSeparatorSettings())
+    except (ImportError, ComponentError) as error:
+        reason = f"the recordings were enhanced by {name}, which cannot run here: {error}; pip install it."
+        raise PartError("missing_enhancement", reason) from error
+
+
+def _part_error(uri: str, error: Exception, path: str) -> PartError:
+    """Sort an error of reading by what the user can do about it; take the local path out of its message."""
+    reason = str(error).replace(path, uri)
+    if isinstance(error, FileNotFoundError):
+        return PartError("missing_audio", reason)
+    if isinstance(error, TruncatedAudioError):
+        return PartError("truncated_audio", reason)
+    return PartError("wrong_audio" if isinstance(error, SilentAudioError) else "undecodable_audio", reason)

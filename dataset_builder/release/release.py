@@ -1,0 +1,198 @@
+"""Write the metadata release of a data set: the same table without audio, from which `reconstruct` rebuilds it.
+
+Each turn keeps its words, scrubbed (`scrubbing.py`), its duration and `audio_ref`, and gets `fingerprints`: of a
+recorded turn one per part, taken of the recording as it was cut from its source and before channel matching, so that
+somebody who obtained it can be told whether it is the right one (`fingerprints.py`); of a synthetic turn one of its
+audio. It holds no speaker identifiers, names of uploaders or local paths (appendix B.5).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.audio_sdiareward import AudioError, read_audio
+from sdiareward.common.escaping import escape_code
+from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.package_files import CARDS
+from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.pairs.schema import features, stable_id
+
+from ..formats.shards import ShardWriter, read_rows
+from ..pairing.pairing import is_recorded
+from ..reports.data_card import content_id, describe_drops, render_card
+from .fingerprints import fingerprint
+from .recorded_parts import AudioRoots, PartError, file_version, find_part, read_recording
+from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
+
+
+if TYPE_CHECKING:
+    import datasets
+
+CARD_TEMPLATE = CARDS / "release_card.md"
+SIDES = ("chosen", "rejected")
+
+
+def release_features() -> datasets.Features:
+    """Return the columns of a release: those of a pair, each turn with `fingerprints` in place of `audio`."""
+    import datasets
+
+    columns = features()
+    for side in SIDES:
+        turn = {name: kind for name, kind in columns[side].feature.items() if name != "audio"}
+        columns[side] = datasets.List({**turn, "fingerprints": datasets.List(datasets.Value("string"))})
+    return columns
+
+
+def release(
+    folder: Path,
+    output: Path,
+    *,
+    audio_roots: AudioRoots | None = None,
+    names: Sequence[str] = (),
+    regions: Sequence[str] = DEFAULT_REGIONS,
+) -> dict[str, Any]:
+    """Write the metadata release of a data set and return its report, which also lies there as `report.json`.
+
+    A pair whose recordings cannot be found any more, or cannot be released, is left out with its reason. What was read
+    is kept in `<output>-work`: a release that was interrupted goes on where it stopped.
+
+    Args:
+        folder (`Path`): Data set folder, as `build` writes it.
+        output (`Path`): Folder to write.
+        audio_roots (`AudioRoots`, *optional*): Where the recordings lie; by default where their packages put them.
+        names (`Sequence[str]`): Names to take out, of uploaders for instance. They are not written anywhere.
+        regions (`Sequence[str]`): See `scrubbing.scrub`.
+
+    Raises:
+        FileNotFoundError: `folder` holds no data set.
+    """
+    from tqdm import tqdm
+
+    total = sum(1 for _ in read_rows(folder, ["pair_id"]))
+    scrubber = _Scrubber(names, regions)
+    taker = _FingerprintTaker(audio_roots or AudioRoots(), Path(f"{output}-work"))
+    drops: list[Drop] = []
+    with ShardWriter(output, release_features()) as writer:
+        for split, row in tqdm(read_rows(folder), total=total, desc="release", unit="pair"):
+            try:
+                writer.write(split, _release_row(row, scrubber, taker))
+            except PartError as error:
+                drops.append(Drop(f"pair {row['pair_id']}", error.kind, str(error)))
+            except AudioError as error:
+                drops.append(Drop(f"pair {row['pair_id']}", "undecodable_audio", str(error)))
+    settings = {**_public_settings(folder), "phone_regions": list(regions), "num_names": len(scrubber.names)}
+    return _write_report(output, writer.counts, drops, settings, scrubber.counts)
+
+
+def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _FingerprintTaker) -> dict[str, Any]:
+    sides = {}
+    for side in SIDES:
+        turns = []
+        for turn in row[side]:
+            parts = [_public_part(part, scrubber) for part in turn["audio_ref"] or ()]
+            if is_recorded(row["criterion"], side):
+                fingerprints = [taker.of_part(part) for part in turn["audio_ref"] or ()]
+            else:
+                fingerprints = [fingerprint(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
+            if not parts:
+                raise PartError("no_reference", f"a {side} turn does not say where it comes from; build it again.")
+            text = scrubber.join([part["text"] for part in parts])
+            turns.append({**turn, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
+        sides[side] = [{name: value for name, value in turn.items() if name != "audio"} for turn in turns]
+    return {**row, **sides}
+
+
+def _public_part(part: Mapping[str, Any], scrubber: _Scrubber) -> dict[str, Any]:
+    if contains_name(re.sub(r"[\W_]+", " ", part["uri"] or ""), scrubber.names):
+        raise PartError("name_in_reference", "a reference holds one of the names to take out; rename the file.")
+    return {**part, "text": scrubber.scrub(part["text"])}
+
+
+class _Scrubber:
+    """Scrubs texts and counts what it replaced, each distinct text once: a dialogue comes in several pairs."""
+
+    def __init__(self, names: Sequence[str], regions: Sequence[str]):
+        self.names = [name for name in names if name.strip()]
+        self.counts: Counter[str] = Counter()
+        self._regions = regions
+        self._texts: dict[str, str] = {}
+
+    def scrub(self, text: str) -> str:
+        if text not in self._texts:
+            self._texts[text], counts = scrub(text, self.names, self._regions)
+            self.counts += counts
+        return self._texts[text]
+
+    def join(self, texts: Sequence[str]) -> str:
+        """Join the scrubbed parts of a turn; an identifier that goes over the border of two parts remains one."""
+        text = " ".join(texts)
+        if len(texts) > 1 and (found := scrub(text, self.names, self._regions)[1]):
+            raise PartError(
+                "identifier_across_parts", f"a turn names {sorted(found)} across two parts; edit its text."
+            )
+        return text
+
+
+class _FingerprintTaker:
+    """Takes fingerprints of recorded parts and keeps them in a file, for the next pair and the next run."""
+
+    def __init__(self, roots: AudioRoots, work: Path):
+        self._roots = roots
+        self._cache_dir = work / "recordings"
+        work.mkdir(parents=True, exist_ok=True)
+        self._file = JsonLines(work / "fingerprints.jsonl")
+        self._known = {record["key"]: record["fingerprint"] for record in self._file.read()}
+
+    def of_part(self, reference: Mapping[str, Any]) -> str:
+        part = find_part(reference, self._roots, self._cache_dir)
+        version = file_version(part.audio) if isinstance(part.audio, str) else (part.audio,)
+        key = stable_id(*version, part.start_s, part.end_s)
+        if key not in self._known:
+            self._known[key] = fingerprint(read_recording(part))
+            self._file.append([{"key": key, "fingerprint": self._known[key]}])
+        return self._known[key]
+
+
+def _public_settings(folder: Path) -> dict[str, Any]:
+    """Return what a build's report says of its seed and channel; the rest may hold local paths."""
+    path = folder / "report.json"
+    report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {key: report.get("config", {}).get(key) for key in ("seed", "channel")} | {
+        "released_from": report.get("build_id")
+    }
+
+
+def _write_report(
+    output: Path,
+    counts: Sequence[Mapping[str, Any]],
+    drops: Sequence[Drop],
+    settings: Mapping[str, Any],
+    scrubbed: Mapping[str, int],
+) -> dict[str, Any]:
+    report: dict[str, Any] = {"build_id": content_id(output), "config": dict(settings)}
+    report |= {"scrubbed": dict(sorted(scrubbed.items())), "pairs": list(counts), **describe_drops(drops)}
+    write_file(output / "README.md", _render_release_card(report))
+    # Last, for it says that the rest is complete.
+    write_file(output / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    return report
+
+
+def _render_release_card(report: Mapping[str, Any]) -> str:
+    """Render the card: the header of every data set of ours, and what a release has to say."""
+    header = render_card(report).split("\n---\n")[0]
+    sources: Counter[str] = Counter()
+    for row in report["pairs"]:
+        sources[row["source"]] += row["pairs"]
+    body = Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
+        total=sum(row["pairs"] for row in report["pairs"]),
+        skipped=len(report["skipped"]),
+        scrubbed=", ".join(f"{count} {kind}" for kind, count in report["scrubbed"].items()) or "nothing was found",
+        sources="\n".join(f"- {escape_code(source)}: {pairs} pairs" for source, pairs in sorted(sources.items())),
+    )
+    return f"{header}\n---\n{body}"

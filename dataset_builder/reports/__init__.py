@@ -1,0 +1,1 @@
+"""The card, the report and the statistics of a data set folder."""

@@ -1,0 +1,186 @@
+"""The card and the report of a data set folder: what it holds, what was left out and why."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import yaml
+
+from sdiareward.common.escaping import escape_code, escape_markdown
+from sdiareward.common.files import write_file
+from sdiareward.common.package_files import CARDS
+from sdiareward.dataset_builder.episodes import Drop
+
+from ..pairing.splits import SPLITS
+
+
+CARD_TEMPLATE = CARDS / "dataset_card.md"
+# What the Hub finds every data set of ours by.
+HEADER: dict[str, Any] = {
+    "pretty_name": "SDiaReward pairs",
+    "task_categories": ["audio-classification"],
+    "tags": ["spoken-dialogue", "reward-model", "preference"],
+}
+
+
+# What those who are heard in a source spoke for.
+_ACTORS = "The actors of {} spoke for a game, not for research on speech."
+_SPOKE_FOR = {
+    "amazon_queen": _ACTORS,
+    "asterisk": "The announcer of {} spoke for telephone systems, not for research on speech.",
+    "fillets": _ACTORS,
+    "meld": "The actors of {} spoke for television, not for research on speech.",
+    "sample": "The actors and the announcer of {} spoke for a game and for telephone systems, not for research.",
+    "youtube": "Who is heard in recordings on the web ({}) may not even have spoken for publication.",
+}
+_UNKNOWN_SPEAKERS = "What those who are heard in {} spoke for, and agreed to, is not recorded here: ask its publisher."
+# No recording of a person.
+_SYNTHETIC_ONLY = "colloquial_scripts"
+
+
+def write_report(
+    folder: Path, counts: Sequence[Mapping[str, Any]], drops: Sequence[Drop], settings: Mapping[str, Any], **more: Any
+) -> dict[str, Any]:
+    """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report.
+
+    Args:
+        folder (`Path`): Data set folder.
+        counts (`Sequence[Mapping]`): `ShardWriter.counts`.
+        drops (`Sequence[Drop]`): What was left out.
+        settings (`Mapping`): What decided the content, JSON values by name.
+        **more: Further entries of the report.
+    """
+    report = {"build_id": content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
+    report |= describe_drops(drops)
+    write_file(folder / "README.md", render_card(report))
+    # Last, for it says that the rest is complete.
+    write_file(folder / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
+    return report
+
+
+def read_finished(folder: Path, plan_id: str) -> dict[str, Any] | None:
+    """Return the report of a folder that is complete and was made by the same plan, else None.
+
+    Args:
+        folder (`Path`): Data set folder.
+        plan_id (`str`): Hash of all that decides its content.
+    """
+    path = folder / "report.json"
+    if not path.is_file() or not (folder / "data").is_dir():
+        return None
+    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return report if report.get("plan_id") == plan_id else None
+
+
+def describe_drops(drops: Sequence[Drop]) -> dict[str, Any]:
+    """Return the report's entries on what was left out: counts by kind, and each item with its reason."""
+    return {
+        "drops": dict(sorted(Counter(drop.kind for drop in drops).items())),
+        "skipped": [asdict(drop) for drop in drops],
+    }
+
+
+def content_id(folder: Path) -> str:
+    """Return 16 hexadecimal digits that depend on the shards of a data set folder alone."""
+    digest = hashlib.sha256()
+    for path in sorted((folder / "data").rglob("*.parquet")):
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()[:16]
+
+
+def summarize(report: Mapping[str, Any]) -> str:
+    """Return the final summary of a run: pairs, hours, and what was left out by reason."""
+    rows = report["pairs"]
+    lines = [f"{sum(row['pairs'] for row in rows)} pairs"]
+    if rows and "chosen_h" in rows[0]:
+        hours = [sum(row[f"{side}_h"] for row in rows) for side in ("chosen", "rejected")]
+        lines[0] += f", {hours[0]:.2f} h chosen, {hours[1]:.2f} h rejected"
+    for name in ("criterion", "split", "subset", "source", "synthesizer"):
+        counts: Counter[str] = Counter()
+        for row in rows:
+            counts[row[name]] += row["pairs"]
+        lines.append(f"  by {name}: " + ", ".join(f"{key} {count}" for key, count in sorted(counts.items())))
+    lines.append(f"{len(report['skipped'])} left out")
+    lines += [f"  {kind}: {count}" for kind, count in report["drops"].items()]
+    return "\n".join(lines)
+
+
+def render_card(report: Mapping[str, Any], *, header: str | None = None, publication: str = "") -> str:
+    """Render the data-set card of a folder from its report.
+
+    Args:
+        report (`Mapping`): `build_id`, `config`, `pairs` and `skipped`, as `write_report` writes them; `sources`,
+            where they are more than those of `pairs`.
+        header (`str`, *optional*): The YAML between the card's dashes; by default that of a local folder.
+        publication (`str`, *optional*): Sections on what is published and how to get it.
+    """
+    rows = report["pairs"]
+    skipped = len(report["skipped"])
+    return Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
+        header=_render_header(report) if header is None else header,
+        table="\n".join(_render_counts(rows)),
+        total=sum(row["pairs"] for row in rows),
+        skipped=f"{skipped} {'item was' if skipped == 1 else 'items were'} skipped",
+        channel=escape_code(_render_channel(report["config"])),
+        speakers=_render_speakers(report.get("sources") or {row["source"] for row in rows}),
+        seed=escape_markdown(report["config"].get("seed", "none")),
+        publication=publication,
+    )
+
+
+def _render_channel(config: Mapping[str, Any]) -> str:
+    if "channel" not in config:
+        return "not recorded"
+    return json.dumps(config["channel"]) if config["channel"] else "off"
+
+
+def _render_speakers(sources: Iterable[str]) -> str:
+    """Return what those who are heard spoke for, as far as it is known."""
+    named = [name for name in sorted(sources) if name != _SYNTHETIC_ONLY]
+    texts = [_SPOKE_FOR.get(name, _UNKNOWN_SPEAKERS).format(escape_code(name)) for name in named]
+    return " ".join(texts) or "No recordings of persons are in here."
+
+
+def _render_counts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    if not rows:
+        return []
+    table = ["| " + " | ".join(rows[0]) + " |", "|---|---|---|---|---|--:|--:|--:|"]
+    return table + ["| " + " | ".join(map(escape_markdown, row.values())) + " |" for row in rows]
+
+
+def _render_header(report: Mapping[str, Any]) -> str:
+    # `datasets` caches a local folder under its last name and its card, not its files: without the description another
+    # build in a folder of the same name would be answered with this one.
+    configs = [{**config, "description": f"build {report['build_id']}"} for config in list_configs(report["pairs"])]
+    header = {**HEADER, "language": ["en"], "license": "other", "configs": configs}
+    return yaml.safe_dump(header, sort_keys=False, allow_unicode=True).strip()
+
+
+def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> list[dict[str, Any]]:
+    """Return the configurations of a data set: everything, each criterion, and the benchmark (the test split).
+
+    Args:
+        rows (`Sequence[Mapping]`): `criterion` and `split` of what is there, as a report counts it.
+        folder (`str`, *optional*, defaults to `"data"`): Where the shards lie.
+
+    Returns:
+        `list[dict]`: `config_name` and `data_files`, as the header of a card has them.
+    """
+    criteria = {"default": "*", **{name: name for name in sorted({row["criterion"] for row in rows})}}
+    configs = []
+    for name, criterion in (*criteria.items(), ("esdr_bench", "*")):
+        splits = ("test",) if name == "esdr_bench" else SPLITS
+        present = [s for s in splits if any(r["split"] == s and criterion in ("*", r["criterion"]) for r in rows)]
+        files = [{"split": split, "path": f"{folder}/{criterion}/{split}-*.parquet"} for split in present]
+        if files:
+            configs.append({"config_name": name, "data_files": files})
+    return configs

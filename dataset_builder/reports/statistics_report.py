@@ -1,0 +1,260 @@
+"""Statistics of a data set folder, read without its audio: Table 1, the panels of Figure 5, hours and distributions.
+
+"Real" is a recording: the chosen side of a modality pair. Everything else is synthetic; both sides of a
+colloquialness pair are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_table
+from sdiareward.pairs.schema import SIDES, SUBSETS, stable_id
+
+from ..formats.shards import read_rows
+from ..pairing.pairing import is_recorded
+from ..pairing.splits import SPLITS
+
+
+_BY = ("split", "criterion", "subset", "source", "synthesizer", "language", "license")
+# What is known of a pair besides its turns.
+LABELS = ("pair_id", "group_id", "primary", "secondary", *_BY[1:])
+# Naming the leaves leaves the audio unread.
+_COLUMNS = [*LABELS, *(f"{side}.list.element.{leaf}" for side in SIDES for leaf in ("text", "duration_s"))]
+_KINDS = ("real", "synthetic")
+_MEASURES = ("dialogue_s", "turns", "turn_s", "words_per_turn")
+_COLORS = {"real": "#0072b2", "synthetic": "#d55e00"}
+_BIN_S = 10
+_CATEGORIES_SHOWN = 30
+
+
+def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, Any]:
+    """Return the statistics of a data set folder.
+
+    Args:
+        folder (`Path`): As `build` writes it.
+        split (`str`, *optional*): Count only this split, for instance `"test"` for ESDR-Bench.
+
+    Returns:
+        `dict[str, Any]`: `pairs`, `groups`, `turns`; `real_h` and `synthetic_h`, by pair; `distinct_real_h`, in which
+        a dialogue that stands in several pairs counts once; `table1`, pairs by subset and split; `by`, pairs and hours
+        by split, subset, source, synthesizer, language and licence; `categories`, pairs by source, primary and
+        secondary dimension; `distributions` of `dialogue_s`, `turns`, `turn_s` and `words_per_turn` for the real and
+        the synthetic side; `histograms` of the first two.
+
+    Raises:
+        FileNotFoundError: The folder holds no shards.
+    """
+    tally = _Tally()
+    for row_split, row in read_rows(folder, columns=_COLUMNS):
+        if split in (None, row_split):
+            tally.add({**row, "split": row_split})
+    return tally.summary()
+
+
+def read_labels(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield `LABELS` and `split` of each pair of a data set folder; no audio is read."""
+    for split, row in read_rows(folder, columns=list(LABELS)):
+        yield {**row, "split": split}
+
+
+class _Tally:
+    """What is counted while the rows go by."""
+
+    def __init__(self) -> None:
+        self.by: dict[str, dict[str, dict[str, float]]] = {name: {} for name in _BY}
+        self.table1 = {subset: Counter[str]() for subset in SUBSETS}
+        self.categories: Counter[tuple[str, str, str]] = Counter()
+        self.groups: set[str] = set()
+        self.recordings: dict[str, float] = {}
+        self.values: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in _MEASURES} for kind in _KINDS}
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        seconds = dict.fromkeys(_KINDS, 0.0)
+        for side in SIDES:
+            kind = _KINDS[not is_recorded(row["criterion"], side)]
+            seconds[kind] += self._add_side(row[side], self.values[kind])
+            if kind == "real":
+                heard = stable_id(row["group_id"], *(f"{t['text']} {t['duration_s']}" for t in row[side]))
+                self.recordings[heard] = seconds["real"]
+        for name in _BY:
+            counts = self.by[name].setdefault(str(row[name]), dict.fromkeys(("pairs", *_KINDS), 0.0))
+            for key, amount in {"pairs": 1, **seconds}.items():
+                counts[key] += amount
+        self.table1[row["subset"]].update([row["split"], "total"])
+        self.categories[(row["source"], row["primary"], row["secondary"])] += 1
+        self.groups.add(row["group_id"])
+
+    def _add_side(self, turns: Sequence[Mapping[str, Any]], values: dict[str, list[float]]) -> float:
+        durations_s = [turn["duration_s"] for turn in turns]
+        values["dialogue_s"].append(sum(durations_s))
+        values["turns"].append(len(turns))
+        values["turn_s"] += durations_s
+        values["words_per_turn"] += [len(turn["text"].split()) for turn in turns]
+        return sum(durations_s)
+
+    def summary(self) -> dict[str, Any]:
+        hours = {kind: sum(values["dialogue_s"]) / 3600 for kind, values in self.values.items()}
+        return {
+            "pairs": sum(counts["total"] for counts in self.table1.values()),
+            "groups": len(self.groups),
+            "turns": int(sum(sum(values["turns"]) for values in self.values.values())),
+            "real_h": round(hours["real"], 4),
+            "distinct_real_h": round(sum(self.recordings.values()) / 3600, 4),
+            "synthetic_h": round(hours["synthetic"], 4),
+            "table1": {s: {name: counts[name] for name in (*SPLITS, "total")} for s, counts in self.table1.items()},
+            "by": {name: {key: _hours(c) for key, c in sorted(counts.items())} for name, counts in self.by.items()},
+            "categories": [
+                dict(zip(("source", "primary", "secondary"), key, strict=True)) | {"pairs": count}
+                for key, count in sorted(self.categories.items(), key=str)
+            ],
+            "distributions": {
+                kind: {name: _distribution(series) for name, series in values.items()}
+                for kind, values in self.values.items()
+            },
+            "histograms": {
+                "dialogue_s": {kind: _histogram(self.values[kind]["dialogue_s"], _BIN_S) for kind in _KINDS},
+                "turns": {kind: _histogram(self.values[kind]["turns"], 1) for kind in _KINDS},
+            },
+        }
+
+
+def _hours(counts: Mapping[str, float]) -> dict[str, Any]:
+    """Turn the seconds of both kinds into hours."""
+    hours = {f"{kind}_h": round(counts[kind] / 3600, 4) for kind in _KINDS}
+    return {"pairs": int(counts["pairs"]), **hours}
+
+
+def _distribution(values: Sequence[float]) -> dict[str, float] | None:
+    """Return the moments and percentiles of a series; None where there is nothing."""
+    if not values:
+        return None
+    array = np.asarray(values, dtype=np.float64)
+    p5, median, p95 = np.percentile(array, (5, 50, 95))
+    numbers = {"mean": array.mean(), "std": array.std(), "min": array.min(), "p5": p5, "median": median}
+    numbers |= {"p95": p95, "max": array.max()}
+    return {"n": len(values), **{name: round(float(value), 3) for name, value in numbers.items()}}
+
+
+def _histogram(values: Sequence[float], width: int) -> dict[str, int]:
+    """Return how many values fall into each bin, by its lower edge; the bins are `width` wide."""
+    counts = Counter(math.floor(value / width) * width for value in values)
+    return {str(edge): counts[edge] for edge in sorted(counts)}
+
+
+def write_statistics(folder: Path, output: Path, *, split: str | None = None) -> dict[str, Any]:
+    """Write `stats.json`, `stats.md` and `stats.png` on a data set folder; return the statistics.
+
+    Args:
+        folder (`Path`): As `build` writes it.
+        output (`Path`): Folder to write into.
+        split (`str`, *optional*): Count only this split.
+
+    Raises:
+        FileNotFoundError: `folder` holds no shards.
+    """
+    statistics = compute_statistics(folder, split=split)
+    output.mkdir(parents=True, exist_ok=True)
+    plot_overview(statistics, output / "stats.png")
+    write_file(output / "stats.md", render_statistics(statistics, "stats.png"))
+    write_file(output / "stats.json", json.dumps(statistics, indent=2, ensure_ascii=False) + "\n")
+    return statistics
+
+
+def render_statistics(statistics: Mapping[str, Any], figure: str | None = None) -> str:
+    """Render the statistics as Markdown.
+
+    Args:
+        statistics (`Mapping`): From `compute_statistics`.
+        figure (`str`, *optional*): Path of the PNG from `plot_overview`, as the page should name it.
+    """
+    lines = [
+        "# Statistics",
+        "",
+        f"{statistics['pairs']} pairs of {statistics['groups']} recordings or dialogues, {statistics['turns']} turns; "
+        f"{statistics['real_h']:.2f} h real ({statistics['distinct_real_h']:.2f} h without repetition) against "
+        f"{statistics['synthetic_h']:.2f} h synthetic.",
+        "",
+        *render_table1(statistics["table1"]),
+    ]
+    for name, counts in statistics["by"].items():
+        rows = [[key, c["pairs"], f"{c['real_h']:.2f}", f"{c['synthetic_h']:.2f}"] for key, c in counts.items()]
+        lines += ["", *render_table([name, "pairs", "real, h", "synthetic, h"], rows)]
+    head = ["side", "measure", "n", "mean", "std", "min", "p5", "median", "p95", "max"]
+    rows = [
+        [kind, name, *numbers.values()]
+        for kind, measures in statistics["distributions"].items()
+        for name, numbers in measures.items()
+        if numbers
+    ]
+    lines += ["", *render_table(head, rows)]
+    if figure:
+        lines += ["", f"![Categories, durations and turns]({figure})"]
+    return "\n".join(lines) + "\n"
+
+
+def render_table1(table: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Render pairs by category and split as the lines of a Markdown table (Table 1 of the paper)."""
+    columns = (*SPLITS, "total")
+    rows = [[subset, *(counts[name] for name in columns)] for subset, counts in table.items()]
+    rows.append(["all", *(sum(counts[name] for counts in table.values()) for name in columns)])
+    return render_table(["category", *columns], rows)
+
+
+def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:
+    """Draw the three panels of Figure 5: categories, durations of dialogues, and numbers of turns.
+
+    Args:
+        statistics (`Mapping`): From `compute_statistics`.
+        path (`Path`): The PNG to write; it appears when it is complete.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    categories, durations, turns = figure.subplots(1, 3)
+    _draw_categories(categories, statistics["categories"])
+    _draw_histograms(durations, statistics["histograms"]["dialogue_s"], _BIN_S, shift=0.0)
+    # A number of turns is not an interval: its bars stand around it.
+    _draw_histograms(turns, statistics["histograms"]["turns"], 1, shift=-0.45)
+    durations.set(title="(b) Duration", xlabel="seconds per dialogue", ylabel="dialogues")
+    turns.set(title="(c) Turns", xlabel="turns per dialogue", ylabel="dialogues")
+    durations.legend()
+    unfinished = path.with_name(f".{path.name}.tmp")
+    figure.savefig(unfinished, format="png", dpi=150)
+    unfinished.replace(path)
+
+
+def _draw_categories(axes: Any, categories: Sequence[Mapping[str, Any]]) -> None:
+    """Draw the pairs of each secondary category as bars, coloured by source; the smallest are summed up."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for entry in categories:
+        counts[(str(entry["source"]), str(entry["secondary"]))] += entry["pairs"]
+    shown = counts.most_common(_CATEGORIES_SHOWN)
+    if rest := counts.total() - sum(count for _, count in shown):
+        shown.append((("", f"{len(counts) - len(shown)} more"), rest))
+    shown.sort(key=lambda item: (item[0][0], -item[1]), reverse=True)
+    sources = sorted({source for (source, _), _ in shown})
+    axes.barh(
+        [f"{source} · {secondary}" if source else secondary for (source, secondary), _ in shown],
+        [count for _, count in shown],
+        color=[f"C{sources.index(source) + 2}" for (source, _), _ in shown],
+    )
+    axes.tick_params(axis="y", labelsize=7)
+    axes.set(title="(a) Category", xlabel="pairs")
+
+
+def _draw_histograms(axes: Any, histograms: Mapping[str, Mapping[str, int]], width: int, shift: float) -> None:
+    for number, (kind, counts) in enumerate(histograms.items()):
+        lefts = [int(edge) + (0.45 * number + shift) * width for edge in counts]
+        axes.bar(lefts, list(counts.values()), width=0.45 * width, align="edge", label=kind, color=_COLORS[kind])
+    axes.grid(axis="y", alpha=0.3)

@@ -1,0 +1,308 @@
+"""Fetch recordings from the web with `yt-dlp` as a library (section B.1: best audio, never overwriting).
+
+Slow on purpose: the rate is limited, there is a pause before each download, and one runs at a time. A line of the
+manifest is written when its file is complete, so a fetch that was killed goes on where it stopped: complete files are
+not asked for again, and an unfinished one (`.part`) is continued where the server allows it.
+
+YouTube itself needs what `yt-dlp[default]` installs and a JavaScript runtime such as Deno.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sdiareward.common.files import JsonLines, write_file
+from sdiareward.dataset_builder.episodes import Drop
+
+from .youtube import DEFAULT_LICENSE, MANIFEST
+
+
+if TYPE_CHECKING:
+    from yt_dlp import YoutubeDL
+
+logger = logging.getLogger(__name__)
+# What else an extractor raises when a site has changed; one recording is no reason to stop.
+_EXTRACTOR_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+_VIDEO_ID = re.compile(r"[\w-]{11}")
+_SCHEME = re.compile(r"(https?|file)://", re.IGNORECASE)
+# The page of a channel lists its tabs, not its videos.
+_CHANNEL_PAGE = re.compile(r"https?://(?:www\.)?youtube\.com/(?:@[^/]+|(?:channel|c|user)/[^/]+)/?")
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A channel, playlist or podcast feed, of which the recordings with fitting titles are taken.
+
+    Args:
+        url (`str`): Address of anything that yt-dlp lists.
+        title_keywords (`tuple[str, ...]`): A title must have one of them, in any case; empty takes all.
+        limit (`int`, *optional*): Look at so many of its newest recordings; None for all.
+    """
+
+    url: str
+    title_keywords: tuple[str, ...] = ("podcast", "interview")
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if "://" not in self.url:
+            raise ValueError(
+                f"channel url is {self.url!r}; an address such as https://www.youtube.com/@name is needed."
+            )
+        if isinstance(self.title_keywords, str):
+            raise ValueError(f"title_keywords is the text {self.title_keywords!r}; a list of words is needed.")
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"channel {self.url}: limit is {self.limit}; it must be at least 1.")
+        object.__setattr__(self, "title_keywords", tuple(self.title_keywords))
+
+
+@dataclass(frozen=True)
+class FetchSettings:
+    """What to fetch, and how gently.
+
+    Args:
+        output_dir (`str`): Folder for the files and their manifest.
+        channels (`tuple`): `Channel`s, or mappings with their fields.
+        videos (`tuple[str, ...]`): Video ids of YouTube, or addresses of single recordings.
+        searches (`tuple[str, ...]`): Words to search YouTube for.
+        results_per_search (`int`): How many results of each search to take.
+        format (`str`): Format selector of yt-dlp.
+        rate_limit_bytes_per_s (`int`, *optional*): Download rate; None for no limit.
+        sleep_s (`float`): Pause before each download, in seconds.
+        retries (`int`): How often a download is tried again.
+        language (`str`): BCP-47 tag of the recordings; the sites do not say it reliably.
+        license (`str`): Licence of recordings whose site names none.
+        allow_file_urls (`bool`): Whether `file://` addresses may be read. Only for lists that you wrote yourself.
+    """
+
+    output_dir: str
+    channels: tuple[Channel, ...] = ()
+    videos: tuple[str, ...] = ()
+    searches: tuple[str, ...] = ()
+    results_per_search: int = 20
+    format: str = "bestaudio/best"
+    rate_limit_bytes_per_s: int | None = 4_000_000
+    sleep_s: float = 5.0
+    retries: int = 5
+    language: str = "en"
+    license: str = DEFAULT_LICENSE
+    allow_file_urls: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "channels", tuple(_channel(value) for value in self.channels))
+        for name in ("videos", "searches"):
+            if isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} is the text {getattr(self, name)!r}; a list is needed.")
+        if not (self.channels or self.videos or self.searches):
+            raise ValueError("channels, videos and searches are all empty; name something to fetch.")
+        addresses = [video for video in self.videos if not _VIDEO_ID.fullmatch(video)]
+        if wrong := [video for video in addresses if "://" not in video]:
+            raise ValueError(f"videos {wrong} are neither ids of 11 characters nor addresses.")
+        addresses += [channel.url for channel in self.channels]
+        if wrong := [address for address in addresses if not _SCHEME.match(address)]:
+            raise ValueError(f"{wrong} are read by none of http://, https:// and file://; give such addresses.")
+        for name, least in (("results_per_search", 1), ("sleep_s", 0), ("retries", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
+        if self.rate_limit_bytes_per_s is not None and self.rate_limit_bytes_per_s < 1:
+            raise ValueError(f"rate_limit_bytes_per_s is {self.rate_limit_bytes_per_s}; give at least 1, or none.")
+
+    def may_read(self, address: str) -> bool:
+        """Tell whether an address that a page listed is of a scheme that is read, or the id of a video."""
+        scheme = _SCHEME.match(address)
+        if scheme is None:
+            return _VIDEO_ID.fullmatch(address) is not None
+        return self.allow_file_urls or scheme[1].lower() != "file"
+
+
+@dataclass
+class FetchReport:
+    """What a fetch did.
+
+    Args:
+        fetched (`list[str]`): Names of the files that are new.
+        num_present (`int`): Recordings that had been fetched before.
+        num_other_titles (`int`): Recordings of channels whose titles have no keyword.
+        drops (`list[Drop]`): Recordings and lists that failed, with the reason.
+    """
+
+    fetched: list[str] = field(default_factory=list)
+    num_present: int = 0
+    num_other_titles: int = 0
+    drops: list[Drop] = field(default_factory=list)
+
+
+class _Candidate(NamedTuple):
+    """A recording to fetch: its address, and what to call it in the report."""
+
+    url: str
+    item: str
+
+
+def _channel(value: Channel | Mapping[str, Any]) -> Channel:
+    if isinstance(value, Channel):
+        return value
+    known = [known.name for known in fields(Channel)]
+    if not isinstance(value, Mapping) or "url" not in value or set(value) - set(known):
+        raise ValueError(f"channels: found {value!r}; a mapping with url and any of {known[1:]} is needed.")
+    return Channel(**value)
+
+
+def fetch(settings: FetchSettings) -> FetchReport:
+    """Fetch what the settings name into their folder; run it again to go on, or to look for what is new.
+
+    Args:
+        settings (`FetchSettings`): What to fetch.
+
+    Returns:
+        `FetchReport`: What is new, what was there, and what failed. A failure does not stop the others.
+
+    Raises:
+        ImportError: `yt-dlp` is not installed.
+    """
+    from tqdm import tqdm
+    from yt_dlp import YoutubeDL
+
+    output = Path(settings.output_dir)
+    output.mkdir(parents=True, exist_ok=True)
+    manifest, urls = _read_manifest(output)
+    report = FetchReport()
+    candidates = [*_single_candidates(settings), *_listed_candidates(settings, report)]
+    with YoutubeDL({**_options(settings), "download_archive": set(urls), "playlist_items": "0"}) as downloader:
+        for candidate in tqdm(candidates, desc="fetch", unit="recording"):
+            row = _download(downloader, candidate, settings, urls)
+            if isinstance(row, Drop):
+                report.drops.append(row)
+            elif row is None:
+                report.num_present += 1
+            else:
+                manifest.append([row])
+                report.fetched.append(row["file"])
+    return report
+
+
+def _read_manifest(output: Path) -> tuple[JsonLines, dict[str, str]]:
+    """Return the manifest, rid of lines without a file, and the address of each recording by yt-dlp's name."""
+    from yt_dlp.utils import make_archive_id
+
+    manifest = JsonLines(output / MANIFEST)
+    rows = manifest.read()
+    needed = {"id", "extractor", "url", "file"}
+    kept = [row for row in rows if needed <= set(row) and (output / row["file"]).is_file()]
+    if len(kept) < len(rows):
+        write_file(manifest.path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
+    return manifest, {make_archive_id(row["extractor"], row["id"]): row["url"] for row in kept}
+
+
+def _options(settings: FetchSettings) -> dict[str, Any]:
+    from yt_dlp.utils import match_filter_func
+
+    return {
+        "format": settings.format,
+        "outtmpl": str(Path(settings.output_dir).absolute()).replace("%", "%%") + "/%(id)s.%(ext)s",
+        "overwrites": False,
+        # A live stream has no end.
+        "match_filter": match_filter_func("!is_live"),
+        "ratelimit": settings.rate_limit_bytes_per_s,
+        "sleep_interval": settings.sleep_s,
+        "retries": settings.retries,
+        "fragment_retries": settings.retries,
+        "extractor_retries": settings.retries,
+        "enable_file_urls": settings.allow_file_urls,
+        # No description, thumbnail or playlist file: they hold names.
+        "allow_playlist_files": False,
+        "noprogress": True,
+        "quiet": True,
+        "color": "never",
+        "logger": logger,
+    }
+
+
+def _single_candidates(settings: FetchSettings) -> Iterator[_Candidate]:
+    for video in settings.videos:
+        is_id = _VIDEO_ID.fullmatch(video) is not None
+        yield _Candidate(f"https://www.youtube.com/watch?v={video}" if is_id else video, f"youtube {video}")
+
+
+def _listed_candidates(settings: FetchSettings, report: FetchReport) -> Iterator[_Candidate]:
+    """Yield the results of the searches, and the recordings of the channels that have a keyword in their title."""
+    from yt_dlp.utils import unsmuggle_url
+
+    searches = [(f"ytsearch{settings.results_per_search}:{words}", (), None) for words in settings.searches]
+    channels = [(channel.url, channel.title_keywords, channel.limit) for channel in settings.channels]
+    for url, keywords, limit in [*searches, *channels]:
+        for entry in _entries(settings, url, limit, report):
+            title = (entry.get("title") or "").lower()
+            if keywords and not any(keyword.lower() in title for keyword in keywords):
+                report.num_other_titles += 1
+            else:
+                address = unsmuggle_url(entry["url"])[0]
+                name = entry.get("id") or address
+                if settings.may_read(address):
+                    yield _Candidate(entry["url"], f"youtube {url}, {name}")
+                else:
+                    reason = f"lists {address[:80]!r}; only http:// and https:// are read."
+                    report.drops.append(Drop(f"youtube {url}", "scheme_refused", reason))
+
+
+def _entries(settings: FetchSettings, url: str, limit: int | None, report: FetchReport) -> list[dict[str, Any]]:
+    """List a channel or search without opening its recordings; a failure is put on the report."""
+    from yt_dlp import YoutubeDL
+    from yt_dlp.utils import YoutubeDLError
+
+    if _CHANNEL_PAGE.fullmatch(url):
+        url = url.rstrip("/") + "/videos"
+    try:
+        with YoutubeDL({**_options(settings), "extract_flat": "in_playlist", "playlistend": limit}) as lister:
+            listing = lister.extract_info(url, download=False)
+    except (YoutubeDLError, *_EXTRACTOR_BUGS) as error:
+        report.drops.append(Drop(f"youtube {url}", "listing_failed", _first_line(error)))
+        return []
+    entries = [entry for entry in (listing or {}).get("entries") or () if entry and entry.get("url")]
+    if not entries:
+        reason = "lists no recordings; name a single recording under 'videos'."
+        report.drops.append(Drop(f"youtube {url}", "empty_listing", reason))
+    return entries
+
+
+def _download(
+    downloader: YoutubeDL, candidate: _Candidate, settings: FetchSettings, urls: dict[str, str]
+) -> dict[str, Any] | Drop | None:
+    """Download one recording; return its row of the manifest, or None if it was there before."""
+    from yt_dlp.utils import YoutubeDLError, make_archive_id
+
+    try:
+        info = downloader.extract_info(candidate.url)
+    except (YoutubeDLError, *_EXTRACTOR_BUGS) as error:
+        return Drop(candidate.item, "fetch_failed", _first_line(error))
+    if info is None:
+        return None
+    if info.get("_type") == "playlist":
+        return Drop(candidate.item, "not_a_recording", "is a list; name it under 'channels'.")
+    name, url = make_archive_id(info["extractor_key"], info["id"]), info["webpage_url"]
+    if name in urls:
+        # Sites number their recordings; elsewhere the id is the file's name, which two files may share.
+        reason = f"{urls[name]} has the same name {info['id']!r}; fetch one of them into another folder."
+        return None if urls[name] == url else Drop(candidate.item, "duplicate", reason)
+    path = Path(next(iter(info.get("requested_downloads") or [{}])).get("filepath", ""))
+    if not path.is_file() or path.stat().st_size == 0:
+        return Drop(candidate.item, "fetch_failed", f"{info['id']}: nothing was written; is it a live stream?")
+    urls[name] = url
+    return {
+        "id": info["id"],
+        "extractor": info["extractor_key"],
+        "url": url,
+        "file": path.name,
+        "duration_s": info.get("duration"),
+        "language": settings.language,
+        "license": info.get("license") or settings.license,
+    }
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).removeprefix("ERROR: ").partition("\n")[0]

@@ -1,0 +1,1 @@
+"""Measure a scorer on pairs: scores, baselines, statistics, summary, calibration, report."""

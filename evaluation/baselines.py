@@ -1,0 +1,296 @@
+"""Two baselines on the same pairs: what a reward model has to beat before its accuracy means anything.
+
+`acoustic` hears no words: each side is the mean and standard deviation over time of 80 log-mel bands. Where it does
+well, chosen and rejected differ by recording channel or synthesizer, and a model may have learned no more than that.
+`text` hears nothing: each side is the bag of words of its transcripts. Where both sides say the same, its scores tie.
+
+Both are logistic regressions on chosen-minus-rejected features, without intercept, fitted by criterion on the training
+split. They need neither torch nor a GPU.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.schema import SIDES
+
+
+if TYPE_CHECKING:
+    import datasets
+
+Kind = Literal["acoustic", "text"]
+KINDS: tuple[Kind, ...] = ("acoustic", "text")
+NUM_MELS = 80
+_WINDOW_SAMPLES = 400
+_HOP_SAMPLES = 160
+_FLOOR = 1e-10
+_NUM_WORD_BUCKETS = 2**18
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BaselineScores:
+    """What a baseline says of the evaluated pairs, and what it was fitted on.
+
+    Args:
+        chosen (`np.ndarray` of shape `(num_pairs,)`): Scores of the chosen sides; higher is better.
+        rejected (`np.ndarray` of shape `(num_pairs,)`): Scores of the rejected sides.
+        num_train (`dict[str, int]`): Training pairs by criterion.
+        skipped_train (`list[str]`): Why training pairs were left out, one entry each.
+    """
+
+    chosen: np.ndarray
+    rejected: np.ndarray
+    num_train: dict[str, int]
+    skipped_train: list[str] = field(default_factory=list)
+
+
+def score_baseline(
+    kind: Kind,
+    train: datasets.Dataset,
+    train_criteria: Sequence[str],
+    evaluated: datasets.Dataset,
+    criteria: Sequence[str],
+    *,
+    num_threads: int = 2,
+    progress: bool = False,
+) -> BaselineScores:
+    """Fit a baseline on the training pairs of each criterion and score the evaluated pairs with it.
+
+    Args:
+        kind (`"acoustic"` or `"text"`): Which baseline.
+        train (`datasets.Dataset`): Pairs to fit on; those whose audio cannot be read are left out and reported.
+        train_criteria (`Sequence[str]`): Criterion of each training pair.
+        evaluated (`datasets.Dataset`): Pairs to score.
+        criteria (`Sequence[str]`): Criterion of each evaluated pair.
+        num_threads (`int`, *optional*, defaults to 2): Threads that read audio.
+        progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
+
+    Returns:
+        `BaselineScores`: One score a side of each evaluated pair.
+
+    Raises:
+        ValueError: A criterion of the evaluated pairs has no training pairs.
+        AudioError: The audio of an evaluated pair cannot be read.
+    """
+    _require_criteria(criteria, train_criteria)
+    fitted_on = read_features(kind, train, num_threads=num_threads, progress=progress)
+    scored = read_features(kind, evaluated, num_threads=num_threads, progress=progress)
+    return score_features(fitted_on, train_criteria, scored, criteria)
+
+
+def score_features(
+    train: SideFeatures, train_criteria: Sequence[str], evaluated: SideFeatures, criteria: Sequence[str]
+) -> BaselineScores:
+    """Fit a baseline on features that were read before and score others with it, as `score_baseline` does.
+
+    Args:
+        train ([`SideFeatures`]): Of the pairs to fit on.
+        train_criteria (`Sequence[str]`): Criterion of each.
+        evaluated ([`SideFeatures`]): Of the pairs to score.
+        criteria (`Sequence[str]`): Criterion of each.
+
+    Raises:
+        ValueError: A criterion of the evaluated pairs has no training pairs.
+        AudioError: The audio of an evaluated pair could not be read.
+    """
+    _require_criteria(criteria, train_criteria)
+    if evaluated.failures:
+        raise AudioError(next(iter(evaluated.failures.values())))
+    chosen, rejected = np.empty(len(criteria)), np.empty(len(criteria))
+    num_train = {}
+    for criterion in sorted(set(criteria)):
+        rows = [row for row in _where(train_criteria, criterion) if row not in train.failures]
+        targets = _where(criteria, criterion)
+        num_train[criterion] = len(rows)
+        weigh = _fit(train.chosen[rows], train.rejected[rows])
+        chosen[targets], rejected[targets] = weigh(evaluated.chosen[targets]), weigh(evaluated.rejected[targets])
+    return BaselineScores(chosen, rejected, num_train, list(train.failures.values()))
+
+
+def _require_criteria(criteria: Sequence[str], train_criteria: Sequence[str]) -> None:
+    absent = sorted(set(criteria) - set(train_criteria))
+    if absent:
+        raise ValueError(f"the training pairs have no criterion {absent}; give a training split that has, or none.")
+
+
+def acoustic_features(turns: Iterable[Mapping[str, Any]], name: str | None = None) -> np.ndarray:
+    """Describe the sound of one side by the mean and standard deviation of its log-mel bands over all turns.
+
+    Args:
+        turns (`Iterable[Mapping]`): Turns of our schema or messages.
+        name (`str`, *optional*): What to call the side in an error.
+
+    Returns:
+        `np.ndarray` of shape `(160,)`, float64.
+
+    Raises:
+        AudioError: A turn's audio cannot be read, or no turn has any.
+    """
+    total, squares, num_frames = np.zeros(NUM_MELS), np.zeros(NUM_MELS), 0
+    for content in _contents(turns, "audio"):
+        mel = log_mel(read_audio(content, name=name))
+        total += mel.sum(axis=0, dtype=np.float64)
+        squares += np.square(mel, dtype=np.float64).sum(axis=0)
+        num_frames += len(mel)
+    if num_frames == 0:
+        raise AudioError(f"{name or 'dialogue'}: no turn has audio.")
+    mean = total / num_frames
+    return np.concatenate([mean, np.sqrt(np.maximum(squares / num_frames - mean**2, 0.0))])
+
+
+def log_mel(array: np.ndarray) -> np.ndarray:
+    """Compute log-mel energies at the signal's true length.
+
+    Args:
+        array (`np.ndarray` of shape `(num_samples,)`): Mono float32 signal at 16 kHz.
+
+    Returns:
+        `np.ndarray` of shape `(num_frames, 80)`: Natural logarithms, 25 ms windows every 10 ms.
+
+    Example:
+        >>> log_mel(np.zeros(16_000, dtype=np.float32)).shape
+        (98, 80)
+    """
+    from scipy.fft import rfft
+
+    window, filters = _window_and_filters()
+    padded = np.pad(array, (0, max(0, _WINDOW_SAMPLES - len(array))))
+    frames = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW_SAMPLES)[::_HOP_SAMPLES]
+    spectrum = rfft(frames * window, axis=1)
+    power = spectrum.real**2 + spectrum.imag**2
+    return np.log(np.maximum(power @ filters, _FLOOR))
+
+
+@cache
+def _window_and_filters() -> tuple[np.ndarray, np.ndarray]:
+    """Return the window `(400,)` and the mel filters `(201, 80)`, float32."""
+    from transformers.audio_utils import mel_filter_bank
+
+    filters = mel_filter_bank(
+        num_frequency_bins=_WINDOW_SAMPLES // 2 + 1,
+        num_mel_filters=NUM_MELS,
+        min_frequency=0.0,
+        max_frequency=SAMPLING_RATE / 2,
+        sampling_rate=SAMPLING_RATE,
+        norm="slaney",
+        mel_scale="slaney",
+    )
+    return np.hanning(_WINDOW_SAMPLES + 1)[:-1].astype(np.float32), filters.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class SideFeatures:
+    """What a baseline knows of some pairs.
+
+    Args:
+        chosen: Features of the chosen sides, a row a pair: an array of shape `(num_pairs, 160)`, or a sparse matrix.
+        rejected: Features of the rejected sides.
+        failures (`dict[int, str]`): Why a row has no features, by row.
+    """
+
+    chosen: Any
+    rejected: Any
+    failures: dict[int, str]
+
+    def select(self, rows: Sequence[int]) -> SideFeatures:
+        """Return the features of some pairs, in that order."""
+        failures = {new: self.failures[row] for new, row in enumerate(rows) if row in self.failures}
+        return SideFeatures(self.chosen[list(rows)], self.rejected[list(rows)], failures)
+
+
+def read_features(
+    kind: Kind, pairs: datasets.Dataset, *, num_threads: int = 2, progress: bool = False
+) -> SideFeatures:
+    """Compute what a baseline knows of pairs; a pair whose audio cannot be read is among the `failures`.
+
+    Args:
+        kind (`"acoustic"` or `"text"`): Which baseline.
+        pairs (`datasets.Dataset`): The pairs.
+        num_threads (`int`, *optional*, defaults to 2): Threads that read audio.
+        progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
+    """
+    if kind == "text":
+        return _text_features(pairs)
+    from tqdm import tqdm
+
+    with ThreadPoolExecutor(num_threads) as pool:
+        results = pool.map(lambda index: _acoustic_pair(pairs, index), range(len(pairs)))
+        rows = list(tqdm(results, "acoustic features", len(pairs), unit="pair", disable=not progress))
+    failures = {index: row for index, row in enumerate(rows) if isinstance(row, str)}
+    for reason in failures.values():
+        logger.warning("acoustic baseline: %s", reason)
+    features = np.array([np.zeros((2, 2 * NUM_MELS)) if isinstance(row, str) else row for row in rows])
+    return SideFeatures(features[:, 0], features[:, 1], failures)
+
+
+def _acoustic_pair(pairs: datasets.Dataset, index: int) -> np.ndarray | str:
+    """Return the features of both sides, shape `(2, 160)`, or why there are none."""
+    row = pairs[index]
+    name = row.get("pair_id") or f"row {index}"
+    try:
+        return np.stack([acoustic_features(row[side], f"{name}, {side}") for side in SIDES])
+    except (AudioError, FileNotFoundError, TypeError) as error:
+        return str(error)
+
+
+def _text_features(pairs: datasets.Dataset) -> SideFeatures:
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    # Hashing has no vocabulary to fit, so neither empty transcripts nor unseen words need a rule.
+    vectorizer = HashingVectorizer(
+        n_features=_NUM_WORD_BUCKETS, ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", norm=None, alternate_sign=False
+    )
+    words: dict[str, list[str]] = {side: [] for side in SIDES}
+    for row in pairs.select_columns(list(SIDES)):
+        for side in SIDES:
+            words[side].append(" ".join(_contents(row[side], "text")))
+    return SideFeatures(vectorizer.transform(words["chosen"]), vectorizer.transform(words["rejected"]), {})
+
+
+def _contents(turns: Iterable[Mapping[str, Any]], kind: str) -> list[Any]:
+    """Return all texts or all audio of a side."""
+    contents: list[Any] = []
+    for message in turns_to_messages(list(turns)):
+        content = message["content"]
+        items = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        contents += [item[kind] for item in items if item["type"] == kind]
+    return contents
+
+
+def _where(values: Sequence[str], wanted: str) -> list[int]:
+    return [index for index, value in enumerate(values) if value == wanted]
+
+
+def _fit(chosen: Any, rejected: Any) -> Callable[[Any], np.ndarray]:
+    """Fit on the differences and their negatives; return what maps one side's features to its score.
+
+    Equal features give exactly equal scores: each row is summed by itself and in the same order.
+    """
+    from scipy import sparse
+    from sklearn.linear_model import LogisticRegression
+
+    if sparse.issparse(chosen):
+        scale, stack = None, sparse.vstack
+    else:
+        scale, stack = np.concatenate([chosen, rejected]).std(axis=0), np.concatenate
+        scale[scale == 0] = 1.0
+    difference = chosen - rejected if scale is None else (chosen - rejected) / scale
+    labels = np.repeat([1, 0], difference.shape[0])
+    model = LogisticRegression(fit_intercept=False, max_iter=2000).fit(stack([difference, -difference]), labels)
+    weights = model.coef_[0] if scale is None else model.coef_[0] / scale
+
+    def weigh(features: Any) -> np.ndarray:
+        return features @ weights if scale is None else (features * weights).sum(axis=1)
+
+    return weigh

@@ -1,0 +1,125 @@
+"""Write a calibration into a checkpoint: its `config.json` changes, nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.common.files import write_file
+from sdiareward.pairs.schema import SIDES
+from sdiareward.scoring.calibration import fit
+
+
+if TYPE_CHECKING:
+    from sdiareward.configuration_sdiareward import SDiaRewardConfig
+
+    from .results_files import Evaluation
+
+_CONFIG = "config.json"
+# Fewer pairs give an offset, but not one to rely on.
+_FEW_PAIRS = 30
+
+
+def calibrate_checkpoint(
+    checkpoint: str | Path, evaluation: Evaluation, output_dir: str | Path | None = None
+) -> dict[str, Any]:
+    """Fit a calibration on an evaluation of a checkpoint and save it with the checkpoint.
+
+    Args:
+        checkpoint (`str` or `Path`): Folder of a checkpoint of this package.
+        evaluation ([`Evaluation`]): A finished evaluation of it, of pairs that results are not reported on.
+        output_dir (`str` or `Path`, *optional*): Folder of the result, which appears when it is complete; without it
+            the checkpoint's own `config.json` is replaced.
+
+    Returns:
+        `dict`: The calibration.
+
+    Raises:
+        FileExistsError: `output_dir` holds something.
+        FileNotFoundError: There is no such checkpoint.
+        ValueError: It is no checkpoint of this package, or the evaluation used other prompts than it has.
+    """
+    folder = Path(checkpoint)
+    content, config = _read_config(folder)
+    _require_same_prompts(evaluation, config, folder)
+    columns = {name: [record[name] for record in evaluation.scores] for name in (*SIDES, "subset", "criterion")}
+    calibration = fit(
+        list(zip(*(columns[side] for side in SIDES), strict=True)),
+        columns["subset"],
+        columns["criterion"],
+        prompt_version=config.prompt_version,
+        data={name: evaluation.run.get(name) for name in ("split", "pairs", "dtype")},
+    )
+    text = json.dumps({**content, "calibration": calibration}, indent=2, sort_keys=True) + "\n"
+    if output_dir is None:
+        write_file(folder / _CONFIG, text)
+    else:
+        _copy(folder, Path(output_dir), text)
+    return calibration
+
+
+def find_calibration_warnings(evaluation: Evaluation, checkpoint: str | Path) -> list[str]:
+    """Return what speaks against calibrating a checkpoint on an evaluation, as sentences; nothing is an error.
+
+    Args:
+        evaluation ([`Evaluation`]): What is to be fitted on.
+        checkpoint (`str` or `Path`): Folder of the checkpoint.
+    """
+    doubts = []
+    if evaluation.run.get("split") == "test":
+        doubts.append("this is the test split: calibrate on validation, or report calibrated numbers on other pairs")
+    if fingerprint_model(str(checkpoint)) not in evaluation.run.get("model", ""):
+        doubts.append(
+            f"the scores are of {evaluation.run.get('model')}, and {checkpoint} is not the same file by file: make "
+            "sure that the weights are"
+        )
+    subsets = [record["subset"] for record in evaluation.scores]
+    few = [f"{name} ({subsets.count(name)})" for name in sorted(set(subsets)) if subsets.count(name) < _FEW_PAIRS]
+    if few:
+        doubts.append(f"fewer than {_FEW_PAIRS} pairs of {', '.join(few)}")
+    return doubts
+
+
+def _read_config(folder: Path) -> tuple[dict[str, Any], SDiaRewardConfig]:
+    from sdiareward.configuration_sdiareward import SDiaRewardConfig
+
+    path = folder / _CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"{folder}: has no {_CONFIG}; give the folder of a checkpoint.")
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if content.get("model_type") != SDiaRewardConfig.model_type:
+        raise ValueError(
+            f"{folder}: its model_type is {content.get('model_type')!r}; only a checkpoint of this package keeps a "
+            "calibration: make it one with sdiareward convert."
+        )
+    return content, SDiaRewardConfig.from_dict(content)
+
+
+def _require_same_prompts(evaluation: Evaluation, config: SDiaRewardConfig, folder: Path) -> None:
+    own = config.prompts or {}
+    other = sorted(name for name, text in evaluation.run.get("prompts", {}).items() if own.get(name) != text)
+    if other:
+        raise ValueError(
+            f"{evaluation.folder}: was run with other prompts for {', '.join(other)} than {folder} has; give the "
+            "checkpoint these prompts with sdiareward convert --prompt-file, or evaluate it with its own."
+        )
+
+
+def _copy(source: Path, target: Path, config: str) -> None:
+    """Copy a checkpoint's files, links by their content, with another configuration."""
+    from tqdm import tqdm
+
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target}: exists; nothing is overwritten, name another folder or use --in-place.")
+    unfinished = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    files = [path for path in sorted(source.iterdir()) if path.is_file() and not path.name.startswith(".")]
+    for path in tqdm(files, "Copying", unit="file", leave=False):
+        if path.name != _CONFIG:
+            shutil.copy2(path, unfinished / path.name)
+    write_file(unfinished / _CONFIG, config)
+    unfinished.replace(target)

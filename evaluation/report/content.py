@@ -1,0 +1,289 @@
+"""Gather every number of the page: `build_report` returns what `report.json` holds, the page shows no others."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from sdiareward.esdr_accuracy.pairwise import SUBSETS
+from sdiareward.pairs.schema import SIDES
+
+from .. import summary
+from ..results_files import name_scorer
+from ..statistics import compare
+from .calibration_content import describe_calibration
+from .inputs import Evaluation, TrainingRun, is_finite, is_right, title_scorers
+from .margins import STRATA, WRONG, strata
+from .reliability import equal_mass_bins
+
+
+Records = Sequence[Mapping[str, Any]]
+Scores = Mapping[str, Mapping[str, Any]]
+
+MIN_PAIRS, MIN_GROUPS = 10, 5
+TAXONOMY = ("source", "primary", "secondary")
+QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
+_BASELINE_TITLES = {"acoustic": "acoustic baseline", "text": "text baseline"}
+# Of `results.json`, shown as it stands.
+_AS_THEY_ARE = (
+    *("left_out_synthesizers", "skipped", "num_skipped", "baselines", "timing", "run", "config"),
+    *("versions", "python", "machine", "git_revision"),
+)
+# What a baseline above chance means, and the column it says it of.
+_BASELINE_MEANINGS = {
+    "acoustic": ("modality_micro", "It hears no words: that much can be told from channel and voice alone."),
+    "text": ("colloquialness", "It hears nothing: that much can be told from the words alone."),
+}
+
+
+def build_report(
+    results: Mapping[str, Any],
+    records: Records,
+    by_scorer: Mapping[str, Scores],
+    others: Sequence[Evaluation] = (),
+    training: Sequence[TrainingRun] = (),
+    examples: Records = (),
+    disagreements: Records = (),
+) -> dict[str, Any]:
+    """Compute the numbers of the page.
+
+    Args:
+        results (`Mapping`): What `eval.py` writes as `results.json`.
+        records (`Sequence[Mapping]`): Labels of each scored pair with `primary` and `secondary`.
+        by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, `"text"`) and `pair_id`: `chosen` and `rejected`.
+        others (`Sequence[Evaluation]`): Evaluations to compare with, which have all of these pairs.
+        training (`Sequence[TrainingRun]`): Training runs to show.
+        examples (`Sequence[Mapping]`): What `examples.describe_lowest` says of single pairs.
+        disagreements (`Sequence[Mapping]`): What `disagreements.find_disagreements` says of each of `others`, its rows
+            with words and sound.
+
+    Returns:
+        `dict[str, Any]`: JSON values without NaN or infinity, those are None.
+    """
+    options = {name: results["config"][name] for name in ("nan", "num_bootstrap", "seed")}
+    title = name_scorer(results["config"])
+    scorers, scores = _scorers(title, by_scorer, others)
+    ids = [record["pair_id"] for record in records]
+    finite = _finite(records, scores)
+    accuracies = {name: summary.accuracy_of(records, found, options) for name, found in scores.items()}
+    left_out = results["left_out_synthesizers"]
+    report = {
+        "model": title,
+        "judge": results.get("judge"),
+        "dataset": results["config"]["dataset"],
+        "split": results["config"]["split"],
+        "num_pairs": len(ids),
+        "num_groups": len(set(summary.groups_of(records))),
+        "scorers": scorers,
+        "accuracies": accuracies,
+        "notes": _notes(results, accuracies, scorers),
+        "by_synthesizer": summary.by_synthesizer(
+            records, scores, None if left_out is None else set(left_out), options
+        ),
+        "by_taxonomy": by_taxonomy(records, scores, options),
+        "rewards": describe_rewards(finite["model"], scores["model"]),
+        "training": [asdict(run) for run in training],
+        "calibration": _calibrations(finite, scores, options),
+        "margins": describe_margins(finite["model"], scores["model"], options),
+        "comparisons": describe_comparisons(records, scores, options),
+        "disagreements": [
+            {**found, "scorer": f"compared_{number}"} for number, found in enumerate(disagreements, start=1)
+        ],
+        "examples": list(examples),
+        "not_finite": _not_finite(ids, scores),
+        **{name: results[name] for name in _AS_THEY_ARE},
+    }
+    return plain(report)
+
+
+def _finite(records: Records, scores: Mapping[str, Scores]) -> dict[str, Records]:
+    """Return the pairs to which a scorer gave finite rewards, by scorer; baselines always do."""
+    return {
+        name: [record for record in records if is_finite(found[record["pair_id"]])]
+        for name, found in scores.items()
+        if name not in _BASELINE_TITLES
+    }
+
+
+def _calibrations(
+    finite: Mapping[str, Records], scores: Mapping[str, Scores], options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    return [
+        {"scorer": name, **describe_calibration(rows, scores[name], options)} for name, rows in finite.items() if rows
+    ]
+
+
+def _not_finite(ids: Sequence[str], scores: Mapping[str, Scores]) -> list[dict[str, str]]:
+    return [
+        {"scorer": name, "pair_id": pair_id}
+        for name, found in scores.items()
+        for pair_id in ids
+        if not is_finite(found[pair_id])
+    ]
+
+
+def plain(value: Any) -> Any:
+    """Return JSON values: containers of any kind as dict and list, numbers that are not finite as None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (float, np.floating)):
+        return float(value) if math.isfinite(value) else None
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def _scorers(
+    model: str, by_scorer: Mapping[str, Scores], others: Sequence[Evaluation]
+) -> tuple[list[dict[str, str]], dict[str, Scores]]:
+    """Return name, title and kind of every scorer, the evaluated model first, and their scores by name."""
+    rows = [{"name": "model", "title": model, "kind": "model"}]
+    scores = {"model": by_scorer["model"]}
+    titles = title_scorers(model, others)
+    for number, (title, other) in enumerate(zip(titles, others, strict=True), start=1):
+        rows.append({"name": f"compared_{number}", "title": title, "kind": "compared"})
+        scores[f"compared_{number}"] = other.scores
+    for name, title in _BASELINE_TITLES.items():
+        if name in by_scorer:
+            rows.append({"name": name, "title": title, "kind": "baseline"})
+            scores[name] = by_scorer[name]
+    return rows, scores
+
+
+def _notes(
+    results: Mapping[str, Any], accuracies: Mapping[str, Any], scorers: Sequence[Mapping[str, str]]
+) -> list[str]:
+    """Return what has to be known before the table is read."""
+    titles = {row["name"]: row["title"] for row in scorers if row["kind"] != "model"}
+    named = {titles.get(name, name): result for name, result in accuracies.items()}
+    found = summary.notes({**results, "accuracies": named})
+    for name, (column, meaning) in _BASELINE_MEANINGS.items():
+        bounds = accuracies[name]["interval"][column] if name in accuracies else None
+        if bounds and bounds[0] > 0.5:
+            accuracy = summary.percent(accuracies[name][column])
+            found.append(f"{titles[name]}: {accuracy} on {column.replace('_', ' ')}. {meaning}")
+    return found
+
+
+def by_taxonomy(records: Records, by_scorer: Mapping[str, Scores], options: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Compute the accuracy of every scorer by source, primary and secondary category (Table 5).
+
+    Args:
+        records (`Sequence[Mapping]`): Pairs with `source`, `primary` and `secondary`, each of which may be None.
+        by_scorer (`Mapping`): By scorer and `pair_id`: `chosen` and `rejected`.
+        options (`Mapping`): Passed on to `pairwise_accuracy`.
+
+    Returns:
+        `list[dict]`: The three, `subset`, `num_pairs`, `num_groups`, `is_small` (fewer than 10 pairs or 5 recordings:
+        read nothing into it), and by scorer what `summary.one_column` gives.
+    """
+    cells: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for record in records:
+        cell = (record["subset"], *(record.get(name) or "" for name in TAXONOMY))
+        cells.setdefault(cell, []).append(record)
+    rows = []
+    for (subset, *names), members in sorted(cells.items(), key=lambda item: (SUBSETS.index(item[0][0]), item[0])):
+        num_groups = len(set(summary.groups_of(members)))
+        found = {
+            name: summary.one_column(summary.accuracy_of(members, scores, options), "overall_micro")
+            for name, scores in by_scorer.items()
+        }
+        is_small = len(members) < MIN_PAIRS or num_groups < MIN_GROUPS
+        counts = {"num_pairs": len(members), "num_groups": num_groups, "is_small": is_small}
+        rows.append({"subset": subset, **dict(zip(TAXONOMY, names, strict=True)), **counts, **found})
+    return rows
+
+
+def describe_rewards(records: Records, scores: Scores) -> list[dict[str, Any]]:
+    """Describe the rewards of both sides by subset: what Figure 4c and d draw.
+
+    Args:
+        records (`Sequence[Mapping]`): Pairs whose rewards are finite.
+        scores (`Mapping`): `chosen` and `rejected` by `pair_id`.
+
+    Returns:
+        `list[dict]`: `subset`, `side`, `num_pairs`, `mean`, `sd` and the quantiles in `QUANTILES`.
+    """
+    rows = []
+    for subset in SUBSETS:
+        members = [scores[record["pair_id"]] for record in records if record["subset"] == subset]
+        for side in SIDES if members else ():
+            values = np.array([member[side] for member in members], dtype=np.float64)
+            quantiles = {name: float(np.quantile(values, share)) for name, share in QUANTILES.items()}
+            spread = {"mean": float(values.mean()), "sd": float(values.std())}
+            rows.append({"subset": subset, "side": side, "num_pairs": len(values), **spread, **quantiles})
+    return rows
+
+
+def describe_margins(records: Records, scores: Scores, options: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Describe accuracy against margin: equal-mass bins of `|margin|`, and the strata of Table 3.
+
+    Args:
+        records (`Sequence[Mapping]`): Pairs whose rewards are finite.
+        scores (`Mapping`): `chosen` and `rejected` by `pair_id`.
+        options (`Mapping`): Passed on to `pairwise_accuracy`.
+
+    Returns:
+        `dict`: `bins` and `strata`, each with `num_pairs`, `accuracy`, `interval`, `mean_margin`, `low` and `high`
+        (the smallest and largest `|margin|`); strata also have `name`, `rule` and the number of pairs `by_subset`.
+    """
+    pairs = [scores[record["pair_id"]] for record in records]
+    margins = np.array([pair["chosen"] - pair["rejected"] for pair in pairs], dtype=np.float64)
+
+    def describe(rows: Any) -> dict[str, Any]:
+        size = np.abs(margins[rows])
+        return {
+            **summary.describe_accuracy([records[row] for row in rows], scores, options),
+            "mean_margin": float(margins[rows].mean()) if len(rows) else None,
+            "low": float(size.min()) if len(rows) else None,
+            "high": float(size.max()) if len(rows) else None,
+        }
+
+    found = []
+    for name, rows in strata(margins).items():
+        by_subset = Counter(records[row]["subset"] for row in rows)
+        counts = {subset: by_subset[subset] for subset in SUBSETS if by_subset[subset]}
+        described = describe(rows)
+        if name == WRONG:
+            # It is 0 by choice of the pairs.
+            described |= {"accuracy": None, "interval": None}
+        found.append({"name": name, "rule": STRATA[name], **described, "by_subset": counts})
+    bins = [describe(rows) for rows in equal_mass_bins(np.abs(margins)) if len(rows)]
+    return {"bins": bins, "strata": found}
+
+
+def describe_comparisons(
+    records: Records, by_scorer: Mapping[str, Scores], options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Compare the evaluated model with every other scorer, on all pairs and by criterion.
+
+    Returns:
+        `list[dict]`: `scorer`, `column` (`overall_micro`, `modality_micro` or `colloquialness`) and what
+        `comparison.compare` gives, the evaluated model being first.
+    """
+    right = {
+        name: np.array([is_right(scores[record["pair_id"]]) for record in records])
+        for name, scores in by_scorer.items()
+    }
+    is_colloquial = np.array([record["subset"] == "colloquialness" for record in records])
+    columns = {"modality_micro": ~is_colloquial, "colloquialness": is_colloquial}
+    # With pairs of one criterion alone, the column of all pairs is that criterion's.
+    if all(rows.any() for rows in columns.values()):
+        columns = {"overall_micro": np.ones(len(records), dtype=np.bool_), **columns}
+    groups, subsets = summary.groups_of(records), [record["subset"] for record in records]
+    draws = {name: options[name] for name in ("num_bootstrap", "seed")}
+    found = []
+    for name in by_scorer:
+        for column, rows in columns.items():
+            if name == "model" or not rows.any():
+                continue
+            where = np.flatnonzero(rows)
+            one, other = right["model"][where], right[name][where]
+            parts = ([groups[row] for row in where], [subsets[row] for row in where])
+            found.append({"scorer": name, "column": column, **compare(one, other, *parts, **draws)})
+    return found

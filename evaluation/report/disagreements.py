@@ -1,0 +1,76 @@
+"""Find the pairs that one scorer has right and another wrong, those first on which both are most sure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sdiareward.pairs.schema import SIDES
+
+from .inputs import Evaluation, check_same_pairs, is_finite, is_right
+
+
+MAX_SHOWN = 20
+Scores = Mapping[str, Mapping[str, Any]]
+
+
+def find_disagreements(
+    labels: Sequence[Mapping[str, Any]],
+    scores: Scores,
+    others: Sequence[Evaluation],
+    nan: str,
+    count: int = MAX_SHOWN,
+) -> list[dict[str, Any]]:
+    """Find where an evaluation and others disagree.
+
+    Margins of a reward model and of a judge have no scale in common. So a scorer's confidence in a pair is the share
+    of the pairs on which its |margin| is smaller, and a disagreement is as confident as the two are on average.
+
+    Args:
+        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each pair.
+        scores (`Mapping`): `chosen` and `rejected` of this evaluation by `pair_id`.
+        others (`Sequence[Evaluation]`): Evaluations of the same pairs.
+        nan (`"error"` or `"wrong"`): What a reward that is not finite is.
+        count (`int`, *optional*, defaults to 20): How many pairs to list of each other evaluation.
+
+    Returns:
+        `list[dict]`: Of each other evaluation its `title`, `num_pairs` that exactly one of the two has right, and
+        `rows`, the most confident ones first: the labels, `is_right` (whether this evaluation has the pair right),
+        `margin` and `other_margin` (None where there is no reward), and `confidence` (0-1).
+
+    Raises:
+        ValueError: Another evaluation lacks pairs, or a reward is not finite while `nan` is `"error"`.
+    """
+    ids = [label["pair_id"] for label in labels]
+    found = []
+    for other in others:
+        check_same_pairs(other, ids, nan)
+        ranks = [_ranks([margin_of(each[pair_id]) for pair_id in ids]) for each in (scores, other.scores)]
+        confidence = (ranks[0] + ranks[1]) / 2
+        differing = [
+            row for row, pair_id in enumerate(ids) if is_right(scores[pair_id]) != is_right(other.scores[pair_id])
+        ]
+        differing.sort(key=lambda row: (-confidence[row], ids[row]))
+        rows = [_describe(labels[row], scores, other.scores, float(confidence[row])) for row in differing[:count]]
+        found.append({"title": other.model, "folder": other.folder, "num_pairs": len(differing), "rows": rows})
+    return found
+
+
+def margin_of(score: Mapping[str, Any]) -> float | None:
+    """Return chosen minus rejected reward; None if one of them is missing or not finite."""
+    return float(score[SIDES[0]] - score[SIDES[1]]) if is_finite(score) else None
+
+
+def _describe(label: Mapping[str, Any], own: Scores, other: Scores, confidence: float) -> dict[str, Any]:
+    pair_id = label["pair_id"]
+    margins = {"margin": margin_of(own[pair_id]), "other_margin": margin_of(other[pair_id])}
+    return {**label, "is_right": is_right(own[pair_id]), **margins, "confidence": confidence}
+
+
+def _ranks(margins: Sequence[float | None]) -> NDArray[np.float64]:
+    """Return the share of pairs with a smaller |margin|; a pair without a margin is the least sure."""
+    sizes = np.array([-1.0 if margin is None else abs(margin) for margin in margins])
+    return np.searchsorted(np.sort(sizes), sizes, side="left") / len(sizes)

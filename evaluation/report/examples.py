@@ -1,0 +1,185 @@
+"""Words and sound of single pairs: what the page plays of the lowest margins and of disagreements."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.schema import SIDES
+
+from .disagreements import margin_of
+from .margins import lowest
+
+
+if TYPE_CHECKING:
+    import datasets
+
+EmbedAudio = Literal["open", "all", "none"]
+NUM_EXAMPLES = 20
+# Of data URIs; with figures and words the page stays below 25 MB.
+MAX_AUDIO_CHARACTERS = 22_000_000
+# Licences under which a recording may be passed on; SPDX ids, their usual long names, and one corpus of ours.
+_OPEN_LICENSES = re.compile(
+    r"cc0|cc[- ]by|creative commons|[al]?gpl|apache|mit\b|bsd|pddl|odc|odbl|public domain|"
+    r"licenseref-flight-of-the-amazon-queen",
+    re.IGNORECASE,
+)
+_LABELS = ("criterion", "subset", "source", "primary", "secondary", "synthesizer", "language", "license")
+_URI = "data:audio/mpeg;base64,"
+# Fine enough to hear what a synthesizer did rather than what the coding does.
+_COMPRESSION_LEVEL = 0.4
+
+
+def describe_lowest(
+    pairs: datasets.Dataset,
+    records: Sequence[Mapping[str, Any]],
+    scores: Mapping[str, Mapping[str, Any]],
+    collector: Collector,
+) -> list[dict[str, Any]]:
+    """Collect words and sound of the pairs with the lowest margins, wrong ones first.
+
+    Args:
+        pairs (`datasets.Dataset`): The scored pairs as `loading.load_pairs` gives them.
+        records (`Sequence[Mapping]`): Labels of each, in the same order.
+        scores (`Mapping`): `chosen` and `rejected` by `pair_id`; a pair without a margin is left out.
+        collector (`Collector`): Takes the recordings.
+
+    Returns:
+        `list[dict]`: Labels, `margin`, `chosen_reward` and `rejected_reward` of each, and what `Collector.describe`
+        gives.
+    """
+    margins = [margin_of(scores[record["pair_id"]]) for record in records]
+    positions = lowest([np.nan if margin is None else margin for margin in margins], NUM_EXAMPLES).tolist()
+    found = []
+    for position in _progress(positions, "lowest margins"):
+        record = records[position]
+        rewards = {f"{side}_reward": scores[record["pair_id"]][side] for side in SIDES}
+        found.append({"margin": margins[position], **rewards, **collector.describe(pairs[position], record)})
+    return found
+
+
+def describe_disagreements(
+    pairs: datasets.Dataset,
+    records: Sequence[Mapping[str, Any]],
+    disagreements: Sequence[Mapping[str, Any]],
+    collector: Collector,
+) -> list[dict[str, Any]]:
+    """Add words and sound to what `disagreements.find_disagreements` found.
+
+    Args:
+        pairs (`datasets.Dataset`): The scored pairs as `loading.load_pairs` gives them.
+        records (`Sequence[Mapping]`): Labels of each, in the same order.
+        disagreements (`Sequence[Mapping]`): Of each other evaluation.
+        collector (`Collector`): Takes the recordings.
+    """
+    positions = {record["pair_id"]: position for position, record in enumerate(records)}
+    return [
+        {
+            **found,
+            "rows": [
+                {**row, **collector.describe(pairs[positions[row["pair_id"]]], row)}
+                for row in _progress(found["rows"], "disagreements")
+            ],
+        }
+        for found in disagreements
+    ]
+
+
+def _progress(items: Sequence[Any], title: str) -> Iterable[Any]:
+    from tqdm import tqdm
+
+    return tqdm(items, title, unit="pair", disable=None)
+
+
+def is_redistributable(license: str | None) -> bool:
+    """Return whether a licence, by its name, lets anyone pass recordings on; one that is not known does not."""
+    return bool(license and _OPEN_LICENSES.match(license.strip()))
+
+
+class Collector:
+    """Collect recordings for a page up to a size; what is not taken is told why.
+
+    Args:
+        embed_audio (`str`, *optional*, defaults to `"open"`): Which recordings to take: those of licences that let
+            anyone pass them on, `"all"` or `"none"`.
+        max_audio_characters (`int`, *optional*): What all data URIs of the page may come to.
+
+    Attributes:
+        clips (`dict[str, str]`): What was taken: MP3 as data URIs by a hash of the samples.
+    """
+
+    def __init__(self, embed_audio: EmbedAudio = "open", max_audio_characters: int = MAX_AUDIO_CHARACTERS):
+        self.embed_audio = embed_audio
+        self.left_characters = max_audio_characters
+        self.clips: dict[str, str] = {}
+
+    def describe(self, pair: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a pair for `report.json`.
+
+        Args:
+            pair (`Mapping`): Its row, with both sides.
+            record (`Mapping`): Its labels.
+
+        Returns:
+            `dict[str, Any]`: Labels, and by side the turns with `role`, `text` and `clips`: `duration_s`, and `clip`
+            (a key of `self.clips`) or `no_audio` (why there is none).
+        """
+        return {
+            "pair_id": record["pair_id"],
+            **{name: record.get(name) for name in _LABELS},
+            **{side: self.describe_side(pair[side], record.get("license")) for side in SIDES},
+        }
+
+    def describe_side(self, turns: Sequence[Mapping[str, Any]], license: str | None) -> list[dict[str, Any]]:
+        """Return one side of a pair turn by turn."""
+        described = []
+        for message in turns_to_messages(turns):
+            content = message["content"]
+            items = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            words = " ".join(item["text"] for item in items if item["type"] == "text")
+            sounds = [item["audio"] for item in items if item["type"] == "audio"]
+            clips = [self.describe_clip(sound, license) for sound in sounds]
+            described.append({"role": message["role"], "text": words, "clips": clips})
+        return described
+
+    def describe_clip(self, source: Any, license: str | None) -> dict[str, Any]:
+        """Return a recording's length, and its key or why there is none."""
+        try:
+            array = read_audio(source)
+        except (AudioError, FileNotFoundError, TypeError) as error:
+            return {"duration_s": None, "clip": None, "no_audio": str(error)}
+        clip, reason = self.take(array, license)
+        return {"duration_s": len(array) / SAMPLING_RATE, "clip": clip, "no_audio": reason}
+
+    def take(self, array: np.ndarray, license: str | None) -> tuple[str | None, str | None]:
+        """Return the key of the clip, or why it is not taken."""
+        if self.embed_audio == "none":
+            return None, "audio is switched off"
+        if self.embed_audio == "open" and not is_redistributable(license):
+            return None, f"its licence, {license or 'unknown'}, is not known to let anyone pass it on"
+        key = hashlib.sha256(array.tobytes()).hexdigest()[:16]
+        uri = self.clips.get(key) or _URI + base64.b64encode(encode_clip(array)).decode()
+        # A recording that is played twice is in the page twice.
+        if len(uri) > self.left_characters:
+            return None, "the page would become too large"
+        self.left_characters -= len(uri)
+        self.clips[key] = uri
+        return key, None
+
+
+def encode_clip(array: np.ndarray) -> bytes:
+    """Encode speech as MP3 at about 48 kbit/s: what any browser plays, and the same samples give the same bytes.
+
+    Args:
+        array (`np.ndarray` of shape `(num_samples,)`): 16 kHz mono.
+    """
+    from sdiareward.perturbations.channel import encode
+
+    return encode(array, SAMPLING_RATE, "MP3", "MPEG_LAYER_III", _COMPRESSION_LEVEL)

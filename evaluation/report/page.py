@@ -1,0 +1,161 @@
+"""Write the page of an evaluation: one HTML file with everything in it, its figures and its numbers beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.common.files import write_file
+from sdiareward.common.html import html_environment
+from sdiareward.common.package_files import EVALUATION_PAGE
+from sdiareward.esdr_accuracy.pairwise import COLUMNS
+from sdiareward.evaluation.columns import TITLES
+
+from ..summary import ALL_LEFT_OUT, ALL_SEEN
+from .captions import describe_figures
+from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report
+from .disagreements import find_disagreements
+from .examples import Collector, EmbedAudio, describe_disagreements, describe_lowest
+from .figures import draw_figures
+from .inputs import Evaluation, TrainingRun
+from .pieces import FILTERS, content_hash, picture
+
+
+if TYPE_CHECKING:
+    import datasets
+
+# A table and a figure need the short form, a page does not.
+_TITLES = {**TITLES, "colloquialness": "colloquialness"}
+SECTIONS = {
+    "accuracy": "Accuracy",
+    "judge": "The judge",
+    "synthesizers": "By synthesizer",
+    "categories": "By source and category",
+    "rewards": "Rewards",
+    "training": "Training",
+    "calibration": "Calibration",
+    "margins": "Margins",
+    "comparison": "Comparison",
+    "examples": "Lowest margins",
+    "disagreements": "Disagreements",
+    "left-out": "Left out",
+    "provenance": "How this was made",
+}
+
+# Sections that a page has only if there is something in them.
+_OPTIONAL = ("judge", "disagreements")
+
+
+def write_page(
+    folder: str | Path,
+    results: Mapping[str, Any],
+    pairs: datasets.Dataset,
+    labels: Sequence[Mapping[str, Any]],
+    by_scorer: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    *,
+    others: Sequence[Evaluation] = (),
+    training: Sequence[TrainingRun] = (),
+    embed_audio: EmbedAudio = "open",
+) -> Path:
+    """Write `report/index.html`, `report/report.json` and `report/*.png`; the same results give the same bytes.
+
+    Args:
+        folder (`str` or `Path`): The evaluation's output_dir.
+        results (`Mapping`): What `eval.py` writes as `results.json`.
+        pairs (`datasets.Dataset`): The scored pairs as `loading.load_pairs` gives them.
+        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each.
+        by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, `"text"`) and `pair_id`: `chosen` and `rejected`.
+        others (`Sequence[Evaluation]`): Other evaluations of the same pairs to compare with.
+        training (`Sequence[TrainingRun]`): Training runs to show.
+        embed_audio (`"open"`, `"all"` or `"none"`, *optional*, defaults to `"open"`): Which recordings the page plays:
+            those under licences that let anyone pass them on, all, or none.
+
+    Returns:
+        `Path`: The page.
+
+    Raises:
+        ValueError: Another evaluation lacks pairs of this one.
+    """
+    records = _add_columns(pairs, labels)
+    found = find_disagreements(records, by_scorer["model"], others, results["config"]["nan"])
+    collector = Collector(embed_audio)
+    examples = describe_lowest(pairs, records, by_scorer["model"], collector)
+    disagreements = describe_disagreements(pairs, records, found, collector)
+    report = build_report(results, records, by_scorer, others, training, examples, disagreements)
+    target = Path(folder) / "report"
+    target.mkdir(parents=True, exist_ok=True)
+    scored = [{**record, **by_scorer["model"][record["pair_id"]]} for record in records]
+    figures = draw_figures(report, scored, target)
+    for stale in {path.stem for path in target.glob("*.png")} - set(figures):
+        (target / f"{stale}.png").unlink()
+    text = json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False)
+    write_file(target / "report.json", text + "\n")
+    page = render_page(report, {name: (target / f"{name}.png").read_bytes() for name in figures}, collector.clips)
+    write_file(target / "index.html", page)
+    return target / "index.html"
+
+
+def _add_columns(pairs: datasets.Dataset, labels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the labels with the columns that the metric does not need but the page shows."""
+    names = [name for name in (*TAXONOMY, "language", "license") if name in pairs.column_names]
+    rows = list(pairs.select_columns(names)) if names else [{}] * len(labels)
+    return [{**row, **label} for row, label in zip(rows, labels, strict=True)]
+
+
+def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: Mapping[str, str]) -> str:
+    """Render the page from its numbers.
+
+    Args:
+        report (`Mapping`): What `content.build_report` returns.
+        figures (`Mapping[str, bytes]`): PNG files by the name of the figure.
+        clips (`Mapping[str, str]`): Data URIs of the examples' recordings.
+
+    Returns:
+        `str`: HTML that requests nothing; whatever comes from data is escaped.
+    """
+    from markupsafe import Markup
+
+    environment = html_environment(EVALUATION_PAGE)
+    environment.filters |= FILTERS
+    texts = {name: (EVALUATION_PAGE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
+    descriptions = describe_figures(report)
+    page = environment.get_template("page.html").render(
+        report=report,
+        figures={name: {**descriptions[name], **picture(data)} for name, data in figures.items()},
+        clips=clips,
+        sections=[(key, title) for key, title in SECTIONS.items() if key not in _OPTIONAL or report[key]],
+        columns=COLUMNS,
+        titles=_TITLES,
+        scorer_titles={scorer["name"]: scorer["title"] for scorer in report["scorers"]},
+        sums=(ALL_SEEN, ALL_LEFT_OUT),
+        min_pairs=MIN_PAIRS,
+        min_groups=MIN_GROUPS,
+        settings=_settings(report),
+        style=Markup(texts["page.css"]),
+        script=Markup(texts["page.js"]),
+        style_hash=content_hash(texts["page.css"]),
+        script_hash=content_hash(texts["page.js"]),
+    )
+    return page + "\n"
+
+
+def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return what the run depended on as rows of a table."""
+    depends_on = {**report["config"], **report["run"]}
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version)
+    machine = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
+    found = {"versions": versions, "python": report["python"], "machine": machine, "git": report["git_revision"]}
+    settings = {name: _in_words(value) for name, value in {**depends_on, **found}.items()}
+    return [(name, value) for name, value in settings.items() if value]
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {_in_words(item)}" for name, item in value.items() if item is not None)
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)

@@ -1,0 +1,78 @@
+"""Read what a finished evaluation left in its folder, for what is made from its scores afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sdiareward.common.files import JsonLines, is_number, read_json_object
+from sdiareward.pairs.schema import SIDES
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Hold a finished evaluation.
+
+    Args:
+        folder (`Path`): Its `output_dir`.
+        scores (`list[dict]`): Labels, `chosen`, `rejected` and `margin` of each pair that was scored.
+        run (`dict`): What the scores depend on: `model`, `split`, fingerprint of the `pairs`, ...
+        config (`dict`): The arguments of `eval.py`.
+    """
+
+    folder: Path
+    scores: list[dict[str, Any]]
+    run: dict[str, Any]
+    config: dict[str, Any]
+
+
+def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
+    """Read an evaluation that `eval.py` finished.
+
+    Args:
+        folder (`str` or `Path`): Its `output_dir`.
+        finite (`bool`, *optional*, defaults to `True`): Insist on finite rewards.
+
+    Raises:
+        FileNotFoundError: The folder holds no evaluation, or one that is not finished.
+        ValueError: A reward is missing or not finite, or no pair was scored.
+    """
+    folder = Path(folder)
+    for name in ("scores.jsonl", "results.json", "run.json"):
+        # Results come last, so a folder that has them is complete.
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{folder}: has no {name}; give the output_dir of a finished evaluation.")
+    scores = JsonLines(folder / "scores.jsonl").read()
+    if not scores:
+        raise ValueError(f"{folder}: scores.jsonl holds no pair; evaluate at least one.")
+    for record in scores:
+        _check_record(record, folder, finite)
+    run, results = (read_json_object(folder / name, "evaluate again") for name in ("run.json", "results.json"))
+    return Evaluation(folder, scores, run, results.get("config", {}))
+
+
+def _is_reward(value: Any) -> bool:
+    return value is None or type(value) in (int, float)
+
+
+def _check_record(record: Mapping[str, Any], folder: Path, finite: bool) -> None:
+    if not isinstance(record.get("pair_id"), str) or not all(_is_reward(record.get(side, "")) for side in SIDES):
+        raise ValueError(
+            f"{folder}: scores.jsonl has a line without a pair_id or the rewards of both sides; take it out."
+        )
+    if finite and not all(is_number(record[side]) for side in SIDES):
+        raise ValueError(
+            f"{folder}: pair {record['pair_id']} has a reward that is missing or not finite; take its line out of "
+            "the file."
+        )
+
+
+def name_scorer(config: Mapping[str, Any]) -> str:
+    """Return what an evaluation scored: the name of its model, or that of its judge with the word before it.
+
+    Args:
+        config (`Mapping`): The arguments of `eval.py`.
+    """
+    return str(config["model"]) if config.get("judge") is None else f"judge {config['judge']}"

@@ -1,0 +1,334 @@
+"""From scores to numbers and tables: what `eval.py` writes; `report` makes the page of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sdiareward.common.escaping import escape_markdown
+from sdiareward.common.files import write_file
+from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS, pairwise_accuracy
+from sdiareward.evaluation.columns import CRITERION_COLUMNS, TITLES
+from sdiareward.pairs.schema import SIDES
+
+from .results_files import name_scorer
+
+
+Labels = Sequence[Mapping[str, Any]]
+Scores = Mapping[str, Mapping[str, Any]]
+
+_ABSENT = "-"
+ALL_SEEN, ALL_LEFT_OUT = "all seen in training", "all left out of training"
+
+
+def summarise(
+    labels: Labels,
+    by_scorer: Mapping[str, Scores],
+    train_labels: Labels | None,
+    skipped: Labels,
+    **options: Any,
+) -> dict[str, Any]:
+    """Compute the accuracies of every scorer on the same pairs, overall and by synthesizer.
+
+    Args:
+        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each scored pair.
+        by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, ...) and `pair_id`: `chosen` and `rejected`.
+        train_labels (`Sequence[Mapping]`, *optional*): The training pairs, to tell left-out synthesizers; None if not
+            known.
+        skipped (`Sequence[Mapping]`): Labels and `reason` of the pairs that could not be scored.
+        **options: Passed on to `pairwise_accuracy`.
+
+    Returns:
+        `dict[str, Any]`: `accuracies` by scorer as `pairwise_accuracy` gives them, `by_synthesizer`,
+        `left_out_synthesizers` (None if not known), `num_skipped` by column, and `skipped`.
+    """
+    accuracies = {name: accuracy_of(labels, scores, options) for name, scores in by_scorer.items()}
+    left_out = None if train_labels is None else _synthesizers(labels) - _synthesizers(train_labels)
+    return {
+        "accuracies": accuracies,
+        "by_synthesizer": by_synthesizer(labels, by_scorer, left_out, options),
+        "left_out_synthesizers": None if left_out is None else sorted(left_out),
+        "num_skipped": _num_by_column(skipped),
+        "skipped": list(skipped),
+    }
+
+
+def accuracy_of(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Compute `pairwise_accuracy` of the pairs that `labels` describes; `options` are passed on to it."""
+    chosen, rejected = ([scores[label["pair_id"]][side] for label in labels] for side in SIDES)
+    groups = [label["group_id"] for label in labels]
+    has_groups = any(group is not None for group in groups)
+    subsets = [label["subset"] for label in labels]
+    return pairwise_accuracy(chosen, rejected, subsets, groups if has_groups else None, **options)
+
+
+def _synthesizers(labels: Labels) -> set[str]:
+    return {label["synthesizer"] for label in labels if label["synthesizer"]}
+
+
+def by_synthesizer(
+    labels: Labels, by_scorer: Mapping[str, Scores], left_out: set[str] | None, options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Compute the accuracy of every scorer by criterion and synthesizer, then over those seen and those left out.
+
+    Args:
+        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each scored pair.
+        by_scorer (`Mapping`): By scorer and `pair_id`: `chosen` and `rejected`.
+        left_out (`set[str]`, *optional*): Synthesizers that training did not hear; None if that is not known.
+        options (`Mapping`): Passed on to `pairwise_accuracy`.
+
+    Returns:
+        `list[dict]`: `criterion`, `synthesizer`, `num_pairs`, and by scorer what `one_column` gives.
+    """
+    rows = []
+    for criterion, column in CRITERION_COLUMNS.items():
+        of_criterion = [label for label in labels if (label["subset"] == "colloquialness") == (column in SUBSETS)]
+        names = _synthesizers(of_criterion)
+        groups = [(name, {name}) for name in sorted(names)]
+        if left_out is not None:
+            groups += [(ALL_SEEN, names - left_out), (ALL_LEFT_OUT, names & left_out)]
+        for title, members in groups:
+            spoken = [label for label in of_criterion if label["synthesizer"] in members]
+            if not spoken:
+                continue
+            found = {name: accuracy_of(spoken, scores, options) for name, scores in by_scorer.items()}
+            columns = {name: one_column(result, column) for name, result in found.items()}
+            rows.append({"criterion": criterion, "synthesizer": title, "num_pairs": len(spoken), **columns})
+    return rows
+
+
+def one_column(result: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """Return accuracy, ties, invalid pairs, groups and interval of one column of `pairwise_accuracy`."""
+    return {
+        "accuracy": result[column],
+        **{key: result[key][column] for key in ("num_ties", "num_invalid", "num_groups", "interval")},
+    }
+
+
+def groups_of(labels: Labels) -> list[str]:
+    """Return the recording of each pair; a pair without one stands for itself."""
+    return [label["group_id"] or f"pair {label['pair_id']}" for label in labels]
+
+
+def describe_accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `num_pairs`, `accuracy` and its `interval` of some pairs; None where there are none.
+
+    Args:
+        labels (`Sequence[Mapping]`): The pairs.
+        scores (`Mapping`): `chosen` and `rejected` by `pair_id`.
+        options (`Mapping`): Passed on to `pairwise_accuracy`.
+    """
+    if not labels:
+        return {"num_pairs": 0, "accuracy": None, "interval": None}
+    column = one_column(accuracy_of(labels, scores, options), "overall_micro")
+    return {"num_pairs": len(labels), "accuracy": column["accuracy"], "interval": column["interval"]}
+
+
+def _num_by_column(labels: Labels) -> dict[str, int]:
+    """Count pairs as `pairwise_accuracy` counts them."""
+    subsets = [label["subset"] for label in labels]
+    if not subsets:
+        return dict.fromkeys(COLUMNS, 0)
+    zeros = [0.0] * len(subsets)
+    counts: dict[str, int] = pairwise_accuracy(zeros, zeros, subsets, num_bootstrap=1)["num_pairs"]
+    return counts
+
+
+def total_timing(sessions: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+    """Add up the sessions that scored a run's pairs; sessions that were killed are not among them.
+
+    Args:
+        sessions (`Sequence[Mapping]`): `num_pairs`, `audio_s` and `scoring_s` of each.
+
+    Returns:
+        `dict`: The sums, and `real_time_factor`, seconds of computing for a second of audio (lower is better).
+    """
+    sums = {name: sum(session[name] for session in sessions) for name in ("num_pairs", "audio_s", "scoring_s")}
+    return {**sums, "real_time_factor": sums["scoring_s"] / sums["audio_s"] if sums["audio_s"] else None}
+
+
+def render_report(results: Mapping[str, Any]) -> str:
+    """Render a run's results as Markdown: Table 2's columns, how a judge decided, accuracy by synthesizer, and so on.
+
+    Args:
+        results (`Mapping`): What `summarise` returns, with `timing` and `config`; of a judge with `judge`, of a run
+            that was compared with others with `disagreements`.
+
+    Returns:
+        `str`: Markdown that also reads well in a terminal.
+    """
+    config = results["config"]
+    model, dataset, split = map(escape_markdown, (name_scorer(config), config["dataset"], config["split"]))
+    parts = [
+        f"# {model} on {dataset}, split {split}",
+        "Pairwise accuracy in percent, higher is better; 95% intervals in the line below. A tie is wrong.",
+        _main_table(results),
+        "\n".join(f"- {note}" for note in notes(results)),
+        render_judge(results["judge"]) if results.get("judge") else "",
+        _synthesizer_table(results),
+        *(render_disagreements(found) for found in results.get("disagreements", ())),
+        _timing_line(results["timing"]),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write_report(results: Mapping[str, Any], records: Labels, folder: Path) -> None:
+    """Write `results.json`, `results.md` and `rewards.png`, each complete or not at all.
+
+    Args:
+        results (`Mapping`): Everything that is known of the run, as JSON values.
+        records (`Sequence[Mapping]`): `subset`, `chosen` and `rejected` of each pair as the model scored it.
+        folder (`Path`): The run's folder.
+    """
+    from .report.figures import plot_rewards
+
+    write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
+    write_file(folder / "results.md", render_report(results))
+    plot_rewards(records, folder / "rewards.png")
+
+
+def _main_table(results: Mapping[str, Any]) -> str:
+    accuracies = results["accuracies"]
+    rows = [["", *TITLES.values()]]
+    rows.append(["pairs", *(str(accuracies["model"]["num_pairs"][name]) for name in COLUMNS)])
+    if results["skipped"]:
+        rows.append(["skipped", *(str(results["num_skipped"][name]) for name in COLUMNS)])
+    for scorer, result in accuracies.items():
+        rows.append([f"**{_name(scorer, results)}**", *(percent(result[name]) for name in COLUMNS)])
+        rows.append(["95%", *(interval(result["interval"][name]) for name in COLUMNS)])
+        rows.append(["ties", *(str(result["num_ties"][name]) for name in COLUMNS)])
+    return _table(rows)
+
+
+def _name(scorer: str, results: Mapping[str, Any]) -> str:
+    """Return what a table calls a scorer; results have a judge's scores where they have a model's."""
+    return "judge" if scorer == "model" and results.get("judge") else scorer
+
+
+def notes(results: Mapping[str, Any]) -> list[str]:
+    """Say what a reader of the table has to know: missing subsets, ties, rewards that are not finite, skipped pairs.
+
+    Args:
+        results (`Mapping`): What `summarise` returns.
+    """
+    found = []
+    missing = results["accuracies"]["model"]["missing_subsets"]
+    if missing:
+        found.append(f"No pairs of {', '.join(missing)}: the averages run over the other subsets.")
+    for name, result in results["accuracies"].items():
+        scorer = _name(name, results)
+        for criterion, column in CRITERION_COLUMNS.items():
+            total, ties = result["num_pairs"][column], result["num_ties"][column]
+            if ties:
+                split = percent((result["num_correct"][column] + ties / 2) / total)
+                found.append(f"{scorer}: {ties} of {total} {criterion} pairs tie; {split} if ties are split.")
+        if invalid := result["num_invalid"]["overall_micro"]:
+            what = "got no usable answer" if scorer == "judge" else "have a reward that is not finite"
+            found.append(f"{scorer}: {invalid} pairs {what}, counted as wrong.")
+    if results["skipped"]:
+        found.append(f"{len(results['skipped'])} pairs could not be scored and count nowhere; skipped.jsonl says why.")
+    return found
+
+
+def _synthesizer_table(results: Mapping[str, Any]) -> str:
+    rows = results["by_synthesizer"]
+    if not rows:
+        return ""
+    scorers = list(results["accuracies"])
+    left_out = results["left_out_synthesizers"]
+    table = [["criterion", "synthesizer", "pairs", *(_name(scorer, results) for scorer in scorers)]]
+    for row in rows:
+        name = row["synthesizer"] + (" (left out)" if row["synthesizer"] in (left_out or ()) else "")
+        cells = (f"{percent(row[scorer]['accuracy'])} ({interval(row[scorer]['interval'])})" for scorer in scorers)
+        table.append([row["criterion"], name, str(row["num_pairs"]), *cells])
+    if left_out is None:
+        marked = "Without a training split it is not known which of them training left out."
+    else:
+        marked = f"Left out of training: {', '.join(map(escape_markdown, left_out)) or 'none'}."
+    return f"## By synthesizer\n\n{marked}\n\n{_table(table)}"
+
+
+def render_judge(judge: Mapping[str, Any]) -> str:
+    """Render how a judge came to its decisions as Markdown.
+
+    Args:
+        judge (`Mapping`): What `judges.zero_shot.summary` says of it.
+    """
+    names = [row["criterion"] for row in judge["groups"]]
+    table = [["", *names], ["pairs", *(str(row["num_pairs"]) for row in judge["groups"])]]
+    for rule in judge["groups"][0]["decided_by"]:
+        table.append([f"decided: {rule}", *(str(row["decided_by"][rule]) for row in judge["groups"])])
+    cells = {"ties": [_share(row["ties"]) for row in judge["groups"]]}
+    if judge["kind"] == "pairwise":
+        cells["position bias"] = [_bias(row["position_bias"]) for row in judge["groups"]]
+        cells["orders agree"] = [_share(row["order_agreement"]) for row in judge["groups"]]
+    table += [[title, *row] for title, row in cells.items()]
+    usable = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in judge["answers"].items())
+    spent = f"{judge['prompt_tokens']} tokens in, {judge['completion_tokens']} out"
+    cost = "" if judge["usd"] is None else f", {judge['usd']:.2f} US dollars"
+    answers = f"{judge['num_answers']} answers ({usable}) in {judge['num_replies']} replies: {spent}{cost}."
+    return f"## The judge\n\nShares in percent, 95% intervals.\n\n{_table(table)}\n\n{answers}"
+
+
+def _share(found: Mapping[str, Any]) -> str:
+    return f"{percent(found['share'])} ({interval(found['interval'])})"
+
+
+def _bias(found: Mapping[str, Any]) -> str:
+    if found["bias"] is None:
+        return _ABSENT
+    low, high = found["interval"]
+    return f"{100 * found['bias']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
+
+
+def render_disagreements(found: Mapping[str, Any]) -> str:
+    """Render where an evaluation and another one disagree as Markdown.
+
+    Args:
+        found (`Mapping`): What `report.disagreements.find_disagreements` says of the other one.
+    """
+    title = f"## Disagreements with {escape_markdown(found['title'])} ({escape_markdown(found['folder'])})"
+    if not found["num_pairs"]:
+        return f"{title}\n\nNone: of every pair, both are right or both are wrong."
+    table = [["pair", "subset", "right", "margin", "other margin", "confidence"]]
+    for row in found["rows"]:
+        margins = [_ABSENT if row[key] is None else f"{row[key]:+.3f}" for key in ("margin", "other_margin")]
+        right = "this" if row["is_right"] else "other"
+        table.append([row["pair_id"], row["subset"], right, *margins, f"{100 * row['confidence']:.0f}"])
+    shown = (
+        f"{found['num_pairs']} pairs that only one of the two has right; {len(found['rows'])} with most confidence:"
+    )
+    return f"{title}\n\n{shown}\n\n{_table(table)}"
+
+
+def _timing_line(timing: Mapping[str, Any]) -> str:
+    if timing["real_time_factor"] is None:
+        return ""
+    hours = timing["audio_s"] / 3600
+    return (
+        f"Scored {timing['num_pairs']} pairs, {hours:.2f} h of audio, in {timing['scoring_s']:.1f} s: "
+        f"real-time factor {timing['real_time_factor']:.4f}."
+    )
+
+
+def percent(value: float | None) -> str:
+    """Write a share of 0-1 in percent, two decimals."""
+    return _ABSENT if value is None else f"{100 * value:.2f}"
+
+
+def interval(bounds: Sequence[float] | None) -> str:
+    """Write the two bounds of a share in percent, one decimal."""
+    return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    """Render rows as a Markdown table, the first as its head, padded so that it reads as plain text too."""
+    rows = [[escape_markdown(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)

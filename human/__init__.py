@@ -1,0 +1,1 @@
+"""People rate pairs: study, files, agreement, page."""

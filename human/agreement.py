@@ -1,0 +1,398 @@
+"""Score what people answered in a study: agreement with the data's labels and among each other (Table 3 of the paper).
+
+Notable choices:
+
+- An answer counts 1 if it is the chosen side, 0 if it is the other, 0.5 if the rater could not tell. An item's
+  agreement is the mean over its raters, a stratum's the mean over its items, the overall one the mean over all items:
+  the strata weighted by their counts, as in the paper.
+- Two standard errors. `se` is over items, clustered by `group_id`, because items cut from one recording are not
+  independent, and within strata for the overall row, because the study fixes their sizes. `se_binomial` is
+  `sqrt(p (1 - p) / n)` over items, which gives every value the paper prints.
+- Krippendorff's alpha is nominal and over what raters saw (A, B, cannot tell), not over right and wrong: most answers
+  being right would make agreement look like chance.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from sdiareward.common.escaping import escape_markdown
+from sdiareward.common.files import JsonLines, write_file
+
+from .files import read_key, read_study
+from .study import ANSWERS_FOLDER, SCORES_FORM, SIZES
+
+
+TIE = "tie"
+CHOICES = ("a", "b", TIE)
+_TITLES = {
+    "high": "High confidence",
+    "low": "Low confidence",
+    "random": "Random sampling",
+    "wrong": "Model wrong",
+}
+# By rater, the last answer to each item.
+Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+
+@dataclass(frozen=True)
+class RatedItem:
+    """Hold an item that somebody rated.
+
+    Args:
+        truth (`Mapping`): What `key.json` says of it.
+        choices (`list[str]`): The raters' answers: `"a"`, `"b"` or `"tie"`.
+    """
+
+    truth: Mapping[str, Any]
+    choices: list[str]
+
+    @property
+    def agreement(self) -> float:
+        """Share of the raters who chose the chosen side; who cannot tell counts half."""
+        return mean(agreement_of(choice, self.truth["chosen_is"]) for choice in self.choices)
+
+    @property
+    def cluster(self) -> Hashable:
+        """The recording it stems from; an item of unknown origin is its own."""
+        return self.truth.get("group_id") or self.truth["pair_id"]
+
+
+def agreement_of(choice: str, chosen_is: str) -> float:
+    """Return 1 for the chosen side, 0 for the other, 0.5 for a rater who cannot tell."""
+    return 0.5 if choice == TIE else float(choice == chosen_is)
+
+
+def read_answers(folder: Path, items: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Read the answers of every rater of a study.
+
+    Args:
+        folder (`Path`): The study's folder.
+        items (`Sequence[str]`): Names of its items.
+
+    Returns:
+        `dict`: By rater and item, the rater's last answer to it.
+
+    Raises:
+        ValueError: A file is not JSON lines, or holds an answer of another study.
+    """
+    answers = {}
+    known = set(items)
+    for path in sorted((folder / ANSWERS_FOLDER).glob("*.jsonl")):
+        records = JsonLines(path).read()
+        for record in records:
+            if not _is_answer(record, known):
+                raise ValueError(
+                    f"{path}: {record} is no answer to this study; each needs one of its items and a choice among "
+                    f"{', '.join(CHOICES)}: take the line out, or the file if it is of another study."
+                )
+        answers[path.stem] = {record["item"]: record for record in records}
+    return answers
+
+
+def _is_answer(record: Mapping[str, Any], known: set[str]) -> bool:
+    heard = record.get("heard", [])
+    is_heard = isinstance(heard, list) and all(isinstance(part, str) for part in heard)
+    return is_heard and str(record.get("item")) in known and record.get("choice") in CHOICES
+
+
+def score_study(folder: str | Path, key_file: str | Path | None = None) -> dict[str, Any]:
+    """Score a study's answers; write `results.json` and `results.md` beside them.
+
+    Args:
+        folder (`str` or `Path`): The study's folder.
+        key_file (`str` or `Path`, *optional*): Its `key.json`, if that lies elsewhere.
+
+    Returns:
+        `dict`: `strata`, `overall` and `subsets` (as `summarise_items` gives them), `raters` (how far each came, in
+        complete and in incomplete files alike) and `inter_rater`.
+
+    Raises:
+        FileNotFoundError: There is no study, no key, or nobody answered.
+        ValueError: The key or an answer is of another study.
+    """
+    folder = Path(folder)
+    results = summarise_study(*read_rated_study(folder, key_file))
+    write_results(folder, results, render_study(results))
+    return results
+
+
+def read_rated_study(
+    folder: str | Path, key_file: str | Path | None = None
+) -> tuple[dict[str, Any], dict[str, dict[str, dict[str, Any]]]]:
+    """Read the truth of a study and what its raters answered.
+
+    Args:
+        folder (`str` or `Path`): The study's folder.
+        key_file (`str` or `Path`, *optional*): Its `key.json`, if that lies elsewhere.
+
+    Returns:
+        `tuple[dict, dict]`: What `key.json` holds, and the answers as `read_answers` gives them.
+
+    Raises:
+        FileNotFoundError: There is no study, no key, or nobody answered.
+        ValueError: The key or an answer is of another study.
+    """
+    folder = Path(folder)
+    study, key = read_study(folder), read_key(folder, key_file)
+    if study["study"] != key["study"]:
+        raise ValueError(f"{folder}: is study {study['study']}, the key is of {key['study']}; give the study's own.")
+    answers = read_answers(folder, list(key["items"]))
+    if not any(answers.values()):
+        raise FileNotFoundError(f"{folder}: holds no answers; let people rate with sdiareward human rate first.")
+    return key, answers
+
+
+def compares_scores(folder: str | Path) -> bool:
+    """Tell whether a study's raters compare two scores of one dialogue, and not two dialogues.
+
+    Raises:
+        FileNotFoundError: There is no study.
+    """
+    study = read_study(Path(folder))
+    return bool(study.get("form") == SCORES_FORM)
+
+
+def write_results(folder: Path, results: Mapping[str, Any], report: str) -> None:
+    """Write the results of a study beside its answers, `results.json` and `results.md`."""
+    write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
+    write_file(folder / "results.md", report)
+
+
+def summarise_study(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
+    """Compute everything that `score_study` writes.
+
+    Args:
+        key (`Mapping`): What `key.json` holds.
+        answers (`Mapping`): What `read_answers` returns.
+    """
+    by_item: dict[str, list[str]] = defaultdict(list)
+    for given in answers.values():
+        for item, answer in given.items():
+            by_item[item].append(answer["choice"])
+    rated = [RatedItem(truth, by_item[item]) for item, truth in key["items"].items() if by_item[item]]
+    strata = {name: [each for each in rated if each.truth["stratum"] == name] for name in SIZES}
+    subsets = {name: [e for e in rated if e.truth["subset"] == name] for name in sorted(_values(key, "subset"))}
+    return {
+        "study": key["study"],
+        "num_items": len(key["items"]),
+        "num_rated": len(rated),
+        "asked": key["asked"],
+        "drawn": key["drawn"],
+        "strata": {name: summarise_items([items]) for name, items in strata.items() if key["drawn"][name]},
+        "overall": summarise_items(list(strata.values())),
+        "subsets": {name: summarise_items([items]) for name, items in subsets.items()},
+        **describe_raters(key, answers),
+    }
+
+
+def _values(key: Mapping[str, Any], name: str) -> set[str]:
+    return {truth[name] for truth in key["items"].values()}
+
+
+def summarise_items(strata: Sequence[Sequence[RatedItem]]) -> dict[str, Any]:
+    """Return a row of Table 3 over the items of one or several strata.
+
+    Args:
+        strata (`Sequence[Sequence[RatedItem]]`): Rated items by stratum.
+
+    Returns:
+        `dict`: `num_items`, `num_answers`, `num_cannot_tell`, `average_margin`, `agreement` (higher is better), `se`
+        and `se_binomial`; the last four are None where there is nothing to compute them from.
+    """
+    items = [item for stratum in strata for item in stratum]
+    counts = {
+        "num_items": len(items),
+        "num_answers": sum(len(item.choices) for item in items),
+        "num_cannot_tell": sum(item.choices.count(TIE) for item in items),
+    }
+    if not items:
+        return {**counts, "average_margin": None, "agreement": None, "se": None, "se_binomial": None}
+    agreement = mean(item.agreement for item in items)
+    deviations = []
+    for stratum in strata:
+        centre = mean(item.agreement for item in stratum) if stratum else 0.0
+        deviations += [item.agreement - centre for item in stratum]
+    return {
+        **counts,
+        "average_margin": mean(item.truth["margin"] for item in items),
+        "agreement": agreement,
+        "se": clustered_se(deviations, [item.cluster for item in items]),
+        "se_binomial": math.sqrt(agreement * (1 - agreement) / len(items)),
+    }
+
+
+def clustered_se(deviations: Sequence[float], clusters: Sequence[Hashable]) -> float | None:
+    """Return the standard error of a mean over clusters of items: `sqrt(G / (G - 1) sum_g (sum_i d_i)^2) / n`.
+
+    Args:
+        deviations (`Sequence[float]`): Difference of each item from the mean.
+        clusters (`Sequence`): Cluster of each item; where all differ, this is the usual standard error.
+
+    Returns:
+        `float`, *optional*: None for a single cluster, which says nothing about the others.
+    """
+    sums: dict[Hashable, float] = defaultdict(float)
+    for deviation, cluster in zip(deviations, clusters, strict=True):
+        sums[cluster] += deviation
+    if len(sums) < 2:
+        return None
+    return math.sqrt(len(sums) / (len(sums) - 1) * sum(total**2 for total in sums.values())) / len(deviations)
+
+
+def describe_raters(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
+    """Return how far each rater came, and how far they agree with each other.
+
+    Args:
+        key (`Mapping`): What `key.json` holds.
+        answers (`Mapping`): What `read_answers` returns.
+
+    Returns:
+        `dict`: `raters` (by name: `num_answered`, `num_missing`, `num_cannot_tell`, `num_not_heard`, answers given
+        without having played all there is to hear, and `agreement`) and `inter_rater`, as `measure_raters` gives it.
+    """
+    num_parts = 1 if key.get("form") == SCORES_FORM else 2
+    return {
+        "raters": {name: _describe_rater(given, key["items"], num_parts) for name, given in answers.items()},
+        "inter_rater": measure_raters({n: {i: a["choice"] for i, a in given.items()} for n, given in answers.items()}),
+    }
+
+
+def _describe_rater(
+    given: Mapping[str, Mapping[str, Any]], items: Mapping[str, Any], num_parts: int
+) -> dict[str, Any]:
+    agreements = [agreement_of(answer["choice"], items[item]["chosen_is"]) for item, answer in given.items()]
+    return {
+        "num_answered": len(given),
+        "num_missing": len(items) - len(given),
+        "num_cannot_tell": sum(answer["choice"] == TIE for answer in given.values()),
+        "num_not_heard": sum(len(set(answer.get("heard", ("a", "b")))) < num_parts for answer in given.values()),
+        "agreement": mean(agreements) if agreements else None,
+    }
+
+
+def measure_raters(choices: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Measure how far raters agree with each other.
+
+    Args:
+        choices (`Mapping[str, Mapping[str, str]]`): By rater and item: `"a"`, `"b"` or `"tie"`.
+
+    Returns:
+        `dict`: `krippendorff_alpha` (1 is full agreement, 0 chance), `undefined` (why it is None, if it is),
+        `percent_agreement` over all pairs of answers to one item, and `pairs` of raters with their own.
+    """
+    pairs: list[dict[str, Any]] = []
+    for one, other in combinations(choices, 2):
+        shared = choices[one].keys() & choices[other].keys()
+        equal = sum(choices[one][item] == choices[other][item] for item in shared)
+        pairs.append({"raters": [one, other], "num_items": len(shared), "num_equal": equal})
+    num_shared = sum(pair["num_items"] for pair in pairs)
+    undefined = _why_undefined(choices)
+    return {
+        "krippendorff_alpha": None if undefined else _alpha(choices),
+        "undefined": undefined,
+        "percent_agreement": sum(pair["num_equal"] for pair in pairs) / num_shared if num_shared else None,
+        "pairs": pairs,
+    }
+
+
+def _why_undefined(choices: Mapping[str, Mapping[str, str]]) -> str | None:
+    by_item: dict[str, list[str]] = defaultdict(list)
+    for given in choices.values():
+        for item, choice in given.items():
+            by_item[item].append(choice)
+    paired = [choice for answers in by_item.values() if len(answers) > 1 for choice in answers]
+    if not paired:
+        return "no item has answers of two raters"
+    return None if len(set(paired)) > 1 else "all answers are the same"
+
+
+def _alpha(choices: Mapping[str, Mapping[str, str]]) -> float:
+    import krippendorff
+    import numpy as np
+
+    items = sorted({item for given in choices.values() for item in given})
+    codes = {choice: code for code, choice in enumerate(CHOICES)}
+    table = np.array([[codes.get(given.get(item, ""), np.nan) for item in items] for given in choices.values()])
+    return float(krippendorff.alpha(reliability_data=table, level_of_measurement="nominal"))
+
+
+def render_study(results: Mapping[str, Any]) -> str:
+    """Render a study's results as Markdown: Table 3, by subset, the raters.
+
+    Args:
+        results (`Mapping`): What `summarise_study` returns.
+    """
+    rows = [(_TITLES[name], row) for name, row in results["strata"].items()]
+    rows.append(("**Overall (weighted)**", results["overall"]))
+    parts = [
+        "# Human verification",
+        f"{results['num_rated']} of {results['num_items']} items rated. Agreement with the label of the data in "
+        "percent, higher is better; SE clustered by recording, in parentheses the binomial one of the paper.",
+        _table("sample", rows),
+        _table("subset", list(results["subsets"].items())),
+        render_raters(results, "answered without hearing both", "human agree."),
+    ]
+    short = [f"{name} ({results['drawn'][name]} of {n})" for name, n in _short(results)]
+    if short:
+        parts.insert(2, f"Fewer pairs than asked for: {', '.join(short)}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _short(results: Mapping[str, Any]) -> list[tuple[str, int]]:
+    return [(name, asked) for name, asked in results["asked"].items() if results["drawn"].get(name, 0) < asked]
+
+
+def _table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    lines = _head(title, "items", "answers", "cannot tell", "avg. margin", "human agree.", "SE")
+    for name, row in rows:
+        cells = [str(row[count]) for count in ("num_items", "num_answers", "num_cannot_tell")]
+        if row["agreement"] is None:
+            cells += ["-", "-", "-"]
+        else:
+            se = "-" if row["se"] is None else f"± {100 * row['se']:.1f}"
+            cells += [f"{row['average_margin']:.2f}", _percent(row["agreement"])]
+            cells += [f"{se} (± {_percent(row['se_binomial'])})"]
+        lines.append(f"| {' | '.join([escape_markdown(name), *cells])} |")
+    return "\n".join(lines)
+
+
+def _head(*titles: str) -> list[str]:
+    return [f"| {' | '.join(titles)} |", f"|---|{'--:|' * (len(titles) - 1)}"]
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> str:
+    """Render what `describe_raters` gives.
+
+    Args:
+        results (`Mapping`): Results with `raters` and `inter_rater`.
+        unheard (`str`): Head of the column of answers given without having played what there is to hear.
+        agreement (`str`): Head of the column of each rater's agreement.
+    """
+    among = results["inter_rater"]
+    lines = ["## Raters", ""]
+    if among["krippendorff_alpha"] is None:
+        lines.append(f"Krippendorff's alpha is not defined: {among['undefined']}.")
+    else:
+        lines.append(f"Krippendorff's alpha (nominal): {among['krippendorff_alpha']:.3f}.")
+    if among["percent_agreement"] is not None:
+        lines.append(f"Two raters give the same answer to {_percent(among['percent_agreement'])}% of the items.")
+    lines += ["", *_head("rater", "answered", "cannot tell", unheard, agreement)]
+    for name, rater in results["raters"].items():
+        answered = f"{rater['num_answered']} of {rater['num_answered'] + rater['num_missing']}"
+        answered += " (incomplete)" if rater["num_missing"] else ""
+        counts = f"{rater['num_cannot_tell']} | {rater['num_not_heard']}"
+        lines.append(f"| {escape_markdown(name)} | {answered} | {counts} | {_percent(rater['agreement'])} |")
+    return "\n".join(lines)

@@ -1,0 +1,343 @@
+"""Draw a blind study for people to rate: which side of a pair do they prefer (section 5.2 and Table 3 of the paper).
+
+A study's folder:
+
+| file | what | who may see it |
+|---|---|---|
+| `study.json` | items in shuffled order: question, shared context, turns of A and B | raters |
+| `audio/*.wav` | every turn, mono, 16 kHz, under a name that says nothing | raters |
+| `answers/RATER.jsonl` | what each rater answered | |
+| `key.json` | pair, stratum, margin and which of A and B is the chosen side | whoever scores, afterwards |
+
+Strata, drawn in this order and disjoint: `wrong` (mis-ordered pairs, ties included), `high` (at random from the
+quarter of the correctly ordered pairs with the largest margins), `low` (the smallest margins among the correctly
+ordered, from the lowest quarter), `random` (from all that is left). Each is spread over the subsets as evenly as they
+allow. The same words are not heard in two items while a stratum has others: who hears a recording against five
+synthesizers knows it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import shutil
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.common.files import write_file
+from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.schema import SIDES
+
+
+if TYPE_CHECKING:
+    import datasets
+    import numpy as np
+
+    from sdiareward.evaluation.results_files import Evaluation
+
+Record = dict[str, Any]
+# In the order of Table 3, and how many pairs of each the paper had rated.
+SIZES = {"high": 20, "low": 20, "random": 20, "wrong": 15}
+_DRAWN_IN_ORDER = ("wrong", "high", "low", "random")
+_POOL_FRACTION = 0.25
+QUESTIONS = {
+    "modality": "Which conversation sounds more like people really talking to each other?",
+    "colloquialness": "Which conversation is closer to spontaneous, everyday speech?",
+    "joint": "Which could sooner be a real conversation, by its sound and its wording?",
+}
+STUDY_FILE, KEY_FILE, AUDIO_FOLDER, ANSWERS_FOLDER = "study.json", "key.json", "audio", "answers"
+# What `form` says in the study's file where raters hear one dialogue and compare two scores of it.
+SCORES_FORM = "scores"
+_NAME_LENGTH = 16
+
+
+def draw_strata(
+    scores: Sequence[Record],
+    seed: int,
+    sizes: Mapping[str, int] | None = None,
+    words_of: Callable[[str], Hashable] | None = None,
+) -> dict[str, list[Record]]:
+    """Draw disjoint strata of pairs.
+
+    Args:
+        scores (`Sequence[dict]`): `pair_id`, `subset` and `margin` of each pair.
+        seed (`int`): The same one draws the same pairs, in whatever order they come.
+        sizes (`Mapping[str, int]`, *optional*): Pairs of each stratum; by default those of the paper.
+        words_of (`Callable`, *optional*): What is said in a pair, by its id: pairs of equal words are not drawn
+            twice if there are others. By default all differ.
+
+    Returns:
+        `dict[str, list[dict]]`: Pairs of each stratum, fewer than asked for where there are fewer.
+    """
+    sizes = SIZES if sizes is None else sizes
+    words_of = words_of or (lambda pair_id: pair_id)
+    rng = random.Random(seed)
+    pools = _pools(scores, sizes)
+    strata: dict[str, list[Record]] = {}
+    drawn: set[str] = set()
+    heard: set[Hashable] = set()
+    for name in _DRAWN_IN_ORDER:
+        left = [record for record in pools[name] if record["pair_id"] not in drawn]
+        if name != "low":
+            rng.shuffle(left)
+        strata[name] = draw_evenly(left, sizes.get(name, 0), rng, heard, words_of)
+        drawn |= {record["pair_id"] for record in strata[name]}
+    return {name: strata[name] for name in SIZES}
+
+
+def _pools(scores: Sequence[Record], sizes: Mapping[str, int]) -> dict[str, list[Record]]:
+    """Return what each stratum may be drawn from, by rising margin."""
+    ordered = sorted(scores, key=lambda record: (record["margin"], record["pair_id"]))
+    correct = [record for record in ordered if record["margin"] > 0]
+    quarter = math.ceil(_POOL_FRACTION * len(correct))
+    return {
+        "wrong": [record for record in ordered if record["margin"] <= 0],
+        "high": correct[-max(quarter, sizes.get("high", 0)) :],
+        "low": correct[: max(quarter, sizes.get("low", 0))],
+        "random": ordered,
+    }
+
+
+def draw_evenly(
+    pool: Sequence[Record],
+    size: int,
+    rng: random.Random,
+    heard: set[Hashable],
+    words_of: Callable[[str], Hashable],
+) -> list[Record]:
+    """Take from the subsets in turn, from each the first pair whose words were not heard yet, or else the first.
+
+    Args:
+        pool (`Sequence[dict]`): `pair_id` and `subset` of each pair, in the order they are taken in.
+        size (`int`): How many to take, if there are as many.
+        rng (`random.Random`): Decides which subset comes first.
+        heard (`set`): Words that were heard before; those of what is taken are added.
+        words_of (`Callable`): What is said in a pair, by its id.
+    """
+    subsets = sorted({record["subset"] for record in pool})
+    rng.shuffle(subsets)
+    queues = {name: [record for record in pool if record["subset"] == name] for name in subsets}
+    drawn: list[Record] = []
+    while len(drawn) < size and any(queues.values()):
+        for queue in queues.values():
+            if not queue or len(drawn) == size:
+                continue
+            fresh = (index for index, record in enumerate(queue) if words_of(record["pair_id"]) not in heard)
+            drawn.append(queue.pop(next(fresh, 0)))
+            heard.add(words_of(drawn[-1]["pair_id"]))
+    return drawn
+
+
+def sample_study(
+    evaluation: Evaluation,
+    pairs: datasets.Dataset,
+    output_dir: str | Path,
+    *,
+    seed: int,
+    sizes: Mapping[str, int] | None = None,
+    allow_tie: bool = True,
+) -> dict[str, Any]:
+    """Draw a study from an evaluation and write its folder, which appears when it is complete.
+
+    Args:
+        evaluation ([`Evaluation`]): A finished evaluation.
+        pairs (`datasets.Dataset`): The pairs it scored, as `loading.load_pairs` gives them.
+        output_dir (`str` or `Path`): The study's folder; new or empty.
+        seed (`int`): Decides what is drawn, which side is A, names and order; the same one writes the same bytes.
+        sizes (`Mapping[str, int]`, *optional*): Pairs of each stratum; by default those of the paper.
+        allow_tie (`bool`, *optional*, defaults to `True`): Whether raters may say that they cannot tell.
+
+    Returns:
+        `dict`: What `key.json` holds.
+
+    Raises:
+        FileExistsError: The folder holds something.
+        ValueError: A pair of the evaluation is not in the data, or nothing is to be drawn.
+        AudioError, FileNotFoundError: A recording cannot be read.
+    """
+    target = new_folder(output_dir)
+    row_of = _rows(evaluation, pairs)
+
+    @cache
+    def words_of(pair_id: str) -> Hashable:
+        return _words(pairs[row_of[pair_id]])
+
+    strata = draw_strata(evaluation.scores, seed, sizes, words_of)
+    if not any(strata.values()):
+        raise ValueError("no pair is drawn: ask for at least one pair of a stratum that the evaluation has.")
+    key = _make_key(strata, evaluation, seed, sizes)
+
+    def write_item(name: str, truth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        return _write_item(name, truth, pairs[row_of[truth["pair_id"]]], seed, folder)
+
+    write_study(target, key, write_item, allow_tie=allow_tie)
+    return key
+
+
+def new_folder(path: str | Path) -> Path:
+    """Return the path of a folder that is to be written; raise `FileExistsError` if it holds something."""
+    target = Path(path)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target}: exists; a study is not overwritten, name another folder.")
+    return target
+
+
+def write_study(
+    target: Path,
+    key: Mapping[str, Any],
+    write_item: Callable[[str, Mapping[str, Any], Path], Mapping[str, Any]],
+    **fields: Any,
+) -> None:
+    """Write all files of a study into its folder, which appears when it is complete.
+
+    Args:
+        target (`Path`): The folder.
+        key (`Mapping`): What `key.json` is to hold: `study` (its name), `seed`, `items` (by name what is true of
+            each), and more.
+        write_item (`Callable`): Takes an item's name, what is true of it and a folder; writes the item's recordings
+            there and returns what raters may know: `item`, `question`, and the turns of `context`, `a` and `b`.
+        **fields: What else raters' pages are told: `allow_tie`, and `form` (`SCORES_FORM`) if they do not compare two
+            dialogues.
+    """
+    from tqdm import tqdm
+
+    unfinished = target.with_name(f".{target.name}.tmp")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    (unfinished / AUDIO_FOLDER).mkdir(parents=True)
+    names = sorted(key["items"])
+    random.Random(f"{key['seed']}/order").shuffle(names)
+    progress = tqdm(names, "Writing recordings", unit="item", leave=False)
+    items = [write_item(name, key["items"][name], unfinished) for name in progress]
+    study = {"study": key["study"], **fields, "items": items}
+    for name, content in ((STUDY_FILE, study), (KEY_FILE, key)):
+        write_file(unfinished / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    unfinished.replace(target)
+
+
+def _rows(evaluation: Evaluation, pairs: datasets.Dataset) -> dict[str, int]:
+    """Return the row of each pair; raise if one that was scored has none."""
+    from sdiareward.pairs.labels import describe_pairs
+
+    row_of = {label["pair_id"]: row for row, label in enumerate(describe_pairs(pairs))}
+    missing = [record["pair_id"] for record in evaluation.scores if record["pair_id"] not in row_of]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(evaluation.scores)} pairs of {evaluation.folder} are not in the data, such as "
+            f"{missing[0]!r}; give the data set and split that were evaluated."
+        )
+    return row_of
+
+
+def _words(pair: Mapping[str, Any]) -> Hashable:
+    """Return what the chosen side says; of a dialogue without transcripts, a hash of its recordings."""
+    messages = turns_to_messages(pair[SIDES[0]])
+    texts = tuple(_text(message) for message in messages)
+    return texts if any(texts) else hashlib.sha256(repr(messages).encode()).hexdigest()
+
+
+def _make_key(
+    strata: Mapping[str, Sequence[Record]], evaluation: Evaluation, seed: int, sizes: Mapping[str, int] | None
+) -> dict[str, Any]:
+    """Return the truth of a study: of each item, under a name that says nothing, its pair, stratum and chosen side."""
+    drawn = [(name, record) for name, records in strata.items() for record in records]
+    study = neutral_name(seed, *(record["pair_id"] for _, record in drawn))
+    items = {
+        neutral_name(seed, study, record["pair_id"]): {"stratum": name, "chosen_is": letter, **record}
+        for letter, (name, record) in zip(draw_letters(len(drawn), seed), drawn, strict=True)
+    }
+    return {
+        "study": study,
+        "seed": seed,
+        "asked": dict(SIZES if sizes is None else sizes),
+        "drawn": {name: len(records) for name, records in strata.items()},
+        "evaluation": {name: evaluation.run.get(name) for name in ("model", "split", "pairs")},
+        "items": dict(sorted(items.items())),
+    }
+
+
+def draw_letters(count: int, seed: int) -> list[str]:
+    """Return whether the side of interest is `"a"` or `"b"` in each item: in half of them, and of any run of them."""
+    rng = random.Random(f"{seed}/sides")
+    return [letter for _ in range(0, count, 2) for letter in rng.sample("ab", 2)][:count]
+
+
+def neutral_name(*parts: Any) -> str:
+    """Return a name that says nothing to who does not have the parts."""
+    return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:_NAME_LENGTH]
+
+
+def _write_item(
+    name: str, truth: Mapping[str, Any], pair: Mapping[str, Any], seed: int, folder: Path
+) -> dict[str, Any]:
+    """Write the recordings of an item; return what raters may know of it."""
+    chosen, rejected = (pair[side] for side in SIDES)
+    dialogues = {"a": chosen, "b": rejected} if truth["chosen_is"] == "a" else {"a": rejected, "b": chosen}
+    # A before B, so that not even the times of the files tell.
+    turns = {letter: _write_turns(dialogue, name, seed, folder) for letter, dialogue in dialogues.items()}
+    num_shared = _num_shared(turns["a"], turns["b"])
+    item: dict[str, Any] = {"item": name, "question": QUESTIONS.get(truth["criterion"], QUESTIONS["joint"])}
+    item |= {"context": turns["a"][:num_shared]}
+    return item | {letter: each[num_shared:] for letter, each in turns.items()}
+
+
+def _write_turns(turns: Sequence[Mapping[str, Any]], item: str, seed: int, folder: Path) -> list[dict[str, Any]]:
+    """Write the recordings of one side of an item; return its turns."""
+    import numpy as np
+
+    from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+
+    written = []
+    for message in turns_to_messages(turns):
+        if message["role"] == "system":
+            continue
+        content = [] if isinstance(message["content"], str) else message["content"]
+        clips = [read_audio(part["audio"]) for part in content if part.get("audio")]
+        turn: dict[str, Any] = {"role": message["role"], "text": _text(message), "audio": None}
+        if clips:
+            array = np.concatenate(clips)
+            turn["audio"] = write_clip(array, item, seed, folder)
+            turn["duration_s"] = round(array.size / SAMPLING_RATE, 2)
+        written.append(turn)
+    return written
+
+
+def write_clip(array: np.ndarray, item: str, seed: int, folder: Path) -> str:
+    """Write a recording under the hash of its content in this item, so that two items never share a name.
+
+    As WAV: Chromium cannot play FLAC of a fraction of a second, and a turn may be one word.
+
+    Args:
+        array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
+        item (`str`): Name of the item.
+        seed (`int`): Seed of the study.
+        folder (`Path`): Where the study is written.
+
+    Returns:
+        `str`: Name of the file in the folder `audio`.
+    """
+    import soundfile
+
+    from sdiareward.audio_sdiareward import SAMPLING_RATE
+
+    name = f"{neutral_name(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
+    path = folder / AUDIO_FOLDER / name
+    if not path.exists():
+        soundfile.write(path, array, SAMPLING_RATE, subtype="PCM_16")
+    return name
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    return " ".join(part["text"] for part in content if part.get("text"))
+
+
+def _num_shared(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Return with how many equal turns two dialogues begin; the last turn of each is never shared."""
+    longest = max(min(len(a), len(b)) - 1, 0)
+    return next((index for index in range(longest) if a[index] != b[index]), longest)

@@ -1,0 +1,367 @@
+"""Ask any OpenAI-compatible chat endpoint for answers in JSON, each question once.
+
+The data set's judge, its annotator and the writer of its scripts all ask through this client. An answer is kept on
+disk under a hash of everything it depends on as soon as it has passed its check, so a run that was killed pays for
+nothing twice and a second run sends nothing. What cannot be used is asked again with the reason; what was spent on it
+is counted all the same. `chat_settings` has whom to ask, and the two errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from .json_parsing import parse_json
+from .settings import ChatError, ChatSettings, EndpointError, TokenUsage
+
+
+__all__ = ["CachedAnswer", "ChatClient", "ChatError", "ChatSettings", "EndpointError", "ask_again", "audio_content"]
+
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+# The longest part of an answer that an error quotes.
+_QUOTED_CHARACTERS = 300
+_COUNTS = (
+    "calls",
+    "cached",
+    "retries",
+    "reasks",
+    "refusals",
+    "failures",
+    "calls_without_usage",
+    "prompt_tokens",
+    "completion_tokens",
+    "reused_prompt_tokens",
+    "reused_completion_tokens",
+)
+
+
+@dataclass(frozen=True)
+class CachedAnswer(Generic[Value]):
+    """An answer that passed its check.
+
+    Args:
+        value: What the check made of it.
+        text (`str`): What the model said; of an answer from disk its JSON alone.
+        spent ([`Spent`]): On this answer and those before it that were of no use, whichever run paid; how often the
+            model was asked is not kept on disk, there it is 1.
+        is_cached (`bool`): Whether it was found on disk.
+    """
+
+    value: Value
+    text: str
+    spent: TokenUsage
+    is_cached: bool
+
+
+@dataclass(frozen=True)
+class _Reply:
+    content: str
+    is_cut: bool
+    spent: TokenUsage
+
+
+class ChatClient:
+    """Ask one endpoint for JSON, through a cache of checked answers. May be shared by threads.
+
+    Args:
+        settings (`ChatSettings`): Whom to ask, and how.
+        cache_dir (`str` or `Path`): Folder of the answers; several processes and endpoints may share it. The address
+            of the endpoint is no part of an answer's key, so that a model that moved keeps its answers.
+    """
+
+    def __init__(self, settings: ChatSettings, cache_dir: str | Path):
+        self.settings = settings
+        self.cache_dir = Path(cache_dir)
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._asking: dict[str, threading.Lock] = {}
+        self._endpoint: Any = None
+
+    @property
+    def usage(self) -> dict[str, Any]:
+        """What this client has spent so far.
+
+        Returns:
+            `dict`: `calls` (requests that were answered or failed for good), `cached` (questions answered from disk),
+            `retries` (requests sent again by the `openai` package), `reasks` (questions asked again because the answer
+            was of no use), `refusals`, `failures` (questions without an answer), `calls_without_usage` (answers whose
+            tokens the endpoint did not tell), `prompt_tokens` and `completion_tokens`, the same of answers reused from
+            disk (`reused_...`, spent by an earlier run), and `usd`, None where no prices are set.
+        """
+        with self._lock:
+            counts = {name: self._counts[name] for name in _COUNTS}
+        return {**counts, "usd": self.settings.price_usd(counts["prompt_tokens"], counts["completion_tokens"])}
+
+    def ask_json(
+        self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
+    ) -> Value:
+        """Return what `validate` makes of the answer to `messages`; see `ask`."""
+        return self.ask(messages, validate, attempts=attempts).value
+
+    def ask(
+        self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
+    ) -> CachedAnswer[Value]:
+        """Return the answer to `messages` with what `validate` makes of it.
+
+        Args:
+            messages (`Sequence[Mapping]`): The conversation, in the endpoint's form; see `audio_content`.
+            validate (`Callable`): Takes the parsed JSON and returns what the caller wants of it, or raises
+                `ValueError` (`TypeError` and `KeyError` count as such) with a message that the model can act on.
+            attempts (`int`, *optional*, defaults to 3): How often to ask before giving up.
+
+        Raises:
+            ChatError: No usable answer in that many attempts, a refusal, or a request that the endpoint rejects.
+            EndpointError: The endpoint cannot be used at all.
+        """
+        content = json.dumps(self.settings.request(messages), sort_keys=True)
+        key = hashlib.sha256(content.encode()).hexdigest()
+        path = self.cache_dir / key[:2] / f"{key}.json"
+        with self._lock:
+            lock = self._asking.setdefault(key, threading.Lock())
+        # Two threads with the same question: the second waits and finds the answer of the first.
+        with lock:
+            if (known := self._read_answer(path, validate)) is not None:
+                return known
+            replies: list[_Reply] = []
+            try:
+                return self._ask(messages, validate, attempts, path, replies)
+            except ChatError as error:
+                self._count(failures=1)
+                error.spent = TokenUsage.total([error.spent, *(reply.spent for reply in replies)])
+                raise
+
+    def map(
+        self,
+        ask: Callable[[Item], Value],
+        items: Iterable[Item],
+        *,
+        failures: tuple[type[Exception], ...] = (ChatError,),
+        description: str = "questions",
+        total: int | None = None,
+    ) -> Iterator[Value | Exception]:
+        """Yield `ask(item)` for each item in order, `concurrency` at a time, with a progress bar.
+
+        Items are taken as they are needed, never all at once. When the caller stops, or is interrupted, nothing new is
+        begun; what is under way is waited for, since it is paid for, and its answers are kept.
+
+        Args:
+            ask (`Callable`): Called in threads; asks through this client.
+            items (`Iterable`): What to ask about.
+            failures (`tuple[type[Exception], ...]`): Errors that are yielded in the place of a result; others end the
+                loop. `ChatError` by default.
+            description (`str`): Title of the progress bar.
+            total (`int`, *optional*): Number of items, where `items` has no length.
+        """
+        from tqdm import tqdm
+
+        source = iter(items)
+        pending: deque[Future[Value]] = deque()
+        pool = ThreadPoolExecutor(self.settings.concurrency)
+        total = len(items) if total is None and isinstance(items, Sized) else total
+        try:
+            with tqdm(total=total, desc=description) as progress:
+                while True:
+                    for item in islice(source, 4 * self.settings.concurrency - len(pending)):
+                        pending.append(pool.submit(ask, item))
+                    if not pending:
+                        return
+                    try:
+                        result: Value | Exception = pending[0].result()
+                    except failures as error:
+                        result = error
+                    pending.popleft()
+                    progress.update()
+                    yield result
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _count(self, **counts: int) -> None:
+        with self._lock:
+            self._counts.update(counts)
+
+    def _read_answer(self, path: Path, validate: Callable[[Any], Value]) -> CachedAnswer[Value] | None:
+        """Return the kept answer; None if there is none that passes today's check."""
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            value = validate(record["answer"])
+            spent = TokenUsage(1, int(record["prompt_tokens"]), int(record["completion_tokens"]))
+        # The last two: a number that no count can be, and brackets without end.
+        except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            return None
+        reused = {"reused_prompt_tokens": spent.prompt_tokens, "reused_completion_tokens": spent.completion_tokens}
+        self._count(cached=1, **reused)
+        return CachedAnswer(value, json.dumps(record["answer"], ensure_ascii=False), spent, is_cached=True)
+
+    def _write_answer(self, path: Path, answer: Any, spent: TokenUsage) -> None:
+        record = {
+            "model": self.settings.model,
+            "answer": answer,
+            "prompt_tokens": spent.prompt_tokens,
+            "completion_tokens": spent.completion_tokens,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Named by process and thread: processes that share the folder may ask the same at the same time.
+        unfinished = path.with_name(f".{path.stem}.{os.getpid()}.{threading.get_ident()}.tmp")
+        unfinished.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+
+    def _ask(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        validate: Callable[[Any], Value],
+        attempts: int,
+        path: Path,
+        replies: list[_Reply],
+    ) -> CachedAnswer[Value]:
+        """Ask until an answer passes, telling the model each time what was wrong; append what it says to `replies`."""
+        conversation: list[Mapping[str, Any]] = list(messages)
+        problem = ""
+        for attempt in range(attempts):
+            self._count(reasks=min(attempt, 1))
+            reply = self._send(conversation)
+            replies.append(reply)
+            try:
+                answer = parse_json(reply.content, is_cut=reply.is_cut)
+                value = validate(answer)
+            except (ValueError, TypeError, KeyError) as error:
+                problem = f"it lacks {error}." if isinstance(error, KeyError) else str(error)
+            else:
+                spent = TokenUsage.total(reply.spent for reply in replies)
+                self._write_answer(path, answer, spent)
+                return CachedAnswer(value, reply.content, spent, is_cached=False)
+            conversation = ask_again(messages, reply.content, problem)
+        last = self._redact(replies[-1].content) if replies else ""
+        raise ChatError(
+            f"{self.settings.model} gave no usable answer in {attempts} attempts: {self._redact(problem)} "
+            f"Its last answer begins {last[:_QUOTED_CHARACTERS]!r}.",
+            answer=last,
+        )
+
+    def _send(self, messages: Sequence[Mapping[str, Any]]) -> _Reply:
+        """Send one request and return the answer; raise `ChatError` for a refusal."""
+        endpoint = self._connect()
+        import openai
+
+        self._count(calls=1)
+        try:
+            raw = endpoint.chat.completions.with_raw_response.create(**self.settings.request(messages))
+            completion = raw.parse()
+            self._count(retries=raw.retries_taken)
+            choice = completion.choices[0]
+        except openai.APIError as error:
+            # `from None`: the chained error would show what the endpoint said before the key is taken out of it.
+            raise self._explain(error) from None
+        except (ValueError, AttributeError, TypeError, IndexError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise ChatError(f"the endpoint's answer is no chat completion ({self._redact(what)}).") from None
+        usage = completion.usage
+        spent = TokenUsage(1, usage.prompt_tokens or 0, usage.completion_tokens or 0) if usage else TokenUsage(1)
+        self._count(prompt_tokens=spent.prompt_tokens, completion_tokens=spent.completion_tokens)
+        self._count(calls_without_usage=int(usage is None))
+        refusal = getattr(choice.message, "refusal", None)
+        if refusal or choice.finish_reason == "content_filter":
+            self._count(refusals=1)
+            said = self._redact(str(refusal or "content filter"))
+            raise ChatError(f"{self.settings.model} refused: {said}", answer=said, is_refusal=True, spent=spent)
+        return _Reply(choice.message.content or "", choice.finish_reason == "length", spent)
+
+    def _connect(self) -> Any:
+        """Return the `openai` client, made on first use: a run that finds every answer on disk needs no key."""
+        try:
+            import openai
+        except ModuleNotFoundError:
+            raise EndpointError("the package 'openai' is not installed; pip install openai.") from None
+        key = self._key()
+        if not key:
+            raise EndpointError(
+                f"environment variable {self.settings.api_key_env} is not set; put the key of the endpoint in it, or "
+                "name another one with api_key_env (null for an endpoint that asks for none)."
+            )
+        with self._lock:
+            if self._endpoint is None:
+                self._endpoint = openai.OpenAI(
+                    base_url=self.settings.base_url,
+                    api_key=key,
+                    max_retries=self.settings.max_retries,
+                    timeout=self.settings.timeout_s,
+                )
+        return self._endpoint
+
+    def _key(self) -> str:
+        name = self.settings.api_key_env
+        return "none" if name is None else os.environ.get(name, "")
+
+    def _redact(self, text: str) -> str:
+        """Take the key out of what the endpoint said: some repeat it when they do not know it."""
+        key = self._key()
+        return text.replace(key, "[key]") if key and self.settings.api_key_env else text
+
+    def _explain(self, error: Any) -> ChatError | EndpointError:
+        """Return our error for one of the `openai` package, with its retries counted."""
+        import openai
+
+        sent = error.request.headers.get("x-stainless-retry-count", 0)
+        self._count(retries=int(sent))
+        what = self._redact(f"{type(error).__name__}: {error.message}")[:_QUOTED_CHARACTERS]
+        tries = f"after {int(sent) + 1} tries"
+        if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+            return EndpointError(f"the endpoint does not accept the key in {self.settings.api_key_env} ({what}).")
+        if isinstance(error, openai.NotFoundError):
+            return EndpointError(f"the endpoint does not know {self.settings.model!r} ({what}); check base_url.")
+        if isinstance(error, openai.RateLimitError):
+            return EndpointError(f"the endpoint's limit is used up {tries} ({what}); go on later.")
+        if isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError):
+            return EndpointError(f"the endpoint cannot be reached {tries} ({what}); check base_url.")
+        return ChatError(f"the endpoint gave no answer {tries} ({what}).")
+
+
+def ask_again(messages: Sequence[Mapping[str, Any]], said: str, problem: str) -> list[Mapping[str, Any]]:
+    """Return the conversation that asks once more for an answer that can be used.
+
+    Args:
+        messages (`Sequence[Mapping]`): The question.
+        said (`str`): What the model said to it.
+        problem (`str`): Why that is of no use.
+    """
+    remark = f"Your answer cannot be used: {problem} Answer again, with the complete JSON and nothing else."
+    # An endpoint may refuse an empty message.
+    answer = [{"role": "assistant", "content": said}] if said.strip() else []
+    return [*messages, *answer, {"role": "user", "content": remark}]
+
+
+def audio_content(source: Any, *, name: str | None = None) -> dict[str, Any]:
+    """Return a recording as a part of a message: mono WAV, 16 kHz, 16 bit, in base64.
+
+    Args:
+        source: Anything `audio_sdiareward.read_audio` takes, such as a row's `{"bytes", "path"}`.
+        name (`str`, *optional*): What to call the recording in an error.
+
+    Raises:
+        AudioError: The recording cannot be used.
+        FileNotFoundError: The path does not exist.
+    """
+    import base64
+    import io
+
+    import numpy as np
+    import soundfile
+
+    from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+
+    # 32768 is what decoding divided by: 16-bit audio passes through unchanged.
+    samples = np.clip(np.round(read_audio(source, name=name) * 32768), -32768, 32767).astype(np.int16)
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, SAMPLING_RATE, format="WAV", subtype="PCM_16")
+    data = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}

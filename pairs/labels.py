@@ -1,0 +1,89 @@
+"""Labels of pairs: what the metric and the tables need to know of each pair, read without its audio."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.common.files import hash_json
+from sdiareward.esdr_accuracy.pairwise import SUBSETS
+
+from .schema import SIDES
+
+
+if TYPE_CHECKING:
+    import datasets
+
+# Read without the audio; what a data set lacks is derived or None.
+_LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
+SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "scripted"}
+
+
+def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
+    """Return what the metric and the tables need to know of each pair, without its audio.
+
+    A row of the released SDiaReward form has no `pair_id`, `criterion` or `subset`: the id is then a hash of the row,
+    the criterion `"joint"`, and the subset what `category` or `source` says.
+
+    Args:
+        pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
+
+    Returns:
+        `list[dict]`: `pair_id`, `criterion`, `subset`, `source`, `synthesizer` and `group_id` of each pair.
+
+    Raises:
+        ValueError: A pair's subset cannot be told, or two pairs have the same id.
+    """
+    columns = [name for name in (*_LABELS, "category") if name in pairs.column_names]
+    if "pair_id" not in columns:
+        columns += SIDES
+    labels = [_describe(row, index) for index, row in enumerate(pairs.select_columns(columns))]
+    seen: dict[str, int] = {}
+    for index, label in enumerate(labels):
+        first = seen.setdefault(label["pair_id"], index)
+        if first != index:
+            raise ValueError(f"rows {first} and {index} have the same pair_id {label['pair_id']!r}; drop one of them.")
+    return labels
+
+
+def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
+    label = {name: row.get(name) for name in _LABELS}
+    label["pair_id"] = label["pair_id"] or hash_json({side: row[side] for side in SIDES})[:16]
+    label["criterion"] = label["criterion"] or "joint"
+    candidates = [str(row.get(name) or "").lower().replace("-", "_") for name in ("subset", "category", "source")]
+    candidates.append(SUBSET_OF_SOURCE.get(candidates[-1], ""))
+    label["subset"] = next((name for name in candidates if name in SUBSETS), None)
+    if label["subset"] is None:
+        raise ValueError(
+            f"row {index}: neither 'subset' nor 'category' nor 'source' (found {candidates[:3]}) names one of "
+            f"{list(SUBSETS)}; add a column 'subset'."
+        )
+    return label
+
+
+def require_other_recordings(
+    labels: Sequence[Mapping[str, Any]], train_labels: Sequence[Mapping[str, Any]], split: str, train_split: str
+) -> None:
+    """Raise if what is to be fitted on overlaps with what is to be measured on.
+
+    Args:
+        labels (`Sequence[Mapping]`): What `describe_pairs` says of the pairs to measure on.
+        train_labels (`Sequence[Mapping]`): The same of the pairs to fit on.
+        split (`str`): What to call the former.
+        train_split (`str`): What to call the latter.
+
+    Raises:
+        ValueError: They share a pair or a recording.
+    """
+    for name in ("pair_id", "group_id"):
+        shared = ({label[name] for label in labels} & {label[name] for label in train_labels}) - {None}
+        if shared:
+            raise ValueError(
+                f"{train_split!r} and {split!r} share {len(shared)} {name}, such as {min(shared)!r}; baselines need a "
+                "training split of other recordings: give train_split, or turn them off."
+            )
+
+
+def fingerprint_pairs(labels: Sequence[Mapping[str, Any]]) -> str:
+    """Return a hash of the pairs' labels; ids say what a pair is made from, so nothing else is read."""
+    return hash_json(list(labels))

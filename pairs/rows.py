@@ -1,0 +1,361 @@
+"""Read the rows of a data set of pairs or of dialogues, a block at a time, with their audio left encoded.
+
+Parquet is read where it lies, by row groups, so that memory does not grow with the number of rows and nothing is
+copied to a cache; everything else goes through `datasets`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import audio_duration_s
+
+from .loading import leave_audio_encoded, turns_to_messages
+from .path_sandbox import audio_roots, load_safe_builder, require_inside, require_own_tables
+from .schema import SIDES
+
+
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow as pa
+
+DIALOGUE_COLUMNS = ("messages", "turns", "dialogue")
+ID_COLUMNS = ("pair_id", "id")
+# Enough dialogues to sort by length and to keep an accelerator busy, few enough to hold their encoded audio.
+_MAX_BLOCK_ROWS = 512
+_MAX_BLOCK_BYTES = 128 * 2**20
+_ROWS_READ_AT_ONCE = 16
+# What a row takes in memory is set aside before it is read: a small file must not ask for gigabytes.
+_MAX_ROWS_PER_BYTE = 100
+_REMEDY = "get the file again, or build it anew."
+
+
+class Rows(Protocol):
+    """What scoring needs of a data set.
+
+    Args:
+        num_rows (`int`): Number of rows.
+        features (`datasets.Features`): Of the columns, audio left encoded.
+        fingerprint (`str`): Changes when the data do.
+        block_rows (`int`): How many rows are worth reading at a time.
+    """
+
+    num_rows: int
+    features: datasets.Features
+    fingerprint: str
+    block_rows: int
+
+    def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of the rows with these numbers, which must ascend."""
+        ...
+
+
+def open_rows(path: str | Path, split: str | None = None, name: str | None = None) -> Rows:
+    """Open one split of a data set without reading its rows.
+
+    Args:
+        path (`str` or `Path`): A `.parquet`, `.json` or `.jsonl` file, a folder that `datasets.load_dataset` or
+            `load_from_disk` reads, or the name of a repository on the Hub.
+        split (`str`, *optional*): Which split; may be left out where there is one only. A file is one split.
+        name (`str`, *optional*): Configuration of the data set.
+
+    Raises:
+        FileNotFoundError: There is no such data set.
+        ValueError: It has no such split, or its files have different columns.
+    """
+    import datasets
+
+    folder, suffix = Path(path), Path(path).suffix
+    if suffix in {".json", ".jsonl", ".parquet"}:
+        if not folder.is_file():
+            raise FileNotFoundError(f"{path}: no such file of rows.")
+        if suffix == ".parquet":
+            return ParquetRows([str(path)])
+        return ArrowRows(datasets.load_dataset("json", data_files=str(path), split="train"))
+    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+        require_own_tables(path)
+        saved = datasets.load_from_disk(str(path))
+        return ArrowRows(saved[_choose(split, saved, path)] if isinstance(saved, datasets.DatasetDict) else saved)
+    builder = load_safe_builder(path, name)
+    files = builder.config.data_files or builder.info.splits or {}
+    split = _choose(split, files, path)
+    if builder.config.data_files and all(str(file).endswith(".parquet") for file in files[split]):
+        return ParquetRows(datasets.DownloadManager().download([str(file) for file in files[split]]))
+    return ArrowRows(datasets.load_dataset(str(path), name, split=split))
+
+
+def _choose(split: str | None, known: Mapping[Any, Any], path: str | Path) -> str:
+    names = sorted(map(str, known))
+    if split is None and len(names) == 1:
+        return names[0]
+    if split not in names:
+        raise ValueError(f"{path}: split is {split!r}; this data set has {', '.join(names)}: give one of them.")
+    return split
+
+
+class ArrowRows:
+    """Rows of a data set that `datasets` has loaded, which maps its file into memory.
+
+    Args:
+        dataset (`datasets.Dataset`): The rows.
+    """
+
+    block_rows = _MAX_BLOCK_ROWS
+
+    def __init__(self, dataset: datasets.Dataset):
+        # As Arrow tables: as Python objects, recordings would be decoded, and whole rows read for one column.
+        self._dataset = dataset.with_format("arrow")
+        self.num_rows = len(dataset)
+        self.features = leave_audio_encoded(dataset.features)
+        self.fingerprint = dataset._fingerprint
+
+    def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of the rows with these numbers."""
+        return self._dataset.select_columns(list(columns))[list(numbers)]
+
+
+class ParquetRows:
+    """Rows of Parquet files, one after the other. Reading in ascending order reads every row once.
+
+    Args:
+        files (`list[str]`): The files.
+
+    Raises:
+        ValueError: The files have different columns, or one cannot be read or claims rows that it cannot hold.
+    """
+
+    def __init__(self, files: Sequence[str]):
+        self._groups: list[tuple[str, int]] = []
+        sizes, num_bytes, digest, names = [], 0, hashlib.sha256(), []
+        for file in files:
+            features, groups = _describe(file)
+            names.append(list(features))
+            if set(names[-1]) != set(names[0]):
+                raise ValueError(f"{file}: has columns {names[-1]} but {files[0]} {names[0]}; give files of one kind.")
+            if file == files[0]:
+                self.features = leave_audio_encoded(features)
+            self._groups += [(file, index) for index in range(len(groups))]
+            sizes += [num_rows for num_rows, _ in groups]
+            num_bytes += sum(size for _, size in groups)
+            digest.update(_footer(file))
+        # The first row of each row group, and the end of the last.
+        self._starts = list(accumulate(sizes, initial=0))
+        self.num_rows = self._starts[-1]
+        self.fingerprint = digest.hexdigest()
+        rows_in_budget = _MAX_BLOCK_BYTES * self.num_rows // max(num_bytes, 1)
+        self.block_rows = min(max(rows_in_budget, _ROWS_READ_AT_ONCE), _MAX_BLOCK_ROWS)
+        self._open: tuple[int, tuple[str, ...], Iterator[tuple[int, pa.RecordBatch]]] | None = None
+        self._current: tuple[int, pa.RecordBatch] | None = None
+
+    def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of the rows with these numbers, which must ascend."""
+        import pyarrow as pa
+
+        pieces, wanted = [], np.asarray(numbers, dtype=np.int64)
+        if not wanted.size:
+            return self.read([0], columns).slice(0, 0)
+        while wanted.size:
+            first, batch = self._batch_with(int(wanted[0]), tuple(columns))
+            inside = wanted[wanted < first + batch.num_rows]
+            pieces.append(pa.Table.from_batches([batch.take(pa.array(inside - first))]))
+            wanted = wanted[inside.size :]
+        return pa.concat_tables(pieces, promote_options="permissive")
+
+    def _batch_with(self, number: int, columns: tuple[str, ...]) -> tuple[int, pa.RecordBatch]:
+        """Return the batch that holds a row, and the number of its first row."""
+        if not 0 <= number < self.num_rows:
+            raise IndexError(f"row {number} of {self.num_rows}")
+        group = bisect_right(self._starts, number) - 1
+        is_behind = self._current is not None and number < self._current[0]
+        if self._open is None or self._open[:2] != (group, columns) or is_behind:
+            self._open, self._current = (group, columns, self._iter_group(group, columns)), None
+        while self._current is None or number >= self._current[0] + self._current[1].num_rows:
+            self._current = next(self._open[2], None)
+            if self._current is None:
+                file, index = self._groups[group]
+                raise ValueError(f"{file}: row group {index} ends before row {number}; {_REMEDY}")
+        return self._current
+
+    def _iter_group(self, group: int, columns: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        import pyarrow.parquet as pq
+
+        file, index = self._groups[group]
+        first = self._starts[group]
+        # Buffered, or the whole row group would be in memory at once.
+        with _read_as_parquet(file), pq.ParquetFile(file, buffer_size=2**20, pre_buffer=False) as table:
+            for batch in table.iter_batches(_ROWS_READ_AT_ONCE, row_groups=[index], columns=list(columns)):
+                yield first, batch
+                first += batch.num_rows
+
+
+@contextmanager
+def _read_as_parquet(file: str) -> Iterator[None]:
+    """Name the file whose content pyarrow, or `datasets` in its description, stumbles over."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        # Of the system, such as that there is no such file.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(f"{file}: cannot be read as Parquet ({type(error).__name__}: {reason}); {_REMEDY}") from error
+
+
+def _describe(file: str) -> tuple[datasets.Features, list[tuple[int, int]]]:
+    """Return the columns of a Parquet file, and the rows and bytes of each of its row groups."""
+    import datasets
+    import pyarrow.parquet as pq
+
+    with _read_as_parquet(file), pq.ParquetFile(file) as table:
+        features = datasets.Features.from_arrow_schema(table.schema_arrow)
+        groups = [table.metadata.row_group(index) for index in range(table.metadata.num_row_groups)]
+        found = [(group.num_rows, group.total_byte_size) for group in groups]
+    num_rows, size = sum(rows for rows, _ in found), Path(file).stat().st_size
+    if min((rows for rows, _ in found), default=0) < 0 or num_rows > _MAX_ROWS_PER_BYTE * size:
+        raise ValueError(f"{file}: claims {num_rows} rows in {size} bytes, which no dialogues take; {_REMEDY}")
+    return features, found
+
+
+def _footer(file: str) -> bytes:
+    """Return the end of a Parquet file, which says of every column where it lies, how long it is and its extremes."""
+    with open(file, "rb") as opened:
+        opened.seek(-8, 2)
+        length = int.from_bytes(opened.read(4), "little")
+        opened.seek(-8 - length, 2)
+        return opened.read()
+
+
+def dialogue_columns(columns: Iterable[str], name: str) -> tuple[str, ...]:
+    """Return which columns hold dialogues: both sides of a pair, or one.
+
+    Args:
+        columns (`Iterable[str]`): Those of the data set.
+        name (`str`): What to call it in an error.
+
+    Raises:
+        ValueError: There are none.
+    """
+    if set(SIDES) <= set(columns):
+        return SIDES
+    found = next((column for column in DIALOGUE_COLUMNS if column in columns), None)
+    if found is None:
+        wanted = f"{' and '.join(SIDES)}, or one of {', '.join(DIALOGUE_COLUMNS)}"
+        raise ValueError(f"{name}: has columns {list(columns)}; give {wanted}.")
+    return (found,)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some rows of a data set.
+
+    Args:
+        numbers (`np.ndarray` of shape `(num_rows,)`): Their numbers in the data set, ascending.
+        table (`pyarrow.Table`): The columns that hold dialogues, and `criterion` if the data set has it.
+        features (`datasets.Features`): Of the columns that hold dialogues.
+    """
+
+    numbers: np.ndarray
+    table: pa.Table
+    features: datasets.Features
+
+    @property
+    def sides(self) -> list[str]:
+        """The columns that hold dialogues."""
+        return list(self.features)
+
+
+def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
+    """Read what is needed to score some rows.
+
+    Args:
+        rows (`Rows`): The data set.
+        numbers (`np.ndarray` of shape `(num_rows,)`): Numbers of the rows, ascending.
+        sides (`tuple[str, ...]`): What `dialogue_columns` gave.
+    """
+    import datasets
+
+    table = rows.read(numbers, [*sides, *({"criterion"} & set(rows.features))])
+    return Block(numbers, table, datasets.Features({side: rows.features[side] for side in sides}))
+
+
+class BlockDialogues(Sequence[Any]):
+    """The dialogues of a block of rows as messages; number `i` is side `i % num_sides` of row `i // num_sides`.
+
+    Args:
+        block ([`Block`]): The rows.
+        max_turn_s (`float`): Seconds of each recording that the model hears.
+        audio_root (`Path`, *optional*): Where relative paths of recordings begin; the working directory by default.
+        dataset (`str`, *optional*): Where the rows are from. No recording outside of it and of the root is read.
+
+    Attributes:
+        audio_s (`np.ndarray` of shape `(num_dialogues,)`): Seconds heard of each dialogue taken out, else NaN.
+        num_cut (`np.ndarray` of shape `(num_dialogues,)`): How many of its recordings are longer than that.
+    """
+
+    def __init__(
+        self, block: Block, max_turn_s: float, audio_root: str | Path | None = None, dataset: str | Path | None = None
+    ):
+        self._block = block
+        self._max_turn_s = max_turn_s
+        self._root = Path(audio_root or "")
+        self._roots = audio_roots(dataset, audio_root)
+        self.audio_s = np.full(len(self), np.nan)
+        self.num_cut = np.zeros(len(self), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._block.sides) * len(self._block.numbers)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the messages of a dialogue.
+
+        Raises:
+            ValueError: It is no list of turns, or a recording lies outside of the root or its header cannot be read.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"dialogue {index} of {len(self)}")
+        row, side = divmod(index, len(self._block.sides))
+        name = self._block.sides[side]
+        # `datasets` keeps content of mixed kinds as JSON.
+        decoded = self._block.features.decode_example({name: self._block.table.column(name)[row].as_py()})
+        messages = _as_messages(decoded[name])
+        durations_s = [
+            self._find(item, number)
+            for number, turn in enumerate(messages, start=1)
+            for item in turn["content"]
+            if isinstance(item, dict) and item.get("audio") is not None
+        ]
+        self.num_cut[index] = sum(duration > self._max_turn_s for duration in durations_s)
+        self.audio_s[index] = sum(min(duration, self._max_turn_s) for duration in durations_s)
+        return messages
+
+    def _find(self, item: dict[str, Any], turn: int) -> float:
+        """Let a relative path begin at the root; return the recording's duration in seconds."""
+        audio = item["audio"]
+        if isinstance(audio, Mapping) and audio.get("bytes") is None:
+            audio = audio.get("path", audio)
+        item["audio"] = str(self._root / audio) if isinstance(audio, str) else audio
+        try:
+            if isinstance(item["audio"], str):
+                require_inside(item["audio"], self._roots)
+            return audio_duration_s(item["audio"])
+        except (ValueError, OSError, TypeError) as error:
+            raise ValueError(f"turn {turn}: {error}") from error
+
+
+def _as_messages(turns: Any) -> list[dict[str, Any]]:
+    if not isinstance(turns, list) or not all(isinstance(turn, Mapping) and turn.get("role") for turn in turns):
+        found = "missing" if turns is None else f"a {type(turns).__name__}"
+        problem = "has a turn without a role" if isinstance(turns, list) else f"is {found}"
+        raise ValueError(f"the dialogue {problem}; give a list of turns or messages, each with its role.")
+    return turns_to_messages(turns)

@@ -1,0 +1,169 @@
+"""The columns of a pair and the validation of a row.
+
+The columns are the data contract of the package (one row = one preference pair); `TAXONOMY` is the paper's Table 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    import datasets
+
+import hashlib
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    import datasets
+
+CRITERIA = ("modality", "colloquialness")
+MODALITY_SUBSETS = ("wild", "semi_wild", "scripted")
+SUBSETS = (*MODALITY_SUBSETS, "colloquialness")
+ROLES = ("user", "assistant")
+MAX_TURNS = 16
+MAX_TURN_S = 60.0
+UNKNOWN = "Unknown"
+
+_CHECKED_COLUMNS = (
+    *("pair_id", "criterion", "subset", "source", "primary", "secondary", "chosen", "rejected"),
+    *("synthesizer", "group_id", "language", "license"),
+)
+_EMOTIONS = ("Anger", "Disgust", "Fear", "Sadness", "Surprise")
+# Table 5: the primary and secondary dimension of each source that the paper stratifies.
+TAXONOMY: dict[str, tuple[frozenset[str], frozenset[str]]] = {
+    "youtube": (
+        frozenset({*_EMOTIONS, "Happiness", "Neutral"}),
+        frozenset(
+            {"Cough", "Cry", "Filled Pauses", "Laughter", "Listener Feedback", "Sigh/Breath", "No Feature"},
+        ),
+    ),
+    "meld": (frozenset({"Negative", "Neutral", "Positive"}), frozenset({*_EMOTIONS, "Joy", "Neutral"})),
+    "dailytalk": (
+        frozenset({"Commissive", "Directive", "Inform", "Question", UNKNOWN}),
+        frozenset({*_EMOTIONS, "Happiness", "No Emotion"}),
+    ),
+}
+
+SIDES = ("chosen", "rejected")
+
+# Eleven days: what is beyond is no time in a recording.
+MAX_TIME_S = 1e6
+
+
+def stable_id(*parts: Any) -> str:
+    """Return 16 hexadecimal digits that depend on `parts` alone: the same on any machine."""
+    return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def features() -> datasets.Features:
+    """Return the columns of a pair as `datasets.Features` (audio mono, 16 kHz)."""
+    import datasets
+
+    text = datasets.Value("string")
+    turn = {
+        "role": text,
+        "text": text,
+        "audio": datasets.Audio(sampling_rate=16_000),
+        "duration_s": datasets.Value("float32"),
+        "audio_ref": datasets.List(
+            {"uri": text, "start_s": datasets.Value("float64"), "end_s": datasets.Value("float64"), "text": text}
+        ),
+    }
+    strings = ("pair_id", "criterion", "subset", "source", "primary", "secondary")
+    channel = {name: datasets.Value("float32") for name in ("trim_db", "bandwidth_hz", "level_dbfs", "snr_db")}
+    scores = {name: datasets.Value("int32") for name in ("content", "naturalness", "coherence")}
+    return datasets.Features(
+        {
+            **dict.fromkeys(strings, text),
+            "chosen": datasets.List(turn),
+            "rejected": datasets.List(turn),
+            "synthesizer": text,
+            "group_id": text,
+            "channel": {**channel, "coding": text},
+            "native_coding": datasets.List(text),
+            "quality": {"chosen": scores, "rejected": scores, "judge": text, "prompt_version": text},
+            "language": text,
+            "license": text,
+        }
+    )
+
+
+def is_text(value: Any) -> bool:
+    """Tell whether a value is a text that can be written; one with half a character, as JSON allows it, cannot."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def validate_row(row: Mapping[str, Any]) -> None:
+    """Check one pair against the data contract.
+
+    Raises:
+        ValueError: A column is missing or has a value outside its vocabulary, a side breaks the rules of an episode,
+            or a turn lasts no time or more than 60 s. The message names the pair.
+    """
+    if not isinstance(row, Mapping):
+        raise ValueError(f"the row is a {type(row).__name__}; a pair has columns by name.")
+    label = f"pair {row.get('pair_id')!r:.80}"
+    if missing := [column for column in _CHECKED_COLUMNS if column not in row]:
+        raise ValueError(f"{label}: has no columns {missing}; every pair needs them.")
+    for column, allowed in (("criterion", CRITERIA), ("subset", SUBSETS)):
+        if row[column] not in allowed:
+            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; it must be one of {list(allowed)}.")
+    if (row["criterion"] == "colloquialness") != (row["subset"] == "colloquialness"):
+        raise ValueError(f"{label}: criterion {row['criterion']!r} does not go with subset {row['subset']!r}.")
+    for column in ("pair_id", "source", "synthesizer", "group_id", "language", "license"):
+        if not row[column]:
+            raise ValueError(f"{label}: {column} is empty; every pair needs one.")
+        if not is_text(row[column]):
+            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; a text is needed.")
+    _validate_taxonomy(row, label)
+    for side in ("chosen", "rejected"):
+        _validate_side(row[side], f"{label}, {side}")
+
+
+def _validate_side(turns: Any, label: str) -> None:
+    is_list = isinstance(turns, Sequence) and not isinstance(turns, (str, bytes))
+    if not is_list or not all(isinstance(turn, Mapping) and {"role", "duration_s"} <= set(turn) for turn in turns):
+        raise ValueError(f"{label}: is {turns!r:.80}; a list of turns with role and duration_s is needed.")
+    validate_roles([turn["role"] for turn in turns], label)
+    for position, turn in enumerate(turns):
+        duration_s = turn["duration_s"]
+        if not is_time(duration_s) or not 0 < duration_s <= MAX_TURN_S:
+            raise ValueError(
+                f"{label} turn {position}: lasts {duration_s!r:.40} s; "
+                f"it must last more than 0 and at most {MAX_TURN_S:.0f} s."
+            )
+
+
+def _validate_taxonomy(row: Mapping[str, Any], label: str) -> None:
+    """Check the labels of a stratified source; `UNKNOWN` stands for one that nobody has annotated yet."""
+    for column in ("primary", "secondary"):
+        if not is_text(row[column]):
+            raise ValueError(
+                f"{label}: {column} is {row[column]!r:.80}; a text is needed, {UNKNOWN!r} if none is known."
+            )
+    for column, allowed in zip(("primary", "secondary"), TAXONOMY.get(row["source"], ()), strict=False):
+        if row[column] not in allowed | {UNKNOWN}:
+            raise ValueError(f"{label}: {column} is {row[column]!r:.80}; Table 5 allows {sorted(allowed)}.")
+
+
+def validate_roles(roles: Sequence[str], label: str) -> None:
+    """Raise `ValueError` unless there is an even number of turns, at most 16, that alternate from the user on."""
+    if not roles or len(roles) % 2 or len(roles) > MAX_TURNS:
+        raise ValueError(f"{label}: has {len(roles)} turns; it needs an even number from 2 to {MAX_TURNS}.")
+    expected = [ROLES[position % 2] for position in range(len(roles))]
+    if list(roles) != expected:
+        raise ValueError(f"{label}: roles are {list(roles)}; they must alternate, beginning with 'user'.")
+
+
+def is_time(value: Any) -> bool:
+    """Tell whether a value is a time in a recording, in seconds."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < MAX_TIME_S

@@ -1,0 +1,1 @@
+"""Changes of recordings and dialogues: channel codings, perturbations, attacks."""

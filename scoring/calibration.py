@@ -1,0 +1,287 @@
+"""Make rewards of different domains comparable: per-subset offset and temperature, or quantiles of a reference set.
+
+A reward ranks dialogues within a domain, but domains lie at different places of its scale: in the paper the median
+reward of the preferred scripted dialogues is negative (section 5.3, Figure 4d), so that a threshold found on one
+domain fails on another. Two remedies are fitted on pairs whose better side is known:
+
+- By subset, `(reward - offset) / temperature`: the log-odds that a dialogue is the preferred side of a pair of its
+  subset. It needs to know the domain of what is scored.
+- By quantile, the share of a reference set's rewards that lie below: a value in [0, 1], without knowing a domain.
+  The reference holds both sides of every pair, each subset with the same weight. There is a table for all pairs and
+  one for each criterion, as the prompt is known whenever something is scored; a criterion without one uses the first.
+
+Both are monotone, so neither changes the order of dialogues within a subset, or under a criterion. It follows that one
+table of quantiles cannot change how a threshold transfers; it gives rewards a scale with a meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sdiareward.configuration_sdiareward import validate_calibration
+
+
+if TYPE_CHECKING:
+    from sdiareward.configuration_sdiareward import SDiaRewardConfig
+
+Floats = NDArray[np.float64]
+NUM_QUANTILES = 101
+# Bounds on the logarithm of a temperature, in units of the rewards' spread: never reached but by the line search.
+_MAX_LOG_TEMPERATURE = 10.0
+_NUM_DIGITS = 8
+
+
+def fit(
+    rewards: ArrayLike,
+    subsets: Sequence[str],
+    criteria: Sequence[str] | None = None,
+    *,
+    prompt_version: str = "",
+    data: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Fit both calibrations on pairs.
+
+    Args:
+        rewards (`ArrayLike` of shape `(num_pairs, 2)`): Rewards of the chosen and the rejected side of each pair.
+        subsets (`Sequence[str]`): Subset of each pair.
+        criteria (`Sequence[str]`, *optional*): Criterion under which each pair was judged; without it there is only
+            the table of all pairs.
+        prompt_version (`str`, *optional*): Of the prompts the pairs were judged with; others give other rewards.
+        data (`Mapping`, *optional*): Which pairs these are, as JSON values; kept as it is.
+
+    Returns:
+        `dict`: Value of the configuration's field `calibration`; see `validate_calibration`.
+
+    Raises:
+        ValueError: There are no pairs, not as many labels as pairs, or a reward is not finite.
+    """
+    array = np.asarray(rewards, dtype=np.float64)
+    if array.ndim != 2 or array.shape[1] != 2 or not len(array):
+        raise ValueError(f"rewards have shape {array.shape}; give at least one pair, shape (num_pairs, 2).")
+    if not np.isfinite(array).all():
+        row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
+        raise ValueError(f"the rewards of pair {row} are {array[row].tolist()}; they must be finite: leave it out.")
+    names = _labels("subsets", subsets, array)
+    judged = names[:0] if criteria is None else _labels("criteria", criteria, array)
+    tables = {name: _rounded(_quantiles(array[judged == name], names[judged == name])) for name in np.unique(judged)}
+    calibration = {
+        "subsets": {str(name): _fit_subset(array[names == name]) for name in np.unique(names)},
+        "quantiles": _rounded(_quantiles(array, names)),
+        "quantiles_by_criterion": {str(name): table for name, table in tables.items()},
+        "num_pairs": len(array),
+        "prompt_version": prompt_version,
+        "data": dict(data or {}),
+    }
+    validate_calibration(calibration)
+    return calibration
+
+
+def _labels(kind: str, labels: Sequence[str], rewards: Floats) -> NDArray[np.str_]:
+    if len(labels) != len(rewards):
+        raise ValueError(f"got {len(labels)} {kind} for {len(rewards)} pairs; give one for each.")
+    return np.asarray(list(labels), dtype=np.str_)
+
+
+def _fit_subset(rewards: Floats) -> dict[str, Any]:
+    offset, temperature = fit_offset_and_temperature(rewards[:, 0], rewards[:, 1])
+    fitted = _rounded(np.array([offset, temperature]))
+    return {"offset": fitted[0], "temperature": fitted[1], "num_pairs": len(rewards)}
+
+
+def fit_offset_and_temperature(chosen: ArrayLike, rejected: ArrayLike) -> tuple[float, float]:
+    """Fit `P(chosen side | reward) = sigmoid((reward - offset) / temperature)` by penalised maximum likelihood.
+
+    In units of the rewards' standard deviation, counted from their mean, offset and logarithm of the temperature get a
+    standard normal prior each. Beside more than a few pairs it weighs little; it keeps the temperature away from zero
+    where rewards separate the sides perfectly, and finite where they say nothing, or the opposite.
+
+    Args:
+        chosen (`ArrayLike` of shape `(num_pairs,)`): Rewards of the preferred sides.
+        rejected (`ArrayLike` of shape `(num_pairs,)`): Rewards of the other sides.
+
+    Returns:
+        `tuple[float, float]`: Offset and temperature, in units of the reward.
+    """
+    from scipy.optimize import minimize
+
+    both = np.concatenate([np.asarray(chosen, dtype=np.float64), np.asarray(rejected, dtype=np.float64)])
+    centre, spread = both.mean(), both.std() or 1.0
+    signs = np.repeat([1.0, -1.0], len(both) // 2)
+    bounds = [(None, None), (-_MAX_LOG_TEMPERATURE, _MAX_LOG_TEMPERATURE)]
+    found = minimize(
+        _penalised_loss,
+        np.zeros(2),
+        args=((both - centre) / spread, signs),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"ftol": 1e-15, "gtol": 1e-9},
+    )
+    offset, log_temperature = found.x
+    return float(centre + spread * offset), float(spread * np.exp(log_temperature))
+
+
+def _penalised_loss(parameters: Floats, rewards: Floats, signs: Floats) -> tuple[float, Floats]:
+    """Return the negative log posterior of an offset and a log temperature, and its gradient."""
+    offset, log_temperature = parameters
+    steepness = np.exp(-log_temperature)
+    logits = signs * (rewards - offset) * steepness
+    # -sigmoid(-logits), the derivative of log(1 + exp(-logits)), without overflow.
+    slopes = -np.exp(-np.logaddexp(0.0, logits))
+    loss = np.logaddexp(0.0, -logits).sum() + (parameters**2).sum() / 2
+    gradient = np.array([-(slopes * signs).sum() * steepness, -(slopes * logits).sum()]) + parameters
+    return float(loss), gradient
+
+
+def _quantiles(rewards: Floats, subsets: NDArray[np.str_]) -> Floats:
+    """Return quantiles of both sides of the pairs, each subset weighing the same."""
+    _, indices, counts = np.unique(subsets, return_inverse=True, return_counts=True)
+    weights = np.repeat(1.0 / counts[indices], 2)
+    order = np.argsort(rewards, axis=None, kind="stable")
+    # A reward stands for the middle of its share.
+    shares = np.cumsum(weights[order]) - weights[order] / 2
+    return np.interp(np.linspace(0.0, 1.0, NUM_QUANTILES) * weights.sum(), shares, rewards.ravel()[order])
+
+
+def _rounded(values: Floats) -> list[float]:
+    """Return values with as many digits as a float32 reward has, for a readable file."""
+    return [float(f"{value:.{_NUM_DIGITS}g}") for value in values]
+
+
+class Calibration:
+    """Apply a calibration that was fitted before.
+
+    Args:
+        parameters (`Mapping`): What `fit` returned.
+
+    Raises:
+        ValueError: They are not complete.
+
+    Example:
+        >>> calibration = Calibration(fit([[3.0, 1.0], [4.0, 2.0]], ["wild", "wild"]))
+        >>> calibration.by_subset([2.5], ["wild"]).round(6).tolist()
+        [0.0]
+        >>> calibration.by_quantile([0.0, 2.5, 9.0], ["joint"] * 3).round(6).tolist()
+        [0.0, 0.5, 1.0]
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]):
+        validate_calibration(parameters)
+        self.parameters = parameters
+
+    @classmethod
+    def of(cls, config: SDiaRewardConfig) -> Calibration:
+        """Return a model's calibration.
+
+        Args:
+            config ([`SDiaRewardConfig`]): The model's configuration.
+
+        Raises:
+            ValueError: The model has none, or it was fitted under other prompts than the model has now.
+        """
+        if config.calibration is None:
+            raise ValueError(
+                "the model has no calibration; fit one with sdiareward calibrate CHECKPOINT EVAL_DIR and load what it "
+                "writes, or leave calibrated=False."
+            )
+        fitted = config.calibration["prompt_version"]
+        if fitted != config.prompt_version:
+            raise ValueError(
+                f"the calibration was fitted on rewards under the prompts {fitted!r}, the model has the prompts "
+                f"{config.prompt_version!r}; evaluate it again and repeat sdiareward calibrate."
+            )
+        return cls(config.calibration)
+
+    def by_subset(self, rewards: ArrayLike, subsets: Sequence[str]) -> Floats:
+        """Return `(reward - offset) / temperature` with the parameters of each reward's subset.
+
+        Args:
+            rewards (`ArrayLike` of shape `(num_rewards,)`): Rewards of the model.
+            subsets (`Sequence[str]`): Subset of each.
+
+        Returns:
+            `np.ndarray` of shape `(num_rewards,)`: Log-odds; 0 is as likely the better as the worse side of a pair.
+
+        Raises:
+            ValueError: A subset is not among those fitted.
+        """
+        fitted = self.parameters["subsets"]
+        self._require_subsets(subsets)
+        offsets = np.array([fitted[name]["offset"] for name in subsets])
+        temperatures = np.array([fitted[name]["temperature"] for name in subsets])
+        return (np.asarray(rewards, dtype=np.float64) - offsets) / temperatures
+
+    def probability(self, margin: float, subset: str) -> float:
+        """Return how probably the side of a pair that is ahead by `margin` is the better one.
+
+        Args:
+            margin (`float`): Its reward less the other's; the offset of the subset falls out.
+            subset (`str`): Subset of the pair.
+
+        Raises:
+            ValueError: The subset is not among those fitted.
+        """
+        self._require_subsets([subset])
+        return sigmoid(margin / self.parameters["subsets"][subset]["temperature"])
+
+    def by_quantile(self, rewards: ArrayLike, criteria: Sequence[str]) -> Floats:
+        """Return the share of the reference rewards below each reward.
+
+        Args:
+            rewards (`ArrayLike` of shape `(num_rewards,)`): Rewards of the model.
+            criteria (`Sequence[str]`): Criterion of each; one that has no table of its own uses that of all pairs.
+
+        Returns:
+            `np.ndarray` of shape `(num_rewards,)`: Values in [0, 1], flat beyond the reference's ends.
+        """
+        array, names = np.asarray(rewards, dtype=np.float64), np.asarray(list(criteria), dtype=np.str_)
+        tables, values = self.parameters["quantiles_by_criterion"], np.empty(len(array))
+        for name in np.unique(names):
+            is_of = names == name
+            values[is_of] = _share_below(array[is_of], tables.get(str(name), self.parameters["quantiles"]))
+        return values
+
+    def for_each(self, criteria: Sequence[str], subsets: str | Sequence[str] | None) -> Callable[[int, float], float]:
+        """Return a function from a dialogue's index and reward to its calibrated value.
+
+        Args:
+            criteria (`Sequence[str]`): Criterion of each dialogue.
+            subsets (`str` or `Sequence[str]`, *optional*): Subset of all dialogues or of each; None for quantiles.
+
+        Raises:
+            ValueError: There are not as many subsets as dialogues, or one was not fitted.
+        """
+        if subsets is None:
+            return lambda index, reward: float(self.by_quantile([reward], [criteria[index]])[0])
+        names = [subsets] * len(criteria) if isinstance(subsets, str) else list(subsets)
+        if len(names) != len(criteria):
+            raise ValueError(
+                f"got {len(names)} subsets for {len(criteria)} dialogues; give one for all or one for each."
+            )
+        self._require_subsets(names)
+        return lambda index, reward: float(self.by_subset([reward], [names[index]])[0])
+
+    def _require_subsets(self, names: Sequence[str]) -> None:
+        fitted = self.parameters["subsets"]
+        unknown = sorted(set(names) - set(fitted))
+        if unknown:
+            raise ValueError(
+                f"the calibration knows the subsets {', '.join(sorted(fitted))}, not {', '.join(unknown)}; name one "
+                "of these, or leave subsets out for the calibration that needs none."
+            )
+
+
+def sigmoid(value: float) -> float:
+    """Return `1 / (1 + exp(-value))`, of any finite value: of a margin, the probability that the loss assumes."""
+    return float(1 + np.tanh(value / 2)) / 2
+
+
+def _share_below(rewards: Floats, table: Sequence[float]) -> Floats:
+    """Interpolate in a table of quantiles; of equal ones, where the distribution jumps, the middle counts."""
+    levels = np.linspace(0.0, 1.0, len(table))
+    quantiles, indices, counts = np.unique(np.asarray(table), return_inverse=True, return_counts=True)
+    return np.interp(rewards, quantiles, np.bincount(indices, levels) / counts, left=0.0, right=1.0)

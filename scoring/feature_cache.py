@@ -1,0 +1,306 @@
+"""Keep what a frozen backbone makes of dialogues on disk, so that heads are trained without the backbone.
+
+A feature is the pooled vector of a dialogue, or its hidden states token by token, for a head that learns its pooling.
+It is found by a hash of everything that it depends on: the dialogue's audio, words and roles, the system prompt, and
+the model and the settings that computed it.
+
+Notable choices:
+
+- Audio counts by its encoded bytes, together with sampling rate and maximum duration, not by its decoded samples: a
+  lookup costs no decoding. The same sound in another file format is computed again; it is never mistaken.
+- A pooled vector is float32. Hidden states are kept in bfloat16 where the backbone computes in it, which loses
+  nothing, else in float16: after the final norm its range is enough, and it has three more bits than bfloat16.
+- How features lie on disk is in `feature_shards`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+
+from sdiareward.audio_sdiareward import open_source
+from sdiareward.configuration_sdiareward import SDiaRewardConfig
+from sdiareward.processing_sdiareward import SDiaRewardProcessor, expand_criteria
+
+from .feature_shards import FeatureShards
+from .prefetch import DIALOGUE_ERRORS, reason_of
+
+
+if TYPE_CHECKING:
+    from .scorer import Scorer
+
+# Part of every key: to be raised when features change their meaning or their form on disk.
+_FORMAT = 1
+_KEY_DIGITS = 32
+_NUM_THREADS = 2
+
+
+class FeatureCache:
+    """Look up and compute features of dialogues under one model and one set of settings.
+
+    A folder may hold the features of several models and settings, each in a subfolder of its own, whose `run.json`
+    says which.
+
+    Args:
+        folder (`str` or `Path`): Where features are kept.
+        config ([`SDiaRewardConfig`]): Configuration of the model that computes them.
+        processor ([`SDiaRewardProcessor`]): Its processor, which knows the system prompts.
+        model_revision (`str`): Which weights compute, as `fingerprint.fingerprint_model` names them.
+        dtype (`str`, *optional*, defaults to `"float32"`): Dtype in which the backbone computes.
+        layer (`int`, *optional*, defaults to -1): Layer of the text model, as in `Scorer.iter_features`.
+        per_token (`bool`, *optional*, defaults to `False`): Keep the hidden states of all tokens, not their pooled
+            vector.
+        stored_dtype (`str`, *optional*): Dtype on disk; by default float32 for pooled vectors and, for hidden states,
+            bfloat16 if the backbone computes in it and float16 otherwise.
+
+    Raises:
+        ValueError: A shard in the folder is not complete.
+
+    Example:
+        >>> revision = fingerprint_model("checkpoints/nano")  # doctest: +SKIP
+        >>> cache = FeatureCache(
+        ...     "runs/features", scorer.model.config, scorer.processor, model_revision=revision
+        ... )  # doctest: +SKIP
+        >>> keys = cache.fill(scorer, dialogues, "joint")  # doctest: +SKIP
+        >>> vector = cache[keys[0]]  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        folder: str | Path,
+        config: SDiaRewardConfig,
+        processor: SDiaRewardProcessor,
+        *,
+        model_revision: str,
+        dtype: str = "float32",
+        layer: int = -1,
+        per_token: bool = False,
+        stored_dtype: str | None = None,
+    ):
+        if stored_dtype is None:
+            stored_dtype = "float32" if not per_token else "bfloat16" if dtype == "bfloat16" else "float16"
+        self.folder = Path(folder)
+        self.processor = processor
+        self.layer = layer
+        self.per_token = per_token
+        self.identity: dict[str, Any] = {
+            "format": _FORMAT,
+            "model_revision": model_revision,
+            "layer": layer,
+            "stored_dtype": stored_dtype,
+            **self._settings(config, processor, dtype),
+        }
+        own_folder = self.folder / _digest(self.identity)[:12]
+        self._shards = FeatureShards(own_folder, self.identity, getattr(torch, stored_dtype))
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._shards
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        """Return the feature of a dialogue in the dtype it is stored in, mapped from its file; not to be written to.
+
+        Returns:
+            `torch.Tensor` of shape `(1, hidden_size)` for a pooled vector, or `(num_tokens, hidden_size)`.
+
+        Raises:
+            KeyError: There is none; the message says what the folder holds instead.
+            ValueError: The shard that holds it is damaged.
+        """
+        if key not in self._shards:
+            raise KeyError(f"{self.folder} lacks feature {key}; compute it with fill(). It holds {self.describe()}.")
+        return self._shards[key]
+
+    def num_rows(self, key: str) -> int:
+        """Return how many rows a feature has, without reading it: its tokens, or 1 for a pooled vector."""
+        return self._shards.num_rows(key)
+
+    def refresh(self) -> None:
+        """Find what other processes have finished since."""
+        self._shards.refresh()
+
+    def describe(self) -> str:
+        """Say how many features of this model and these settings the folder holds, and of which others it has some."""
+        parts = [f"{len(self)} of model_revision {self.identity['model_revision']!r}"]
+        for path in sorted(self.folder.glob("*/run.json")):
+            other = json.loads(path.read_text(encoding="utf-8"))
+            different = [
+                f"{name} {other.get(name)!r}" for name, own in self.identity.items() if other.get(name) != own
+            ]
+            if different:
+                parts.append(f"others of {', '.join(different)}")
+        return "; ".join(parts)
+
+    def key(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> str:
+        """Return the hash of everything that the feature of a dialogue depends on; reads its audio, undecoded.
+
+        Args:
+            dialogue (`list[dict]`): Its messages, as the processor takes them.
+            criterion (`str`, *optional*, defaults to `"joint"`): Whose system prompt it is given.
+
+        Raises:
+            ValueError: The criterion is unknown or there are no messages.
+            FileNotFoundError: A recording does not exist.
+            TypeError: A recording is given in a form that cannot be read.
+        """
+        messages = self.processor.with_prompt(dialogue, criterion)
+        turns = [[message["role"], self._content(message["content"])] for message in messages]
+        return _digest([self.identity, turns])[:_KEY_DIGITS]
+
+    def keys(
+        self,
+        dialogues: Sequence[Any],
+        criteria: str | Sequence[str] = "joint",
+        *,
+        skipped: dict[int, str] | None = None,
+        progress: bool = False,
+    ) -> list[str | None]:
+        """Return the key of each dialogue.
+
+        Args:
+            dialogues (`Sequence[list[dict]]`): Messages of each; read when needed, from threads.
+            criteria (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
+            skipped (`dict[int, str]`, *optional*): Takes the reason, by index, why a dialogue has no key, which is
+                then None; without it such a dialogue is an error.
+            progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
+        """
+        from tqdm.auto import tqdm
+
+        names = expand_criteria(criteria, len(dialogues))
+
+        def key_at(index: int) -> str | None:
+            try:
+                return self.key(dialogues[index], names[index])
+            except DIALOGUE_ERRORS as error:
+                if skipped is None:
+                    raise
+                skipped[index] = reason_of(error)
+                return None
+
+        with ThreadPoolExecutor(_NUM_THREADS) as pool:
+            found = pool.map(key_at, range(len(dialogues)))
+            return list(tqdm(found, "hashing audio", len(dialogues), disable=not progress, unit="dialogue"))
+
+    def missing(self, keys: Sequence[str | None]) -> dict[str, int]:
+        """Return the keys that have no feature, each with the index of the first dialogue that has the key."""
+        first: dict[str, int] = {}
+        for index, key in enumerate(keys):
+            if key is not None and key not in self:
+                first.setdefault(key, index)
+        return first
+
+    def fill(
+        self,
+        scorer: Scorer,
+        dialogues: Sequence[Any],
+        criteria: str | Sequence[str] = "joint",
+        *,
+        keys: Sequence[str | None] | None = None,
+        groups: Sequence[Hashable] | None = None,
+        skipped: dict[int, str] | None = None,
+        progress: bool = False,
+    ) -> list[str | None]:
+        """Compute the features that are missing; what was computed before a kill or an error is kept.
+
+        Args:
+            scorer ([`Scorer`]): Computes; with the model that the cache was opened for.
+            dialogues (`Sequence[list[dict]]`): Messages of each; read when needed, from threads.
+            criteria (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
+            keys (`list[str | None]`, *optional*): What `keys` gave for these dialogues, if it was called before; one
+                whose key is None is left out.
+            groups (`list`, *optional*): One for each dialogue, as in `Scorer.iter_features`.
+            skipped (`dict[int, str]`, *optional*): Takes the reason, by index, why a dialogue has no feature; without
+                it such a dialogue is an error.
+            progress (`bool`, *optional*, defaults to `False`): Show progress bars.
+
+        Returns:
+            `list[str | None]`: The key of each dialogue; what is in `skipped` has no feature under it.
+
+        Raises:
+            ValueError: The scorer computes something else than the cache holds, a dialogue cannot be processed, or a
+                feature is not finite in the dtype that it is stored in.
+        """
+        self._require_agreement(scorer)
+        names = expand_criteria(criteria, len(dialogues))
+        found = self.keys(dialogues, names, skipped=skipped, progress=progress) if keys is None else list(keys)
+        self.refresh()
+        missing = self.missing(found)
+        unreadable: dict[int, str] | None = None if skipped is None else {}
+        if missing:
+            rows = list(missing.values())
+            features = scorer.iter_features(
+                cast(Sequence[Any], torch.utils.data.Subset(cast(Any, dialogues), rows)),
+                [names[row] for row in rows],
+                layer=self.layer,
+                per_token=self.per_token,
+                groups=None if groups is None else [groups[row] for row in rows],
+                skipped=unreadable,
+                progress=progress,
+            )
+            order = list(missing)
+            self._shards.write((order[index], self._rows(feature)) for index, feature in features)
+            if skipped is not None and unreadable:
+                reasons = {order[index]: reason for index, reason in unreadable.items()}
+                skipped.update({index: reasons[key] for index, key in enumerate(found) if key in reasons})
+        return found
+
+    def _rows(self, features: Any) -> torch.Tensor:
+        return torch.from_numpy(features.hidden_states if self.per_token else features.pooled[None])
+
+    def _content(self, content: Any) -> list[list[str]]:
+        """Return a message's content with a hash in the place of each recording."""
+        items = [{"text": content}] if isinstance(content, str) else content
+        return [
+            ["text", item.get("text") or ""]
+            if item.get("audio") is None
+            else ["audio", _hash_audio(item["audio"], self.processor.sampling_rate)]
+            for item in items
+        ]
+
+    def _settings(self, config: SDiaRewardConfig, processor: SDiaRewardProcessor, dtype: str) -> dict[str, Any]:
+        """Return what a model and its processor say of the features that they compute."""
+        return {
+            "dtype": dtype,
+            "pooling_mode": None if self.per_token else config.pooling_mode,
+            "hidden_size": config.get_text_config().hidden_size,
+            "prompt_version": processor.prompt_version,
+            "max_turn_s": processor.max_turn_s,
+            "sampling_rate": processor.sampling_rate,
+        }
+
+    def _require_agreement(self, scorer: Scorer) -> None:
+        """Raise if the scorer computes something else; which weights it has, only the caller can know."""
+        dtype = str(scorer.model.dtype).removeprefix("torch.")
+        computed = self._settings(scorer.model.config, scorer.processor, dtype)
+        pairs = {name: (self.identity[name], value) for name, value in computed.items()}
+        pairs["prompts"] = (self.processor.prompts, scorer.processor.prompts)
+        for name, (own, other) in pairs.items():
+            if own != other:
+                raise ValueError(
+                    f"{name} is {own!r} in the cache but {other!r} in the scorer; open the cache with the "
+                    "configuration, the processor and the dtype of the model that computes."
+                )
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _hash_audio(audio: Any, sampling_rate: int) -> str:
+    """Hash a recording as it is given: encoded bytes, or samples with their rate and shape."""
+    handle, _, array, rate = open_source(audio, sampling_rate)
+    if array is not None:
+        samples = array.astype("float32").tobytes()
+        return hashlib.sha256(f"{rate} {array.shape} ".encode() + samples).hexdigest()
+    if isinstance(handle, str):
+        with open(handle, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(handle.getvalue()).hexdigest()

@@ -1,0 +1,184 @@
+"""Store matrices by key in safetensors shards that many processes may write and read at once.
+
+Notable choices:
+
+- A shard holds one matrix, the features one below the other; its metadata say which rows are whose. It is complete
+  from the moment it has its name, so there is no index beside it that a kill could leave behind or ahead.
+- A writer gives its shards names that nobody else has. A key that two writers computed is in two shards and counts
+  once.
+- Shards are mapped into memory: looking up a feature reads its rows. A shard's checksum is compared when one of its
+  features is first read.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from sdiareward.common.run_identity import open_run
+
+
+_TENSOR = "features"
+# A kill costs at most what one shard holds or one interval computes.
+_SHARD_BYTES = 64 * 2**20
+_SHARD_INTERVAL_S = 60.0
+# Writing a shard takes seconds; an unfinished one this old belongs to a process that was killed.
+_ABANDONED_S = 3600.0
+
+
+class _Place(NamedTuple):
+    """Where a feature lies: rows `start` to `stop` of a shard."""
+
+    shard: str
+    start: int
+    stop: int
+
+
+class FeatureShards:
+    """A folder of features by key.
+
+    Args:
+        folder (`Path`): Made by the first write.
+        identity (`Mapping`): What all features in it have in common, JSON values by name; kept in `run.json`.
+        dtype (`torch.dtype`): In which they are stored.
+
+    Raises:
+        ValueError: A file in the folder is no complete shard.
+    """
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any], dtype: torch.dtype):
+        self.folder = folder
+        self.identity = identity
+        self.dtype = dtype
+        self._places: dict[str, _Place] = {}
+        self._known: set[str] = set()
+        self._matrices: dict[str, torch.Tensor] = {}
+        self.refresh()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._places
+
+    def __getitem__(self, key: str) -> torch.Tensor:
+        """Return the rows of a feature, shape `(num_rows, width)`, mapped from its file; not to be written to.
+
+        Raises:
+            KeyError: There is none.
+            ValueError: The shard that holds it is damaged.
+        """
+        place = self._places[key]
+        return self._matrix(place.shard)[place.start : place.stop]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A memory map does not travel to another process; there the shard is opened again.
+        return {**self.__dict__, "_matrices": {}}
+
+    def num_rows(self, key: str) -> int:
+        """Return how many rows a feature has, without reading it."""
+        place = self._places[key]
+        return place.stop - place.start
+
+    def refresh(self) -> None:
+        """Find the shards that other processes have finished since."""
+        for path in sorted(self.folder.glob("*.safetensors")):
+            if path.name not in self._known:
+                self._places.update(_read_places(path))
+                self._known.add(path.name)
+
+    def write(self, features: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Write features as they come, a shard at a time; those that came before an error or an interrupt are kept.
+
+        Args:
+            features (`Iterable`): Key and rows of shape `(num_rows, width)`.
+
+        Raises:
+            ValueError: A feature is not finite in the dtype that it is stored in.
+        """
+        open_run(self.folder, self.identity)
+        self._remove_abandoned()
+        waiting: dict[str, torch.Tensor] = {}
+        num_bytes, since = 0, time.monotonic()
+        try:
+            for key, rows in features:
+                waiting[key] = self._to_stored(key, rows)
+                num_bytes += waiting[key].nbytes
+                if num_bytes >= _SHARD_BYTES or time.monotonic() - since > _SHARD_INTERVAL_S:
+                    self._write_shard(waiting)
+                    waiting, num_bytes, since = {}, 0, time.monotonic()
+        finally:
+            if waiting:
+                self._write_shard(waiting)
+            self.refresh()
+
+    def _to_stored(self, key: str, rows: torch.Tensor) -> torch.Tensor:
+        stored = rows.to(self.dtype)
+        if not bool(torch.isfinite(stored).all()):
+            raise ValueError(
+                f"feature {key}: holds {rows.abs().max().item():g}, which is not finite in {self.dtype}; store it in "
+                "another dtype, or check the model if it is NaN."
+            )
+        return stored
+
+    def _write_shard(self, features: Mapping[str, torch.Tensor]) -> None:
+        matrix = torch.cat(list(features.values()))
+        metadata = {"keys": " ".join(features), "crc32": str(_checksum(matrix))}
+        if len(matrix) > len(features):
+            metadata["num_rows"] = " ".join(str(len(rows)) for rows in features.values())
+        name = f"{uuid.uuid4().hex}.safetensors"
+        unfinished = self.folder / f".{name}.tmp"
+        # As bytes: the library's own files can be read by nobody but their owner.
+        unfinished.write_bytes(save({_TENSOR: matrix}, metadata))
+        unfinished.replace(self.folder / name)
+
+    def _remove_abandoned(self) -> None:
+        for path in self.folder.glob(".*.safetensors.tmp"):
+            if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                path.unlink(missing_ok=True)
+
+    def _matrix(self, shard: str) -> torch.Tensor:
+        if shard not in self._matrices:
+            path = self.folder / shard
+            with _open_shard(path) as file:
+                matrix, expected = file.get_tensor(_TENSOR), file.metadata()["crc32"]
+            if str(_checksum(matrix)) != expected:
+                raise ValueError(f"{path}: its checksum is wrong; delete the file, its features are computed again.")
+            self._matrices[shard] = matrix
+        return self._matrices[shard]
+
+
+def _open_shard(path: Path) -> Any:
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise ValueError(
+            f"{path}: is no complete safetensors file ({error}); delete it, its features are computed again."
+        ) from error
+
+
+def _read_places(path: Path) -> dict[str, _Place]:
+    """Return where each feature of a shard lies, from its header alone."""
+    with _open_shard(path) as file:
+        metadata = file.metadata() or {}
+    if not {"keys", "crc32"} <= set(metadata):
+        raise ValueError(f"{path}: is no shard of a feature cache; take it out of the folder.")
+    keys = metadata["keys"].split()
+    lengths = [int(length) for length in metadata.get("num_rows", "").split()] or [1] * len(keys)
+    places, start = {}, 0
+    for key, length in zip(keys, lengths, strict=True):
+        places[key] = _Place(path.name, start, start + length)
+        start += length
+    return places
+
+
+def _checksum(matrix: torch.Tensor) -> int:
+    return zlib.crc32(matrix.view(torch.uint8).numpy().data)

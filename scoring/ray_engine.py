@@ -1,0 +1,188 @@
+"""Score a data set on Ray: blocks of rows go through Ray Data to actors that hold a scorer each.
+
+Only row numbers travel to the actors, which read the rows themselves, and only records travel back: memory does not
+grow with the data. The driver alone writes, a block as soon as it arrives; so a block is scored again if the driver is
+killed before, but no row comes twice. Data, recordings and checkpoint must be where every machine of the cluster finds
+them under the same name.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sdiareward.common.locks import lock_folder
+from sdiareward.pairs.rows import dialogue_columns, read_block
+
+from .dataset import ScoringError, ScoringJob, finish, open_results, score_block
+from .results import Record, Summary
+
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+# A tenth is left for what Ray itself does.
+_SHARE_OF_CPUS = 0.9
+# Small enough that the actors finish at about the same time.
+_BLOCKS_AN_ACTOR = 4
+
+
+class BlockScorer:
+    """Ray Data's actor: holds the model and the open data set.
+
+    Args:
+        job ([`ScoringJob`]): What to score.
+        device (`str`, *optional*): Where to compute if the job does not say.
+        num_threads (`int`, *optional*): Threads of PyTorch on a CPU.
+    """
+
+    def __init__(self, job: ScoringJob, device: str | None, num_threads: int | None):
+        if num_threads is not None:
+            import torch
+
+            torch.set_num_threads(num_threads)
+        self._job = job
+        self._rows = job.open_rows()
+        self._sides = dialogue_columns(self._rows.features, job.dataset)
+        self._scorer = job.load_scorer(device)
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the records of each block of rows, as JSON."""
+        return {"records": [self._score(np.asarray(numbers)) for numbers in batch["numbers"]]}
+
+    def _score(self, numbers: np.ndarray) -> str:
+        block = read_block(self._rows, numbers, self._sides)
+        return json.dumps(list(score_block(self._scorer, self._job, block)))
+
+
+def score_on_ray(
+    job: ScoringJob, folder: Path, *, num_actors: int | None = None, gpus_per_actor: float | None = None
+) -> Summary:
+    """Score a data set on the Ray cluster that `RAY_ADDRESS` names, or on one that is started on this machine.
+
+    Args:
+        job ([`ScoringJob`]): What to score.
+        folder (`Path`): Where results go; what is there is kept.
+        num_actors (`int`, *optional*): Copies of the model; by default as many as the GPUs allow, one without any.
+        gpus_per_actor (`float`, *optional*): GPUs of each copy; by default 1 where the cluster has some.
+
+    Returns:
+        [`Summary`]: What became of the rows; the seconds include the start of the actors.
+
+    Raises:
+        RunBlockedError: Another run writes to the folder.
+        ScoringError: See `open_results` and `ModelChoice.load`; or Ray is missing, or has less than what is asked for.
+    """
+    with lock_folder(folder):
+        return _score_alone(job, folder, num_actors, gpus_per_actor)
+
+
+def _score_alone(job: ScoringJob, folder: Path, num_actors: int | None, gpus_per_actor: float | None) -> Summary:
+    rows, results = open_results(job, folder)
+    start = time.perf_counter()
+    if not results.is_scored.all():
+        with _cluster():
+            resources = _divide(num_actors, gpus_per_actor)
+            num_pending = results.num_rows - int(results.is_scored.sum())
+            in_equal_parts = -(-num_pending // (_BLOCKS_AN_ACTOR * resources.num_actors))
+            blocks = results.pending_blocks(min(rows.block_rows, in_equal_parts))
+            for records in _map_blocks(job, blocks, resources):
+                results.log([min(record["row"] for record in records)]).append(records)
+    return finish(job, rows, results, time.perf_counter() - start)
+
+
+@contextmanager
+def _cluster() -> Iterator[None]:
+    """Connect to Ray, or start it on this machine for as long as this lasts."""
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise ScoringError("engine 'ray' needs `pip install 'sdiareward[ray]'`; or use the engine 'local'.") from error
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    context = ray.data.DataContext.get_current()
+    before, context.enable_progress_bars = context.enable_progress_bars, False
+    try:
+        yield
+    finally:
+        context.enable_progress_bars = before
+        if is_ours:
+            ray.shutdown()
+
+
+@dataclass(frozen=True)
+class _Resources:
+    """What the actors get: how many they are, and of each the GPUs, the CPUs it reserves, and its threads."""
+
+    num_actors: int
+    num_gpus: float
+    num_cpus: float
+    num_threads: int | None
+
+
+def _divide(num_actors: int | None, gpus_per_actor: float | None) -> _Resources:
+    """Divide the cluster among the actors."""
+    import ray
+
+    available = ray.cluster_resources()
+    num_cpus, num_gpus = available.get("CPU", 1.0), available.get("GPU", 0.0)
+    of_each = gpus_per_actor if gpus_per_actor is not None else float(num_gpus > 0)
+    num_actors = num_actors or (max(int(num_gpus / of_each), 1) if of_each else 1)
+    if of_each * num_actors > num_gpus:
+        raise ScoringError(
+            f"{num_actors} actors with {of_each:g} GPUs each are asked for; Ray has {num_gpus:g} GPUs: give fewer."
+        )
+    # Ray counts in ten-thousandths.
+    share = int(_SHARE_OF_CPUS * num_cpus / num_actors * 100) / 100
+    if of_each:
+        return _Resources(num_actors, of_each, min(share, 1.0), None)
+    return _Resources(num_actors, 0.0, share, max(int(num_cpus / num_actors), 1))
+
+
+def _map_blocks(job: ScoringJob, blocks: list[np.ndarray], resources: _Resources) -> Iterator[list[Record]]:
+    """Yield the records of each block as it is done."""
+    import ray
+    from tqdm.auto import tqdm
+
+    items = [{"numbers": numbers.tolist()} for numbers in blocks]
+    data: Dataset = ray.data.from_items(items, override_num_blocks=len(items))
+    scored = data.map_batches(
+        BlockScorer,
+        batch_size=1,
+        compute=ray.data.ActorPoolStrategy(size=resources.num_actors),
+        fn_constructor_args=(_from_anywhere(job), None if resources.num_gpus else "cpu", resources.num_threads),
+        num_cpus=resources.num_cpus,
+        num_gpus=resources.num_gpus,
+    )
+    with tqdm(total=sum(map(len, blocks)), unit="row", desc=f"{resources.num_actors} actors") as bar:
+        try:
+            for row in scored.iter_rows():
+                records = json.loads(row["records"])
+                yield records
+                bar.update(len(records))
+        except ray.exceptions.RayError as error:
+            # An actor's own error is the last line of the traceback that Ray hands on.
+            _, _, reason = str(error).strip().rpartition("\n")[-1].partition(f"{ScoringError.__name__}: ")
+            if reason:
+                raise ScoringError(reason) from error
+            raise
+
+
+def _from_anywhere(job: ScoringJob) -> ScoringJob:
+    """Return the job with absolute paths, for actors work in another directory."""
+    model, data = (os.path.abspath(name) if os.path.exists(name) else name for name in (job.model.name, job.dataset))
+    root = os.path.abspath(job.audio_root or os.curdir)
+    return replace(job, model=replace(job.model, name=model), dataset=data, audio_root=root)

@@ -1,0 +1,132 @@
+"""Let several callers score with one model: their requests wait in line, and what waits at once is scored at once.
+
+A scorer is not made for two threads; reward functions of TRL that are coroutines come from several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+
+if TYPE_CHECKING:
+    import torch
+
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
+
+    from .scorer import Scorer
+
+
+@dataclass
+class Request:
+    """Hold dialogues that wait to be scored.
+
+    Args:
+        scorer ([`Scorer`]): What scores them.
+        criterion (`str`): What is judged.
+        dialogues (`list[list[dict]]`): Messages of each.
+        groups (`Sequence[Hashable]`): Group of each: dialogues of one group are computed together.
+        result (`Future[list[float | str]]`): Gets the reward of each dialogue, or the reason why it has none.
+    """
+
+    scorer: Scorer
+    criterion: str
+    dialogues: list[Any]
+    groups: Sequence[Hashable]
+    result: Future[list[float | str]] = field(default_factory=Future)
+
+
+class ScoringQueue:
+    """Score requests for one model one call after the other, those that wait at the same time together."""
+
+    def __init__(self) -> None:
+        self._pending: list[Request] = []
+        self._pending_lock = threading.Lock()
+        self._scoring_lock = threading.Lock()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sdiareward-reward")
+
+    def score(self, request: Request) -> list[float | str]:
+        """Return the results of a request, computed in the calling thread."""
+        self._add(request)
+        self._run()
+        return request.result.result()
+
+    async def score_async(self, request: Request) -> list[float | str]:
+        """Return the results of a request, computed in the queue's own thread."""
+        self._add(request)
+        self._thread.submit(self._run)
+        return await asyncio.wrap_future(request.result)
+
+    def _add(self, request: Request) -> None:
+        with self._pending_lock:
+            self._pending.append(request)
+
+    def _run(self) -> None:
+        """Score what waits; a request that was added before is done, or being done elsewhere, when this returns."""
+        with self._scoring_lock:
+            while waiting := self._take():
+                # Whoever waited for a cancelled one is gone.
+                requests = [request for request in waiting if request.result.set_running_or_notify_cancel()]
+                try:
+                    results = score_together(requests)
+                except BaseException as error:
+                    for request in requests:
+                        request.result.set_exception(error)
+                    if not isinstance(error, Exception):
+                        raise
+                else:
+                    for request, result in zip(requests, results, strict=True):
+                        request.result.set_result(result)
+
+    def _take(self) -> list[Request]:
+        """Return the requests that wait for the scorer of the first one."""
+        with self._pending_lock:
+            taken = [request for request in self._pending if request.scorer is self._pending[0].scorer]
+            self._pending = [request for request in self._pending if request.scorer is not taken[0].scorer]
+        return taken
+
+
+# By model, not by scorer: two scorers of one model must not run it at once.
+_queues: WeakKeyDictionary[Any, ScoringQueue] = WeakKeyDictionary()
+_queues_lock = threading.Lock()
+
+
+def queue_of(model: SDiaRewardModel) -> ScoringQueue:
+    """Return the one queue of a model."""
+    with _queues_lock:
+        return _queues.setdefault(model, ScoringQueue())
+
+
+def score_together(requests: Sequence[Request]) -> list[list[float | str]]:
+    """Score requests for one scorer in one call.
+
+    Args:
+        requests (`list[Request]`): Not empty; their own results are not set.
+
+    Returns:
+        `list[list[float | str]]`: For each request the reward of each dialogue, or the reason why it has none.
+    """
+    dialogues = [dialogue for request in requests for dialogue in request.dialogues]
+    if not dialogues:
+        return [[] for _ in requests]
+    criteria = [request.criterion for request in requests for _ in request.dialogues]
+    groups = [group for request in requests for group in request.groups]
+    skipped: dict[int, str] = {}
+    scorer = requests[0].scorer
+    with _current_device(scorer.model.device):
+        rewards = dict(scorer.iter_scores(dialogues, criteria, groups=groups, skipped=skipped))
+    results = iter([rewards[index] if index in rewards else skipped[index] for index in range(len(dialogues))])
+    return [[next(results) for _ in request.dialogues] for request in requests]
+
+
+def _current_device(device: torch.device) -> Any:
+    """Make a GPU the current one: a new thread starts on the first, whichever its process was given."""
+    import torch
+
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

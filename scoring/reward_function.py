@@ -1,0 +1,285 @@
+"""Reward a policy with a spoken-dialogue reward model: functions for `GRPOTrainer(reward_funcs=...)` of TRL.
+
+One call scores all completions of a step together. The completions of one prompt are a group, so that what they share
+(the instruction and the turns of the prompt) is computed once.
+
+Notable choices:
+
+- A completion that cannot be judged never ends a training run: its reward is None, which TRL leaves out, or a floor.
+- A text with control tokens of the reward model (`<|im_end|>`, `<|audio_bos|>`) is such a completion. The tokens are
+  not taken out: a policy could then write them for nothing, and would be rewarded for a text that it did not say.
+- The prompt's system turn tells the policy how to answer. In a dialogue to be judged a system turn would take the
+  place of the reward model's instruction, so it is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import math
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .request_queue import Request, queue_of
+from .rollouts import Rollout, RolloutReader, voice_completions
+
+
+if TYPE_CHECKING:
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
+
+    from .scorer import Scorer
+
+logger = logging.getLogger(__name__)
+
+ON_ERROR = ("none", "floor", "raise")
+_NUM_LAST_REASONS = 10
+# Reasons can name files; not every file is news.
+_MAX_KINDS = 100
+
+
+def reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options: Any) -> RewardFunction:
+    """Build a reward function for `GRPOTrainer(reward_funcs=...)`; each reward is that of `Scorer.score`.
+
+    The sound of a completion is the first of: an audio item in the completion message itself, a column
+    (`completion_audio_column`), a synthesizer (`speak`).
+
+    Args:
+        model_or_scorer (`Scorer`, `SDiaRewardModel`, `str` or `Path`): What rewards. For a name or folder a [`Scorer`]
+            is loaded with the options of `Scorer.from_pretrained`; a model needs `processor` among the options.
+        criterion (`str`, *optional*, defaults to `"joint"`): What is judged.
+        speak (`Callable`, *optional*): Takes a list of texts and returns as many recordings, each as `read_audio`
+            takes it (`{"array", "sampling_rate"}`, a path, ...) or None for what it could not say.
+        audio_column (`str`, *optional*): Column with the sound of the prompt: one recording, of its last turn, or a
+            list with one for each turn (system turns not counted), None for a turn without.
+        completion_audio_column (`str`, *optional*): Column with the sound of the completion, for instance one that
+            TRL's `rollout_func` returns.
+        require_audio (`bool`, *optional*, defaults to `True`): Refuse a completion that cannot be heard. With `False`
+            it is judged by its words alone.
+        keep_system (`bool`, *optional*, defaults to `False`): Let the prompt's own system turn take the place of the
+            reward model's instruction.
+        on_error (`str`, *optional*, defaults to `"none"`): What a completion gets that cannot be judged: `"none"`, no
+            reward; `"floor"`, the reward `floor`; `"raise"`, a `ValueError`.
+        floor (`float`, *optional*): Reward of a completion that cannot be judged, with `on_error="floor"`.
+        name (`str`, *optional*): What TRL logs the reward under; by default `sdiareward_` and the criterion.
+        options: All others are passed to [`Scorer`].
+
+    Returns:
+        [`RewardFunction`]: Takes `prompts`, `completions` and columns; returns `list[float | None]`.
+
+    Raises:
+        ValueError: An option has a value outside its range, or the checkpoint does not know the criterion.
+        TypeError: An option does not fit `model_or_scorer`, or `speak` is a coroutine function.
+
+    Example:
+        >>> reward = reward_fn("checkpoints/nano", speak=synthesize)  # doctest: +SKIP
+        >>> trainer = GRPOTrainer(policy, reward_funcs=reward, train_dataset=dataset)  # doctest: +SKIP
+    """
+    return RewardFunction(*_configure(model_or_scorer, options))
+
+
+def async_reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options: Any) -> AsyncRewardFunction:
+    """Build a coroutine reward function, so that other asynchronous rewards go on while this one computes.
+
+    Calls that are made while the model is busy are scored together afterwards.
+
+    Args:
+        model_or_scorer (`Scorer`, `SDiaRewardModel`, `str` or `Path`): As in [`reward_fn`].
+        options: As in [`reward_fn`]; `speak` may be a coroutine function.
+
+    Returns:
+        [`AsyncRewardFunction`]: As [`RewardFunction`], to be awaited.
+    """
+    return AsyncRewardFunction(*_configure(model_or_scorer, options))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardOptions:
+    """Hold the options of [`reward_fn`], which says what they mean."""
+
+    criterion: str = "joint"
+    speak: Callable[[list[str]], Any] | None = None
+    audio_column: str | None = None
+    completion_audio_column: str | None = None
+    require_audio: bool = True
+    keep_system: bool = False
+    on_error: str = "none"
+    floor: float | None = None
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ON_ERROR:
+            raise ValueError(f"on_error is {self.on_error!r}; choose one of {', '.join(ON_ERROR)}.")
+        if (self.on_error == "floor") != (self.floor is not None):
+            raise ValueError(
+                f"on_error is {self.on_error!r} and floor is {self.floor!r}; a floor goes with on_error='floor' and "
+                "must be given there: a reward below those of good completions."
+            )
+        if self.floor is not None and not math.isfinite(self.floor):
+            raise ValueError(f"floor is {self.floor}; give a finite number.")
+
+
+def _configure(model_or_scorer: Any, options: Mapping[str, Any]) -> tuple[Scorer, RewardOptions]:
+    """Split the options into our own and the scorer's, and build both."""
+    from .scorer import Scorer
+
+    own_names = {option.name for option in fields(RewardOptions)}
+    own = RewardOptions(**{name: value for name, value in options.items() if name in own_names})
+    rest = {name: value for name, value in options.items() if name not in own_names}
+    if isinstance(model_or_scorer, Scorer):
+        if rest:
+            raise TypeError(f"{', '.join(sorted(rest))} cannot be changed on a Scorer; give its constructor these.")
+        scorer = model_or_scorer
+    elif isinstance(model_or_scorer, (str, Path)):
+        scorer = Scorer.from_pretrained(model_or_scorer, **rest)
+    elif "processor" in rest:
+        scorer = Scorer(model_or_scorer, **rest)
+    else:
+        raise TypeError(f"a {type(model_or_scorer).__name__} was given without its processor; give processor=... too.")
+    if own.criterion not in scorer.processor.prompts:
+        raise ValueError(
+            f"criterion is {own.criterion!r}; this checkpoint knows {', '.join(sorted(scorer.processor.prompts))}."
+        )
+    return scorer, own
+
+
+def _require_no_text(completions: Sequence[Any]) -> None:
+    """Raise if a completion is plain text, which nothing could ever give a sound."""
+    for completion in completions:
+        is_messages = isinstance(completion, list) and completion and isinstance(completion[-1], Mapping)
+        if isinstance(completion[-1].get("content") if is_messages else completion, str):
+            raise ValueError(
+                "the completions are text and nothing gives them sound; give speak or completion_audio_column, or "
+                "require_audio=False to have words judged alone."
+            )
+
+
+class _Rewarder:
+    """Do what both kinds of reward function have in common: read, settle and count."""
+
+    def __init__(self, scorer: Scorer, options: RewardOptions):
+        self.scorer = scorer
+        self.options = options
+        self.reader = RolloutReader(options.audio_column, options.completion_audio_column, options.keep_system)
+        self.num_judged = 0
+        self.num_failed = 0
+        self.failures: Counter[str] = Counter()
+        self.last_reasons: deque[str] = deque(maxlen=_NUM_LAST_REASONS)
+        # TRL logs a reward under this.
+        self.__name__ = options.name or f"sdiareward_{options.criterion}"
+
+    def _read(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
+    ) -> tuple[list[Rollout], list[Rollout]]:
+        """Return all rollouts, and those of them that are to be spoken."""
+        options = self.options
+        if options.require_audio and not (options.speak or options.completion_audio_column):
+            _require_no_text(completions)
+        rollouts = self.reader.read(prompts, completions, columns)
+        silent = [rollout for rollout in rollouts if rollout.error is None and not rollout.has_audio]
+        for rollout in silent:
+            if not rollout.text:
+                rollout.error = "the completion is empty; there is nothing to judge."
+        return rollouts, [rollout for rollout in silent if rollout.error is None and options.speak]
+
+    def _request(self, rollouts: Sequence[Rollout]) -> Request:
+        """Return what is left to score."""
+        for rollout in rollouts:
+            if rollout.error is None and self.options.require_audio and not rollout.has_audio:
+                rollout.error = "the completion has no audio; require_audio=False lets words be judged alone."
+        good = [rollout for rollout in rollouts if rollout.error is None]
+        dialogues = [rollout.messages for rollout in good]
+        return Request(self.scorer, self.options.criterion, dialogues, [rollout.group for rollout in good])
+
+    def _settle(
+        self, rollouts: Sequence[Rollout], results: Sequence[float | str], log_metric: Callable[..., None] | None
+    ) -> list[float | None]:
+        """Return the reward of each completion; count, log or raise what failed."""
+        good = [rollout for rollout in rollouts if rollout.error is None]
+        for rollout, result in zip(good, results, strict=True):
+            if isinstance(result, str):
+                rollout.error = result
+            elif math.isfinite(result):
+                rollout.reward = result
+            else:
+                rollout.error = f"the model's reward is {result}."
+        failed = [(index, rollout.error) for index, rollout in enumerate(rollouts) if rollout.error is not None]
+        if failed and self.options.on_error == "raise":
+            raise ValueError(f"completion {failed[0][0]}: {failed[0][1]}")
+        for _, reason in failed:
+            self._count(reason)
+        self.num_judged += len(rollouts) - len(failed)
+        if log_metric is not None and rollouts:
+            log_metric(f"{self.__name__}/failed", len(failed) / len(rollouts))
+        return [self.options.floor if rollout.reward is None else rollout.reward for rollout in rollouts]
+
+    def _count(self, reason: str) -> None:
+        """Count a failure; the first of its kind is logged."""
+        kind = re.sub(r"\d+(\.\d+)?", "#", reason)
+        self.num_failed += 1
+        self.last_reasons.append(reason)
+        if kind in self.failures or len(self.failures) < _MAX_KINDS:
+            self.failures[kind] += 1
+            if self.failures[kind] == 1:
+                logger.warning("%s: a completion cannot be judged: %s", self.__name__, reason)
+
+
+class RewardFunction(_Rewarder):
+    """Reward completions; made by [`reward_fn`].
+
+    Attributes:
+        num_judged (`int`): Completions that got the model's reward.
+        num_failed (`int`): Completions that could not be judged.
+        failures (`Counter[str]`): How many by kind of reason, numbers taken out.
+        last_reasons (`deque[str]`): The last reasons in full.
+    """
+
+    def __init__(self, scorer: Scorer, options: RewardOptions):
+        if inspect.iscoroutinefunction(options.speak):
+            raise TypeError("speak is a coroutine function; use async_reward_fn, or give an ordinary function.")
+        super().__init__(scorer, options)
+
+    def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        """Return the reward of each completion; higher is better.
+
+        Args:
+            prompts (`list`): One for each completion: messages, or a string.
+            completions (`list`): Lists of one assistant message, or strings.
+            columns: What TRL passes beside them: columns of the data set, `log_metric` and more.
+
+        Raises:
+            ValueError: The function was set up wrongly: a column is missing, `speak` returned another number of
+                recordings, nothing gives text a sound. With `on_error="raise"`, also: a completion cannot be judged.
+        """
+        rollouts, silent = self._read(prompts, completions, columns)
+        if silent and self.options.speak:
+            voice_completions(silent, self.options.speak)
+        results = queue_of(self.scorer.model).score(self._request(rollouts))
+        return self._settle(rollouts, results, columns.get("log_metric"))
+
+
+class AsyncRewardFunction(_Rewarder):
+    """Reward completions without blocking the event loop; made by [`async_reward_fn`].
+
+    Attributes are those of [`RewardFunction`].
+    """
+
+    async def __call__(self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any) -> list[float | None]:
+        """Return the reward of each completion, as [`RewardFunction`] does."""
+        rollouts, silent = self._read(prompts, completions, columns)
+        if silent:
+            await asyncio.to_thread(voice_completions, silent, self._blocking_speak())
+        results = await queue_of(self.scorer.model).score_async(self._request(rollouts))
+        return self._settle(rollouts, results, columns.get("log_metric"))
+
+    def _blocking_speak(self) -> Any:
+        """Return `speak` as an ordinary function, for another thread than the event loop's."""
+        speak = self.options.speak
+        if not inspect.iscoroutinefunction(speak):
+            return speak
+        loop = asyncio.get_running_loop()
+        return lambda texts: asyncio.run_coroutine_threadsafe(speak(texts), loop).result()

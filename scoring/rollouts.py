@@ -1,0 +1,220 @@
+"""Read what a GRPO trainer passes to a reward function as spoken dialogues; the only place that knows its forms.
+
+A prompt is a list of messages or, in a data set without roles, a string; a completion is a list of one assistant
+message or a string. Sound comes with the messages or beside them, in columns of the data set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.processing_sdiareward import MAX_TURNS, validate_messages
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class Rollout:
+    """Hold one completion on its way to a reward.
+
+    Args:
+        messages (`list[dict]`): The dialogue as the processor takes it, the completion last; empty if it has none.
+        error (`str`, *optional*): Why it cannot be judged.
+        reward (`float`, *optional*): Its reward, once there is one.
+    """
+
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    error: str | None = None
+    reward: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The words of the completion."""
+        return " ".join(item["text"] for item in self.messages[-1]["content"] if item.get("text"))
+
+    @property
+    def has_audio(self) -> bool:
+        """Whether the completion can be heard."""
+        return _has_audio(self.messages[-1])
+
+    @property
+    def group(self) -> str:
+        """A hash of everything before the completion: the completions of one prompt have the same."""
+        text = json.dumps(self.messages[:-1], sort_keys=True, default=_digest)
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def add_audio(self, audio: Any) -> None:
+        """Let the completion be heard, after its words as in training."""
+        self.messages[-1]["content"].append({"type": "audio", "audio": audio})
+
+
+@dataclass(frozen=True)
+class RolloutReader:
+    """Turn the arguments of a reward function into dialogues.
+
+    Args:
+        audio_column (`str`, *optional*): Column with the sound of the prompts: one recording, of the last turn, or a
+            list with one for each turn, None for a turn without; system turns are not counted.
+        completion_audio_column (`str`, *optional*): Column with the sound of the completions.
+        keep_system (`bool`, *optional*, defaults to `False`): Let the prompt's own system turn take the place of the
+            reward model's instruction.
+    """
+
+    audio_column: str | None = None
+    completion_audio_column: str | None = None
+    keep_system: bool = False
+
+    def read(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
+    ) -> list[Rollout]:
+        """Return one rollout for each completion; what is wrong with one is said there.
+
+        Args:
+            prompts (`list`): As the trainer gives them, one for each completion.
+            completions (`list`): As the trainer gives them.
+            columns (`dict[str, list]`): The other columns of the data set, one value for each completion.
+
+        Raises:
+            ValueError: A column named to the constructor is not there, or the lengths differ.
+        """
+        if len(prompts) != len(completions):
+            raise ValueError(
+                f"got {len(prompts)} prompts and {len(completions)} completions; give one prompt for each completion."
+            )
+        before = self._column(self.audio_column, columns, len(prompts))
+        after = self._column(self.completion_audio_column, columns, len(prompts))
+        return [self._read_one(*row) for row in zip(prompts, completions, before, after, strict=True)]
+
+    @staticmethod
+    def _column(name: str | None, columns: Mapping[str, Sequence[Any]], num_rows: int) -> Sequence[Any]:
+        if name is None:
+            return [None] * num_rows
+        if name not in columns:
+            raise ValueError(
+                f"there is no column {name!r} of audio; found {sorted(columns)}. Name one of these, or have the data "
+                "set or the rollout function bring it."
+            )
+        return columns[name]
+
+    def _read_one(self, prompt: Any, completion: Any, prompt_audio: Any, completion_audio: Any) -> Rollout:
+        try:
+            system, turns = self._prompt(prompt, prompt_audio)
+            rollout = Rollout([*system, *[*turns, _read_completion(completion)][-MAX_TURNS:]])
+            validate_messages(rollout.messages, name="prompt and completion")
+        except ValueError as error:
+            return Rollout(error=str(error))
+        if len(turns) >= MAX_TURNS:
+            logger.info("a prompt of %d turns: its last %d and the completion are judged.", len(turns), MAX_TURNS - 1)
+        if completion_audio is not None and not rollout.has_audio:
+            rollout.add_audio(completion_audio)
+        return rollout
+
+    def _prompt(self, prompt: Any, audio: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """Return the system turn, where it is kept, and the turns of a prompt, with their sound."""
+        messages = _read_messages([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        turns = messages[1:] if has_system else messages
+        if audio is not None:
+            self._add_recordings(turns, audio)
+        return messages[:1] if has_system and self.keep_system else [], turns
+
+    def _add_recordings(self, turns: list[dict[str, Any]], audio: Any) -> None:
+        """Give the turns that have no sound that of the column."""
+        recordings = audio if isinstance(audio, list) else [None] * (len(turns) - 1) + [audio]
+        if len(recordings) != len(turns):
+            raise ValueError(
+                f"column {self.audio_column!r} has {len(recordings)} recordings for a prompt of {len(turns)} turns; "
+                "give one for each turn, None where there is none."
+            )
+        for turn, recording in zip(turns, recordings, strict=True):
+            if recording is not None and not _has_audio(turn):
+                turn["content"].append({"type": "audio", "audio": recording})
+
+
+def _read_messages(messages: Any) -> list[dict[str, Any]]:
+    """Return messages of our own, the content of each a list of items."""
+    if not isinstance(messages, Sequence) or not all(_is_message(message) for message in messages):
+        raise ValueError(f"found {str(messages)[:80]!r}; give a string, or a list of messages with role and content.")
+    own = turns_to_messages(messages)
+    for message in own:
+        if isinstance(message["content"], str):
+            message["content"] = [{"type": "text", "text": message["content"]}]
+    return own
+
+
+def _is_message(message: Any) -> bool:
+    if not isinstance(message, Mapping) or "role" not in message:
+        return False
+    content = message.get("content")
+    if isinstance(content, list):
+        return all(isinstance(item, Mapping) and isinstance(item.get("text") or "", str) for item in content)
+    return content is None or isinstance(content, str)
+
+
+def _has_audio(turn: Mapping[str, Any]) -> bool:
+    return any(item.get("audio") is not None for item in turn["content"])
+
+
+def _read_completion(completion: Any) -> dict[str, Any]:
+    """Return the completion as one assistant turn."""
+    messages = _read_messages(
+        [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
+    )
+    roles = [message["role"] for message in messages]
+    if roles != ["assistant"]:
+        raise ValueError(f"the completion's messages have the roles {roles}; one assistant message can be judged.")
+    content = messages[0]["content"]
+    # An empty text is no turn, and a synthesizer might choke on it.
+    messages[0]["content"] = [item for item in content if "text" not in item or item["text"].strip()]
+    return messages[0]
+
+
+def voice_completions(rollouts: Sequence[Rollout], speak: Callable[[list[str]], Sequence[Any]]) -> None:
+    """Give completions their sound.
+
+    Where the synthesizer fails on all of them at once they are tried one at a time, so that a text that nothing can
+    speak costs itself alone.
+
+    Args:
+        rollouts (`list[Rollout]`): Completions with words and without sound.
+        speak (`Callable`): Takes a list of texts; returns as many recordings, None for what it could not say.
+
+    Raises:
+        ValueError: `speak` returned another number of recordings.
+    """
+    for rollout, recording in zip(rollouts, _speak([rollout.text for rollout in rollouts], speak), strict=True):
+        if isinstance(recording, Exception):
+            rollout.error = f"the completion could not be spoken ({type(recording).__name__}: {recording})."
+        elif recording is None:
+            rollout.error = "the completion could not be spoken."
+        else:
+            rollout.add_audio(recording)
+
+
+def _speak(texts: list[str], speak: Callable[[list[str]], Sequence[Any]]) -> list[Any]:
+    """Return a recording, None or an exception for each text."""
+    try:
+        recordings = list(speak(texts))
+    except Exception as error:  # A synthesizer may raise anything; it is recorded as the reason.
+        return [error] if len(texts) == 1 else [_speak([text], speak)[0] for text in texts]
+    if len(recordings) != len(texts):
+        raise ValueError(f"speak returned {len(recordings)} recordings for {len(texts)} texts; return one for each.")
+    return recordings
+
+
+def _digest(value: Any) -> str:
+    """Stand for a recording in a hash."""
+    if isinstance(value, Path):
+        return str(value)
+    data = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

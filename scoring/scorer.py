@@ -1,0 +1,398 @@
+"""Score many dialogues: rewards as they come, exact whatever is computed together.
+
+Batches are filled to a budget of tokens and laid out without padding (`packing`); system prompt and shared context are
+computed once a batch, each distinct clip is encoded once, and on an accelerator the next batches are read while
+one is computed (`preparation`). Each of these can be switched off; nothing of them enters a reward.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sdiareward.checkpoint_io.adapters import is_adapter, load_adapted
+from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.processing_sdiareward import SDiaRewardProcessor, expand_criteria
+
+from .batching import Segment, build_prefix_tree, default_batch_tokens, plan_batches
+from .calibration import Calibration
+from .packed_forward import encode_clips, pool_packed, run_packed
+from .prefetch import DIALOGUE_ERRORS, DialoguePreparer, PreparedBatch, prefetch, reason_of
+
+
+_NUM_WORKERS = {"cpu": 0}
+_NUM_WORKERS_ACCELERATOR = 2
+# Dialogues whose lengths are looked at together: enough to sort, few enough to begin soon.
+_PLANNED_AT_A_TIME = 1024
+# What recurs, recurs mostly within a batch: the two sides of a pair, the candidates of a group.
+_CLIP_CACHE_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Features:
+    """Hold what a dialogue looks like to the head.
+
+    Args:
+        pooled (`np.ndarray` of shape `(hidden_size,)`): Pooled hidden states, float32.
+        reward (`float`): The reward; NaN for another layer than the last.
+        hidden_states (`np.ndarray` of shape `(num_tokens, hidden_size)`, *optional*): Of each token, float32.
+    """
+
+    pooled: np.ndarray
+    reward: float
+    hidden_states: np.ndarray | None = None
+
+
+class Scorer:
+    """Score spoken dialogues with a model and the processor that belongs to it.
+
+    Args:
+        model (`SDiaRewardModel`): The reward model; it is put in evaluation mode.
+        processor (`SDiaRewardProcessor`): Its processor.
+        batch_tokens (`int`, *optional*): Tokens in one forward pass; by default 16,384 on an accelerator and 4,096 on
+            a CPU. A longer dialogue, or a group of dialogues, is a batch of its own.
+        num_workers (`int`, *optional*): Threads that read ahead, while a batch is computed; 0 reads between the
+            batches. By default 2 on an accelerator and 0 on a CPU, whose cores the model keeps busy by itself.
+        pack (`bool`, *optional*, defaults to `True`): Lay a batch out without padding; without it shorter dialogues
+            are padded on the right, and identical dialogues of a batch may differ in their last digits.
+        share_prefixes (`bool`, *optional*, defaults to `True`): Compute messages with which several dialogues of a
+            batch begin once; needs `pack`.
+        share_clips (`bool`, *optional*, defaults to `True`): Encode each distinct clip once.
+        compile (`bool`, *optional*, defaults to `False`): Compile the feed-forward blocks with `torch.compile`.
+        device (`str` or `torch.device`, *optional*): Where to compute; by default where the model is.
+
+    Attributes:
+        audio_s (`float`): Seconds of audio scored so far, as much of each turn as the model hears.
+
+    Raises:
+        ValueError: The two disagree on something that changes a reward, or an option is out of range.
+
+    Example:
+        >>> scorer = Scorer.from_pretrained("checkpoints/nano")  # doctest: +SKIP
+        >>> chosen, rejected = scorer.score([chosen_messages, rejected_messages])  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        model: SDiaRewardModel,
+        processor: SDiaRewardProcessor,
+        *,
+        batch_tokens: int | None = None,
+        num_workers: int | None = None,
+        pack: bool = True,
+        share_prefixes: bool = True,
+        share_clips: bool = True,
+        compile: bool = False,
+        device: str | torch.device | None = None,
+    ):
+        _require_agreement(model, processor)
+        if device is not None:
+            torch.nn.Module.to(model, device)
+        if batch_tokens is None:
+            batch_tokens = default_batch_tokens(model.device.type)
+        if num_workers is None:
+            num_workers = _NUM_WORKERS.get(model.device.type, _NUM_WORKERS_ACCELERATOR)
+        for name, value, least in (("batch_tokens", batch_tokens, 1), ("num_workers", num_workers, 0)):
+            if value < least:
+                raise ValueError(f"{name} is {value}; give at least {least}.")
+        self.model = model.eval()
+        self.processor = processor
+        self.batch_tokens = batch_tokens
+        self.num_workers = num_workers
+        self.pack = pack
+        self.share_prefixes = share_prefixes and pack
+        self.share_clips = share_clips
+        self.audio_s = 0.0
+        self._encoded = _ClipCache(_CLIP_CACHE_BYTES if share_clips else 0)
+        self._prepare = DialoguePreparer(processor, self._encoded)
+        if compile:
+            for layer in model.model.language_model.layers:
+                layer.mlp.compile(dynamic=True)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str | Path,
+        *,
+        dtype: str | torch.dtype | None = None,
+        device: str | torch.device | None = None,
+        device_map: Any = None,
+        prompts: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Scorer:
+        """Load a checkpoint's model and processor.
+
+        Args:
+            pretrained_model_name_or_path (`str` or `Path`): Folder or Hub id of a checkpoint of this model, or of
+                adapters that were trained on one.
+            dtype (`str` or `torch.dtype`, *optional*): Dtype of the backbone; by default what the checkpoint's
+                configuration says. Pooling and head are float32 in any case.
+            device (`str` or `torch.device`, *optional*): Where to compute; by default the accelerator if there is one.
+            device_map (*optional*): Spread the model over devices, as in `transformers`; instead of `device`.
+            prompts (`dict[str, str]`, *optional*): System prompts by criterion that take the place of the
+                checkpoint's, for instance those with which released weights were trained.
+            options: Options of the constructor.
+        """
+        if device is None and device_map is None:
+            device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+        processor: SDiaRewardProcessor | None = None
+        fields: dict[str, Any] = {}
+        if prompts is not None:
+            processor = SDiaRewardProcessor.from_pretrained(pretrained_model_name_or_path)
+            fields["prompts"] = {**processor.prompts, **prompts}
+            fields["prompt_version"] = name_prompts(fields["prompts"])
+            validate_prompts(**fields)
+            processor.prompts, processor.prompt_version = dict(fields["prompts"]), fields["prompt_version"]
+        load = load_adapted if is_adapter(pretrained_model_name_or_path) else SDiaRewardModel.from_pretrained
+        model = load(pretrained_model_name_or_path, dtype=dtype or "auto", device_map=device_map, **fields)
+        processor = processor or SDiaRewardProcessor.from_pretrained(pretrained_model_name_or_path)
+        return cls(model, processor, device=device, **options)
+
+    def score(
+        self,
+        dialogues: Sequence[Any],
+        criterion: str | Sequence[str] = "joint",
+        groups: Sequence[Hashable] | None = None,
+        *,
+        calibrated: bool = False,
+        subsets: str | Sequence[str] | None = None,
+    ) -> list[float]:
+        """Return the reward of each dialogue, in the order given; higher is better.
+
+        Args:
+            dialogues (`list[list[dict]]`): Messages of each dialogue, as the processor takes them.
+            criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
+            groups (`list`, *optional*): A value for each dialogue; those of equal value are computed together.
+            calibrated (`bool`, *optional*, defaults to `False`): As in `iter_scores`.
+            subsets (`str` or `list[str]`, *optional*): As in `iter_scores`.
+        """
+        rewards = dict(self.iter_scores(dialogues, criterion, groups=groups, calibrated=calibrated, subsets=subsets))
+        return [rewards[index] for index in range(len(dialogues))]
+
+    def iter_scores(
+        self,
+        dialogues: Sequence[Any],
+        criterion: str | Sequence[str] = "joint",
+        *,
+        groups: Sequence[Hashable] | None = None,
+        skipped: MutableMapping[int, str] | None = None,
+        progress: bool = False,
+        calibrated: bool = False,
+        subsets: str | Sequence[str] | None = None,
+    ) -> Iterator[tuple[int, float]]:
+        """Yield `(index, reward)` as each batch is done, longer dialogues before shorter ones.
+
+        Args:
+            dialogues (`Sequence[list[dict]]`): Messages of each dialogue; audio may stay encoded or on disk. Items are
+                taken when they are needed, from several threads, once to plan and once to compute.
+            criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
+            groups (`list`, *optional*): A value for each dialogue. Those of equal value, such as the two sides of a
+                pair or the completions of a prompt, are computed together and come one after the other.
+            skipped (`dict[int, str]`, *optional*): Where to put the reason for each dialogue that cannot be used, by
+                its index; without it the first one raises.
+            progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            calibrated (`bool`, *optional*, defaults to `False`): Instead of rewards give what the checkpoint's
+                `calibration` makes of them: without `subsets` the share of a reference set's rewards that are lower.
+            subsets (`str` or `list[str]`, *optional*): With `calibrated`, the subset of all dialogues or of each:
+                gives log-odds by the subset's offset and temperature.
+
+        Raises:
+            ValueError: There are not as many criteria, groups or subsets as dialogues, a dialogue cannot be used, or
+                the model has no calibration, or none for a subset.
+            OSError: A recording cannot be read.
+        """
+        value_of = self._calibrate(expand_criteria(criterion, len(dialogues)), calibrated, subsets)
+        found = self.iter_features(dialogues, criterion, groups=groups, skipped=skipped, progress=progress)
+        return ((index, value_of(index, features.reward)) for index, features in found)
+
+    def _calibrate(
+        self, criteria: list[str], calibrated: bool, subsets: str | Sequence[str] | None
+    ) -> Callable[[int, float], float]:
+        """Return what makes the value to give of a dialogue's index and reward."""
+        if calibrated:
+            return Calibration.of(self.model.config).for_each(criteria, subsets)
+        if subsets is not None:
+            raise ValueError("subsets are for calibrated rewards; give calibrated=True too, or leave them out.")
+        return lambda index, reward: reward
+
+    def iter_features(
+        self,
+        dialogues: Sequence[Any],
+        criterion: str | Sequence[str] = "joint",
+        *,
+        layer: int = -1,
+        per_token: bool = False,
+        groups: Sequence[Hashable] | None = None,
+        skipped: MutableMapping[int, str] | None = None,
+        progress: bool = False,
+    ) -> Iterator[tuple[int, Features]]:
+        """Yield `(index, Features)` as `iter_scores` yields rewards: what a head on a frozen backbone is trained on.
+
+        Args:
+            dialogues (`Sequence[list[dict]]`): As in `iter_scores`.
+            criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): As in `iter_scores`.
+            layer (`int`, *optional*, defaults to -1): -1 for the last hidden states, behind the final norm, from
+                which rewards are made; `k >= 0` for the output of text layer `k`, 0 being the embeddings.
+            per_token (`bool`, *optional*, defaults to `False`): Give the hidden states of each token too.
+            groups (`list`, *optional*): As in `iter_scores`.
+            skipped (`dict[int, str]`, *optional*): As in `iter_scores`.
+            progress (`bool`, *optional*, defaults to `False`): As in `iter_scores`.
+
+        Raises:
+            ValueError: As `iter_scores`, or the model has no such layer, or the scorer pads and more than pooled
+                vectors of the last layer are asked for.
+        """
+        criteria = expand_criteria(criterion, len(dialogues))
+        num_layers = self.model.model.language_model.config.num_hidden_layers
+        if not -1 <= layer < num_layers:
+            raise ValueError(
+                f"layer is {layer}; this model has the layers 0 to {num_layers - 1}, and -1 for the last."
+            )
+        if not self.pack and (layer >= 0 or per_token):
+            raise ValueError("hidden states of tokens or of other layers need pack=True.")
+        for batch in self._prepared(dialogues, criteria, _members(groups, len(dialogues)), skipped, progress):
+            yield from zip(batch.indices, self._compute(batch, layer, per_token), strict=True)
+
+    def _prepared(
+        self,
+        dialogues: Sequence[Any],
+        criteria: list[str],
+        groups: list[list[int]],
+        skipped: MutableMapping[int, str] | None,
+        progress: bool,
+    ) -> Iterator[PreparedBatch]:
+        """Yield the batches, the next ones being prepared meanwhile."""
+        from tqdm.auto import tqdm
+
+        plan = self._plan(dialogues, criteria, groups, skipped)
+        with tqdm(total=len(dialogues), disable=not progress, unit="dialogue") as bar:
+            for batch in prefetch(lambda indices: self._prepare(indices, dialogues, criteria), plan, self.num_workers):
+                for index, error in batch.failures.items():
+                    _skip(index, error, skipped)
+                self.audio_s += batch.num_samples / self.processor.sampling_rate
+                if batch.indices:
+                    yield batch
+                bar.update(len(batch.indices) + len(batch.failures))
+
+    def _plan(
+        self,
+        dialogues: Sequence[Any],
+        criteria: list[str],
+        groups: list[list[int]],
+        skipped: MutableMapping[int, str] | None,
+    ) -> Iterator[list[int]]:
+        """Yield the indices of each batch."""
+        while groups:
+            window: list[list[int]] = []
+            lengths: dict[int, int] = {}
+            while groups and len(lengths) < _PLANNED_AT_A_TIME:
+                members = []
+                for index in groups.pop():
+                    try:
+                        lengths[index] = self.processor.num_tokens(dialogues[index], criteria[index])
+                        members.append(index)
+                    except DIALOGUE_ERRORS as error:
+                        _skip(index, error, skipped)
+                if members:
+                    window.append(members)
+            yield from plan_batches(lengths, window, self.batch_tokens, padded=not self.pack)
+
+    @torch.inference_mode()
+    def _compute(self, batch: PreparedBatch, layer: int, per_token: bool) -> list[Features]:
+        segments, last = build_prefix_tree(batch.dialogues, self.share_prefixes)
+        digests = [digest for segment in segments for message in segment.messages for digest in message.clips]
+        clips = self._encode(digests, batch)
+        if not self.pack:
+            return self._compute_padded(segments, clips)
+        hidden, layout = run_packed(self.model, segments, clips, layer)
+        # Identical dialogues end in one segment and get one vector: the product with the head may round equal rows
+        # differently, by their place in the batch.
+        ends = list(dict.fromkeys(last))
+        pooled = pool_packed(self.model, hidden, layout, ends)
+        rewards = self.model.reward(pooled).squeeze(-1) if layer < 0 else pooled.new_full(pooled.shape[:1], torch.nan)
+        by_end = dict(zip(ends, map(Features, pooled.cpu().numpy(), rewards.tolist()), strict=True))
+        features = [by_end[index] for index in last]
+        if not per_token:
+            return features
+        tokens = (layout.along(hidden, index, 0).float().cpu().numpy() for index in last)
+        return [replace(each, hidden_states=states) for each, states in zip(features, tokens, strict=True)]
+
+    def _compute_padded(self, segments: Sequence[Segment], clips: list[torch.Tensor]) -> list[Features]:
+        rows = [np.concatenate([message.input_ids for message in segment.messages]) for segment in segments]
+        # On the right, where the model needs no attention mask.
+        inputs = self.processor.pad(rows, padding_side="right")
+        inputs = {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
+        output = self.model(**inputs, audio_features=torch.cat(clips) if clips else None)
+        pooled, rewards = output.pooled.cpu().numpy(), output.logits.squeeze(-1).tolist()
+        return list(map(Features, pooled, rewards))
+
+    def _encode(self, digests: list[bytes], batch: PreparedBatch) -> list[torch.Tensor]:
+        """Return the audio tower's vectors of each clip, in order."""
+        wanted = list(dict.fromkeys(digests)) if self.share_clips else digests
+        found = {digest: self._encoded[digest] for digest in wanted if digest in self._encoded}
+        missing = [digest for digest in wanted if digest not in found]
+        # A clip may have left the cache since its mel features were found unnecessary.
+        batch.mels |= self._prepare.mels({key: batch.clips[key] for key in set(missing) - set(batch.mels)})
+        encoded = encode_clips(self.model, [batch.mels[digest] for digest in missing]) if missing else []
+        if not self.share_clips:
+            return encoded
+        for digest, vectors in zip(missing, encoded, strict=True):
+            found[digest] = self._encoded[digest] = vectors
+        return [found[digest] for digest in digests]
+
+
+class _ClipCache(OrderedDict[bytes, torch.Tensor]):
+    """Keep the vectors of the clips seen last, up to a number of bytes."""
+
+    def __init__(self, max_bytes: int):
+        super().__init__()
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+
+    def __getitem__(self, digest: bytes) -> torch.Tensor:
+        self.move_to_end(digest)
+        return super().__getitem__(digest)
+
+    def __setitem__(self, digest: bytes, vectors: torch.Tensor) -> None:
+        # A copy, for the vectors of all clips of a batch are one tensor.
+        super().__setitem__(digest, vectors.clone())
+        self.num_bytes += vectors.nbytes
+        while self.num_bytes > self.max_bytes:
+            _, dropped = self.popitem(last=False)
+            self.num_bytes -= dropped.nbytes
+
+
+def _members(groups: Sequence[Hashable] | None, num_dialogues: int) -> list[list[int]]:
+    """Return the indices of each group, the first group last, so that it is popped first."""
+    if groups is None:
+        return [[index] for index in reversed(range(num_dialogues))]
+    if len(groups) != num_dialogues:
+        raise ValueError(f"got {len(groups)} groups for {num_dialogues} dialogues; give one for each.")
+    members: dict[Hashable, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    return list(members.values())[::-1]
+
+
+def _skip(index: int, error: Exception, skipped: MutableMapping[int, str] | None) -> None:
+    if skipped is None:
+        raise error
+    skipped[index] = reason_of(error)
+
+
+def _require_agreement(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> None:
+    """Raise if the configuration and the processor would compute different rewards."""
+    for name in ("prompts", "prompt_version", "max_turn_s", "sampling_rate"):
+        of_model, of_processor = getattr(model.config, name), getattr(processor, name)
+        if of_model != of_processor:
+            raise ValueError(
+                f"{name} is {of_model!r} in the model's configuration but {of_processor!r} in the processor; they "
+                "must be equal: load both from one checkpoint, or build the processor with the configuration's values."
+            )

@@ -1,0 +1,133 @@
+"""Judge one dialogue or two: rewards, the reward after each turn, the checks; all of it in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.audio_sdiareward import audio_duration_s
+from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
+from sdiareward.pairs.schema import CRITERIA
+from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.scoring.calibration import Calibration
+
+from .shortcut_checks import CHECKS, Check, change_dialogue, compare
+
+
+if TYPE_CHECKING:
+    from sdiareward.scoring.scorer import Scorer
+
+NAMES = ("A", "B")
+_SILENCE = "leading_silence"
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the page shows of one dialogue or two.
+
+    Args:
+        criterion (`str`): Prompt they were judged under.
+        rewards (`list[float]`): Reward of each dialogue; higher is better.
+        growth (`list[list[float]]`): For each dialogue the reward after each of its turns; the last is its reward.
+        checks (`list[Check]`): The shortcut checks; empty if they were not asked for.
+        probabilities (`dict[str, float]`): By subset, how likely the first dialogue is the better of the two, by the
+            checkpoint's calibration; empty for one dialogue and without a calibration.
+        num_fitted (`dict[str, int]`): By subset, the pairs that its probability was fitted on.
+        shares (`list[float]`): Share of the calibration's reference rewards below each dialogue's; or empty.
+        uncalibrated (`str`): Why there is no calibration; empty if there is one.
+        notes (`list[str]`): What a reader has to know, a sentence each.
+    """
+
+    criterion: str
+    rewards: list[float]
+    growth: list[list[float]]
+    checks: list[Check] = field(default_factory=list)
+    probabilities: dict[str, float] = field(default_factory=dict)
+    num_fitted: dict[str, int] = field(default_factory=dict)
+    shares: list[float] = field(default_factory=list)
+    uncalibrated: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def margin(self) -> float | None:
+        """Reward of the first dialogue less that of the second, or None if there is only one."""
+        return self.rewards[0] - self.rewards[1] if len(self.rewards) == 2 else None
+
+
+def judge(
+    scorer: Scorer, dialogues: Sequence[Sequence[Mapping[str, Any]]], criterion: str, with_checks: bool = True
+) -> Judgement:
+    """Judge one dialogue or two.
+
+    Args:
+        scorer ([`Scorer`]): What scores.
+        dialogues (`list[list[dict]]`): Messages of each, without a system turn.
+        criterion (`str`): Which prompt.
+        with_checks (`bool`, *optional*, defaults to `True`): Run the shortcut checks too.
+
+    Raises:
+        ValueError: A dialogue cannot be judged, or the model does not know the criterion.
+    """
+    beginnings = [dialogue[:end] for dialogue in dialogues for end in range(1, len(dialogue) + 1)]
+    names = CHECKS if with_checks else ()
+    changed = [change_dialogue(dialogue, name) for name in names for dialogue in dialogues]
+    rewards = iter(scorer.score([*beginnings, *changed], criterion))
+    growth = [[next(rewards) for _ in dialogue] for dialogue in dialogues]
+    finals = [values[-1] for values in growth]
+    after = {name: [next(rewards) for _ in dialogues] for name in names}
+    return Judgement(
+        criterion,
+        finals,
+        growth,
+        compare(finals, after),
+        notes=_notes(dialogues, scorer.processor.max_turn_s, with_checks),
+        **_calibrate(scorer.model.config, finals, criterion),
+    )
+
+
+def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[str, Any]:
+    """Return the fields of a judgement that a calibration gives, or why there is none."""
+    try:
+        calibration = Calibration.of(config)
+    except ValueError as error:
+        reason = "the checkpoint has no calibration" if config.calibration is None else str(error).rstrip(".")
+        return {"uncalibrated": reason}
+    shares = calibration.by_quantile(rewards, [criterion] * len(rewards)).tolist()
+    if len(rewards) == 1:
+        return {"shares": shares}
+    margin = rewards[0] - rewards[1]
+    fitted = {
+        name: of for name, of in sorted(calibration.parameters["subsets"].items()) if _is_judged(name, criterion)
+    }
+    if not fitted:
+        return {"shares": shares, "uncalibrated": f"it was fitted on no pairs of the criterion {criterion!r}"}
+    num_fitted = {name: of["num_pairs"] for name, of in fitted.items()}
+    probabilities = {subset: calibration.probability(margin, subset) for subset in num_fitted}
+    return {"shares": shares, "probabilities": probabilities, "num_fitted": num_fitted}
+
+
+def _is_judged(subset: str, criterion: str) -> bool:
+    """Return whether pairs of the subset are judged under the criterion; one of a user's own may be for any."""
+    return criterion not in CRITERIA or (subset in MODALITY_SUBSETS) == (criterion == "modality")
+
+
+def _notes(dialogues: Sequence[Sequence[Mapping[str, Any]]], max_turn_s: float, with_checks: bool) -> list[str]:
+    """Say what of the dialogues the model does not hear."""
+    notes = []
+    silence_s = NUISANCES[_SILENCE].default
+    for name, dialogue in zip(NAMES, dialogues, strict=False):
+        lengths = [audio_duration_s(item["audio"]) for turn in dialogue for item in turn["content"] if "audio" in item]
+        num_cut = sum(length > max_turn_s for length in lengths)
+        if num_cut:
+            notes.append(
+                f"Dialogue {name}: {num_cut} of {len(lengths)} turns are cut, this model hears their first "
+                f"{max_turn_s:g} s."
+            )
+        num_pushed = sum(length <= max_turn_s < length + silence_s for length in lengths)
+        if with_checks and num_pushed:
+            notes.append(
+                f"Dialogue {name}: the silence of the checks pushes the end of {num_pushed} turns beyond these "
+                f"{max_turn_s:g} s, so that this check also takes words away."
+            )
+    return notes

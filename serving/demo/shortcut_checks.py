@@ -1,0 +1,93 @@
+"""What a reward does under changes that must not matter: a handful of nuisances, and a verdict in plain words.
+
+A few recordings show whether a judge can be moved, not how often: that takes an audit over a data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.perturbations.effects import NUISANCES, apply, change_recordings
+
+
+CHECKS = ("gain", "leading_silence", "noise", "telephone_band", "polarity")
+# Where a change was applied, by the two margins it gives; of one dialogue there is only the first.
+BOTH, FIRST, SECOND = "both", "A alone", "B alone"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One change, and what became of the rewards.
+
+    Args:
+        title (`str`): The change.
+        shifts (`tuple[float, ...]`): By how much the reward of each dialogue moved.
+        margins (`dict[str, float]`): Margin of two dialogues with both, the first or the second one changed; empty
+            for one dialogue.
+        flips (`tuple[str, ...]`): Where the order of the two is no longer what it was.
+    """
+
+    title: str
+    shifts: tuple[float, ...]
+    margins: dict[str, float]
+    flips: tuple[str, ...]
+
+
+def change_dialogue(messages: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
+    """Return a dialogue with every recording changed, each with noise of its own.
+
+    Args:
+        messages (`list[dict]`): Messages as the processor takes them; they stay as they are.
+        name (`str`): A key of `effects.NUISANCES`, at its usual severity.
+    """
+    return change_recordings(messages, lambda number, array: apply(name, array, SAMPLING_RATE, seed=number))
+
+
+def compare(rewards: Sequence[float], changed: Mapping[str, Sequence[float]]) -> list[Check]:
+    """Compare rewards with those of the changed dialogues.
+
+    Args:
+        rewards (`list[float]`): Of one dialogue or of two.
+        changed (`dict[str, list[float]]`): By nuisance, rewards of the same dialogues after the change.
+    """
+    return [_compare(NUISANCES[name].describe(), rewards, new) for name, new in changed.items()]
+
+
+def _compare(title: str, rewards: Sequence[float], changed: Sequence[float]) -> Check:
+    shifts = tuple(new - old for old, new in zip(rewards, changed, strict=True))
+    if len(rewards) == 1:
+        return Check(title, shifts, {}, ())
+    (first, second), (new_first, new_second) = rewards, changed
+    margins = {BOTH: new_first - new_second, FIRST: new_first - second, SECOND: first - new_second}
+    # Two dialogues of the same reward have no order that could be lost.
+    flips = [place for place, margin in margins.items() if first != second and _differs(margin, first - second)]
+    return Check(title, shifts, margins, tuple(flips))
+
+
+def _differs(margin: float, original: float) -> bool:
+    return bool(np.sign(margin) != np.sign(original))
+
+
+def give_verdict(rewards: Sequence[float], checks: Sequence[Check]) -> str:
+    """Say what the checks found, in one or two sentences."""
+    if len(rewards) == 1:
+        worst = max(checks, key=lambda check: abs(check.shifts[0]))
+        return (
+            f"The reward of {rewards[0]:+.2f} moves most under '{worst.title}': by {worst.shifts[0]:+.2f}. None of "
+            "these changes touches the conversation; a reward that followed it alone would stay where it is."
+        )
+    margin = rewards[0] - rewards[1]
+    moves = [(abs(new - margin), place, check.title) for check in checks for place, new in check.margins.items()]
+    size, place, title = max(moves)
+    most = f"The margin of {margin:+.2f} moves most, by {size:.2f}, under '{title}' on {place}."
+    flipped = [f"'{check.title}' ({', '.join(check.flips)})" for check in checks if check.flips]
+    if margin == 0:
+        return f"The two have the same reward, so there is no order to lose. {most}"
+    if flipped:
+        return f"The order does not hold: it is lost under {'; '.join(flipped)}. {most}"
+    return f"The order holds under all {len(checks)} changes, on both dialogues and on either one alone. {most}"

@@ -1,0 +1,105 @@
+"""Any endpoint that speaks OpenAI's `/v1/audio/speech`: OpenAI's own, or a local server of an open model.
+
+Options in the YAML: `base_url`, `model`, `voices` and, where the server wants a key, `api_key_env`. The client retries
+what may pass (429, 5xx, timeouts, lost connections) with growing pauses before an error reaches a pair.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import AudioError, read_audio
+
+from . import SynthesisError
+
+
+# Of a server's answer in an error message.
+_MAX_QUOTED_CHARS = 300
+# What the client sends where no key is configured; otherwise it would send the one in OPENAI_API_KEY to any server.
+_NO_KEY = "no-key"
+
+
+class OpenAISpeech:
+    """The voices of a speech endpoint."""
+
+    uses_reference = False
+    # A served model draws its own noise.
+    is_deterministic = False
+
+    def __init__(
+        self,
+        *,
+        base_url: str,
+        model: str,
+        voices: Sequence[str],
+        api_key_env: str | None = None,
+        timeout_s: float = 120.0,
+        max_retries: int = 5,
+        extra_body: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Connect to an endpoint.
+
+        Args:
+            base_url (`str`): Where it is, up to and with `/v1`.
+            model (`str`): Name of the model there.
+            voices (`Sequence[str]`): Names of its voices; `speak` takes number `voice % len(voices)`.
+            api_key_env (`str`, *optional*): Environment variable that holds the API key.
+            timeout_s (`float`, *optional*, defaults to 120.0): Longest wait for one text, in seconds.
+            max_retries (`int`, *optional*, defaults to 5): How often one text is tried again.
+            extra_body (`Mapping`, *optional*): More fields of the request, such as `speed` or `instructions`.
+
+        Raises:
+            ValueError: `voices` is empty or no list.
+            SynthesisError: The environment variable is not set.
+        """
+        import openai
+
+        if isinstance(voices, str) or not voices:
+            raise ValueError(f"openai-speech: voices is {voices!r}; it must be a list with at least one name.")
+        self._key = _read_key(api_key_env)
+        self._client = openai.OpenAI(api_key=self._key, base_url=base_url, timeout=timeout_s, max_retries=max_retries)
+        self._model, self._voices = model, tuple(voices)
+        self._extra_body = dict(extra_body or {})
+        self.version = f"openai-speech {model}"
+
+    def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
+        """Speak `text`; see `Synthesizer.speak`."""
+        import openai
+
+        label = f"openai-speech {self._model!r} gives no speech for {text!r}"
+        try:
+            answer = self._client.audio.speech.create(
+                model=self._model,
+                voice=self._voices[voice % len(self._voices)],
+                input=text,
+                response_format="wav",
+                extra_body=self._extra_body,
+            ).content
+        except openai.OpenAIError as error:
+            # Not chained: a server may quote the key, and the cause would print it.
+            said = f"{error.status_code}: {error.response.text}" if isinstance(error, openai.APIStatusError) else error
+            raise SynthesisError(f"{label}: {type(error).__name__}: {self._quote(str(said))}") from None
+        try:
+            return read_audio(answer)
+        except AudioError as error:
+            beginning = self._quote(answer.decode("latin-1"))
+            raise SynthesisError(f"{label}: {error} The answer of {len(answer)} bytes begins {beginning!r}.") from None
+
+    def _quote(self, text: str) -> str:
+        """Shorten what a server said and take the key out of it."""
+        return text.replace(self._key, "***")[:_MAX_QUOTED_CHARS]
+
+
+def _read_key(variable: str | None) -> str:
+    if variable is None:
+        return _NO_KEY
+    if not os.environ.get(variable):
+        raise SynthesisError(f"openai-speech: the environment variable {variable!r} is not set; put the key there.")
+    return os.environ[variable]
+
+
+build = OpenAISpeech

@@ -1,0 +1,265 @@
+import json
+import re
+
+import datasets
+import numpy as np
+import pytest
+import soundfile
+from support.audit_world import make_dataset, write_data
+
+from sdiareward.audit.run import AuditJob, Auditor
+from sdiareward.cli import main
+from sdiareward.common.locks import lock_folder
+from sdiareward.perturbations.attacks import ATTACKS
+from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.scoring.dataset import ModelChoice
+
+
+# A nuisance with two places to fail, one attack of each kind, and nothing that takes long.
+FEW = ("--nuisances", "gain", "polarity", "--attacks", "foreign_ending", "written_demand", "repeated_turns")
+
+
+# What is there of the whole audit, so that nothing is scored and little is drawn.
+LITTLE = (
+    *("--parts", "nuisances", "attacks", "--nuisances", "polarity"),
+    *("--attacks", "foreign_ending", "written_demand"),
+)
+
+
+@pytest.fixture(scope="module")
+def data(make_tone, tmp_path_factory):
+    return write_data(make_tone, tmp_path_factory.mktemp("audit") / "pairs")
+
+
+@pytest.fixture(scope="module")
+def run(tiny_checkpoint, data):
+    """Return a function that audits the tiny checkpoint and gives the exit status."""
+
+    def audit(folder, *arguments, model=tiny_checkpoint, dataset=data):
+        places = ["--model", model, "--data", dataset, "--output_dir", folder]
+        return main(["audit", *map(str, [*places, *arguments])])
+
+    return audit
+
+
+@pytest.fixture(scope="module")
+def audited(run, tmp_path_factory):
+    """Return the folder of a whole audit of few changes."""
+    folder = tmp_path_factory.mktemp("audited") / "audit"
+    assert run(folder, *FEW) == 0
+    return folder
+
+
+@pytest.fixture
+def copy(audited, tmp_path):
+    """Return a copy of that folder, so that a test may change it."""
+    folder = tmp_path / "audit"
+    folder.mkdir()
+    for path in audited.iterdir():
+        if path.is_file():
+            (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def read(folder):
+    return json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+
+
+def statuses(audit):
+    return {verdict["name"]: verdict["status"] for verdict in audit["verdicts"]}
+
+
+def test_an_audit_measures_every_part_and_says_what_it_did_not_measure(audited):
+    audit = read(audited)
+    assert (audit["num_pairs"], audit["num_groups"], audit["skipped"], audit["failures"]) == (6, 6, [], [])
+    found = statuses(audit)
+    measured = {name for name, status in found.items() if status != "not measured"}
+    assert {name for name in measured if name.startswith("nuisance.")} == {"nuisance.gain", "nuisance.polarity"}
+    assert {"attack.foreign_ending", "attack.written_demand", "attack.repeated_turns"} <= measured
+    assert {"nuisances.flip_rate", "ties.identical", "ties.auroc", "hearing.audio_only.modality"} <= measured
+    assert {"baselines.modality", "baselines.colloquialness"} <= measured
+    assert found["left_out.synthesizer"] == "not measured"
+    assert len(found) == 4 + len(NUISANCES) + len(ATTACKS) + 6 + 4 + 2 + 2
+
+
+def test_identical_dialogues_have_a_margin_of_exactly_0(audited):
+    audit = read(audited)
+    assert statuses(audit)["ties.identical"] == "pass"
+    assert audit["ties"]["identical"]["as_pair"] == 0.0
+
+
+def test_the_rewards_are_those_of_the_evaluation(audited, data, tiny_checkpoint, tmp_path):
+    from sdiareward.eval import main as evaluate
+
+    arguments = ["--model", tiny_checkpoint, "--dataset", data, "--output_dir", tmp_path, "--baselines", "False"]
+    assert evaluate(list(map(str, arguments))) == 0
+    expected = {
+        line["pair_id"]: {side: line[side] for side in ("chosen", "rejected")}
+        for line in map(json.loads, (tmp_path / "scores.jsonl").read_text().splitlines())
+    }
+    lines = [json.loads(line) for line in (audited / "rewards.jsonl").read_text().splitlines()]
+    found = {line["pair_id"]: line["rewards"] for line in lines if line["condition"] == "natural"}
+    assert found.keys() == expected.keys()
+    for pair_id, rewards in found.items():
+        assert rewards == pytest.approx(expected[pair_id], abs=1e-4)
+
+
+def test_the_same_command_again_scores_nothing_and_gives_the_same(copy, run, capsys):
+    before = read(copy)
+    rewards = (copy / "rewards.jsonl").read_bytes()
+    assert run(copy, *FEW) == 0
+    assert (copy / "rewards.jsonl").read_bytes() == rewards
+    after = read(copy)
+    # What says where and when aside.
+    for audit in (before, after):
+        for name in ("git_revision", "config"):
+            audit.pop(name)
+    assert after == before
+
+
+def test_the_three_forms_tell_the_same(audited):
+    audit = read(audited)
+    table, page = (audited / "audit.md").read_text(), (audited / "audit.html").read_text()
+    for verdict in audit["verdicts"]:
+        assert f"| {verdict['name']} | " in table
+    assert page.count("✗ failed</td>") == list(statuses(audit).values()).count("fail")
+    assert "# Audit of " in table.splitlines()[0]
+
+
+def test_a_smaller_audit_is_part_of_a_larger_one(copy, run):
+    """Neither fewer pairs nor other changes make another audit of it: what is there is used."""
+    num_lines = len((copy / "rewards.jsonl").read_text().splitlines())
+    assert run(copy, "--num_pairs", 3, "--parts", "nuisances", "--nuisances", "gain") == 0
+    audit = read(copy)
+    assert audit["num_pairs"] == 3
+    assert (audit["attacks"], audit["ties"], audit["hearing"], audit["occlusion"]) == (None, None, None, None)
+    assert len((copy / "rewards.jsonl").read_text().splitlines()) == num_lines
+    assert statuses(audit)["nuisances.flip_rate"] != "not measured"
+    assert "Attacks that must not pay" not in (copy / "audit.html").read_text()
+
+
+def test_a_check_that_must_not_fail_sets_the_exit_status(copy, run, capsys):
+    assert run(copy, *LITTLE) == 0
+    found = statuses(read(copy))
+    failed, passed = ([name for name in found if found[name] == status] for status in ("fail", "pass"))
+    assert failed and passed
+    assert run(copy, *LITTLE, "--fail-on", *passed) == 0
+    capsys.readouterr()
+    assert run(copy, *LITTLE, "--fail-on", "any", "nuisance.noise") == 1
+    error = capsys.readouterr().err
+    # Named, but not measured: it is not known to hold.
+    assert sorted(re.findall(r"^sdiareward: (\S+): ", error, re.MULTILINE)) == sorted([*failed, "nuisance.noise"])
+    assert "nuisance.noise: not measured, limit at most 3.0%" in error
+
+
+def test_what_an_earlier_audit_passed_must_pass_again(copy, run, tmp_path, capsys):
+    assert run(copy, *LITTLE) == 0
+    earlier = read(copy)
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(earlier))
+    assert run(copy, *LITTLE, "--against", path) == 0
+    table = (copy / "audit.md").read_text().splitlines()
+    assert any(line.startswith("| check | what | before | value |") for line in table)
+    lost = next(verdict for verdict in earlier["verdicts"] if verdict["status"] == "fail")
+    lost["status"] = "pass"
+    path.write_text(json.dumps(earlier))
+    capsys.readouterr()
+    assert run(copy, *LITTLE, "--against", path) == 1
+    error = capsys.readouterr().err.strip()
+    assert error.startswith(f"sdiareward: {lost['name']}: ")
+    assert error.endswith("; the earlier audit passed it")
+
+
+def test_an_earlier_audit_of_other_pairs_is_no_measure(copy, run, capsys):
+    assert run(copy, *LITTLE, "--num_pairs", 3, "--against", copy / "audit.json") == 2
+    assert "num_pairs was 6, is 3" in capsys.readouterr().err
+
+
+def test_an_attack_takes_from_the_same_dialogues_whatever_the_size_of_the_sample(data, tiny_checkpoint, tmp_path):
+    auditors = [
+        Auditor(AuditJob(ModelChoice(str(tiny_checkpoint)), str(data), tmp_path / str(size), num_pairs=size))
+        for size in (1, 0)
+    ]
+    few, many = ([pair.pair_id for pair in auditor.donors] for auditor in auditors)
+    assert few == many
+    assert len(few) == 6
+
+
+def test_own_recordings_are_pasted_in_and_belong_to_the_audit(run, tmp_path, capsys):
+    (tmp_path / "sounds" / "demand").mkdir(parents=True)
+    little = ("--num_pairs", 1, "--parts", "attacks", "--attacks", "spoken_demand")
+    own = (*little, "--sounds_dir", tmp_path / "sounds")
+    assert run(tmp_path / "o", *own) == 2
+    assert "no recordings; put some into one of its folders" in capsys.readouterr().err
+    soundfile.write(tmp_path / "sounds" / "demand" / "me.wav", np.full(1600, 0.1), 16_000)
+    assert run(tmp_path / "o", *own) == 0
+    assert statuses(read(tmp_path / "o"))["attack.spoken_demand"] != "not measured"
+    assert run(tmp_path / "o", *little) == 2
+    assert "sounds was" in capsys.readouterr().err
+
+
+def test_a_split_that_heads_lack_is_missed_before_anything_is_scored(run, make_tone, tmp_path, capsys):
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    make_dataset(make_tone, 2).to_parquet(folder / "test.parquet")
+    assert run(tmp_path / "o", "--left_out", dataset=folder) == 2
+    assert "train" in capsys.readouterr().err
+    assert not (tmp_path / "o" / "rewards.jsonl").exists()
+
+
+def test_a_pair_that_cannot_be_read_is_named_and_the_others_are_audited(run, make_tone, tmp_path):
+    rows = make_dataset(make_tone, 3).to_list()
+    rows[1]["rejected"][2]["audio"]["bytes"] = b"no sound"
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    datasets.Dataset.from_list(rows).to_parquet(folder / "test.parquet")
+    status = run(tmp_path / "o", "--parts", "nuisances", "--nuisances", "gain", dataset=folder)
+    audit = read(tmp_path / "o")
+    assert (status, audit["num_pairs"]) == (0, 2)
+    (skipped,) = audit["skipped"]
+    assert skipped["pair_id"] == "p1"
+    assert "rejected turn 2" in skipped["reason"]
+    assert "rejected turn 2" in (tmp_path / "o" / "audit.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--nuisances", "gian"], "--nuisances: 'gian' is none of speed, "),
+        (["--attacks", "shout"], "--attacks: 'shout' is none of "),
+        (["--parts", "nuisance"], "--parts: 'nuisance' is none of nuisances, attacks, "),
+        (["--fail-on", "noise"], "--fail-on: there is no check 'noise'; the checks are "),
+        (["--against", "nowhere.json"], "nowhere.json: no such file"),
+        (["--split", "tset"], "tset"),
+    ],
+)
+def test_input_that_cannot_be_worked_on_is_one_line_and_exit_status_two(arguments, message, run, tmp_path, capsys):
+    assert run(tmp_path / "o", *arguments) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert error.startswith("sdiareward: error: ")
+
+
+def test_a_folder_of_another_audit_is_refused(copy, run, capsys):
+    assert run(copy, *FEW, "--seed", 1) == 2
+    assert "seed was 0, is 1" in capsys.readouterr().err
+
+
+def test_two_audits_do_not_write_to_one_folder(run, tmp_path, capsys):
+    with lock_folder(tmp_path / "o"), pytest.raises(SystemExit) as ended:
+        run(tmp_path / "o", *FEW)
+    assert ended.value.code == 2
+    assert "another process is writing to this folder" in capsys.readouterr().err
+
+
+def test_baselines_are_not_fitted_on_what_is_audited(run, tmp_path, capsys):
+    assert run(tmp_path / "o", "--num_pairs", 1, "--parts", "baselines", "--train_split", "test") == 2
+    assert "share 6 pair_id" in capsys.readouterr().err
+
+
+def test_a_model_that_does_not_know_a_criterion_is_refused(run, make_tone, tmp_path, capsys):
+    rows = [{**row, "criterion": "loudness"} for row in make_dataset(make_tone, 1).to_list()]
+    path = tmp_path / "pairs.parquet"
+    datasets.Dataset.from_list(rows).to_parquet(path)
+    assert run(tmp_path / "o", "--parts", "ties", dataset=path) == 2
+    assert "the pairs have the criteria ['loudness']; this model knows" in capsys.readouterr().err

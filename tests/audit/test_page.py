@@ -1,0 +1,172 @@
+"""The page of an audit: as text, and in Debian's Chromium at the width of a phone and of a desk."""
+
+import json
+import re
+
+import datasets
+import numpy as np
+import pytest
+from support.audit_world import make_dataset
+from support.chromium import SIZES, needs_chromium, open_page, requested, started, take_screenshot
+
+from sdiareward.audit.page import MARKS, SECTIONS, render_page, write_page
+from sdiareward.audit.run import AuditJob, Auditor
+from sdiareward.scoring.dataset import ModelChoice
+
+
+SCRIPT = "<script>document.title = 'hit'</script><img src=x onerror=\"document.title='hit'\">"
+
+
+@pytest.fixture(scope="module")
+def auditor(tiny_checkpoint, make_tone, tmp_path_factory):
+    """Return an auditor of pairs whose names want to run in a browser, one of which cannot be read."""
+    folder = tmp_path_factory.mktemp("hostile")
+    rows = make_dataset(make_tone, 4).to_list()
+    for row in rows:
+        row["pair_id"] = f"{row['pair_id']}{SCRIPT}"
+    rows[3]["chosen"][0]["audio"]["bytes"] = b"no sound"
+    datasets.Dataset.from_list(rows).to_parquet(folder / "pairs.parquet")
+    job = AuditJob(
+        ModelChoice(str(tiny_checkpoint)),
+        str(folder / "pairs.parquet"),
+        folder / "audit",
+        nuisances=("gain", "polarity"),
+        attacks=("shuffled", "written_demand", "fillers"),
+        parts=("nuisances", "attacks", "hearing", "ties", "occlusion"),
+        num_bootstrap=50,
+    )
+    return Auditor(job)
+
+
+@pytest.fixture(scope="module")
+def audit(auditor):
+    return auditor.audit()
+
+
+@pytest.fixture(scope="module")
+def page(auditor, audit):
+    earlier = [{**audit["verdicts"][0], "value": 0.5, "status": "fail"}]
+    return write_page(auditor.folder, audit, auditor.examples(), earlier)
+
+
+@pytest.fixture(scope="module")
+def text(page):
+    return page.read_text(encoding="utf-8")
+
+
+def test_names_from_the_data_are_escaped_wherever_they_stand(text):
+    assert SCRIPT not in text
+    assert "&lt;script&gt;document.title" in text
+    assert re.search(r"<li>.*p3&lt;script&gt;.*chosen turn 0.*</li>", text)
+
+
+def test_nothing_is_requested_and_nothing_may_run(text):
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
+    assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
+    assert "script-src" not in policy
+    assert set(re.findall(r'(?:src|href)="([^"#][^:"]*:)', text)) == {"data:"}
+    assert "<script" not in text
+
+
+def test_every_verdict_is_a_word_and_a_sign_with_its_value_and_its_limit(text, audit):
+    for verdict in audit["verdicts"]:
+        name = verdict["name"].replace("_", "_<wbr>")
+        (row,) = (line for line in text.splitlines() if f">{name}</span>" in line)
+        assert MARKS[verdict["status"]] in row
+    (first,) = (line for line in text.splitlines() if ">nuisances.accuracy_<wbr>change</span>" in line)
+    assert re.search(r"<td>50\.0 points(, failed)?</td>", first)
+    assert "at most 2.0 points" in first
+
+
+def test_every_section_that_has_something_is_in_the_contents_and_no_other(text, audit):
+    linked = re.findall(r'<li><a href="#(\w+)">', text)
+    assert linked == [key for key in SECTIONS if key != "left_out"]
+    assert all(f'<h2 id="{key}">' in text for key in linked)
+    without = {**audit, "occlusion": None, "ties": None, "hearing": None, "attacks": None, "nuisances": None}
+    bare = render_page(without, {})
+    assert re.findall(r'<li><a href="#(\w+)">', bare) == ["verdicts", "excluded", "provenance"]
+
+
+def test_every_figure_says_in_words_what_it_shows(text, audit):
+    pictures = re.findall(r'<img src="data:image/png;base64,[^"]+" alt="([^"]*)"', text)
+    # Overview, two nuisances, attacks, abstention, both sides of a pair of each subset that can be read.
+    assert len(pictures) == 1 + 2 + 1 + 1 + 2 * 3
+    assert all(len(words) > 40 and "%" in words or "reward" in words for words in pictures)
+    flips = audit["nuisances"]["by_nuisance"][0]
+    assert any(f"{100 * flips['flip_rate']:.1f}% of the pairs flip on average" in words for words in pictures)
+
+
+def test_the_same_audit_gives_the_same_bytes(auditor, audit, page, tmp_path):
+    before = {path.name: path.read_bytes() for path in (auditor.folder / "figures").glob("*.png")}
+    again = write_page(tmp_path, json.loads(json.dumps(audit)), auditor.examples())
+    assert {path.name: path.read_bytes() for path in (tmp_path / "figures").glob("*.png")} == before
+    assert again.read_text() == render_page(audit, {name.removesuffix(".png"): data for name, data in before.items()})
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with started("--mute-audio") as driver:
+        yield driver
+
+
+@pytest.fixture(params=SIZES)
+def opened(request, browser, page):
+    return browser, open_page(browser, page, request.param)
+
+
+@needs_chromium
+def test_the_page_never_scrolls_sideways(opened):
+    browser, width = opened
+    for element in browser.find_elements("css selector", "details"):
+        browser.execute_script("arguments[0].open = true", element)
+    assert browser.execute_script("return window.innerWidth") == width
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+@needs_chromium
+def test_the_console_stays_empty_and_no_name_runs(opened):
+    browser, _ = opened
+    assert requested(browser) == []
+    assert browser.get_log("browser") == []
+    assert "hit" not in browser.title
+    assert browser.execute_script("return document.querySelectorAll('script, [onerror]').length") == 0
+
+
+@needs_chromium
+def test_the_keyboard_reaches_the_skip_link_the_contents_and_the_tables(opened):
+    from selenium.webdriver.common.keys import Keys
+
+    browser, _ = opened
+    reached = []
+    for _ in range(len(SECTIONS) + 4):
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        focused = browser.switch_to.active_element
+        reached.append((focused.tag_name, focused.get_attribute("class") or focused.get_attribute("href")))
+    assert reached[0] == ("a", "skip")
+    assert reached[1][1].endswith("#verdicts")
+    assert ("div", "scroll") in reached
+
+
+@needs_chromium
+def test_a_failed_check_is_told_apart_without_colour(opened):
+    browser, _ = opened
+    weights = {
+        status: browser.execute_script(
+            "const cell = document.querySelector(arguments[0]);"
+            "return cell && [getComputedStyle(cell).fontWeight, cell.textContent.trim()]",
+            f"td.{status}",
+        )
+        for status in ("pass", "fail")
+    }
+    assert weights["pass"][1] == "✓ passed"
+    assert weights["fail"][1] == "✗ failed"
+    assert int(weights["fail"][0]) > int(weights["pass"][0])
+
+
+@needs_chromium
+def test_a_screenshot_of_the_whole_page_is_not_blank(opened):
+    browser, width = opened
+    pixels = take_screenshot(browser, width)
+    assert pixels.shape[1] == width
+    for part in np.array_split(pixels, 4):
+        assert part.std() > 10

@@ -1,0 +1,302 @@
+import json
+import math
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from benchmarks import gpu, gpu_steps, racing, scoring_bfloat16, scoring_scale, scoring_speed
+from benchmarks import scoring_workload as workload
+from benchmarks.flops import audio_flops, text_flops
+from benchmarks.opponents import PlainTransformers
+from benchmarks.speed_models import NANO, model_config
+from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
+from sdiareward.cards import render_speed
+from sdiareward.processing_sdiareward import SDiaRewardProcessor, validate_messages
+from sdiareward.scoring.scorer import Scorer
+
+
+@pytest.fixture(scope="module")
+def dialogues(tmp_path_factory):
+    return workload.write_dialogues(tmp_path_factory.mktemp("clips"), 3, seed=1, max_turn_s=3.0)
+
+
+def clips_of(dialogues):
+    return [turn["content"][1]["audio"] for dialogue in dialogues for turn in dialogue]
+
+
+def test_half_of_a_passage_has_half_of_its_words():
+    passage = workload.Passage(np.arange(8, dtype=np.float32), "one two three four")
+    half = passage.cut(4)
+    assert half.text == "one two"
+    assert half.array.tolist() == [0, 1, 2, 3]
+
+
+def test_a_very_short_cut_keeps_a_word():
+    assert workload.Passage(np.zeros(100, np.float32), "one two").cut(1).text == "one"
+
+
+def test_the_workload_is_dialogues_of_distinct_clips_no_longer_than_the_model_hears(dialogues):
+    for dialogue in dialogues:
+        validate_messages(dialogue)
+        assert len(dialogue) in workload.TURN_COUNTS
+    arrays = [soundfile.read(path)[0] for path in clips_of(dialogues)]
+    assert all(2 * 16_000 <= array.size <= 3 * 16_000 for array in arrays)
+    assert len({array.tobytes() for array in arrays}) == len(arrays)
+    assert workload.duration_s(dialogues) == pytest.approx(sum(array.size for array in arrays) / 16_000)
+
+
+def test_the_same_seed_gives_the_same_workload(dialogues, tmp_path):
+    again = workload.write_dialogues(tmp_path, 3, seed=1, max_turn_s=3.0)
+    assert [turn["content"][0] for turn in again[2]] == [turn["content"][0] for turn in dialogues[2]]
+    for one, other in zip(clips_of(again), clips_of(dialogues), strict=True):
+        assert (soundfile.read(one)[0] == soundfile.read(other)[0]).all()
+
+
+def test_more_dialogues_than_the_sample_has_speech_for_are_refused(tmp_path, monkeypatch):
+    passages = [workload.Passage(np.zeros(16_000, np.float32), "well")] * 20
+    monkeypatch.setattr(workload, "_shuffled_passages", lambda rng: iter(passages))
+    with pytest.raises(ValueError, match="used up after 1 dialogues of 9"):
+        workload.write_dialogues(tmp_path, 9, turn_counts=(4,), turn_range_s=(3.0, 3.0))
+
+
+def test_any_number_of_short_dialogues_is_made_as_they_are_read(monkeypatch):
+    ramp = workload.Passage(np.arange(48_000, dtype=np.float32), "a b c d e f")
+    monkeypatch.setattr(workload, "_passages", lambda: iter([ramp]))
+    many = workload.ManyDialogues(10_000, seed=3)
+    clips = [clip["array"] for clip in clips_of([many[0], many[9_999], many[0]])]
+    assert all(8_000 <= clip.size <= 24_000 for clip in clips)
+    assert (clips[0] == clips[4]).all()
+    assert clips[0].tobytes() != clips[2].tobytes()
+    with pytest.raises(IndexError):
+        many[10_000]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_the_plain_way_gives_the_rewards_of_the_scorer(batch_size, make_tiny_model, tiny_processor, dialogues):
+    model = make_tiny_model()
+    # 4 s of padding instead of 300 s: the same features, sooner.
+    plain = PlainTransformers(model, tiny_processor, chunk_length_s=4, batch_size=batch_size)
+    rewards = plain.score(dialogues, "modality")
+    assert rewards == pytest.approx(Scorer(model, tiny_processor).score(dialogues, "modality"), abs=1e-4)
+    assert len(set(rewards)) == len(dialogues)
+
+
+def test_rounds_alternate_in_order_and_times_are_kept_by_name():
+    calls = []
+
+    def contestant(name):
+        return lambda dialogues: [calls.append(name) or 1.0 for _ in dialogues]
+
+    times, differences = racing.race({name: contestant(name) for name in "abc"}, [0], rounds=2)
+    assert "".join(calls) == "abc" + "abc" + "cba"
+    assert [len(times[name]) for name in "abc"] == [2, 2, 2]
+    assert differences == {"a": 0.0, "b": 0.0, "c": 0.0}
+
+
+def test_a_contestant_with_other_rewards_ends_the_race():
+    entrants = {"plain": lambda _: [1.0, 2.0], "wrong": lambda _: [1.0, 2.001]}
+    with pytest.raises(ValueError, match="wrong: a reward differs by 0.001 from that of plain"):
+        racing.race(entrants, [0, 0], rounds=1)
+
+
+def test_a_contestant_with_a_reward_that_is_no_number_ends_the_race():
+    with pytest.raises(ValueError, match="differs by nan"):
+        racing.race({"plain": lambda _: [1.0], "wrong": lambda _: [math.nan]}, [0], rounds=1)
+
+
+def test_a_speedup_is_the_median_of_the_rounds_quotients():
+    assert racing.speedup([10.0, 30.0, 8.0], [5.0, 3.0, 2.0]) == 4.0
+
+
+def test_peak_memory_is_what_the_process_held_not_its_parent():
+    np.ones(500 * 2**20 // 8)
+    code = "import numpy; from benchmarks.racing import max_rss_mib; before = max_rss_mib(); "
+    code += "numpy.ones(80 * 2**20 // 8); print(before, max_rss_mib())"
+    printed = subprocess.run([sys.executable, "-c", code], cwd=racing.ROOT, check=True, capture_output=True, text=True)
+    before, after = map(int, printed.stdout.split())
+    assert before < 300
+    assert 60 < after - before < 120
+
+
+def test_a_slope_of_one_is_linear_and_of_two_quadratic():
+    rows = [{"audio_s": 10.0**k, "seconds": 3 * 10.0**k} for k in range(3)]
+    assert scoring_scale.growth(rows)["slope"] == pytest.approx(1.0)
+    rows[2]["seconds"] *= 10
+    assert scoring_scale.growth(rows)["slopes_between"] == pytest.approx([1.0, 2.0])
+
+
+def test_preprocessing_is_timed_per_clip_both_ways(tiny_processor, tmp_path, monkeypatch):
+    monkeypatch.setattr(scoring_speed, "_NUM_CLIPS", 4)
+    tiny_processor.feature_extractor.chunk_length = 8
+    try:
+        found = scoring_speed.measure_preprocessing(tiny_processor, tmp_path, rounds=1)
+    finally:
+        tiny_processor.feature_extractor.chunk_length = 300
+    for step in ("mel", "inputs"):
+        assert found[step]["speedup"] == pytest.approx(found[step]["plain_s"] / found[step]["ours_s"])
+
+
+def test_padding_waste_is_the_padding_of_padded_batches(tiny_processor, make_dialogue, monkeypatch):
+    uneven = [make_dialogue(0.5, 0.4), make_dialogue(0.5, 0.5)]
+    monkeypatch.setattr(workload, "sample_dialogues", lambda: uneven)
+    lengths = [tiny_processor.num_tokens(dialogue) for dialogue in uneven]
+    found = scoring_speed.padding_waste(tiny_processor, batch_tokens=10_000)
+    assert found["batches"] == 1
+    assert found["share"] == pytest.approx(1 - sum(lengths) / (2 * max(lengths)))
+
+
+def test_flops_of_one_token_in_one_layer_are_those_counted_by_hand():
+    sizes = SimpleNamespace(
+        hidden_size=4, num_attention_heads=2, num_key_value_heads=1, intermediate_size=8, num_hidden_layers=1
+    )
+    # Weights: q and o 2 * 4 * 4, k and v 2 * 4 * 2, three of 4 * 8. Attention: one query, three keys, width 4, twice.
+    assert text_flops(sizes, 1, num_before=2) == 2 * (32 + 16 + 96) + 2 * (2 * 3 * 4)
+
+
+def test_flops_are_those_that_torch_counts(make_tiny_model, tiny_processor, make_dialogue):
+    model = make_tiny_model()
+    # Torch counts what is written out as matrix products.
+    model.set_attn_implementation("eager")
+    dialogue = make_dialogue(1.0, 0.7)
+    inputs = tiny_processor(dialogue)
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        model(**inputs)
+    num_tokens, config = inputs["input_ids"].shape[1], model.config
+    text = config.text_config
+    # There nothing of causal attention is left out.
+    hidden_pairs = num_tokens * (num_tokens - 1) // 2
+    expected = text_flops(text, num_tokens) + text.num_hidden_layers * 4 * text.hidden_size * hidden_pairs
+    expected += sum(
+        audio_flops(config.audio_config, frames) for frames in inputs["feature_attention_mask"].sum(1).tolist()
+    )
+    assert counter.get_total_flops() == pytest.approx(expected, rel=0.02)
+
+
+def test_the_real_sizes_have_the_published_numbers_of_parameters():
+    tokenizer = SDiaRewardProcessor.from_pretrained(NANO).tokenizer
+    for size, billions in (("7b", 7.07), ("3b", 3.09)):
+        text = model_config(size, tokenizer).text_config
+        head = text.hidden_size // text.num_attention_heads
+        weights = text.hidden_size * (2 * text.hidden_size + 2 * text.num_key_value_heads * head)
+        weights += 3 * text.hidden_size * text.intermediate_size
+        total = text.num_hidden_layers * weights + text.vocab_size * text.hidden_size
+        assert total / 1e9 == pytest.approx(billions, abs=0.02)
+        assert head == 128
+
+
+def test_synthetic_dialogues_are_as_long_as_the_benchmark_and_pairs_share_their_words():
+    dialogues = SyntheticDialogues(400)
+    lengths_s = [sum(clip["array"].size for clip in clips_of([dialogue])) / 16_000 for dialogue in dialogues]
+    assert np.mean(lengths_s) == pytest.approx(MEAN_DIALOGUE_S, rel=0.1)
+    one, other = dialogues[6], dialogues[7]
+    assert dialogues.groups[6] == dialogues.groups[7]
+    assert [turn["content"][0] for turn in one] == [turn["content"][0] for turn in other]
+    assert clips_of([one])[0]["array"].tobytes() != clips_of([other])[0]["array"].tobytes()
+    assert clips_of([one])[0]["array"].tobytes() == clips_of([dialogues[6]])[0]["array"].tobytes()
+
+
+def run_gpu(monkeypatch, output, *arguments):
+    monkeypatch.setattr(gpu_steps, "RELEASED_CHUNK_LENGTH_S", 30)
+    monkeypatch.setattr(gpu, "_MATMUL_REPEATS", 1)
+    counts = ("--dialogues", "2", "--ablation-dialogues", "1", "--check-dialogues", "1", "--mean-s", "2")
+    argv = (
+        "gpu",
+        "--device",
+        "cpu",
+        "--dtype",
+        "float32",
+        "--sizes",
+        "tiny",
+        *counts,
+        "--output",
+        str(output),
+        *arguments,
+    )
+    monkeypatch.setattr("sys.argv", list(argv))
+    gpu.main()
+    return json.loads(output.read_text(encoding="utf-8"))
+
+
+def test_the_gpu_benchmark_runs_on_a_cpu_and_its_ways_agree_there(tmp_path, monkeypatch, capsys):
+    found = run_gpu(monkeypatch, tmp_path / "gpu.json")
+    tiny = found["sizes"]["tiny"]
+    assert tiny["left_out"] == []
+    assert tiny["ours"]["real_time_factor"] == pytest.approx(tiny["ours"]["seconds"] / tiny["ours"]["audio_s"])
+    expected = tiny["ours"]["flops"] / tiny["ours"]["seconds"] / found["matmul_flops_per_s"]
+    assert tiny["ours"]["utilisation"] == pytest.approx(expected)
+    assert tiny["plain"]["largest_difference"] < 1e-4
+    assert tiny["check"]["reward_ours_sdpa"] < 1e-4
+    assert tiny["check"]["cosine_ours_float32"] > 0.9999
+    table = capsys.readouterr().out
+    assert "ours / dialogues_per_s" in table
+    assert "tiny" in table.splitlines()[0]
+    assert "| TINY |" in render_speed._gpu(found)
+
+
+def test_the_gpu_benchmark_runs_in_half_precision_with_all_of_its_options(tmp_path, monkeypatch, capsys):
+    found = run_gpu(monkeypatch, tmp_path / "gpu.json", "--dtype", "bfloat16", "--profile", "--batch-tokens", "500")
+    check = found["sizes"]["tiny"]["check"]
+    assert check["reward_sdpa_float32"] > 1e-5
+    assert check["cosine_ours_float32"] > 0.99
+    assert "Self CPU" in capsys.readouterr().out
+
+
+def test_the_gpu_benchmark_begins_nothing_after_its_time(tmp_path, monkeypatch, capsys):
+    found = run_gpu(monkeypatch, tmp_path / "gpu.json", "--limit-s", "0")
+    assert found["sizes"]["tiny"] == {"left_out": ["everything"]}
+    assert "left out for lack of time: tiny: everything" in capsys.readouterr().out
+
+
+def test_every_number_of_the_guide_to_speed_is_the_result_files():
+    guide = render_speed.GUIDE.read_text(encoding="utf-8")
+    assert render_speed.render_guide(guide) == guide
+
+
+def test_a_benchmark_that_was_not_run_is_said_to_be_missing(tmp_path):
+    guide = render_speed.render_guide(render_speed.GUIDE.read_text(encoding="utf-8"), tmp_path)
+    assert "Not measured yet: `python -m benchmarks.scoring_scale` does it." in guide
+
+
+def test_another_result_changes_the_guide_to_speed(tmp_path):
+    rows = [
+        {"dialogues": 10, "audio_s": 20.0, "seconds": 1.0, "loaded_mib": 500, "peak_mib": 4321},
+        {"dialogues": 1000, "audio_s": 2000.0, "seconds": 100.0, "loaded_mib": 500, "peak_mib": 600},
+    ]
+    result = {"rows": rows, **scoring_scale.growth(rows)}
+    (tmp_path / "scoring_scale.json").write_text(json.dumps(result), encoding="utf-8")
+    guide = render_speed.render_guide(render_speed.GUIDE.read_text(encoding="utf-8"), tmp_path)
+    assert "| 10 | 20 s | 1.0 s | 500 MiB | 4321 MiB |" in guide
+    assert "Slope of log time against log audio: 1.00; between neighbours 1.00." in guide
+
+
+def test_bfloat16_is_measured_beside_float32_and_a_matrix_product(monkeypatch, make_tiny_model, tiny_processor):
+    monkeypatch.setattr(scoring_bfloat16, "load_model", lambda name, seed: (make_tiny_model(), tiny_processor))
+    monkeypatch.setattr(scoring_bfloat16, "_MATRIX_SIZE", 64)
+    found = scoring_bfloat16.measure("nano", 1, 1, 0)
+    seconds = {name: times[0] for name, times in found["seconds"].items()}
+    expected = seconds["plain_float32"] / seconds["ours_bfloat16"]
+    assert found["speedup_over_plain"]["bfloat16"]["float32"] == pytest.approx(expected)
+    assert found["largest_difference"]["plain_float32"] < 1e-4 < found["largest_difference"]["ours_bfloat16"]
+    assert found["utilisation"]["float32"] > 0
+
+
+def test_a_backbone_in_bfloat16_leaves_head_and_original_alone(make_tiny_model):
+    model = make_tiny_model()
+    half = scoring_bfloat16.in_bfloat16(model)
+    assert {half.model.dtype, half.score.weight.dtype, model.model.dtype} == {torch.bfloat16, torch.float32}
+    assert model.model.dtype == torch.float32
+
+
+def test_the_work_of_dialogues_leaves_the_prompt_out(make_tiny_model, tiny_processor, make_dialogue):
+    model, dialogue = make_tiny_model(), make_dialogue(0.5, 0.4)
+    ids = tiny_processor.prepare(dialogue).input_ids
+    start = int(np.flatnonzero(ids == tiny_processor.tokenizer.convert_tokens_to_ids("<|im_start|>"))[1])
+    expected = text_flops(model.config.text_config, len(ids) - start, num_before=start)
+    expected += sum(audio_flops(model.config.audio_config, frames) for frames in (50, 40))
+    assert scoring_bfloat16.count_flops(model, tiny_processor, [dialogue]) == expected

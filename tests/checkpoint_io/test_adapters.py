@@ -1,0 +1,83 @@
+import pytest
+import torch
+
+from sdiareward.checkpoint_io.adapters import add_adapters, describe_adapters, is_adapter, load_adapted
+from sdiareward.scoring.scorer import Scorer
+
+
+@pytest.fixture
+def adapted(tmp_path, tiny_checkpoint, make_tiny_model, tiny_processor, request):
+    """Return a model with adapters that are not at zero, and the folder they were saved in."""
+    model = make_tiny_model()
+    model.name_or_path = str(tiny_checkpoint)
+    model = add_adapters(model, r=4, alpha=8)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape) * 0.1)
+    model.save_pretrained(str(tmp_path / "adapter"))
+    describe_adapters(model, tiny_processor, tmp_path / "adapter")
+    return model, tmp_path / "adapter"
+
+
+def rewards(model, processor, make_dialogue):
+    inputs = processor([make_dialogue(0.3, 0.2)], criterion="modality")
+    with torch.no_grad():
+        return model(**inputs).logits.item()
+
+
+def test_adapters_and_head_come_back_in_one_line(adapted, tiny_processor, make_dialogue, make_tiny_model):
+    model, folder = adapted
+    expected = rewards(model.eval(), tiny_processor, make_dialogue)
+    assert abs(expected - rewards(make_tiny_model(), tiny_processor, make_dialogue)) > 1e-3
+    loaded = load_adapted(folder).eval()
+    assert rewards(loaded, tiny_processor, make_dialogue) == pytest.approx(expected, abs=1e-5)
+    assert not any("lora" in name for name, _ in loaded.named_parameters())
+    kept = load_adapted(folder, merge=False).eval()
+    assert any("lora" in name for name, _ in kept.named_parameters())
+    assert rewards(kept, tiny_processor, make_dialogue) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_scorer_loads_adapters_like_a_checkpoint(adapted, tiny_processor, make_dialogue):
+    model, folder = adapted
+    expected = rewards(model.eval(), tiny_processor, make_dialogue)
+    found = Scorer.from_pretrained(folder, device="cpu").score([make_dialogue(0.3, 0.2)], "modality")
+    assert found == pytest.approx([expected], abs=1e-5)
+    other = Scorer.from_pretrained(folder, device="cpu", prompts={"modality": "Say something else."})
+    assert other.model.config.prompts["modality"] == "Say something else."
+    assert other.score([make_dialogue(0.3, 0.2)], "modality") != found
+
+
+def test_the_checkpoint_underneath_may_have_moved(adapted, tiny_checkpoint, tmp_path, tiny_processor, make_dialogue):
+    model, folder = adapted
+    expected = rewards(model.eval(), tiny_processor, make_dialogue)
+    config = folder / "adapter_config.json"
+    config.write_text(config.read_text().replace(str(tiny_checkpoint), str(tmp_path / "gone")))
+    with pytest.raises((OSError, ValueError), match="gone"):
+        load_adapted(folder)
+    loaded = load_adapted(folder, base_model=tiny_checkpoint).eval()
+    assert rewards(loaded, tiny_processor, make_dialogue) == pytest.approx(expected, abs=1e-5)
+
+
+def test_adapters_on_a_backbone_bring_their_head(fixtures_dir, tmp_path, make_dialogue):
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
+    from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+    base = str(fixtures_dir / "base_tiny")
+    model = add_adapters(SDiaRewardModel.from_backbone(base, pooling_mode="attention"), r=2, alpha=4)
+    with torch.no_grad():
+        model.get_base_model().score.weight.fill_(0.05)
+    processor = SDiaRewardProcessor.from_backbone(base)
+    model.save_pretrained(str(tmp_path))
+    describe_adapters(model, processor, tmp_path)
+    loaded = load_adapted(tmp_path).eval()
+    assert loaded.config.pooling_mode == "attention"
+    expected = rewards(model.eval(), processor, make_dialogue)
+    assert expected != 0
+    assert rewards(loaded, processor, make_dialogue) == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_checkpoint_is_no_adapter(adapted, tiny_checkpoint):
+    assert is_adapter(adapted[1])
+    assert not is_adapter(tiny_checkpoint)

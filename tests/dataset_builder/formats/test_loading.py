@@ -1,0 +1,339 @@
+import hashlib
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import datasets
+import pytest
+import soundfile
+from support.paths import ROOT
+
+import sdiareward.dataset_builder.formats.loading  # noqa: F401 -- enters the builder
+from sdiareward.dataset_builder.formats import sdiareward as script
+from sdiareward.dataset_builder.formats.file_export import export_files
+from sdiareward.dataset_builder.formats.loading import register
+from sdiareward.dataset_builder.formats.sdiareward import SDiaReward, make_features
+from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
+from sdiareward.pairs import schema
+from sdiareward.pairs.loading import leave_audio_encoded, load_pairs
+
+
+PLACES = [("modality", "train"), ("modality", "train"), ("modality", "validation"), ("modality", "test")]
+PLACES += [("colloquialness", "train"), ("colloquialness", "test")]
+IDS = {
+    "default": {"train": ["p0", "p1", "p4"], "validation": ["p2"], "test": ["p3", "p5"]},
+    "modality": {"train": ["p0", "p1"], "validation": ["p2"], "test": ["p3"]},
+    "colloquialness": {"train": ["p4"], "test": ["p5"]},
+    "esdr_bench": {"test": ["p3", "p5"]},
+}
+
+
+def encode(array, rate=16_000):
+    buffer = io.BytesIO()
+    soundfile.write(buffer, array, rate, format="FLAC")
+    return buffer.getvalue()
+
+
+def make_side(make_tone, seed):
+    return [
+        {
+            "role": role,
+            "text": f"so, um, {role}",
+            "audio": {"bytes": encode(make_tone(0.1, seed=seed + index)), "path": f"{role}.flac"},
+            "duration_s": 0.1,
+            "audio_ref": [{"uri": f"sample:{seed}.wav", "start_s": 0.5, "end_s": 0.6, "text": "um"}],
+        }
+        for index, role in enumerate(("user", "assistant"))
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, make_tone):
+    """Return a data set folder of six pairs named `sdiareward`, in a working directory of its own."""
+    path = tmp_path_factory.mktemp("work") / "sdiareward"
+    with ShardWriter(path) as writer:
+        for index, (criterion, split) in enumerate(PLACES):
+            row = {"pair_id": f"p{index}", "criterion": criterion, "subset": "scripted", "source": "sample"}
+            sides = {"chosen": make_side(make_tone, 10 * index), "rejected": make_side(make_tone, 10 * index + 5)}
+            rest = {"synthesizer": "flite", "group_id": f"g{index}", "native_coding": ["opus"], "language": "en"}
+            writer.write(split, {**row, **sides, **rest, "license": "CC0-1.0"})
+    return path
+
+
+@pytest.fixture
+def audio_root(folder, tmp_path):
+    """Return the same pairs with tables and audio files apart."""
+    export_files(folder, tmp_path / "audio_root")
+    return tmp_path / "audio_root"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def load(name, data_dir, **options):
+    return datasets.load_dataset("sdiareward", name, data_dir=str(data_dir), **options)
+
+
+def ids_of(splits):
+    return {split: sorted(row["pair_id"] for row in rows) for split, rows in splits.items()}
+
+
+def hash_audio(turn):
+    return hashlib.sha256(turn["audio"]["bytes"]).hexdigest()
+
+
+def sorted_rows(rows):
+    return sorted(rows, key=lambda row: row["pair_id"])
+
+
+def test_the_self_contained_file_has_the_columns_of_the_schema():
+    assert make_features() == leave_audio_encoded(schema.features())
+    assert make_features(decode=True) == schema.features()
+    assert make_features().arrow_schema.equals(schema.features().arrow_schema)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", IDS)
+def test_each_configuration_gives_its_pairs_from_shards(name, streaming, folder):
+    assert ids_of(load(name, folder, streaming=streaming)) == IDS[name]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", IDS)
+def test_each_configuration_gives_its_pairs_from_files_apart(name, streaming, audio_root):
+    assert ids_of(load(name, audio_root, streaming=streaming)) == IDS[name]
+
+
+def test_both_layouts_give_the_same_rows_with_their_bytes(folder, audio_root):
+    shards, apart = (sorted_rows(load("default", path)["train"]) for path in (folder, audio_root))
+    written = sorted_rows(row for split, row in read_rows(folder) if split == "train")
+    for rows in (shards, apart, written):
+        for row in rows:
+            for turn in (*row["chosen"], *row["rejected"]):
+                turn["audio"] = hash_audio(turn)
+    assert shards == apart == written
+    assert shards[0]["chosen"][0]["audio_ref"][0]["uri"] == "sample:0.wav"
+
+
+def test_the_class_works_without_registration(folder, tmp_path):
+    builder = SDiaReward(config_name="modality", data_dir=str(folder), cache_dir=str(tmp_path))
+    builder.download_and_prepare()
+    assert ids_of(builder.as_dataset()) == IDS["modality"]
+    assert next(iter(builder.as_streaming_dataset(split="test")))["pair_id"] == "p3"
+
+
+def test_audio_is_left_encoded_unless_asked_for(folder):
+    turn = load("modality", folder, split="train")[0]["chosen"][0]
+    assert soundfile.info(io.BytesIO(turn["audio"]["bytes"])).frames == 1600
+    decoded = load("modality", folder, split="train", decode=True)
+    assert decoded.features == schema.features()
+
+
+def test_a_folder_that_changed_is_read_again(audio_root):
+    table = audio_root / "modality" / "train.jsonl"
+    assert load("modality", audio_root, split="train").num_rows == 2
+    table.write_text(table.read_text().splitlines()[0] + "\n")
+    assert load("modality", audio_root, split="train").num_rows == 1
+
+
+def test_a_pair_is_left_out_with_a_warning_until_its_audio_is_there(audio_root, caplog):
+    audio = audio_root / "audio" / "p0" / "chosen-1.flac"
+    data = audio.read_bytes()
+    audio.unlink()
+    with caplog.at_level(logging.WARNING):
+        assert load("modality", audio_root, split="train")["pair_id"] == ["p1"]
+    assert "left out 1 pairs, audio file missing; first: audio/p0/chosen-1.flac" in caplog.text
+    audio.write_bytes(data)
+    assert load("modality", audio_root, split="train").num_rows == 2
+
+
+SPOILED = {
+    "undecodable": (lambda tone: b"no audio", "audio file undecodable"),
+    "8 kHz": (lambda tone: encode(tone, 8_000), "8000 Hz, 1 channels"),
+    "stereo": (lambda tone: encode(tone.repeat(2).reshape(-1, 2)), "16000 Hz, 2 channels"),
+    "cut": (lambda tone: encode(tone[:1600]), r"lasts 0.10 s, the table says 0.30 s"),
+}
+
+
+@pytest.mark.parametrize("problem", SPOILED)
+def test_a_file_that_is_not_what_the_table_says_is_left_out(problem, audio_root, make_tone, caplog):
+    spoil, message = SPOILED[problem]
+    table = audio_root / "modality" / "train.jsonl"
+    rows = [json.loads(line) for line in table.read_text().splitlines()]
+    rows[0]["chosen"][0]["duration_s"] = 0.3
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (audio_root / rows[0]["chosen"][0]["audio"]).write_bytes(spoil(make_tone(0.3)))
+    with caplog.at_level(logging.WARNING):
+        assert load("modality", audio_root, split="train")["pair_id"] == ["p1"]
+    assert message in caplog.text
+
+
+def test_a_pair_that_comes_twice_is_given_once(audio_root, caplog):
+    table = audio_root / "modality" / "train.jsonl"
+    table.write_text(table.read_text() + table.read_text().splitlines()[0] + "\n")
+    with caplog.at_level(logging.WARNING):
+        assert load("modality", audio_root, split="train").num_rows == 2
+    assert "left out 1 pairs, duplicate pair_id" in caplog.text
+    assert "line 3: pair p0" in caplog.text
+
+
+@pytest.mark.parametrize("path", ["../secret.flac", "/etc/hostname", "link.flac", ""])
+def test_a_path_that_climbs_out_of_the_root_is_refused(path, audio_root, tmp_path):
+    (tmp_path / "secret.flac").write_bytes(b"secret")
+    (audio_root / "link.flac").symlink_to(tmp_path / "secret.flac")
+    table = audio_root / "modality" / "test.jsonl"
+    row = json.loads(table.read_text())
+    row["chosen"][0]["audio"] = path
+    table.write_text(json.dumps(row) + "\n")
+    with pytest.raises(ValueError, match=r"test.jsonl, line 1: .*must be a path|lies outside"):
+        list(load("modality", audio_root, split="test", streaming=True))
+
+
+def test_a_table_may_be_parquet(audio_root):
+    table = audio_root / "modality" / "train.jsonl"
+    pairs = datasets.Dataset.from_list([json.loads(line) for line in table.read_text().splitlines()])
+    pairs.to_parquet(table.with_suffix(".parquet"))
+    table.unlink()
+    assert sorted(load("modality", audio_root, split="train")["pair_id"]) == ["p0", "p1"]
+
+
+def test_a_table_needs_only_ids_and_turns(audio_root):
+    table = audio_root / "colloquialness" / "test.jsonl"
+    row = json.loads(table.read_text())
+    bare = {"pair_id": "mine"} | {
+        side: [{key: turn[key] for key in ("role", "text", "audio")} for turn in row[side]]
+        for side in ("chosen", "rejected")
+    }
+    table.write_text(json.dumps(bare) + "\n")
+    pair = load("colloquialness", audio_root, split="test")[0]
+    assert (pair["criterion"], pair["synthesizer"]) == ("colloquialness", None)
+    assert pair["chosen"][0]["duration_s"] == pytest.approx(0.1)
+
+
+BROKEN = {
+    "no JSON": ("{", "train.jsonl, line 1: not JSON"),
+    "no id": ('{"chosen": [1], "rejected": [1]}', r"line 1: has no \['pair_id'\]"),
+    "another criterion": (
+        '{"pair_id": "x", "chosen": [1], "rejected": [1], "criterion": "colloquialness"}',
+        "criterion is 'colloquialness', the folder 'modality'",
+    ),
+}
+
+
+@pytest.mark.parametrize("problem", BROKEN)
+def test_a_broken_table_is_an_error_that_names_the_line(problem, audio_root):
+    line, message = BROKEN[problem]
+    (audio_root / "modality" / "train.jsonl").write_text(line + "\n")
+    with pytest.raises(ValueError, match=message):
+        list(load("modality", audio_root, split="train", streaming=True))
+
+
+def test_a_folder_without_the_configuration_is_an_error(folder, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match="holds no pairs for configuration 'modality'"):
+        SDiaReward(config_name="modality", data_dir=str(tmp_path / "empty")).download_and_prepare()
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        SDiaReward(config_name="modality", data_dir=str(tmp_path / "absent")).download_and_prepare()
+    export_files(folder, folder.parent / "both")
+    (folder.parent / "both" / "data").symlink_to(folder / "data")
+    with pytest.raises(ValueError, match="holds both"):
+        script.find_tables(str(folder.parent / "both"), "default")
+
+
+def test_exporting_twice_is_refused_and_a_stopped_export_goes_on(folder, audio_root):
+    with pytest.raises(FileExistsError, match="already there"):
+        export_files(folder, audio_root)
+    audio = audio_root / "audio" / "p0" / "chosen-0.flac"
+    written = audio.stat().st_mtime_ns
+    for table in audio_root.glob("*/*.jsonl"):
+        table.unlink()
+    assert export_files(folder, audio_root)["modality/train.jsonl"] == 2
+    assert audio.stat().st_mtime_ns == written
+
+
+def test_a_missing_table_of_builders_is_explained(monkeypatch):
+    monkeypatch.delattr(datasets.packaged_modules, "_PACKAGED_DATASETS_MODULES")
+    with pytest.raises(RuntimeError, match=r"has no table datasets.packaged_modules._PACKAGED_DATASETS_MODULES"):
+        register()
+
+
+def test_the_bare_name_gives_the_same_rows_before_and_after_the_builder_is_imported(folder, tmp_path):
+    code = (
+        "import sys; sys.modules['torchcodec'] = None\n"
+        "import datasets\n"
+        "from sdiareward.pairs.loading import leave_audio_encoded\n"
+        "def rows(name):\n"
+        "    splits = datasets.load_dataset('sdiareward', name)\n"
+        "    return {s: list(d.cast(leave_audio_encoded(d.features))) for s, d in splits.items()}\n"
+        "before = rows('default'), rows('esdr_bench')\n"
+        "import sdiareward.dataset_builder.formats.loading\n"
+        "after = rows('default'), rows('esdr_bench')\n"
+        "by_path = datasets.load_dataset('./sdiareward', 'default')\n"
+        "print(before == after, [len(d) for d in after[0].values()], by_path['test'].builder_name)"
+    )
+    (folder / "README.md").write_text(CARD)
+    env = {**os.environ, "HF_DATASETS_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder.parent, env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "True [3, 1, 2] parquet"
+
+
+CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - {split: train, path: "data/*/train-*.parquet"}
+  - {split: validation, path: "data/*/validation-*.parquet"}
+  - {split: test, path: "data/*/test-*.parquet"}
+- config_name: esdr_bench
+  data_files:
+  - {split: test, path: "data/*/test-*.parquet"}
+---
+"""
+
+
+def test_the_parquet_folder_streams_without_code(folder):
+    (folder / "README.md").write_text(CARD)
+    pairs = datasets.load_dataset(str(folder), "default", split="train", streaming=True)
+    rows = list(pairs.cast(leave_audio_encoded(pairs.features)))
+    assert sorted(row["pair_id"] for row in rows) == ["p0", "p1", "p4"]
+    assert rows[0]["rejected"][1]["audio"]["bytes"].startswith(b"fLaC")
+    assert len(load_pairs(folder, "test")) == 2
+
+
+def datasets3_python():
+    path = Path(os.environ.get("SDIAREWARD_DATASETS3_PYTHON") or ROOT / ".venv-datasets3" / "bin" / "python")
+    if not path.exists():
+        pytest.skip(
+            f"{path} is not there; make it with: python3 -m venv .venv-datasets3 && "
+            ".venv-datasets3/bin/pip install -r tests/datasets3/requirements.txt"
+        )
+    return str(path)
+
+
+@pytest.mark.parametrize("layout", ["shards", "apart"])
+def test_the_file_works_as_a_loading_script_under_datasets_3(layout, folder, audio_root, tmp_path):
+    python = datasets3_python()
+    data_dir = folder if layout == "shards" else audio_root
+    # Copied, so that it cannot lean on its neighbours.
+    copy = tmp_path / "sdiareward.py"
+    copy.write_bytes(Path(script.__file__).read_bytes())
+    command = [python, str(ROOT / "tests/datasets3/load.py"), str(copy), "default", str(data_dir)]
+    env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    env.pop("PYTHONPATH", None)
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["version"].startswith("3.")
+    expected = {
+        split: [[row["pair_id"], [hash_audio(turn) for turn in row["chosen"]]] for row in rows]
+        for split, rows in load("default", data_dir).items()
+    }
+    assert result["found"] == [expected, expected]

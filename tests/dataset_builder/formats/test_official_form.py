@@ -1,0 +1,302 @@
+import io
+import re
+
+import datasets
+import pyarrow as pa
+import pytest
+import soundfile
+
+from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.dataset_builder.formats.official_form import import_official, read_official, write_official
+from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
+from sdiareward.pairs.labels import describe_pairs
+from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.schema import features, validate_row
+
+
+def encode(array, rate=16_000, form="FLAC"):
+    buffer = io.BytesIO()
+    soundfile.write(buffer, array, rate, format=form)
+    return buffer.getvalue()
+
+
+def message(role, path, text="so, um"):
+    return {"role": role, "content": [{"type": "text", "text": text}, {"type": "audio", "audio": path}]}
+
+
+def side(folder, name):
+    return [message("user", f"{folder}/{name}-0.wav"), message("assistant", f"{folder}/{name}-1.wav")]
+
+
+@pytest.fixture
+def save(tmp_path, make_tone):
+    """Return a function that saves splits of examples and the audio that they name."""
+
+    def write(splits, *, audio=True, columns=None):
+        for seed, example in enumerate(example for examples in splits.values() for example in examples):
+            for name in ("chosen", "rejected"):
+                for turn, content in enumerate(example[name]):
+                    items = content["content"] if isinstance(content["content"], list) else []
+                    for item in items:
+                        path = tmp_path / "root" / str(item.get("audio") or "none")
+                        if audio and item.get("audio") and not path.exists():
+                            path.parent.mkdir(parents=True, exist_ok=True)
+                            path.write_bytes(encode(make_tone(0.1, 200 + 50 * turn, seed), form="WAV"))
+        saved = {name: datasets.Dataset.from_list(examples) for name, examples in splits.items()}
+        datasets.DatasetDict(saved).save_to_disk(tmp_path / "released")
+        return tmp_path / "released", tmp_path / "root"
+
+    return write
+
+
+def example(folder="d1", **columns):
+    return {"chosen": side(folder, "real"), "rejected": side(folder, "tts"), **columns}
+
+
+def test_the_released_form_becomes_valid_rows(save):
+    path, root = save(
+        {
+            "train": [
+                example("d1", category="wild", source="youtube"),
+                example("d2", category="wild", source="youtube"),
+            ],
+            "validation": [example("d3", category="Neutral", source="MELD")],
+        }
+    )
+    read = list(read_official(path, root))
+    assert [split for split, _ in read] == ["train", "train", "test"]
+    _, row = read[2]
+    assert (row["criterion"], row["subset"], row["source"]) == ("modality", "semi_wild", "meld")
+    assert (row["primary"], row["secondary"]) == ("Neutral", "Neutral")
+    assert (row["synthesizer"], row["license"], row["language"]) == ("unknown", "unknown", "und")
+    assert row["chosen"][1]["text"] == "so, um"
+    assert row["chosen"][1]["duration_s"] == pytest.approx(0.1)
+    assert row["chosen"][1]["audio"]["bytes"] == (root / "d3" / "real-1.wav").read_bytes()
+    validate_row(row)
+    assert read[0][1]["primary"] == "Unknown"
+    assert len({row["group_id"] for _, row in read}) == 3
+
+
+def test_ids_depend_on_the_content_alone(save, tmp_path):
+    path, root = save({"train": [example("d1", category="scripted")]})
+    before = [row["pair_id"] for _, row in read_official(path, root)]
+    root.rename(tmp_path / "elsewhere")
+    assert [row["pair_id"] for _, row in read_official(path, tmp_path / "elsewhere")] == before
+    audio = tmp_path / "elsewhere" / "d1" / "tts-0.wav"
+    audio.write_bytes((tmp_path / "elsewhere" / "d1" / "real-1.wav").read_bytes())
+    assert [row["pair_id"] for _, row in read_official(path, tmp_path / "elsewhere")] != before
+
+
+def test_a_folder_that_splits_share_is_no_group(save):
+    flat = [example("all", category="wild") for _ in range(2)]
+    for index, pair in enumerate(flat):
+        pair["chosen"] = side("all", f"real{index}")
+    path, root = save({"train": flat[:1], "validation": flat[1:]})
+    rows = [row for _, row in read_official(path, root)]
+    assert rows[0]["group_id"] != rows[1]["group_id"]
+
+
+def test_two_pairs_of_one_dialogue_folder_are_one_group(save):
+    second = example("d1", category="wild") | {"rejected": side("d1", "other")}
+    path, root = save({"train": [example("d1", category="wild"), second]})
+    first, other = [row for _, row in read_official(path, root)]
+    assert first["group_id"] == other["group_id"]
+    assert first["pair_id"] != other["pair_id"]
+
+
+def spoil_path(pair, path):
+    pair["chosen"][0]["content"][1]["audio"] = path
+
+
+LEFT_OUT = {
+    "missing": (lambda pair: spoil_path(pair, "d1/gone.wav"), "missing_audio", "d1/gone.wav is not in"),
+    "outside": (lambda pair: spoil_path(pair, "../secret.wav"), "path_outside_root", "lies outside"),
+    "absolute": (lambda pair: spoil_path(pair, "/data/x.wav"), "path_outside_root", "pass path_prefix"),
+    "text only": (
+        lambda pair: pair["chosen"][0]["content"].pop(),
+        "unsupported_turn",
+        "chosen turn 0: has 0 recordings",
+    ),
+    "image": (
+        lambda pair: pair["rejected"][1]["content"].append({"type": "image"}),
+        "unsupported_turn",
+        r"1 recordings and \['image'\]",
+    ),
+    "no subset": (lambda pair: pair.update(category="other"), "unknown_subset", "neither category 'other' nor source"),
+    "odd turns": (lambda pair: pair["chosen"].pop(), "invalid_pair", "chosen: has 1 turns"),
+}
+
+
+@pytest.mark.parametrize("problem", LEFT_OUT)
+def test_a_pair_that_cannot_be_read_is_reported_and_nothing_else_is_lost(problem, save, tmp_path):
+    spoil, kind, reason = LEFT_OUT[problem]
+    broken = example("d1", category="wild")
+    spoil(broken)
+    (tmp_path / "secret.wav").write_bytes(b"")
+    path, root = save({"train": [broken, example("d2", category="wild")]}, audio=False)
+    save_audio(root, "d1", "d2")
+    drop, kept = read_official(path, root)
+    assert isinstance(drop, Drop)
+    assert (drop.item, drop.kind) == ("train row 0", kind)
+    assert re.search(reason, drop.reason)
+    assert kept[1]["subset"] == "wild"
+
+
+def save_audio(root, *folders):
+    for folder in folders:
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for name in ("real-0", "real-1", "tts-0", "tts-1"):
+            (root / folder / f"{name}.wav").write_bytes(encode([0.1, -0.1] * 400, form="WAV"))
+
+
+def test_what_is_no_audio_is_reported(save):
+    path, root = save({"train": [example("d1", category="wild")]})
+    (root / "d1" / "tts-1.wav").write_bytes(b"not audio")
+    (drop,) = read_official(path, root)
+    assert drop.kind == "unusable_audio"
+    assert "rejected turn 1: d1/tts-1.wav" in drop.reason
+
+
+def test_other_rates_and_channels_are_converted(save, make_tone):
+    path, root = save({"train": [example("d1", category="wild")]})
+    (root / "d1" / "real-0.wav").write_bytes(encode(make_tone(0.2).repeat(2).reshape(-1, 2), 8_000, "WAV"))
+    ((_, row),) = read_official(path, root)
+    info = soundfile.info(io.BytesIO(row["chosen"][0]["audio"]["bytes"]))
+    assert (info.samplerate, info.channels, info.format) == (16_000, 1, "FLAC")
+    assert row["chosen"][0]["duration_s"] == pytest.approx(0.4)
+
+
+def test_a_prefix_is_taken_off_and_a_path_inside_the_root_may_be_absolute(save):
+    pair = example("d1", category="wild")
+    path, root = save({"train": [pair]})
+    for content, prefix in zip(pair["chosen"], ("/authors/", f"{root}/"), strict=True):
+        content["content"][1]["audio"] = prefix + content["content"][1]["audio"]
+    path, _ = save({"train": [pair]}, audio=False)
+    (drop,) = read_official(path, root)
+    assert drop.kind == "path_outside_root"
+    ((split, _),) = read_official(path, root, path_prefix="/authors/")
+    assert split == "train"
+
+
+def test_the_judge_prompt_of_a_released_row_is_left_out(save):
+    pair = example("d1", category="wild")
+    pair["chosen"].insert(0, {"role": "system", "content": [{"type": "text", "text": "You judge."}]})
+    path, root = save({"train": [pair]})
+    ((_, row),) = read_official(path, root)
+    assert [turn["role"] for turn in row["chosen"]] == ["user", "assistant"]
+
+
+def test_recordings_inside_the_table_are_read_too(save, make_tone):
+    path, root = save({"train": [example("d1", category="wild")]})
+    item = {"type": datasets.Value("string"), "text": datasets.Value("string"), "audio": datasets.Audio()}
+    messages = datasets.List({"role": datasets.Value("string"), "content": datasets.List(item)})
+    pair = example("d1", category="wild")
+    for name in ("chosen", "rejected"):
+        for content in pair[name]:
+            content["content"][0]["audio"] = None
+            content["content"][1] |= {"text": None, "audio": {"bytes": encode(make_tone(0.1)), "path": "in.flac"}}
+    schema = datasets.Features({"chosen": messages, "rejected": messages, "category": datasets.Value("string")})
+    table = pa.Table.from_pylist([pair], schema=schema.arrow_schema)
+    datasets.DatasetDict({"train": datasets.Dataset(table)}).save_to_disk(path.with_name("inside"))
+    ((_, row),) = read_official(path.with_name("inside"), root)
+    assert row["chosen"][0]["audio"] == {"bytes": encode(make_tone(0.1)), "path": "in.flac"}
+
+
+def test_a_pair_that_comes_twice_is_kept_once(save):
+    pair = example("d1", category="wild")
+    path, root = save({"train": [pair], "validation": [pair]})
+    kept, drop = read_official(path, root)
+    assert kept[0] == "train"
+    assert (drop.item, drop.kind) == ("validation row 0", "duplicate_id")
+
+
+def test_an_unknown_split_has_to_be_named(save):
+    path, root = save({"dev": [example("d1", category="wild")]})
+    with pytest.raises(ValueError, match="has a split 'dev'; say in splits which"):
+        list(read_official(path, root))
+    ((split, _),) = read_official(path, root, splits={"dev": "validation"})
+    assert split == "validation"
+
+
+@pytest.fixture
+def folder(tmp_path, make_tone):
+    """Return a data set folder of ours with a pair in each split."""
+    scores = {"content": 4, "naturalness": 3, "coherence": 5}
+    with ShardWriter(tmp_path / "ours") as writer:
+        for index, split in enumerate(("train", "validation", "test")):
+            sides = {
+                name: [
+                    {
+                        "role": role,
+                        "text": f"{name} {role}",
+                        "audio": {"bytes": encode(make_tone(0.1, seed=index)), "path": f"p{index}-{name}-{turn}.flac"},
+                        "duration_s": 0.1,
+                        "audio_ref": [],
+                    }
+                    for turn, role in enumerate(("user", "assistant"))
+                ]
+                for name in ("chosen", "rejected")
+            }
+            writer.write(
+                split,
+                {"pair_id": f"p{index}", "criterion": "modality", "subset": "semi_wild", "source": "meld"}
+                | {"primary": "Positive", "secondary": "Joy", **sides, "synthesizer": "flite", "group_id": f"g{index}"}
+                | {"channel": {"trim_db": 40.0, "coding": "opus"}, "native_coding": ["opus"], "language": "en"}
+                | {"quality": {"chosen": scores, "rejected": scores, "judge": "j", "prompt_version": "1"}}
+                | {"license": "GPL-3.0-only"},
+            )
+    return tmp_path / "ours"
+
+
+def without_names(rows):
+    """Leave out what a file name says: audio is known by its bytes."""
+    for _, row in rows:
+        for name in ("chosen", "rejected"):
+            for turn in row[name]:
+                turn["audio"] = turn["audio"]["bytes"]
+                turn["duration_s"] = round(turn["duration_s"], 4)
+    return sorted(((split, row) for split, row in rows), key=lambda item: item[1]["pair_id"])
+
+
+def test_our_rows_go_to_the_released_form_and_back(folder, tmp_path):
+    assert write_official(folder, tmp_path / "released") == {"test": 1, "train": 1, "validation": 1}
+    back = list(read_official(tmp_path / "released", tmp_path / "released"))
+    assert without_names(back) == without_names(list(read_rows(folder)))
+
+
+def test_a_folder_without_our_newest_columns_is_written_too(folder, tmp_path):
+    columns = features()
+    del columns["native_coding"]
+    with ShardWriter(tmp_path / "older", columns) as writer:
+        for split, row in read_rows(folder):
+            writer.write(split, row)
+    assert sum(write_official(tmp_path / "older", tmp_path / "released").values()) == 3
+    rows = [row for _, row in read_official(tmp_path / "released", tmp_path / "released")]
+    assert [row["native_coding"] for row in rows] == [[], [], []]
+
+
+def test_what_is_written_is_the_released_form(folder, tmp_path):
+    output = tmp_path / "released"
+    write_official(folder, output, path_prefix=f"{output}/", splits={"train": "train", "test": "validation"})
+    released = datasets.load_from_disk(str(output))
+    assert sorted(released) == ["train", "validation"]
+    pair = released["validation"][0]
+    assert (pair["category"], pair["source"]) == ("semi_wild", "meld")
+    assert pair["chosen"][0]["content"] == [
+        {"type": "text", "text": "chosen user", "audio": None},
+        {"type": "audio", "text": None, "audio": f"{output}/audio/p2/chosen-0.flac"},
+    ]
+    assert describe_pairs(released["validation"])[0]["subset"] == "semi_wild"
+    assert sorted(split for split, _ in read_official(output, output)) == ["test", "train"]
+    with pytest.raises(FileExistsError, match="already holds a data set"):
+        write_official(folder, output)
+
+
+def test_an_import_is_a_data_set_folder_with_a_report(save, tmp_path):
+    splits = {"train": [example("d1", category="wild")], "validation": [example("d2", category="wild")]}
+    save(splits)
+    splits["train"].append(example("gone", category="wild"))
+    path, root = save(splits, audio=False)
+    report = import_official(path, root, tmp_path / "sdiareward")
+    assert report["drops"] == {"missing_audio": 1}
+    assert len(load_pairs(tmp_path / "sdiareward", "test")) == 1

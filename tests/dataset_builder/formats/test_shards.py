@@ -1,0 +1,97 @@
+import pytest
+
+from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.reports.data_card import content_id, describe_drops, summarize
+
+
+def make_row(number, criterion="modality", duration_s=1.5):
+    def turn(role):
+        audio = {"bytes": b"x" * number, "path": f"{number}.flac"}
+        return {"role": role, "text": "hm", "audio": audio, "duration_s": duration_s, "audio_ref": []}
+
+    side = [turn("user"), turn("assistant")]
+    return {
+        "pair_id": f"p{number:04d}",
+        "criterion": criterion,
+        "subset": "semi_wild" if criterion == "modality" else "colloquialness",
+        "source": "amazon_queen",
+        "primary": "Unknown",
+        "secondary": "Unknown",
+        "chosen": side,
+        "rejected": side,
+        "synthesizer": "piper",
+        "group_id": "g",
+        "channel": None,
+        "native_coding": [],
+        "quality": None,
+        "language": "en",
+        "license": "CC0-1.0",
+    }
+
+
+def write(folder, count, split="train"):
+    with ShardWriter(folder) as writer:
+        for number in range(count):
+            writer.write(split, make_row(number))
+    return writer.counts
+
+
+def test_rows_come_back_as_they_were_written(tmp_path):
+    with ShardWriter(tmp_path) as writer:
+        writer.write("train", make_row(1))
+        writer.write("test", make_row(2, "colloquialness"))
+    assert dict(read_rows(tmp_path)) == {"train": make_row(1), "test": make_row(2, "colloquialness")}
+
+
+def test_shards_are_numbered_and_none_holds_more_than_two_hundred_rows(tmp_path):
+    write(tmp_path, 401)
+    names = sorted(path.name for path in (tmp_path / "data" / "modality").iterdir())
+    assert names == [f"train-{index:05d}-of-00003.parquet" for index in range(3)]
+    assert [row["pair_id"] for _, row in read_rows(tmp_path, ["pair_id"])] == [f"p{n:04d}" for n in range(401)]
+
+
+def test_counts_are_pairs_and_hours_of_either_side(tmp_path):
+    # Six turns of 1.5 s a side are a four hundredth of an hour.
+    assert write(tmp_path, 3) == [
+        {
+            "criterion": "modality",
+            "split": "train",
+            "subset": "semi_wild",
+            "source": "amazon_queen",
+            "synthesizer": "piper",
+            "pairs": 3,
+            "chosen_h": 0.0025,
+            "rejected_h": 0.0025,
+        }
+    ]
+
+
+def test_an_error_while_writing_keeps_the_shards_that_were_there(tmp_path):
+    write(tmp_path, 2)
+    before = content_id(tmp_path)
+    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path) as writer:
+        writer.write("train", make_row(7))
+        raise KeyboardInterrupt
+    assert content_id(tmp_path) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+
+
+def test_the_content_id_depends_on_the_rows_and_not_on_the_folder(tmp_path):
+    write(tmp_path / "a", 2)
+    write(tmp_path / "b", 2)
+    write(tmp_path / "c", 3)
+    assert content_id(tmp_path / "a") == content_id(tmp_path / "b") != content_id(tmp_path / "c")
+
+
+def test_a_folder_without_shards_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(FileNotFoundError, match="build the data set first"):
+        next(read_rows(tmp_path))
+
+
+def test_the_summary_counts_pairs_hours_and_drops_by_reason(tmp_path):
+    drops = [Drop("a", "missing_audio", "gone"), Drop("b", "missing_audio", "gone"), Drop("c", "no_text", "empty")]
+    text = summarize({"pairs": write(tmp_path, 4), **describe_drops(drops)})
+    assert text.splitlines()[0] == "4 pairs, 0.00 h chosen, 0.00 h rejected"
+    assert "  by synthesizer: piper 4" in text
+    assert text.splitlines()[-3:] == ["3 left out", "  missing_audio: 2", "  no_text: 1"]

@@ -1,0 +1,297 @@
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+import soundfile
+from support.chat_server import ChatServer, Reply
+
+from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.dataset_builder.pairing.filtering import (
+    DIMENSIONS,
+    PROMPT_VERSION,
+    FilterSettings,
+    Scores,
+    filter_rows,
+    judge_pair,
+    rule_drop,
+)
+from sdiareward.dataset_builder.prompts import JUDGE, prompt_version
+from sdiareward.llm.client import ChatClient, ChatSettings, EndpointError
+from sdiareward.pairs.schema import features
+
+
+def verdict(chosen=(4, 5, 4), rejected=(4, 2, 3), **changes):
+    scores = {
+        dimension: {"A": chosen[index], "B": rejected[index]} for index, dimension in enumerate(DIMENSIONS.values())
+    }
+    return {"scores": scores, "overall_preference": "A", "reason": "A sounds meant.", **changes}
+
+
+@pytest.fixture
+def make_row(make_tone):
+    """Return a function giving a pair whose turns are tones of their own pitch, as FLAC."""
+
+    def make_turn(position, side):
+        buffer = io.BytesIO()
+        tone = make_tone(0.1, 200.0 + 50 * position + 400 * (side == "rejected"))
+        soundfile.write(buffer, tone, 16_000, format="FLAC", subtype="PCM_16")
+        audio = {"bytes": buffer.getvalue(), "path": f"{side}-{position}.flac"}
+        role = ("user", "assistant")[position % 2]
+        return {"role": role, "text": f"words {position}", "audio": audio, "duration_s": 0.1}
+
+    def make(pair_id="p0", turns=2, **changes):
+        return {
+            "pair_id": pair_id,
+            "criterion": "modality",
+            "subset": "scripted",
+            "source": "amazon_queen",
+            "primary": "Unknown",
+            "secondary": "Unknown",
+            **{side: [make_turn(position, side) for position in range(turns)] for side in ("chosen", "rejected")},
+            "synthesizer": "flite",
+            "group_id": "g0",
+            "quality": None,
+            "language": "en",
+            "license": "CC0-1.0",
+            **changes,
+        }
+
+    return make
+
+
+@pytest.fixture
+def ask(tmp_path):
+    def make(server, **changes):
+        settings = {"model": "listener", "base_url": server.url, "api_key_env": None, "max_retries": 0}
+        return ChatClient(ChatSettings(**{**settings, **changes}), tmp_path / "answers")
+
+    return make
+
+
+def test_a_sound_pair_breaks_no_rule(make_row):
+    assert rule_drop(make_row()) is None
+    assert rule_drop(make_row(turns=16)) is None
+
+
+def shorten(row):
+    row["rejected"].pop()
+
+
+def swap_roles(row):
+    row["chosen"][0]["role"], row["chosen"][1]["role"] = "assistant", "user"
+
+
+def stretch(row):
+    row["chosen"][1]["duration_s"] = 60.1
+
+
+def unset_duration(row):
+    row["chosen"][1]["duration_s"] = None
+
+
+def unlabel(row):
+    row.update(source="youtube", primary="Joyful")
+
+
+def drop_column_and_turn(row):
+    row["license"] = ""
+    shorten(row)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "reason"),
+    [
+        (shorten, "turn_count", "rejected: has 1 turns"),
+        (lambda row: row.update(chosen=[], rejected=[]), "turn_count", "has 0 turns"),
+        (swap_roles, "turn_order", "must alternate"),
+        (stretch, "turn_duration", "lasts 60.1 s"),
+        (unset_duration, "invalid_row", "chosen turn 1: lasts None s"),
+        (unlabel, "invalid_row", "Table 5 allows"),
+        (drop_column_and_turn, "invalid_row", "license is empty"),
+        (lambda row: row.pop("subset"), "invalid_row", "has no columns ['subset']"),
+    ],
+)
+def test_a_pair_that_breaks_a_rule_is_dropped_under_the_name_of_the_rule(make_row, spoil, kind, reason):
+    row = make_row()
+    spoil(row)
+    drop = rule_drop(row)
+    assert drop.kind == kind
+    assert reason in drop.reason
+    assert "pair p0" in drop.item
+
+
+def test_more_than_sixteen_turns_are_too_many(make_row):
+    assert rule_drop(make_row(turns=18)).kind == "turn_count"
+
+
+def test_without_a_judge_only_the_rules_apply(make_row):
+    good, bad = make_row(), make_row("p1")
+    stretch(bad)
+    kept, drop = filter_rows([good, bad], None)
+    assert kept is good
+    assert drop.kind == "turn_duration"
+
+
+def heard(part):
+    data = io.BytesIO(base64.b64decode(part["input_audio"]["data"]))
+    return soundfile.read(data, dtype="int16")[0]
+
+
+def test_the_judge_hears_every_turn_of_both_versions_in_order_and_reads_none(ask, make_row):
+    row = make_row(turns=4)
+    with ChatServer(verdict()) as server:
+        quality = judge_pair(row, ask(server))
+    system, user = server.requests[0]["messages"]
+    assert system == {"role": "system", "content": JUDGE}
+    parts = user["content"]
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    version = ["turn 1, user:", "turn 2, assistant:", "turn 3, user:", "last turn, assistant:"]
+    assert texts[:-1] == ["Version A:", *version, "Version B:", *version]
+    audio = [heard(part) for part in parts if part["type"] == "input_audio"]
+    for array, turn in zip(audio, [*row["chosen"], *row["rejected"]], strict=True):
+        sent, _ = soundfile.read(io.BytesIO(turn["audio"]["bytes"]), dtype="int16")
+        np.testing.assert_array_equal(array, sent)
+    assert "words" not in "".join(texts) and "amazon" not in json.dumps(server.requests)
+    assert quality.chosen == Scores(content=4, naturalness=5, coherence=4)
+    assert quality.rejected == Scores(content=4, naturalness=2, coherence=3)
+    assert (quality.preference, quality.judge) == ("chosen", "listener")
+
+
+def test_a_kept_pair_carries_the_scores_in_the_column_of_the_schema(ask, make_row):
+    row = make_row()
+    with ChatServer(verdict()) as server:
+        (kept,) = filter_rows([row], ask(server))
+    assert kept["quality"] == {
+        "chosen": {"content": 4, "naturalness": 5, "coherence": 4},
+        "rejected": {"content": 4, "naturalness": 2, "coherence": 3},
+        "judge": "listener",
+        "prompt_version": PROMPT_VERSION,
+    }
+    assert set(kept["quality"]) == set(features()["quality"])
+    assert {**kept, "quality": None} == row
+
+
+@pytest.mark.parametrize(
+    ("answer", "settings", "low"),
+    [
+        (verdict(), {}, ""),
+        (verdict(rejected=(3, 1, 3)), {}, ""),
+        (verdict(chosen=(2, 5, 5)), {}, "chosen content 2"),
+        (verdict(rejected=(2, 5, 2)), {}, "rejected content 2, rejected coherence 2"),
+        (verdict(rejected=(2, 5, 2)), {"sides": ("chosen",)}, ""),
+        (verdict(), {"min_score": 4}, "rejected coherence 3"),
+        (verdict(), {"dimensions": ("content", "naturalness")}, "rejected naturalness 2"),
+    ],
+)
+def test_a_pair_is_kept_if_the_scores_that_count_reach_the_threshold(ask, make_row, answer, settings, low):
+    with ChatServer(answer) as server:
+        (result,) = filter_rows([make_row()], ask(server), FilterSettings(**settings))
+    if low:
+        assert isinstance(result, Drop) and result.kind == "low_quality"
+        assert f"gave {low}; at least" in result.reason
+        assert "A sounds meant." in result.reason
+    else:
+        assert result["quality"]["judge"] == "listener"
+
+
+def test_a_long_reason_is_taken_as_it_is(ask, make_row):
+    with ChatServer(verdict(reason="word " * 200)) as server:
+        assert judge_pair(make_row(), ask(server)).reason == "word " * 200
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("bad", "remark"),
+    [
+        ([1], "must be a JSON object with 'scores'"),
+        ({"scores": {}}, "'final_turn_content' of version A is None"),
+        (verdict(chosen=(4, 6, 4)), "'final_turn_naturalness_prosody' of version A is 6"),
+        (verdict(rejected=(4, 2, 3.5)), "'dialog_context_coherence' of version B is 3.5"),
+        (verdict(chosen=(True, 2, 3)), "of version A is True"),
+        (verdict(overall_preference="both"), "'overall_preference' is 'both'"),
+        (verdict(reason=None), "'reason' must be a text"),
+    ],
+)
+def test_a_verdict_out_of_form_is_asked_for_again_with_the_fault(ask, make_row, bad, remark):
+    with ChatServer(bad, verdict()) as server:
+        assert judge_pair(make_row(), ask(server)).preference == "chosen"
+    assert remark in server.requests[1]["messages"][-1]["content"]
+
+
+def test_a_judge_that_fails_for_good_costs_its_pair_unless_the_settings_keep_it(ask, make_row):
+    rows = [make_row("p0"), make_row("p1", turns=4)]
+    with ChatServer("hm", "hm", "hm", verdict()) as server:
+        client = ask(server, concurrency=1)
+        drop, kept = filter_rows(rows, client)
+    assert drop.kind == "judge_failed"
+    assert drop.item == "amazon_queen pair p0"
+    assert "begins 'hm'" in drop.reason
+    assert kept["pair_id"] == "p1"
+    assert client.usage["failures"] == 1
+    with ChatServer("hm") as server:
+        unjudged, again = filter_rows(rows, ask(server), FilterSettings(keep_unjudged=True))
+    assert unjudged == rows[0]
+    assert again["quality"] == kept["quality"]
+
+
+def test_a_second_run_calls_nothing_and_a_stricter_one_neither(ask, make_row):
+    rows = [make_row("p0"), make_row("p1", turns=4), make_row("p2", turns=6)]
+    with ChatServer(verdict()) as server:
+        first = list(filter_rows(rows, ask(server)))
+        calls = len(server.requests)
+        client = ask(server)
+        assert list(filter_rows(rows, client)) == first
+        strict = list(filter_rows(rows, client, FilterSettings(min_score=5)))
+        assert [drop.kind for drop in strict] == ["low_quality"] * 3
+        assert len(server.requests) == calls == 3
+    assert client.usage["cached"] == 6
+
+
+def test_rows_are_taken_as_they_are_needed_and_come_back_in_order(ask, make_row):
+    row = make_row()
+    taken = []
+
+    def rows():
+        for index in range(500):
+            taken.append(index)
+            yield {**row, "pair_id": f"p{index}"}
+
+    with ChatServer(verdict()) as server:
+        results = filter_rows(rows(), ask(server, concurrency=2))
+        assert [next(results)["pair_id"] for _ in range(3)] == ["p0", "p1", "p2"]
+        results.close()
+    assert len(taken) <= 11
+
+
+def test_pairs_of_scripts_are_not_judged_by_default(ask, make_row):
+    row = make_row(criterion="colloquialness", subset="colloquialness", source="colloquial_scripts")
+    with ChatServer(verdict()) as server:
+        assert list(filter_rows([row], ask(server))) == [row]
+        assert not server.requests
+
+
+def test_a_turn_that_cannot_be_decoded_costs_its_pair(ask, make_row):
+    row = make_row()
+    row["rejected"][1]["audio"]["bytes"] = b"no audio"
+    with ChatServer(verdict()) as server:
+        (drop,) = filter_rows([row], ask(server))
+    assert drop.kind == "unusable_audio"
+    assert "rejected turn 1" in drop.reason
+
+
+def test_an_unusable_endpoint_ends_the_run_instead_of_dropping_every_pair(ask, make_row):
+    with ChatServer(Reply(status=401)) as server, pytest.raises(EndpointError):
+        list(filter_rows([make_row()], ask(server)))
+
+
+@pytest.mark.parametrize("changes", [{"min_score": 6}, {"dimensions": ("prosody",)}, {"sides": ("A",)}])
+def test_settings_outside_their_vocabulary_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes))):
+        FilterSettings(**changes)
+
+
+def test_another_wording_is_another_version():
+    assert prompt_version(JUDGE) != prompt_version(JUDGE + " ")
+    assert len(PROMPT_VERSION) == 16

@@ -1,0 +1,205 @@
+import json
+import random
+from collections import Counter
+
+import pytest
+
+from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.pairing import stratify
+from sdiareward.dataset_builder.pairing.stratify import check_isolation, isolate, make_bench, sample_bench
+
+
+def label(pair_id, secondary="Joy", *, group=None, split="test", source="meld", synthesizer="flite"):
+    criterion = "colloquialness" if source == "scripts" else "modality"
+    return {
+        "pair_id": pair_id,
+        "group_id": group or f"group of {pair_id}",
+        "criterion": criterion,
+        "split": split,
+        "source": source,
+        "primary": "Positive",
+        "secondary": secondary,
+        "synthesizer": synthesizer,
+    }
+
+
+def many(count, *args, name="p", **kwargs):
+    return [label(f"{name}{index}", *args, **kwargs) for index in range(count)]
+
+
+def test_a_bucket_gives_its_cap_and_a_smaller_one_all_it_has():
+    labels = many(5, "Joy", name="joy") + many(2, "Fear", name="fear")
+    bench = sample_bench(labels, cap=3)
+    assert Counter(pair.rstrip("01234") for pair in bench) == {"joy": 3, "fear": 2}
+
+
+def test_the_same_secondary_of_another_source_is_another_bucket():
+    labels = many(4, name="a", source="meld") + many(4, name="b", source="dailytalk")
+    assert Counter(pair[0] for pair in sample_bench(labels, cap=3)) == {"a": 3, "b": 3}
+
+
+def test_groups_take_turns_within_a_bucket():
+    labels = many(10, name="long", group="one recording") + [label("x", group="x"), label("y", group="y")]
+    bench = sample_bench(labels, cap=4)
+    assert {"x", "y"} <= bench
+    assert Counter(pair.rstrip("0123456789") for pair in bench) == {"x": 1, "y": 1, "long": 2}
+
+
+def test_only_the_test_split_is_drawn_from_unless_all_is_asked_for():
+    labels = many(2, name="seen", split="train") + many(2, name="held")
+    assert sample_bench(labels) == {"held0", "held1"}
+    assert sample_bench(labels, candidates="all") == {"held0", "held1", "seen0", "seen1"}
+
+
+def test_colloquialness_pairs_have_a_cap_of_their_own():
+    labels = many(5, "plain", name="a", source="scripts") + many(5, "hard", name="b", source="scripts")
+    assert len(sample_bench(labels, cap=1, colloquialness_cap=7)) == 7
+    assert len(sample_bench(labels, cap=1)) == 10
+
+
+def test_finer_buckets_can_be_asked_for():
+    labels = [{**row, "primary": primary} for primary in "AB" for row in many(3, name=primary)]
+    assert len(sample_bench(labels, cap=2)) == 2
+    assert len(sample_bench(labels, cap=2, bucket_by=("source", "primary", "secondary"))) == 4
+
+
+def random_labels(seed):
+    rng = random.Random(seed)
+    return [
+        label(
+            f"p{index}",
+            rng.choice(["Joy", "Fear", "Anger"]),
+            group=f"g{rng.randrange(30)}",
+            split=rng.choice(["train", "validation", "test"]),
+            source=rng.choice(["meld", "youtube", "scripts"]),
+        )
+        for index in range(300)
+    ]
+
+
+@pytest.mark.parametrize("candidates", ["test", "all"])
+@pytest.mark.parametrize("seed", range(5))
+def test_every_choice_keeps_its_promises(seed, candidates):
+    labels = random_labels(seed)
+    options = {"cap": 12, "colloquialness_cap": 20, "candidates": candidates, "seed": seed}
+    bench = sample_bench(labels, **options)
+    available, taken = Counter(), Counter()
+    for row in labels:
+        bucket = row["source"] if row["source"] == "scripts" else (row["source"], row["secondary"])
+        available[bucket] += candidates == "all" or row["split"] == "test"
+        taken[bucket] += row["pair_id"] in bench
+    for bucket, count in available.items():
+        assert taken[bucket] == min(count, 20 if bucket == "scripts" else 12)
+    random.Random(99).shuffle(labels)
+    assert sample_bench(labels, **options) == bench
+
+
+def test_another_seed_gives_another_choice():
+    labels = many(100)
+    assert sample_bench(labels, seed=1) != sample_bench(labels, seed=2)
+
+
+BAD_OPTIONS = {
+    "cap": ({"cap": 0}, "cap=0"),
+    "candidates": ({"candidates": "train"}, "candidates is 'train'"),
+    "bucket_by": ({"bucket_by": ["mood"]}, r"bucket_by names \['mood'\]"),
+}
+
+
+@pytest.mark.parametrize("option", BAD_OPTIONS)
+def test_a_wrong_option_is_refused(option):
+    options, message = BAD_OPTIONS[option]
+    with pytest.raises(ValueError, match=message):
+        sample_bench([], **options)
+
+
+def test_a_pair_that_comes_twice_is_refused():
+    with pytest.raises(ValueError, match="pair 'p' comes twice"):
+        sample_bench([label("p"), label("p")])
+
+
+def test_what_shares_a_group_with_the_bench_leaves_training():
+    labels = [
+        label("bench", group="g1"),
+        label("full bucket", group="g2", synthesizer="left out"),
+        label("same recording", group="g1", split="train"),
+        label("same recording too", group="g1", split="validation"),
+        label("other", group="g3", split="train"),
+    ]
+    assignment, drops = isolate(labels, {"bench"})
+    assert assignment == {"bench": "test", "other": "train"}
+    assert [(drop.item, drop.kind) for drop in drops] == [
+        ("full bucket", "not_in_bench"),
+        ("same recording", "group_in_bench"),
+        ("same recording too", "group_in_bench"),
+    ]
+
+
+def test_a_group_in_two_splits_is_an_error_that_names_it():
+    labels = [label("a", group="g1", split="train"), label("b", group="g1", split="validation")]
+    with pytest.raises(ValueError, match="1 groups are in more than one split .g1 in train and validation"):
+        check_isolation(labels)
+    with pytest.raises(ValueError, match="g1 in train and validation"):
+        isolate([*labels, label("c")], {"c"})
+    check_isolation(labels[:1])
+
+
+def turn(role, duration_s):
+    audio = {"bytes": b"fLaC", "path": "t.flac"}
+    return {"role": role, "text": "well, hello", "audio": audio, "duration_s": duration_s, "audio_ref": []}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    labels = many(3, name="a", group="g1") + many(2, "Fear", name="b") + many(2, name="c", split="train")
+    labels += [label("leak", group="g1", split="train"), label("d", split="validation", synthesizer="piper")]
+    with ShardWriter(tmp_path / "all") as writer:
+        for row in labels:
+            sides = {"chosen": [turn("user", 3.0), turn("assistant", 6.0)], "rejected": [turn("user", 9.0)] * 2}
+            more = {"subset": "semi_wild", "language": "en", "license": "CC0-1.0"}
+            writer.write(row.pop("split"), {**row, **sides, **more})
+    (tmp_path / "all" / "report.json").write_text(json.dumps({"config": {"seed": 7, "channel": None}}))
+    return tmp_path / "all"
+
+
+def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
+    report = make_bench(folder, tmp_path / "sdiareward", cap=2)
+    splits = {}
+    for split, row in read_rows(tmp_path / "sdiareward"):
+        splits.setdefault(split, []).append(row["pair_id"])
+    assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 2, "validation": 1, "test": 4}
+    assert sorted(splits["train"]) == ["c0", "c1"]
+    assert report["drops"] == {"group_in_bench": 1, "not_in_bench": 1}
+    assert report["config"]["seed"] == 7
+    bench = json.loads((tmp_path / "sdiareward" / "bench.json").read_text())
+    assert bench == json.loads(json.dumps(report["bench"]))
+    assert bench["table1"]["semi_wild"] == {"train": 2, "validation": 1, "test": 4, "total": 7}
+    joy = {"bucket": "meld / Joy", "available": 3, "available_groups": 1, "taken": 2, "taken_groups": 1}
+    assert bench["buckets"] == [
+        {"bucket": "meld / Fear", "available": 2, "available_groups": 2, "taken": 2, "taken_groups": 2},
+        joy,
+    ]
+    assert bench["statistics"]["pairs"] == 4
+    page = (tmp_path / "sdiareward" / "bench.md").read_text()
+    assert "| meld / Joy | 3 | 1 | 2 | 1 |" in page
+    assert "| semi_wild | 2 | 1 | 4 | 7 |" in page
+    assert (tmp_path / "sdiareward" / "bench.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_are_copied_whole(folder, tmp_path):
+    make_bench(folder, tmp_path / "out")
+    before = {row["pair_id"]: row for _, row in read_rows(folder)}
+    assert all(row == before[row["pair_id"]] for _, row in read_rows(tmp_path / "out"))
+
+
+def test_a_benchmark_that_is_there_is_not_made_again(folder, tmp_path, monkeypatch):
+    first = make_bench(folder, tmp_path / "out", cap=2)
+    monkeypatch.setattr(stratify, "_copy", lambda *args: pytest.fail("copied again"))
+    assert json.dumps(make_bench(folder, tmp_path / "out", cap=2)) == json.dumps(first)
+    with pytest.raises(pytest.fail.Exception):
+        make_bench(folder, tmp_path / "out", cap=1)
+
+
+def test_the_data_set_itself_is_not_overwritten(folder):
+    with pytest.raises(ValueError, match="is the data set itself"):
+        make_bench(folder, folder)

@@ -1,0 +1,253 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+from support.paths import CONFIGS
+
+from sdiareward.audio_sdiareward import read_audio
+from sdiareward.dataset_builder.recipes.chatreward.__main__ import main
+from sdiareward.dataset_builder.recipes.chatreward.builder import build
+from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
+from sdiareward.dataset_builder.recipes.chatreward.recording import Recorder
+from sdiareward.dataset_builder.recipes.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario, read_scenarios
+from sdiareward.dataset_builder.recipes.chatreward.schema import features, validate_sample
+from sdiareward.dataset_builder.recipes.chatreward.settings import ChatRewardConfig, EventSettings, read_config
+from sdiareward.dataset_builder.recipes.chatreward.statistics_report import compute_statistics, write_statistics
+from sdiareward.dataset_builder.recipes.chatreward.voices import order_casts
+
+
+SCENARIOS = {scenario.scenario_id: scenario for scenario in read_scenarios()}
+FEW = ("content-text-01", "generation-gender-01", "implicit-audio-02", "implicit-volume-01")
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Return a file of four scenarios, two of which go to test."""
+    path = tmp_path_factory.mktemp("scenarios") / "few.jsonl"
+    lines = [
+        line for line in DEFAULT_SCENARIOS.read_text("utf-8").splitlines() if json.loads(line)["scenario_id"] in FEW
+    ]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def make_config(few):
+    def make(output, **changes):
+        fast = {"casts": ("espeak-ng",), "max_wer": None, "min_s": 1.0, "max_s": 60.0, "test": 0.5, "num_workers": 1}
+        return ChatRewardConfig(str(output), **{"scenarios": str(few), **fast, **changes})
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, make_config):
+    folder = tmp_path_factory.mktemp("built") / "chatreward"
+    report = build(make_config(folder))
+    return folder, report
+
+
+def read_all(folder):
+    return [row for split in ("train", "test") for row in load_samples(folder, split)]
+
+
+def test_three_samples_of_every_scenario_are_written_and_none_is_in_two_splits(built):
+    folder, report = built
+    train, test = (load_samples(folder, split) for split in ("train", "test"))
+    assert len(train) == len(test) == 6
+    assert train.column_names == list(features())
+    assert not set(train["scenario_id"]) & set(test["scenario_id"])
+    rows = read_all(folder)
+    assert sorted(row["score"] for row in rows) == [1] * 4 + [3] * 4 + [5] * 4
+    assert len({row["sample_id"] for row in rows}) == 12
+    for row in rows:
+        validate_sample(row)
+    assert report["skipped"] == [] and report["scenarios"] == {"read": 4, "train": 2, "test": 2}
+
+
+def test_a_recording_is_the_question_a_second_of_silence_and_the_answer(built):
+    for row in read_all(built[0]):
+        array = read_audio(row["audio"])
+        assert len(array) / 16_000 == pytest.approx(row["question_s"] + 1.0 + row["response_s"], abs=1e-4)
+        start = round(row["question_s"] * 16_000)
+        assert not array[start : start + 16_000].any()
+        assert np.abs(array[:start]).max() > 0.01 and np.abs(array[start + 16_000 :]).max() > 0.01
+
+
+def test_the_voices_of_the_samples_are_those_of_their_labels(built):
+    rows = {(row["scenario_id"], row["score"]): row for row in read_all(built[0])}
+
+    def answer_db(score):
+        row = rows["implicit-volume-01", score]
+        answer = read_audio(row["audio"])[round((row["question_s"] + 1) * 16_000) :]
+        return 10 * np.log10(np.mean(answer**2))
+
+    assert answer_db(3) - answer_db(5) == pytest.approx(23.0, abs=0.3)
+    assert rows["implicit-volume-01", 5]["category"] == "low"
+    assert rows["implicit-volume-01", 3]["response_category"] == "high"
+    knocked = rows["implicit-audio-02", 5]
+    lead = read_audio(knocked["audio"])[:16_000]
+    assert np.abs(lead).max() > 0.01
+    assert knocked["question_s"] > 1 + 60 / 16_000
+    assert rows["content-text-01", 3]["attribute"] is None
+
+
+def test_two_processes_give_the_same_shards_and_nothing_is_done_twice(built, tmp_path, make_config, caplog):
+    folder, report = built
+    assert build(make_config(tmp_path / "again", num_workers=2))["build_id"] == report["build_id"]
+    assert build(make_config(folder)) == report
+    assert "is up to date" in caplog.text
+
+
+def test_a_build_that_was_killed_goes_on_where_it_stopped(built, tmp_path, make_config, few):
+    output, config = tmp_path / "killed", tmp_path / "config.yaml"
+    settings = {"casts": ["espeak-ng"], "max_wer": None, "min_s": 1.0, "max_s": 60.0, "test": 0.5, "num_workers": 1}
+    config.write_text(yaml.safe_dump({"output_dir": str(output), "scenarios": str(few), **settings}))
+    command = [sys.executable, "-m", "sdiareward.dataset_builder.recipes.chatreward", "build", "--config", str(config)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    while not (done := list(output.glob(".parts/*/*.json"))):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (output / "report.json").exists()
+    mark = {"item": "mark", "kind": "mark", "reason": "left by the run that was killed"}
+    done[0].write_text(json.dumps({"drops": [], "rejected": [mark]}))
+    report = build(make_config(output))
+    assert report["rejected"] == [mark]
+    assert report["build_id"] == built[1]["build_id"]
+    assert not (output / ".parts").exists()
+
+
+def test_an_engine_that_is_left_out_speaks_in_the_test_split_alone(make_config, tmp_path):
+    scenario = SCENARIOS["implicit-volume-01"]
+    config = make_config(tmp_path, casts=("espeak-ng", "neural"), left_out=("hibari", "piper"))
+    casts = config.read_casts()
+    seed = next(seed for seed in range(20) if order_casts(casts, seed, scenario.scenario_id)[0].name == "neural")
+    recorder = Recorder(replace(config, seed=seed))
+    train, test = (recorder.record(scenario, split) for split in ("train", "test"))
+    assert {test.rows[0]["synthesizer"], test.rows[0]["question_synthesizer"]} == {"hibari", "piper"}
+    assert {row[name] for row in train.rows for name in ("synthesizer", "question_synthesizer")} == {"espeak-ng"}
+    assert [row["sample_id"] for row in train.rows] == [row["sample_id"] for row in test.rows]
+
+
+def test_what_no_voice_can_say_is_dropped_with_the_reason(make_config, tmp_path):
+    row = SCENARIOS["generation-accent-01"].as_row()
+    text = row["question"]["text"].replace("British", "Indian")
+    row |= {"category": "indian", "question": {"text": text, "category": None}}
+    row["answers"]["5"]["category"] = "indian"
+    recorded = Recorder(make_config(tmp_path)).record(make_scenario(row), "train")
+    assert [sample["score"] for sample in recorded.rows] == [3, 1]
+    assert [(drop.item, drop.kind) for drop in recorded.drops] == [("generation-accent-01 5", "no_voice")]
+    assert "has no voice for accent 'indian'" in recorded.drops[0].reason
+
+
+def test_a_dialogue_that_is_too_long_is_dropped(make_config, tmp_path):
+    recorded = Recorder(make_config(tmp_path, max_s=8.0)).record(SCENARIOS["content-text-01"], "train")
+    assert {drop.kind for drop in recorded.drops} == {"duration"}
+    assert "8 s are kept" in recorded.drops[0].reason
+
+
+def test_a_line_that_is_not_understood_is_rejected(make_config, tmp_path):
+    asr = read_config(CONFIGS / "chatreward.yaml").asr
+    # Without Piper there is one voice, a woman's; she alone is tried.
+    config = make_config(tmp_path, casts=("neural",), left_out=("piper",), max_wer=0.05, asr=asr)
+    row = SCENARIOS["understanding-volume-01"].as_row()
+    row["answers"]["3"]["text"] = "Loud plimpfk grbl snorvit kwex zzyp."
+    recorded = Recorder(config).record(make_scenario(row), "train")
+    assert [sample["score"] for sample in recorded.rows] == [5, 1]
+    assert recorded.rows[0]["response_wer"] <= 0.05
+    assert [(drop.item, drop.kind) for drop in recorded.drops] == [("understanding-volume-01 3", "wer")]
+    kinds = [drop.kind for drop in recorded.rejected if drop.item == "understanding-volume-01 3"]
+    assert sorted(kinds) == ["no_voice", "wer"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"casts": ("choir",)}, "casts is .*'choir'.*name some of"),
+        ({"casts": ("openai-speech",)}, "needs the settings 'endpoint'"),
+        ({"test": 1.0}, "test is 1.0"),
+        ({"limit": 0}, "limit=0"),
+        ({"min_s": 9.0, "max_s": 3.0}, "in this order"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(changes, problem):
+    with pytest.raises(ValueError, match=problem):
+        ChatRewardConfig("out", **changes)
+
+
+def test_engines_and_folders_that_are_not_there_are_told(make_config, tmp_path):
+    with pytest.raises(ValueError, match="left_out is .*'festival'"):
+        make_config(tmp_path, left_out=("festival",)).read_casts()
+    with pytest.raises(ValueError, match="left_out is .*not all"):
+        make_config(tmp_path, left_out=("espeak-ng",)).read_casts()
+    with pytest.raises(ValueError, match="there is no such folder"):
+        EventSettings(folder=str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("name", ["chatreward", "chatreward_tiny", "chatreward_paper"])
+def test_every_configuration_is_understood(name, monkeypatch, tmp_path):
+    (tmp_path / "runs/audio/events").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    config = read_config(CONFIGS / f"{name}.yaml", {"num_workers": 3})
+    assert config.num_workers == 3
+    assert config.asr.prompt == ""
+    assert config.casts
+
+
+def test_statistics_count_samples_and_hours_as_table_4_does(built, tmp_path):
+    found = write_statistics(built[0], tmp_path)
+    assert found["samples"] == 12 and found["scenarios"] == {"train": 2, "test": 2}
+    table = {row["attribute"]: row for row in found["table4"]}
+    assert [table[name]["samples"] for name in ("gender", "volume", "audio", "content", "age")] == [3, 3, 3, 3, 0]
+    assert table["gender"]["categories"] == ["female"]
+    seconds = sum(row["duration_s"] for row in read_all(built[0]))
+    assert found["hours"] == pytest.approx(seconds / 3600, abs=1e-4)
+    assert found["mean_wer"] is None
+    assert found["words"]["zipper"] == 2 and "the" not in found["words"]
+    assert "| volume | low | 3 |" in (tmp_path / "chatreward_statistics.md").read_text()
+    assert json.loads((tmp_path / "chatreward_statistics.json").read_text()) == found == compute_statistics(built[0])
+    for name in ("chatreward_attributes.png", "chatreward_words.png"):
+        assert (tmp_path / name).read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_card_names_the_splits_and_says_that_nothing_was_checked(built):
+    card = (built[0] / "README.md").read_text()
+    assert "path: data/train-*.parquet" in card and "path: data/test-*.parquet" in card
+    assert "12 samples" in card and "word error rate not checked" in card
+
+
+def test_expert_scores_are_merged_into_a_new_folder(built, tmp_path, capsys):
+    folder, report = built
+    row = next(row for row in read_all(folder) if row["score"] == 5)
+    ratings = tmp_path / "ratings.csv"
+    ratings.write_text(f"sample_id,rater,score\n{row['sample_id']},ann,4\n{row['sample_id']},ben,4\nnone,ann,1\n")
+    output = tmp_path / "rated"
+    assert main(["rate", str(folder), "--ratings", str(ratings), "--output_dir", str(output)]) == 0
+    assert "line 4: sample_id 'none' is not in the data set" in capsys.readouterr().out
+    rated = {other["sample_id"]: other for other in read_all(output)}
+    assert rated[row["sample_id"]] | {"score": 5, "expert_scores": None} == row
+    assert rated[row["sample_id"]]["score"] == 4 and rated[row["sample_id"]]["expert_scores"] == [4, 4]
+    assert [sample["score"] for sample in rated.values()].count(5) == 3
+    found = json.loads((output / "report.json").read_text())
+    assert found["experts"]["changes"] == {"5 -> 4": 1} and found["build_id"] != report["build_id"]
+    assert main(["rate", str(folder), "--ratings", str(ratings), "--output_dir", str(folder)]) == 2
+
+
+def test_the_command_line_prints_statistics_and_tells_what_is_missing(built, tmp_path, capsys):
+    assert main(["stats", str(built[0])]) == 0
+    assert "12 samples" in capsys.readouterr().out
+    assert main(["stats", str(tmp_path)]) == 2
+    assert "build the data set first" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="split is 'dev'"):
+        load_samples(built[0], "dev")
+    with pytest.raises(FileNotFoundError, match=r"holds no data/test-\*\.parquet"):
+        load_samples(tmp_path, "test")

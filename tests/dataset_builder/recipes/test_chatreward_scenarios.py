@@ -1,0 +1,122 @@
+import copy
+import json
+from collections import Counter
+
+import pytest
+
+from sdiareward.dataset_builder.recipes.chatreward.labels import are_alike, named_categories, names_category
+from sdiareward.dataset_builder.recipes.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario, read_scenarios
+from sdiareward.dataset_builder.recipes.chatreward.schema import CATEGORIES, PARTS, TOPICS
+from sdiareward.dataset_builder.recipes.chatreward.splits import assign_splits, take_evenly
+
+
+BUNDLED = [json.loads(line) for line in DEFAULT_SCENARIOS.read_text(encoding="utf-8").splitlines()]
+ROWS = {row["scenario_id"]: row for row in BUNDLED}
+
+
+def test_the_bundled_scenarios_have_the_shares_of_the_paper():
+    scenarios = read_scenarios()
+    assert len(scenarios) == 140
+    counts = Counter(scenario.part for scenario in scenarios)
+    assert {part: count / 140 for part, count in counts.items()} == PARTS
+    assert {scenario.attribute for scenario in scenarios} == {*CATEGORIES, None}
+    assert {scenario.topic for scenario in scenarios} == set(TOPICS)
+
+
+def test_no_question_and_no_answer_beside_the_point_comes_twice():
+    scenarios = read_scenarios()
+    assert len({scenario.question.text for scenario in scenarios}) == 140
+    assert len({scenario.answers[1].text for scenario in scenarios}) == 140
+
+
+def test_a_scenario_survives_the_way_to_json_and_back():
+    scenario = make_scenario(ROWS["understanding-language-01"])
+    assert make_scenario(json.loads(json.dumps(scenario.as_row()))) == scenario
+
+
+def changed(scenario_id, path, value):
+    row = copy.deepcopy(ROWS[scenario_id])
+    *parents, last = path.split("/")
+    target = row
+    for name in parents:
+        target = target[name]
+    target[last] = value
+    return row
+
+
+@pytest.mark.parametrize(
+    ("scenario_id", "path", "value", "problem"),
+    [
+        ("content-text-01", "part", "small_talk", "part is 'small_talk'; it must be one of"),
+        ("content-text-01", "topic", "politics", "topic is 'politics'"),
+        ("content-text-01", "attribute", "emotion", "attribute is 'emotion'; the part content has none"),
+        ("content-text-01", "question/category", "happy", "the question's 'happy'"),
+        ("content-text-01", "question/text", "  ", "question has no text"),
+        ("content-text-01", "answers/1/text", "so " * 36, "answer 1 has 36 words; 35 are the most"),
+        ("content-text-01", "answers", {"5": {"text": "Yes."}}, r"scores \[5\]; they must be \[5, 3, 1\]"),
+        ("generation-emotion-01", "attribute", "mood", "attribute is 'mood'"),
+        ("generation-emotion-01", "answers/3/category", "bored", "answer 3's category is 'bored'"),
+        ("generation-emotion-01", "answers/3/category", "happy", "clearly another than 'happy'"),
+        ("generation-emotion-01", "answers/3/category", "surprised", "clearly another than 'happy'"),
+        ("generation-emotion-01", "answers/5/category", "sad", "answer 5 has the category 'sad'; it must be 'happy'"),
+        ("generation-emotion-01", "question/text", "Tell him about the sea.", "does not name 'happy'"),
+        ("understanding-speed-01", "question/category", "slow", "it must be heard as 'fast'"),
+        ("understanding-speed-01", "answers/5/text", "You are speaking.", r"names \[\]; it must name 'fast' alone"),
+        ("understanding-speed-01", "answers/3/text", "Fast or slow?", r"names \['slow', 'fast'\]"),
+        ("implicit-emotion-01", "question/text", "I am so happy!", r"names \['happy'\]; it must not name"),
+        ("implicit-speed-01", "answers/5/text", "Hurry up!", r"answer 5 names \['fast'\]"),
+        ("implicit-volume-01", "answers/1/text", "A loud one.", r"answer 1 names \['high'\]"),
+        ("implicit-audio-01", "question/text", "Is that thunder?", r"names \['thunder'\]"),
+        ("understanding-audio-01", "part", "generation", "no voice can be asked for a sound"),
+    ],
+)
+def test_a_broken_rule_is_told_with_the_scenario_and_the_value(scenario_id, path, value, problem):
+    with pytest.raises(ValueError, match=rf"scenario '{scenario_id}': .*{problem}"):
+        make_scenario(changed(scenario_id, path, value))
+
+
+def test_an_answer_beside_the_point_may_not_be_the_good_one():
+    good = ROWS["content-text-01"]["answers"]["5"]["text"]
+    with pytest.raises(ValueError, match="beside the point"):
+        make_scenario(changed("content-text-01", "answers/1/text", good))
+
+
+def test_a_missing_field_is_told_with_the_line(tmp_path):
+    path = tmp_path / "scenarios.jsonl"
+    lines = [json.dumps(BUNDLED[0]), json.dumps({"scenario_id": "x", "part": "content"})]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"scenarios.jsonl, line 2: scenario 'x': a field is missing"):
+        read_scenarios(path)
+    path.write_text(f"{lines[0]}\n{lines[0]}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="'content-text-01'.*more than once"):
+        read_scenarios(path)
+
+
+def test_a_name_inside_another_word_is_no_name():
+    assert named_categories("You sound like a woman to me.", "gender") == ["female"]
+    assert not names_category("Breakfast is over.", "speed", "fast")
+    assert named_categories("你说的是中文。", "language") == ["chinese"]
+    assert named_categories("The old LADY laughed.", "age") == ["elderly"]
+
+
+def test_what_is_hard_to_tell_apart_is_alike_in_both_directions():
+    assert are_alike("emotion", "surprised", "happy") and are_alike("emotion", "happy", "surprised")
+    assert are_alike("volume", "low", "low")
+    assert not are_alike("volume", "low", "high")
+
+
+def test_test_gets_its_share_of_every_attribute():
+    scenarios = read_scenarios()
+    splits = assign_splits(scenarios, test=0.15, seed=0)
+    assert Counter(splits.values()) == {"train": 119, "test": 21}
+    for attribute in (*CATEGORIES, None):
+        own = [splits[scenario.scenario_id] for scenario in scenarios if scenario.attribute == attribute]
+        assert abs(own.count("test") - 0.15 * len(own)) <= 1
+        assert "test" in own
+    assert assign_splits(scenarios[::-1], test=0.15, seed=0) == splits
+    assert assign_splits(scenarios, test=0.15, seed=1) != splits
+
+
+def test_a_limit_takes_scenarios_from_all_over_the_file():
+    assert take_evenly(list(range(10)), 4) == [0, 2, 5, 7]
+    assert take_evenly(list(range(3)), None) == take_evenly(list(range(3)), 5) == [0, 1, 2]

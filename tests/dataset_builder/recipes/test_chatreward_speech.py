@@ -1,0 +1,261 @@
+import io
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+import soundfile
+
+from sdiareward.audio_sdiareward import resample
+from sdiareward.dataset_builder.recipes.chatreward.events import available_events, load_event, mix_event
+from sdiareward.dataset_builder.recipes.chatreward.scenarios import read_scenarios
+from sdiareward.dataset_builder.recipes.chatreward.voices import (
+    CASTS,
+    MANDARIN,
+    SHAPES,
+    Voice,
+    endpoint_cast,
+    order_casts,
+    speak_line,
+)
+from sdiareward.perturbations.voice_shaping import Shape, change_tempo, set_level, shape_pitch, shape_voice
+from sdiareward.synthesis import load_synthesizer
+
+
+RATE = 16_000
+TEXT = "The second train leaves a little later."
+MAN = Voice("espeak-ng", 0)
+
+
+def say(attribute, category, voice=MAN):
+    return speak_line(TEXT, voice, attribute, category, is_instructed=False)
+
+
+def level_db(array):
+    return 10 * np.log10(np.mean(np.square(array, dtype=np.float64)))
+
+
+def median_pitch_hz(array):
+    import pyworld
+
+    pitch, _ = pyworld.dio(array.astype(np.float64), RATE, f0_floor=45.0)
+    return np.median(pitch[pitch > 0])
+
+
+def share_of_power(array, low_hz, high_hz):
+    power = np.abs(np.fft.rfft(array)) ** 2
+    hertz = np.fft.rfftfreq(len(array), 1 / RATE)
+    return power[(hertz >= low_hz) & (hertz < high_hz)].sum() / power.sum()
+
+
+def test_another_tempo_keeps_the_pitch(make_tone):
+    fast = change_tempo(make_tone(2.0, 220.0), 1.6)
+    assert len(fast) / RATE == pytest.approx(2.0 / 1.6, abs=0.05)
+    assert np.argmax(np.abs(np.fft.rfft(fast * np.hanning(len(fast))))) * RATE / len(fast) == pytest.approx(220, abs=2)
+
+
+def test_a_level_is_reached_exactly_and_clips_nothing(make_tone):
+    assert level_db(set_level(make_tone(0.5), -30.0)) == pytest.approx(-30.0, abs=1e-3)
+    assert np.abs(set_level(make_tone(0.5), 20.0)).max() == pytest.approx(0.99, abs=1e-6)
+
+
+def test_pitch_is_shifted_spread_and_raised_as_the_shape_says():
+    pitch = np.array([0.0, 100.0, 0.0, 400.0])
+    np.testing.assert_allclose(shape_pitch(pitch, Shape(pitch=1.5)), [0, 150, 0, 600])
+    np.testing.assert_allclose(shape_pitch(pitch, Shape(pitch_range=0.5)), [0, 200 / 2**0.5, 0, 200 * 2**0.5])
+    steady = shape_pitch(np.full(161, 100.0), Shape(rise=1.5))
+    np.testing.assert_allclose(steady[[0, 80, 120, 160]], [100, 100, 125, 150])
+    shaking = shape_pitch(np.full(400, 100.0), Shape(tremor=0.1, tremor_hz=5.0))
+    assert shaking.max() == pytest.approx(110, abs=0.1)
+    assert shaking[10] == pytest.approx(110.0)
+
+
+def test_a_shape_that_makes_no_sense_is_refused():
+    with pytest.raises(ValueError, match="tempo is 0"):
+        Shape(tempo=0.0)
+    with pytest.raises(ValueError, match=r"breath=1\.5"):
+        Shape(breath=1.5)
+
+
+def test_speed_changes_the_duration_and_not_the_pitch():
+    slow, normal, fast = (say("speed", name) for name in ("slow", "normal", "fast"))
+    assert len(slow) / len(normal) == pytest.approx(1 / SHAPES["speed"]["slow"].tempo, rel=0.03)
+    assert len(fast) / len(normal) == pytest.approx(1 / SHAPES["speed"]["fast"].tempo, rel=0.03)
+    assert median_pitch_hz(fast) == pytest.approx(median_pitch_hz(slow), rel=0.03)
+
+
+def test_volume_changes_the_level_alone():
+    low, high = say("volume", "low"), say("volume", "high")
+    assert level_db(high) - level_db(low) == pytest.approx(23.0, abs=0.01)
+    np.testing.assert_allclose(low / np.abs(low).max(), high / np.abs(high).max(), atol=1e-4)
+
+
+def test_pitch_is_lowered_and_raised_by_its_factor():
+    low, normal, high = (median_pitch_hz(say("pitch", name)) for name in ("low", "normal", "high"))
+    assert low / normal == pytest.approx(0.7, rel=0.08)
+    assert high / normal == pytest.approx(1.5, rel=0.08)
+
+
+def test_emotions_differ_as_their_rules_say():
+    spoken = {name: say("emotion", name) for name in ("neutral", "happy", "sad", "angry")}
+    assert level_db(spoken["angry"]) - level_db(spoken["sad"]) == pytest.approx(11.0, abs=0.1)
+    assert len(spoken["sad"]) > 1.15 * len(spoken["neutral"]) > 1.15 * len(spoken["happy"])
+    assert median_pitch_hz(spoken["happy"]) > 1.1 * median_pitch_hz(spoken["neutral"])
+    assert share_of_power(spoken["angry"], 2000, 8000) > 1.5 * share_of_power(spoken["sad"], 2000, 8000)
+
+
+def test_a_child_speaks_higher_and_with_higher_formants_than_the_old():
+    child, old = say("age", "children", Voice("espeak-ng", 1)), say("age", "elderly", Voice("espeak-ng", 1))
+    assert median_pitch_hz(child) > 1.4 * median_pitch_hz(old)
+    assert share_of_power(child, 3000, 8000) > share_of_power(old, 3000, 8000)
+    assert len(old) > 1.1 * len(child)
+
+
+def test_silence_around_the_words_is_cut():
+    speech = load_synthesizer("espeak-ng").speak(TEXT, voice=0)
+    padded = np.concatenate([np.zeros(RATE, np.float32), speech, np.zeros(RATE, np.float32)])
+    assert len(shape_voice(padded, Shape(), vocode=False)) <= len(speech) + 0.2 * RATE
+
+
+def test_mandarin_leaves_the_english_voices_as_they_were():
+    before = say("language", "english")
+    chinese = speak_line("你好,今天天气很好。", Voice(MANDARIN), "language", "chinese", is_instructed=False)
+    assert 0.5 < len(chinese) / RATE < 6
+    read_as_english = speak_line("你好,今天天气很好。", MAN, "language", "chinese", is_instructed=False)
+    assert len(chinese) != len(read_as_english)
+    assert say("language", "english").tobytes() == before.tobytes()
+
+
+def test_for_every_bundled_scenario_a_cast_has_all_voices_offline():
+    for scenario in read_scenarios():
+        lines = (scenario.question, *scenario.answers.values())
+        able = [
+            name
+            for name, cast in CASTS.items()
+            if all(
+                cast.voice(scenario.voices, line.category, gender) for line in lines for gender in ("male", "female")
+            )
+        ]
+        assert able, scenario.scenario_id
+
+
+def test_a_cast_without_an_engine_lacks_its_voices():
+    cast = CASTS["neural"].without(frozenset({"piper"}))
+    assert cast.voice("gender", "male", "female") is None
+    assert cast.voice("emotion", "happy", "female") == Voice("hibari")
+    assert cast.engines == {"hibari", "espeak-ng"}
+    assert cast.voice("accent", "indian", "female") is None
+
+
+def test_the_order_of_casts_depends_on_seed_and_scenario_alone():
+    casts = list(CASTS.values())
+    orders = [[cast.name for cast in order_casts(casts, 0, f"scenario {number}")] for number in range(30)]
+    assert {order[0] for order in orders} == set(CASTS)
+    assert [cast.name for cast in order_casts(casts[::-1], 0, "scenario 3")] == orders[3]
+
+
+@pytest.fixture
+def speech_server():
+    """Return a real server of `/v1/audio/speech` and what it was asked."""
+    speech, asked = resample(load_synthesizer("espeak-ng").speak(TEXT, voice=0), RATE, 24_000), []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):  # noqa: N802
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            buffer = io.BytesIO()
+            soundfile.write(buffer, speech, 24_000, format="WAV")
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(buffer.getvalue())
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_endpoint_is_told_what_its_voice_should_do(speech_server):
+    url, asked = speech_server
+    cast = endpoint_cast({"base_url": url, "model": "tts", "voices": ["nova", "onyx"]}, ("emotion", "accent"))
+    for attribute, category, gender in (("emotion", "sad", "male"), ("accent", "indian", "female")):
+        voice = cast.voice(attribute, category, gender)
+        speech = speak_line(TEXT, voice, attribute, category, is_instructed=attribute in cast.instructed)
+        assert level_db(speech) == pytest.approx(-28.0, abs=0.01)
+    assert [(body["voice"], body["input"]) for body in asked] == [("onyx", TEXT), ("nova", TEXT)]
+    assert "sad" in asked[0]["instructions"] and "indian accent" in asked[1]["instructions"]
+    assert cast.voice("accent", None, "male").options == cast.voices["male"].options
+
+
+def test_an_endpoint_needs_two_voices_and_attributes_that_can_be_said():
+    with pytest.raises(ValueError, match="give two"):
+        endpoint_cast({"voices": ["nova"]}, ("emotion",))
+    with pytest.raises(ValueError, match=r"\['volume'\] are not instructed"):
+        endpoint_cast({"voices": ["nova", "onyx"]}, ("volume",))
+
+
+def test_every_made_sound_is_the_same_for_the_same_seed_and_unlike_the_others():
+    sounds = {name: load_event(name, 2.0, 7) for name in available_events()}
+    assert len(sounds) == 12
+    for name, sound in sounds.items():
+        assert sound.shape == (2 * RATE,) and sound.dtype == np.float32
+        assert np.abs(sound).max() == pytest.approx(0.9)
+        assert load_event(name, 2.0, 7).tobytes() == sound.tobytes()
+        assert load_event(name, 2.0, 8).tobytes() != sound.tobytes()
+        assert level_db(sound[:RATE]) > -50, name
+    spectra = {
+        name: np.log(1e-3 + np.array([share_of_power(s, 250 * b, 250 * b + 250) for b in range(32)]))
+        for name, s in sounds.items()
+    }
+    names = sorted(spectra)
+    for first in names:
+        nearest = min(np.abs(spectra[first] - spectra[other]).mean() for other in names if other != first)
+        again = load_event(first, 2.0, 9)
+        own = np.log(1e-3 + np.array([share_of_power(again, 250 * b, 250 * b + 250) for b in range(32)]))
+        assert np.abs(spectra[first] - own).mean() < nearest or nearest > 0.2, first
+
+
+def test_sounds_lie_where_they_are_heard():
+    def share(name, low_hz, high_hz):
+        return share_of_power(load_event(name, 3.0, 1), low_hz, high_hz)
+
+    assert share("thunder", 0, 250) > 0.8
+    assert share("police", 600, 1500) > 0.7
+    assert share("bird", 2300, 6300) > 0.95
+    assert share("chirping", 3800, 5400) > 0.95
+    assert share("ice", 2000, 8000) > 0.95
+    assert share("knocking", 100, 1300) > 0.8
+
+
+def test_a_door_is_knocked_at_three_times_and_three_times_again():
+    sound = load_event("knocking", 3.0, 0)
+    loud = np.abs(sound).reshape(-1, 160).max(axis=1) > 0.4
+    assert np.count_nonzero(np.diff(loud.astype(int), prepend=0) == 1) == 6
+
+
+def test_a_sound_lies_under_speech_at_the_ratio_asked_for(make_tone):
+    speech, event = 0.2 * make_tone(1.0, 300.0), load_event("ocean", 3.0, 0)
+    mixed = mix_event(speech, event, snr_db=6.0, lead_s=0.5)
+    assert len(mixed) == 1.5 * RATE
+    under = mixed.copy()
+    under[RATE // 2 :] -= speech
+    assert level_db(speech) - level_db(under) == pytest.approx(6.0, abs=0.05)
+    assert level_db(mixed[: RATE // 2]) > level_db(speech) - 20
+    assert np.abs(mix_event(speech, event, snr_db=-40.0, lead_s=0.5)).max() == pytest.approx(0.99)
+
+
+def test_a_folder_of_clips_comes_before_made_sounds_and_adds_others(tmp_path, make_tone):
+    for category, hertz in (("bee", 600.0), ("dog", 500.0)):
+        (tmp_path / category).mkdir()
+        soundfile.write(tmp_path / category / "a.wav", make_tone(0.4, hertz), RATE)
+    assert "dog" in available_events(tmp_path) and "dog" not in available_events()
+    for category, hertz in (("bee", 600.0), ("dog", 500.0)):
+        sound = load_event(category, 1.0, 0, tmp_path)
+        assert len(sound) == RATE
+        assert share_of_power(sound, hertz - 30, hertz + 30) > 0.9
+    with pytest.raises(ValueError, match="sound 'cat' cannot be made and there is no clip"):
+        load_event("cat", 1.0, 0, tmp_path)

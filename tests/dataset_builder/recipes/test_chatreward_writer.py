@@ -1,0 +1,148 @@
+import json
+import re
+from collections import Counter
+
+import pytest
+from support.chat_server import ChatServer
+
+from sdiareward.dataset_builder.recipes.chatreward.__main__ import main
+from sdiareward.dataset_builder.recipes.chatreward.labels import are_alike
+from sdiareward.dataset_builder.recipes.chatreward.scenarios import read_scenarios
+from sdiareward.dataset_builder.recipes.chatreward.scenarios_by_llm import plan_slots, write_scenarios
+from sdiareward.dataset_builder.recipes.chatreward.schema import CATEGORIES, PARTS, TOPICS
+
+
+# A word that names a category, where it is not the category itself.
+NAMES = {"children": "child", "middle-aged": "middle aged", "waterfall burbling": "waterfall", "police": "siren"}
+
+
+def writer(body):
+    """Write the scenario that a request asks for, as a careful model would."""
+    system, request = (message["content"] for message in body["messages"][:2])
+    number, part = re.search(r"number (\d+)\. Part: (\w+)", request).groups()
+    label = re.search(r"(\w+): ([\w -]+)\. Topic", request)
+    attribute, right = label.groups() if label else ("emotion", "neutral")
+    wrong = next(category for category in CATEGORIES[attribute] if not are_alike(attribute, category, right))
+    name, other = (NAMES.get(category, category) for category in (right, wrong))
+    question = {
+        "understanding": f"So here is my sentence number {number}. What do you hear?",
+        "generation": f"Please use {name} for sentence number {number}.",
+    }.get(part, f"What comes after page {number} in my book?")
+    answer = {
+        "question": question,
+        "good_answer": f"I hear {name}." if part == "understanding" else "The page that follows it.",
+        "off_topic_answer": f"My cousin bought {number} green plates.",
+        "appropriate_label": right,
+        "incorrect_label": wrong,
+    }
+    if "mistaken_answer" in system:
+        answer["mistaken_answer"] = f"I hear {other}."
+    return json.dumps(answer)
+
+
+def test_a_plan_has_the_shares_of_the_paper_and_every_category():
+    slots = plan_slots(2000)
+    assert [slot.number for slot in slots] == list(range(1, 2001))
+    counts = Counter(slot.part for slot in slots)
+    assert counts == {part: round(2000 * share) for part, share in PARTS.items()}
+    assert plan_slots(70) == slots[:70]
+    for attribute, categories in CATEGORIES.items():
+        assert {slot.category for slot in slots if slot.attribute == attribute} == set(categories)
+    assert {slot.topic for slot in slots} == set(TOPICS)
+    implicit = {(slot.attribute, slot.category) for slot in slots if slot.part == "implicit"}
+    assert {attribute for attribute, _ in implicit} == {"emotion", "speed", "volume", "audio"}
+    assert not {category for _, category in implicit} & {"neutral", "normal"}
+    assert len({slot.scenario_id for slot in slots}) == 2000
+    assert plan_slots(2000, seed=1) != slots == plan_slots(2000)
+
+
+def test_every_kind_of_scenario_is_written_and_passes_the_checks(ask, tmp_path):
+    path = tmp_path / "scenarios.jsonl"
+    with ChatServer(writer) as server:
+        drops = write_scenarios(path, ask(server), 60)
+    assert drops == []
+    scenarios = read_scenarios(path)
+    assert {scenario.part for scenario in scenarios} == set(PARTS)
+    assert {scenario.attribute for scenario in scenarios} == {*CATEGORIES, None}
+    assert [scenario.scenario_id for scenario in scenarios] == [slot.scenario_id for slot in plan_slots(60)]
+    assert {scenario.license for scenario in scenarios} == {"LicenseRef-model-output"}
+    spoken = next(scenario for scenario in scenarios if scenario.part == "generation")
+    assert spoken.answers[3].text == spoken.answers[5].text
+    heard = next(scenario for scenario in scenarios if scenario.part == "understanding")
+    assert heard.answers[3].text != heard.answers[5].text
+
+
+def test_what_is_written_is_not_asked_for_again(ask, tmp_path):
+    path = tmp_path / "scenarios.jsonl"
+    with ChatServer(writer) as server:
+        write_scenarios(path, ask(server), 10)
+        lines = path.read_text().splitlines()
+        path.write_text("\n".join(lines[:4]) + "\n" + lines[4][:20])
+        write_scenarios(path, ask(server), 10)
+        assert len(server.requests) == 10
+    assert sorted(path.read_text().splitlines()) == sorted(lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "remark"),
+    [
+        ({"incorrect_label": "bored"}, "answer 3's category is 'bored'"),
+        ({"incorrect_label": "male"}, "clearly another than 'male'"),
+        ({"appropriate_label": "female"}, "appropriate_label is 'female'; it must be 'male'"),
+        ({"off_topic_answer": ""}, "must be texts"),
+        ({"why": "because"}, "exactly the fields"),
+    ],
+)
+def test_an_answer_that_breaks_a_rule_is_sent_back_with_the_reason(ask, tmp_path, change, remark):
+    def careless(body):
+        return json.dumps({**json.loads(writer(body)), **change})
+
+    with ChatServer(careless, writer) as server:
+        assert write_scenarios(tmp_path / "s.jsonl", ask(server, concurrency=1), 1) == []
+        assert len(server.requests) == 2
+        assert remark in server.requests[1]["messages"][-1]["content"]
+
+
+def test_implicit_questions_that_name_the_label_are_not_taken(ask, tmp_path):
+    def blunt(body):
+        answer = json.loads(writer(body))
+        category = re.search(r"\w+: ([\w -]+)\. Topic", body["messages"][1]["content"])
+        if "Part: implicit" in body["messages"][1]["content"]:
+            answer["question"] = f"I am so {NAMES.get(category[1], category[1])} today. What now?"
+        return json.dumps(answer)
+
+    with ChatServer(blunt) as server:
+        drops = write_scenarios(tmp_path / "s.jsonl", ask(server), 8)
+    assert [drop.item.split("-")[1] for drop in drops] == ["implicit"] * 2
+    assert all("must not name" in drop.reason for drop in drops)
+
+
+def test_a_question_that_comes_twice_is_dropped(ask, tmp_path):
+    def forgetful(body):
+        return json.dumps({**json.loads(writer(body)), "question": "What is the time in Rome?"})
+
+    with ChatServer(forgetful) as server:
+        drops = write_scenarios(tmp_path / "s.jsonl", ask(server), 10)
+    # Three of the ten ask for a voice by name, which this question does not.
+    assert Counter(drop.kind for drop in drops) == {"writing_failed": 3, "duplicate_question": 6}
+    assert len(read_scenarios(tmp_path / "s.jsonl")) == 1
+
+
+def test_another_model_does_not_write_into_the_same_file(ask, tmp_path):
+    path = tmp_path / "scenarios.jsonl"
+    with ChatServer(writer) as server:
+        write_scenarios(path, ask(server), 2)
+        with pytest.raises(ValueError, match=r"line 1: was written with .*'writer'.*use another file"):
+            write_scenarios(path, ask(server, model="other"), 3)
+
+
+def test_the_command_writes_what_its_configuration_asks_for(tmp_path, capsys):
+    config = tmp_path / "write.yaml"
+    with ChatServer(writer) as server:
+        endpoint = {"model": "writer", "base_url": server.url, "api_key_env": None}
+        config.write_text(json.dumps({"output": str(tmp_path / "s.jsonl"), "count": 5, "endpoint": endpoint}))
+        assert main(["write", "--config", str(config)]) == 0
+    assert "5 scenarios, 0 missing" in capsys.readouterr().out
+    config.write_text(json.dumps({"output": "s.jsonl", "number": 5}))
+    assert main(["write", "--config", str(config)]) == 2
+    assert "keys ['count', 'endpoint'] are missing" in capsys.readouterr().err

@@ -1,0 +1,281 @@
+import json
+import math
+import shutil
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+
+from sdiareward.dataset_builder.__main__ import main
+from sdiareward.dataset_builder.episodes import Episode
+from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.pairing.pairing import PairPlan, make_row
+from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, rebuild_row
+from sdiareward.dataset_builder.release.reconstruct import reconstruct
+from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, PartError, find_part, read_recording
+from sdiareward.dataset_builder.release.release import release
+from sdiareward.dataset_builder.sources import amazon_queen, colloquial_scripts, sample
+from sdiareward.perturbations.channel import ChannelSettings, encode_opus
+
+
+NUM_EPISODES = 8
+
+
+def short_episodes(count):
+    """Return the episodes of the sample that last the least, each with at least 2 s."""
+    return sorted(sample.episodes(), key=lambda episode: episode.turns[-1].parts[-1].end_s)[4 : 4 + count]
+
+
+def copy_of_audio(source, target):
+    """Copy the sample recordings of `source`, a list of episodes, below `target`; return them by pair order."""
+    paths = [target / "sample" / episode.turns[0].parts[0].ref.partition(":")[2] for episode in source]
+    for episode, path in zip(source, paths, strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(episode.turns[0].parts[0].audio, path)
+    return paths
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return the folders of a data set of eight recorded pairs and one of scripts, and of its release."""
+    folder = tmp_path_factory.mktemp("built")
+    channel = ChannelSettings(level_dbfs=-26.3)
+    plans = [PairPlan("modality", e, e, "hibari", "train", channel) for e in short_episodes(NUM_EPISODES)]
+    script = next(colloquial_scripts.script_pairs())
+    spoken, written = (replace(side, turns=side.turns[:2]) for side in (script.spoken, script.written))
+    plans.append(PairPlan("colloquialness", spoken, written, "hibari", "test", None))
+    scores = dict.fromkeys(("content", "naturalness", "coherence"), 4)
+    quality = {"chosen": scores, "rejected": scores, "judge": "somebody", "prompt_version": "1"}
+    with ShardWriter(folder / "data") as writer:
+        for plan in plans:
+            writer.write(plan.split, make_row(plan) | {"quality": quality})
+    report = release(folder / "data", folder / "release")
+    assert report["skipped"] == []
+    return folder
+
+
+def rows_by_id(folder):
+    return {row["pair_id"]: (split, row) for split, row in read_rows(folder)}
+
+
+def test_every_pair_comes_back_as_it_was(built, tmp_path):
+    report = reconstruct(built / "release", AudioRoots(), tmp_path / "again", num_workers=1)
+    assert (report["skipped"], report["released"]) == ([], NUM_EPISODES + 1)
+    assert report["turns"]["scrubbed"] == 0
+    assert "different" not in report["turns"]
+    # hibari is deterministic, so both sides are the same to the byte, and with them every other column.
+    assert rows_by_id(tmp_path / "again") == rows_by_id(built / "data")
+
+
+def test_what_was_damaged_is_told_apart_and_costs_no_other_pair(built, tmp_path):
+    episodes = short_episodes(NUM_EPISODES)
+    paths = copy_of_audio(episodes, tmp_path / "audio")
+    originals = [path.read_bytes() for path in paths]
+    arrays = [soundfile.read(path, dtype="float32")[0] for path in paths]
+    paths[0].unlink()
+    shutil.copy(max(sample.episodes(), key=lambda e: e.turns[-1].parts[-1].end_s).turns[0].parts[0].audio, paths[1])
+    paths[2].write_bytes(originals[2][: len(originals[2]) // 2])
+    paths[3].write_bytes(encode_opus(arrays[3][: round(0.3 * arrays[3].size)]))
+    paths[4].write_bytes(encode_opus(arrays[4]))
+    paths[5].write_text("this is no recording\n" * 50)
+    roots = AudioRoots(tmp_path / "audio")
+
+    report = reconstruct(built / "release", roots, tmp_path / "again", num_workers=1)
+
+    pair_ids = {row["chosen"][0]["audio_ref"][0]["uri"]: f"pair {row['pair_id']}" for row in modality_rows(built)}
+    items = [pair_ids[episode.turns[0].parts[0].ref] for episode in episodes]
+    kinds = {entry["item"]: entry["kind"] for entry in report["skipped"]}
+    assert [kinds.get(item) for item in items] == [
+        "missing_audio",
+        "wrong_audio",
+        "truncated_audio",
+        "truncated_audio",
+        "reencoded_audio",
+        "undecodable_audio",
+        None,
+        None,
+    ]
+    assert len(report["skipped"]) == 6
+    assert sum(entry["pairs"] for entry in report["pairs"]) == 3
+    assert str(tmp_path) not in json.dumps(report["skipped"])
+
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "again-work" / "pairs").glob("*.parquet")}
+    for index in (0, 1, 2, 3, 5):
+        paths[index].write_bytes(originals[index])
+    report = reconstruct(built / "release", roots, tmp_path / "again", num_workers=1)
+    assert report["drops"] == {"reencoded_audio": 1}
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+
+    taken = reconstruct(built / "release", roots, tmp_path / "taken", num_workers=1, allow_reencoded=True)
+    assert taken["skipped"] == []
+    assert taken["turns"]["reencoded"] >= 2
+
+
+def modality_rows(built):
+    return [row for _, row in read_rows(built / "release") if row["criterion"] == "modality"]
+
+
+def rebuild(row, tmp_path, roots=None):
+    return rebuild_row("train", row, RebuildSettings(roots or AudioRoots(), tmp_path / "recordings"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "kind"),
+    [
+        ({"uri": "sample:../../secret.wav"}, "outside_root"),
+        ({"uri": "sample:/etc/hostname"}, "outside_root"),
+        ({"uri": "sample:nothing.ogg"}, "missing_audio"),
+        ({"uri": "nowhere:a.wav"}, "invalid_row"),
+        ({"uri": "no reference"}, "invalid_row"),
+        ({"uri": 7}, "invalid_row"),
+        ({"uri": None}, "no_reference"),
+        ({"start_s": math.nan}, "invalid_row"),
+        ({"start_s": -1.0}, "invalid_row"),
+        ({"end_s": math.inf}, "invalid_row"),
+        ({"start_s": 5000.0, "end_s": 5001.0}, "truncated_audio"),
+        ({"start_s": 0.0, "end_s": 0.5}, "wrong_audio"),
+        ({"text": None}, "invalid_row"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_a_line_of_the_report(built, tmp_path, changed, kind):
+    row = modality_rows(built)[0]
+    row["chosen"][1]["audio_ref"][0].update(changed)
+    drop = rebuild(row, tmp_path)
+    assert (drop.item, drop.kind) == (f"pair {row['pair_id']}", kind)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("pair_id", "../../../etc"),
+        ("criterion", "beauty"),
+        ("subset", None),
+        ("chosen", None),
+        ("chosen", []),
+        ("synthesizer", "nobody"),
+        ("native_coding", ["vinyl"]),
+        ("channel", {"trim_db": 35.0, "colour": "red"}),
+        ("group_id", 7),
+    ],
+)
+def test_a_malformed_row_is_a_line_of_the_report(built, tmp_path, column, value):
+    drop = rebuild({**modality_rows(built)[0], column: value}, tmp_path)
+    assert drop.kind == "invalid_row"
+
+
+def test_rows_without_fingerprints_or_with_damaged_ones_are_told_as_no_release(built, tmp_path):
+    row = modality_rows(built)[0]
+    row["chosen"][0]["fingerprints"] = ["AAAA"] * len(row["chosen"][0]["fingerprints"])
+    assert "no fingerprint" in rebuild(row, tmp_path).reason
+    del row["chosen"][0]["fingerprints"]
+    assert "is this a metadata release?" in rebuild(row, tmp_path).reason
+
+
+def test_a_synthesizer_that_is_not_installed_costs_its_pairs(built, tmp_path):
+    drop = rebuild({**modality_rows(built)[0], "synthesizer": "openai-speech"}, tmp_path)
+    assert drop.kind in ("synthesis_failed", "invalid_row")
+
+
+def test_a_damaged_shard_and_a_pair_that_comes_twice_cost_no_other(built, tmp_path):
+    shutil.copytree(built / "release", tmp_path / "release")
+    shard = tmp_path / "release/data/colloquialness/test-00000-of-00001.parquet"
+    shard.write_bytes(shard.read_bytes()[:1000])
+    shard = tmp_path / "release/data/modality/train-00000-of-00001.parquet"
+    shutil.copy(shard, shard.with_name("validation-00000-of-00001.parquet"))
+    report = reconstruct(tmp_path / "release", AudioRoots(), tmp_path / "again", dry_run=True)
+    assert report["drops"] == {"invalid_row": NUM_EPISODES, "invalid_shard": 1}
+    assert {entry["split"] for entry in report["pairs"]} == {"train"}
+    assert sum(entry["pairs"] for entry in report["pairs"]) == NUM_EPISODES
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_table_of_another_shape_costs_only_its_own_rows(built, tmp_path):
+    shutil.copytree(built / "release/data/colloquialness", tmp_path / "release/data/colloquialness")
+    other = pa.table({"pair_id": ["a", "b"], "chosen": [["some words"], None], "criterion": [1, 2]})
+    (tmp_path / "release/data/modality").mkdir()
+    pq.write_table(other, tmp_path / "release/data/modality/train-00000-of-00001.parquet")
+    report = reconstruct(tmp_path / "release", AudioRoots(), tmp_path / "again", num_workers=1)
+    assert report["drops"] == {"invalid_row": 2}
+    assert [entry["criterion"] for entry in report["pairs"]] == ["colloquialness"]
+
+
+def test_a_text_that_was_scrubbed_is_spoken_scrubbed_and_counted(built, tmp_path):
+    row = modality_rows(built)[0]
+    for side in ("chosen", "rejected"):
+        row[side][0]["audio_ref"][0]["text"] = "Call [PHONE]!"
+    rebuilt = rebuild(row, tmp_path)
+    assert rebuilt.turns["scrubbed"] == 1
+    assert rebuilt.turns["different"] == 1
+    assert "[PHONE]" in rebuilt.row["rejected"][0]["text"]
+
+
+def test_a_long_recording_is_cut_from_the_copy_that_the_pipeline_cuts_from(tmp_path, make_tone):
+    video = tmp_path / "audio" / "youtube" / "abc-1.flac"
+    video.parent.mkdir(parents=True)
+    tone = make_tone(3.0)
+    soundfile.write(video, tone, 16_000, subtype="PCM_16")
+    reference = {"uri": "youtube:abc-1", "start_s": 1.0, "end_s": 2.5, "text": "so"}
+    part = find_part(reference, AudioRoots(tmp_path / "audio"), tmp_path / "recordings")
+    assert Path(part.audio).parent == tmp_path / "recordings"
+    steps = np.round(tone[16_000:40_000] * 32768).astype(int)
+    assert np.array_equal(np.round(read_recording(part) * 32768).astype(int), steps)
+
+    enhanced = {**reference, "uri": "youtube:abc-1?enhancement=magic"}
+    with pytest.raises(PartError, match="magic") as caught:
+        find_part(enhanced, AudioRoots(tmp_path / "audio"), tmp_path / "recordings")
+    assert caught.value.kind == "missing_enhancement"
+
+
+def test_a_damaged_long_recording_is_decoded_once_and_told_each_time(tmp_path, make_tone):
+    path = tmp_path / "audio" / "youtube" / "abc.wav"
+    path.parent.mkdir(parents=True)
+    soundfile.write(path, make_tone(3.0), 16_000)
+    path.write_bytes(path.read_bytes()[:40_000])
+    reference = {"uri": "youtube:abc", "start_s": 0.0, "end_s": 1.0, "text": "so"}
+    for _ in range(2):
+        with pytest.raises(PartError) as caught:
+            find_part(reference, AudioRoots(tmp_path / "audio"), tmp_path / "recordings")
+        assert caught.value.kind == "truncated_audio"
+        assert str(tmp_path) not in str(caught.value)
+    assert [file.suffix for file in (tmp_path / "recordings").iterdir()] == [".json"]
+
+
+def test_audio_roots_are_one_folder_for_all_and_places_of_single_sources(tmp_path):
+    roots = AudioRoots.parse([str(tmp_path), "meld=/corpora/meld=1"])
+    (tmp_path / "youtube").mkdir()
+    assert roots.of("meld") == Path("/corpora/meld=1")
+    assert roots.of("youtube") == tmp_path / "youtube"
+    assert roots.of("sample") == sample.DEFAULT_PATH
+    with pytest.raises(PartError, match="--audio-root dailytalk=DIR"):
+        roots.of("dailytalk")
+    with pytest.raises(ValueError, match="no source"):
+        AudioRoots.parse([str(tmp_path), str(tmp_path)])
+    with pytest.raises(ValueError, match="is no folder"):
+        AudioRoots.parse(["melt=/corpora/meld"])
+
+
+def test_the_command_exits_with_an_error_when_strict_and_anything_is_lost(built, tmp_path, capsys):
+    copy_of_audio(short_episodes(1), tmp_path / "audio")
+    command = ["reconstruct", str(built / "release"), "--output-dir", str(tmp_path / "again")]
+    command += ["--audio-root", str(tmp_path / "audio")]
+    assert main([*command, "--num-workers", "2"]) == 0
+    assert f"missing_audio: {NUM_EPISODES - 1}" in capsys.readouterr().out
+    assert main([*command, "--num-workers", "1", "--strict"]) == 1
+
+
+@pytest.mark.skipif(not amazon_queen.DEFAULT_PATH.is_file(), reason="needs Debian's flight-of-the-amazon-queen")
+def test_pairs_of_the_amazon_queen_come_back_from_the_archive(tmp_path):
+    episodes = [episode for episode in islice(amazon_queen.episodes(), 20) if isinstance(episode, Episode)][:3]
+    with ShardWriter(tmp_path / "data") as writer:
+        for episode in episodes:
+            plan = PairPlan("modality", episode, episode, "hibari", "train", ChannelSettings())
+            writer.write("train", make_row(plan) | {"quality": None})
+    release(tmp_path / "data", tmp_path / "release")
+    report = reconstruct(tmp_path / "release", AudioRoots(), tmp_path / "again", num_workers=1)
+    assert report["skipped"] == []
+    assert rows_by_id(tmp_path / "again") == rows_by_id(tmp_path / "data")

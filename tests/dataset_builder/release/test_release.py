@@ -1,0 +1,181 @@
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from sdiareward.dataset_builder.__main__ import main
+from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.release.fingerprints import compare
+from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
+from sdiareward.dataset_builder.release.release import release, release_features
+from sdiareward.pairs.schema import features
+from sdiareward.perturbations.channel import encode
+
+
+SECRETS = ("ann@example.org", "650-253-0000", "12 Elm Street", "Speaker Seven", "speaker seven")
+
+
+@pytest.fixture
+def make_data(tmp_path, make_tone):
+    """Return a function that writes a data set of one recorded pair, with its clips, and returns its folder."""
+    audio = tmp_path / "home_of_ann" / "folder"
+
+    def make(texts=("Hello, ann@example.org", "call 650-253-0000", "from 12 Elm Street"), names=("a", "b", "c")):
+        clips = [make_tone(1.0 + index, 200.0 + 90 * index, seed=index) for index in range(3)]
+        for name, clip in zip(names, clips, strict=True):
+            (audio / f"{name}.flac").parent.mkdir(parents=True, exist_ok=True)
+            (audio / f"{name}.flac").write_bytes(encode(clip, 16_000, "FLAC", "PCM_16", None))
+        recorded = [
+            {"uri": f"folder:{name}.flac", "start_s": 0.0, "end_s": None, "text": text}
+            for name, text in zip(names, texts, strict=True)
+        ]
+        spoken = [
+            {"uri": "synthetic:hibari", "start_s": None, "end_s": None, "text": part["text"]} for part in recorded
+        ]
+        channel_matched = encode(clips[0][:8000] * 0.5, 16_000, "FLAC", "PCM_16", None)
+        row = {
+            **dict.fromkeys(features(), None),
+            "pair_id": "0123456789abcdef",
+            "criterion": "modality",
+            "subset": "wild",
+            "source": "folder",
+            "synthesizer": "hibari",
+            "group_id": "fedcba9876543210",
+            "language": "en",
+            "license": "CC0-1.0",
+            **{
+                side: [
+                    make_turn("user", parts[:2], channel_matched, tmp_path),
+                    make_turn("assistant", parts[2:], channel_matched, tmp_path),
+                ]
+                for side, parts in (("chosen", recorded), ("rejected", spoken))
+            },
+        }
+        with ShardWriter(tmp_path / "data") as writer:
+            writer.write("train", row)
+        (tmp_path / "data" / "report.json").write_text(
+            json.dumps({"build_id": "b", "config": {"seed": 3, "channel": None, "sources": [{"path": str(audio)}]}})
+        )
+        return tmp_path / "data"
+
+    return make
+
+
+def make_turn(role, parts, data, folder):
+    return {
+        "role": role,
+        "text": " ".join(part["text"] for part in parts),
+        "audio": {"bytes": data, "path": str(folder / "local.flac")},
+        "duration_s": 0.5,
+        "audio_ref": parts,
+    }
+
+
+@pytest.fixture
+def roots(tmp_path):
+    return AudioRoots(by_source={"folder": tmp_path / "home_of_ann" / "folder"})
+
+
+def test_the_released_row_has_scrubbed_words_and_fingerprints_in_place_of_audio(make_data, roots, tmp_path, make_tone):
+    report = release(make_data(), tmp_path / "release", audio_roots=roots)
+    [(split, row)] = read_rows(tmp_path / "release")
+    assert split == "train"
+    assert set(row) == set(features())
+    for side in ("chosen", "rejected"):
+        user, assistant = row[side]
+        assert set(user) == {"role", "text", "duration_s", "audio_ref", "fingerprints"}
+        assert (user["role"], user["text"], user["duration_s"]) == ("user", "Hello, [EMAIL] call [PHONE]", 0.5)
+        assert [part["text"] for part in user["audio_ref"]] == ["Hello, [EMAIL]", "call [PHONE]"]
+        assert assistant["text"] == "from [ADDRESS]"
+    # One fingerprint per recorded part, of the recording before channel matching; one per synthetic turn.
+    assert [len(turn["fingerprints"]) for turn in (*row["chosen"], *row["rejected"])] == [2, 1, 1, 1]
+    for index, expected in enumerate([*row["chosen"][0]["fingerprints"], *row["chosen"][1]["fingerprints"]]):
+        assert compare(expected, make_tone(1.0 + index, 200.0 + 90 * index, seed=index)).kind == "same"
+    assert compare(row["rejected"][0]["fingerprints"][0], make_tone(1.0, 200.0, seed=0)[:8000] * 0.5).kind == "same"
+    assert report["scrubbed"] == {"address": 1, "email": 1, "phone": 1}
+    assert report["skipped"] == []
+
+
+def test_nothing_in_the_folder_tells_who_spoke_or_where_it_was_built(make_data, roots, tmp_path):
+    texts = ("I'm Speaker Seven, ann@example.org", "or 650-253-0000", "in 12 Elm Street. SPEAKER SEVEN!")
+    release(make_data(texts), tmp_path / "release", audio_roots=roots, names=["speaker seven"])
+    files = [path for path in (tmp_path / "release").rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".parquet", ".md", ".json"}
+    rows = json.dumps(list(read_rows(tmp_path / "release")))
+    # The pages of a Parquet file may be compressed: both the bytes and what they say are looked at.
+    content = b"".join([*(path.read_bytes() for path in files), rows.encode()])
+    assert b"[NAME]" in content
+    for secret in (*SECRETS, "SPEAKER SEVEN", str(tmp_path), "home_of_ann"):
+        assert secret.encode() not in content, secret
+    assert b"fLaC" not in content
+
+
+def test_a_name_in_a_reference_keeps_the_pair_out(make_data, roots, tmp_path):
+    folder = make_data(names=("speaker_seven", "b", "c"))
+    report = release(folder, tmp_path / "release", audio_roots=roots, names=["Speaker Seven"])
+    assert report["drops"] == {"name_in_reference": 1}
+    assert b"speaker_seven" not in (tmp_path / "release" / "report.json").read_bytes()
+
+
+def test_a_phone_number_across_two_parts_keeps_the_pair_out(make_data, roots, tmp_path):
+    report = release(make_data(("it's 650", "253 0000", "okay")), tmp_path / "release", audio_roots=roots)
+    assert report["drops"] == {"identifier_across_parts": 1}
+
+
+def test_a_recording_that_is_gone_is_a_line_of_the_report(make_data, roots, tmp_path):
+    folder = make_data()
+    (tmp_path / "home_of_ann" / "folder" / "b.flac").unlink()
+    report = release(folder, tmp_path / "release", audio_roots=roots)
+    assert report["skipped"] == [
+        {
+            "item": "pair 0123456789abcdef",
+            "kind": "missing_audio",
+            "reason": "folder:b.flac: not found; get the corpus as the card of folder says.",
+        }
+    ]
+
+
+def test_a_second_release_reads_only_recordings_that_changed(make_data, roots, tmp_path):
+    folder = make_data()
+    release(folder, tmp_path / "release", audio_roots=roots)
+    known = tmp_path / "release-work" / "fingerprints.jsonl"
+    assert len(known.read_text().splitlines()) == 3
+    release(folder, tmp_path / "release", audio_roots=roots)
+    assert len(known.read_text().splitlines()) == 3
+    noise = np.random.default_rng(99).standard_normal(16_000).astype(np.float32) * 0.1
+    (tmp_path / "home_of_ann" / "folder" / "a.flac").write_bytes(encode(noise, 16_000, "FLAC", "PCM_16", None))
+    release(folder, tmp_path / "release", audio_roots=roots)
+    [(_, row)] = read_rows(tmp_path / "release")
+    assert compare(row["chosen"][0]["fingerprints"][0], noise).kind == "same"
+
+
+def test_the_card_says_what_is_there_and_what_it_is_not_for(make_data, roots, tmp_path):
+    release(make_data(), tmp_path / "release", audio_roots=roots)
+    card = (tmp_path / "release" / "README.md").read_text(encoding="utf-8")
+    header = yaml.safe_load(card.split("---")[1])
+    assert [entry["config_name"] for entry in header["configs"]] == ["default", "modality"]
+    for words in ("1 pairs without their audio", "1 address, 1 email, 1 phone", "`folder`: 1 pairs", "clone a person"):
+        assert words in card
+    assert "$" not in card
+
+
+def test_the_release_loads_by_name_with_its_columns(make_data, roots, tmp_path):
+    from datasets import load_dataset
+
+    release(make_data(), tmp_path / "release", audio_roots=roots)
+    rows = load_dataset(str(tmp_path / "release"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert rows.features == release_features()
+    assert rows[0]["chosen"][1]["text"] == "from [ADDRESS]"
+
+
+def test_the_command_reads_names_from_a_file_and_is_strict_when_asked(make_data, tmp_path, capsys):
+    names = tmp_path / "names.txt"
+    names.write_text("Hello\n\n")
+    command = ["release", str(make_data()), "--output-dir", str(tmp_path / "release")]
+    assert main([*command, "--strict"]) == 1
+    assert "missing_audio: 1" in capsys.readouterr().out
+    roots = ["--audio-root", f"folder={tmp_path / 'home_of_ann' / 'folder'}"]
+    assert main([*command, *roots, "--names", str(names), "--strict"]) == 0
+    [(_, row)] = read_rows(tmp_path / "release")
+    assert row["chosen"][0]["text"].startswith("[NAME], [EMAIL]")

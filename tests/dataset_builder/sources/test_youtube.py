@@ -1,0 +1,287 @@
+"""Fetching through yt-dlp without the web: `file://` addresses, and a server of this test that the kill interrupts."""
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from sdiareward.dataset_builder.episodes import Drop, Recording
+from sdiareward.dataset_builder.sources import locate, read_source
+from sdiareward.dataset_builder.sources.fetching import Channel, FetchSettings, fetch
+
+
+SAMPLE = ROOT / "sample" / "asterisk"
+FEED = """<?xml version="1.0"?><rss version="2.0"><channel><title>Ann Example speaks</title>
+<item><title>Podcast with Jo Nobody</title><guid>first</guid><enclosure url="{root}/one.ogg" type="audio/ogg"/></item>
+<item><title>Trailer</title><guid>second</guid><enclosure url="{root}/two.ogg" type="audio/ogg"/></item>
+<item><title>An INTERVIEW</title><guid>third</guid><enclosure url="{root}/gone.ogg" type="audio/ogg"/></item>
+</channel></rss>"""
+
+
+@pytest.fixture
+def media(tmp_path):
+    """Three real recordings in a folder of their own."""
+    root = tmp_path / "media"
+    root.mkdir()
+    for name, path in zip(("one", "two", "three"), sorted(SAMPLE.glob("*.ogg")), strict=False):
+        shutil.copy(path, root / f"{name}.ogg")
+    return root
+
+
+@pytest.fixture
+def settings(tmp_path, media):
+    """Return a function that makes settings for the recordings, without any pause."""
+
+    def make(**fields):
+        videos = {"videos": tuple(path.as_uri() for path in sorted(media.glob("*.ogg")))}
+        common = {"output_dir": str(tmp_path / "fetched"), "sleep_s": 0, "retries": 0, "allow_file_urls": True}
+        return FetchSettings(**{**common, **({} if "channels" in fields else videos), **fields})
+
+    return make
+
+
+class Server(ThreadingHTTPServer):
+    """Serves a folder with byte ranges, as slowly as `pause_s` a block says, and remembers what it was asked for."""
+
+    def __init__(self, root):
+        self.root, self.pause_s, self.requests = root, 0.0, []
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_port}"
+
+    def handle_error(self, request, client_address):
+        """Say nothing of clients that were killed."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_HEAD(self):  # noqa: N802
+        self.answer(has_body=False)
+
+    def do_GET(self):  # noqa: N802
+        self.answer(has_body=True)
+
+    def answer(self, has_body):
+        wanted = self.headers.get("Range", "")
+        self.server.requests.append((self.path, wanted))
+        path = self.server.root / self.path[1:]
+        if not path.is_file():
+            self.send_error(404)
+            return
+        data = path.read_bytes()
+        start = int(wanted.removeprefix("bytes=").split("-")[0]) if wanted else 0
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Type", "audio/ogg" if path.suffix == ".ogg" else "application/rss+xml")
+        self.send_header("Content-Length", str(len(data) - start))
+        if wanted:
+            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+        self.end_headers()
+        for offset in range(start, len(data) if has_body else 0, 1024):
+            self.wfile.write(data[offset : offset + 1024])
+            time.sleep(self.server.pause_s)
+
+    def log_message(self, *args):
+        """Stay quiet."""
+
+
+@pytest.fixture
+def server(media):
+    server = Server(media)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_fetched_recordings_are_the_originals_and_come_out_of_the_source(settings, media, tmp_path):
+    report = fetch(settings(language="de"))
+    assert sorted(report.fetched) == ["one.ogg", "three.ogg", "two.ogg"]
+    assert report.drops == []
+    recordings = list(read_source("youtube", tmp_path / "fetched"))
+    assert [(r.recording_id, r.ref, r.language) for r in recordings] == [
+        (name, f"youtube:{name}", "de") for name in ("one", "three", "two")
+    ]
+    for recording in recordings:
+        assert Path(recording.path).read_bytes() == (media / Path(recording.path).name).read_bytes()
+    assert {(r.source, r.subset, r.license) for r in recordings} == {("youtube", "wild", "LicenseRef-YouTube")}
+
+
+def test_a_second_fetch_downloads_nothing(server, settings):
+    chosen = settings(videos=(f"{server.url}/one.ogg", f"{server.url}/two.ogg"))
+    assert len(fetch(chosen).fetched) == 2
+    manifest = Path(chosen.output_dir, "manifest.jsonl").read_bytes()
+    files = {path.name: path.stat().st_mtime_ns for path in Path(chosen.output_dir).iterdir()}
+    report = fetch(chosen)
+    assert (report.fetched, report.num_present, report.drops) == ([], 2, [])
+    assert {path.name: path.stat().st_mtime_ns for path in Path(chosen.output_dir).iterdir()} == files
+    assert Path(chosen.output_dir, "manifest.jsonl").read_bytes() == manifest
+
+
+def test_a_file_that_was_deleted_is_fetched_again(settings, tmp_path):
+    fetch(settings())
+    (tmp_path / "fetched/two.ogg").unlink()
+    report = fetch(settings())
+    assert (report.fetched, report.num_present) == (["two.ogg"], 2)
+    assert len(list(read_source("youtube", tmp_path / "fetched"))) == 3
+
+
+def test_a_failure_is_recorded_and_does_not_stop_the_others(settings, media):
+    gone = (media / "gone.ogg").as_uri()
+    report = fetch(settings(videos=(gone, (media / "one.ogg").as_uri())))
+    assert report.fetched == ["one.ogg"]
+    assert [(drop.item, drop.kind) for drop in report.drops] == [(f"youtube {gone}", "fetch_failed")]
+    assert "No such file" in report.drops[0].reason
+
+
+def test_file_addresses_are_refused_unless_they_are_allowed(settings):
+    report = fetch(settings(allow_file_urls=False))
+    assert report.fetched == []
+    assert {drop.kind for drop in report.drops} == {"fetch_failed"}
+    assert "file://" in report.drops[0].reason
+
+
+def test_two_files_of_one_name_are_not_taken_for_the_same(settings, media):
+    (media / "other").mkdir()
+    shutil.copy(media / "two.ogg", media / "other/one.ogg")
+    addresses = tuple((media / name).as_uri() for name in ("one.ogg", "other/one.ogg"))
+    for expected in (["one.ogg"], []):
+        report = fetch(settings(videos=addresses))
+        assert report.fetched == expected
+        assert [(drop.item, drop.kind) for drop in report.drops] == [(f"youtube {addresses[1]}", "duplicate")]
+
+
+def test_a_channel_gives_the_recordings_with_a_keyword_in_the_title_and_no_names(server, settings, media):
+    (media / "feed.xml").write_text(FEED.format(root=server.url))
+    chosen = settings(channels=[{"url": f"{server.url}/feed.xml"}])
+    report = fetch(chosen)
+    assert report.fetched == ["first.ogg"]
+    assert report.num_other_titles == 1
+    assert [(drop.item, drop.kind) for drop in report.drops] == [
+        (f"youtube {server.url}/feed.xml, {server.url}/gone.ogg", "fetch_failed")
+    ]
+    folder = Path(chosen.output_dir)
+    assert (folder / "first.ogg").read_bytes() == (media / "one.ogg").read_bytes()
+    assert sorted(path.name for path in folder.iterdir()) == ["first.ogg", "manifest.jsonl"]
+    assert not any(name in (folder / "manifest.jsonl").read_text() for name in ("Ann", "Nobody", "Podcast"))
+
+
+def test_a_channel_without_keywords_gives_all_up_to_its_limit(server, settings, media):
+    (media / "feed.xml").write_text(FEED.format(root=server.url))
+    channel = Channel(f"{server.url}/feed.xml", title_keywords=(), limit=2)
+    report = fetch(settings(channels=[channel]))
+    assert (report.fetched, report.num_other_titles) == (["first.ogg", "second.ogg"], 0)
+
+
+def test_a_channel_that_cannot_be_listed_is_recorded(server, settings):
+    report = fetch(settings(channels=[Channel(f"{server.url}/nowhere.xml"), Channel(f"{server.url}/one.ogg")]))
+    assert [(drop.item, drop.kind) for drop in report.drops] == [
+        (f"youtube {server.url}/nowhere.xml", "listing_failed"),
+        (f"youtube {server.url}/one.ogg", "empty_listing"),
+    ]
+
+
+def test_a_list_among_the_videos_is_not_fetched_whole(server, settings, media):
+    (media / "feed.xml").write_text(FEED.format(root=server.url))
+    report = fetch(settings(videos=(f"{server.url}/feed.xml",)))
+    assert (report.fetched, [drop.kind for drop in report.drops]) == ([], ["not_a_recording"])
+
+
+def test_a_fetch_that_was_killed_continues_its_file_where_it_stopped(server, settings, media):
+    chosen = settings(videos=(f"{server.url}/one.ogg",))
+    server.pause_s = 0.05
+    code = (
+        "from sdiareward.dataset_builder.sources.fetching import FetchSettings, fetch\n"
+        f"fetch(FetchSettings(output_dir={chosen.output_dir!r}, videos={chosen.videos!r}, sleep_s=0))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    part = Path(chosen.output_dir, "one.ogg.part")
+    deadline = time.monotonic() + 30
+    while not (part.is_file() and part.stat().st_size) and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    size = part.stat().st_size
+    assert 0 < size < (media / "one.ogg").stat().st_size
+    assert not Path(chosen.output_dir, "manifest.jsonl").exists()
+
+    server.pause_s, server.requests = 0.0, []
+    assert fetch(chosen).fetched == ["one.ogg"]
+    assert ("/one.ogg", f"bytes={size}-") in server.requests
+    assert Path(chosen.output_dir, "one.ogg").read_bytes() == (media / "one.ogg").read_bytes()
+
+
+def test_a_download_rate_is_kept(server, settings, media):
+    size = (media / "one.ogg").stat().st_size
+    begin = time.monotonic()
+    fetch(settings(videos=(f"{server.url}/one.ogg",), rate_limit_bytes_per_s=size))
+    assert time.monotonic() - begin > 0.5
+
+
+def test_bad_lines_of_a_manifest_are_dropped(settings, tmp_path):
+    fetch(settings())
+    path = tmp_path / "fetched/manifest.jsonl"
+    good = path.read_text()
+    row = json.loads(good.splitlines()[0])
+    bad = [{**row, "file": "../media/one.ogg"}, {**row, "file": "gone.ogg"}, {**row, "license": None}]
+    path.write_text(good + "".join(json.dumps(line) + "\n" for line in bad) + good.splitlines()[0] + "\nnot JSON\n")
+    items = list(read_source("youtube", tmp_path / "fetched"))
+    assert len([item for item in items if isinstance(item, Recording)]) == 3
+    assert [(item.item, item.kind) for item in items if isinstance(item, Drop)] == [
+        ("youtube manifest.jsonl line 4", "outside_root"),
+        ("youtube manifest.jsonl line 5", "missing_audio"),
+        ("youtube manifest.jsonl line 6", "missing_field"),
+        ("youtube manifest.jsonl line 7", "duplicate"),
+        ("youtube manifest.jsonl line 8", "not_json"),
+    ]
+
+
+def test_options_replace_language_and_licence(settings, tmp_path):
+    fetch(settings())
+    (first, *_) = read_source("youtube", tmp_path / "fetched", {"language": "cs", "license": "CC-BY-4.0"})
+    assert (first.language, first.license) == ("cs", "CC-BY-4.0")
+
+
+def test_a_video_is_located_in_whatever_format_it_lies(tmp_path):
+    for name in ("abc.webm.part", "abc.info.json", "abc.m4a", "abc.d.webm", "x[1].ogg"):
+        (tmp_path / name).write_bytes(b"x")
+    assert locate("youtube", tmp_path, "abc") == tmp_path / "abc.m4a"
+    assert locate("youtube", tmp_path, "abc.d") == tmp_path / "abc.d.webm"
+    assert locate("youtube", tmp_path, "x[1]") == tmp_path / "x[1].ogg"
+    with pytest.raises(FileNotFoundError, match="fetch video ab again"):
+        locate("youtube", tmp_path, "ab")
+    for path in ("../abc", "a/abc"):
+        with pytest.raises(ValueError, match="lies outside|must read"):
+            locate("youtube", tmp_path, path)
+
+
+def test_a_folder_that_was_not_fetched_is_not_found(tmp_path):
+    with pytest.raises(FileNotFoundError, match="fetch recordings first"):
+        list(read_source("youtube", tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"videos": ()}, "all empty"),
+        ({"videos": ("short",)}, "neither ids"),
+        ({"videos": "dQw4w9WgXcQ"}, "a list is needed"),
+        ({"searches": "two words"}, "a list is needed"),
+        ({"channels": ["https://x.org"]}, "a mapping with url"),
+        ({"channels": [{"url": "https://x.org", "keywords": []}]}, "a mapping with url"),
+        ({"channels": [{"url": "@name"}]}, "an address such as"),
+        ({"channels": [{"url": "https://x.org", "title_keywords": "podcast"}]}, "a list of words"),
+        ({"channels": [{"url": "https://x.org", "limit": 0}]}, "at least 1"),
+        ({"results_per_search": 0}, "at least 1"),
+        ({"sleep_s": -1}, "at least 0"),
+        ({"rate_limit_bytes_per_s": 0}, "at least 1"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        FetchSettings(**{"output_dir": "x", "videos": ("dQw4w9WgXcQ",), **fields})

@@ -1,0 +1,192 @@
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from sdiareward.dataset_builder import builder
+from sdiareward.dataset_builder.__main__ import main
+from sdiareward.dataset_builder.reports import data_card
+from sdiareward.dataset_builder.settings import read_build_config
+from sdiareward.pairs.loading import load_pairs
+
+
+SETTINGS = {
+    "sources": [{"name": "sample", "limit": 8}, {"name": "colloquial_scripts", "limit": 4}],
+    "synthesizers": {
+        "modality": {"seen": ["espeak-ng"], "left_out": ["hibari"]},
+        "colloquialness": {"seen": ["espeak-ng"]},
+    },
+    "validation": 0.25,
+    "test": 0.25,
+    "num_workers": 2,
+}
+
+
+@pytest.fixture
+def write_config(tmp_path):
+    def write(**changes):
+        path = tmp_path / "build.yaml"
+        path.write_text(yaml.safe_dump({"output_dir": str(tmp_path / "sdiareward"), **SETTINGS, **changes}))
+        return path
+
+    return write
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Return the working directory of a data set of eight recorded episodes and four scripts."""
+    folder = tmp_path_factory.mktemp("built")
+    path = folder / "build.yaml"
+    path.write_text(yaml.safe_dump({"output_dir": str(folder / "sdiareward"), **SETTINGS}))
+    assert main(["build", "--config", str(path)]) == 0
+    return folder
+
+
+def test_load_dataset_finds_the_folder_by_name_in_a_process_without_torchcodec(built):
+    code = (
+        "import sys; sys.modules['torchcodec'] = None\n"
+        "from datasets import load_dataset\n"
+        "every, part = load_dataset('sdiareward'), load_dataset('sdiareward', 'modality', split='test')\n"
+        "counts = {name: len(split) for name, split in every.items()}\n"
+        "print(counts, len(part), part.features['chosen'].feature['audio'])"
+    )
+    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=built, env=env, capture_output=True, text=True, check=True)
+    report = json.loads((built / "sdiareward" / "report.json").read_text())
+    counts = {
+        s: sum(row["pairs"] for row in report["pairs"] if row["split"] == s) for s in ("train", "validation", "test")
+    }
+    modality = sum(row["pairs"] for row in report["pairs"] if (row["split"], row["criterion"]) == ("test", "modality"))
+    assert f"{counts} {modality} Audio(sampling_rate=16000" in done.stdout
+
+
+def test_a_second_build_of_the_same_name_is_not_answered_from_the_cache_of_the_first(built, tmp_path):
+    from datasets import load_dataset
+
+    shutil.copytree(built / "sdiareward", tmp_path / "sdiareward")
+    card = tmp_path / "sdiareward" / "README.md"
+    report = json.loads((tmp_path / "sdiareward" / "report.json").read_text())
+    card.write_text(data_card.render_card({**report, "build_id": "another"}))
+    first = load_dataset(str(built / "sdiareward"), split="train")
+    (tmp_path / "sdiareward" / "data/colloquialness/train-00000-of-00001.parquet").unlink()
+    second = load_dataset(str(tmp_path / "sdiareward"), split="train")
+    assert len(second) < len(first)
+
+
+def test_no_group_is_in_two_splits_and_the_left_out_synthesizer_only_in_test(built):
+    groups, synthesizers = {}, {}
+    for split in ("train", "validation", "test"):
+        pairs = load_pairs(built / "sdiareward", split)
+        groups[split], synthesizers[split] = set(pairs["group_id"]), set(pairs["synthesizer"])
+    assert not groups["train"] & groups["test"]
+    assert not groups["train"] & groups["validation"]
+    assert not groups["validation"] & groups["test"]
+    assert "hibari" in synthesizers["test"]
+    assert "hibari" not in synthesizers["train"] | synthesizers["validation"]
+
+
+def test_the_card_counts_what_the_report_counts(built):
+    report = json.loads((built / "sdiareward" / "report.json").read_text())
+    card = (built / "sdiareward" / "README.md").read_text()
+    assert f"{sum(row['pairs'] for row in report['pairs'])} pairs, built by" in card
+    header = yaml.safe_load(card.split("---")[1])
+    assert [entry["config_name"] for entry in header["configs"]] == [
+        "default",
+        "colloquialness",
+        "modality",
+        "esdr_bench",
+    ]
+    assert not (built / "sdiareward" / ".parts").exists()
+
+
+def test_a_killed_build_goes_on_without_making_a_pair_twice(write_config, monkeypatch, tmp_path):
+    path = write_config(sources=[{"name": "sample", "limit": 4}], num_workers=1)
+    monkeypatch.setattr(builder, "_write_shards", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert main(["build", "--config", str(path)]) == 130
+    parts = sorted((tmp_path / "sdiareward" / ".parts").glob("*.parquet"))
+    assert len(parts) >= 4
+    parts[0].unlink()
+    kept = {part: part.stat().st_mtime_ns for part in parts[1:]}
+    monkeypatch.undo()
+    monkeypatch.setattr(builder.shutil, "rmtree", lambda *args, **kwargs: None)
+    assert main(["build", "--config", str(path)]) == 0
+    assert {part: part.stat().st_mtime_ns for part in kept} == kept
+    report = json.loads((tmp_path / "sdiareward" / "report.json").read_text())
+    assert sum(row["pairs"] for row in report["pairs"]) == len(parts)
+
+
+def test_a_bad_recording_is_skipped_with_its_reason_and_fails_a_strict_build(write_config, tmp_path):
+    folder = tmp_path / "sample"
+    (folder / "asterisk").mkdir(parents=True)
+    rows = [json.loads(line) for line in (data_card.CARD_TEMPLATE.parents[1] / "sample/manifest.jsonl").open()][:3]
+    for row in rows:
+        source = data_card.CARD_TEMPLATE.parents[1] / "sample" / row["audio"]
+        (folder / row["audio"]).write_bytes(source.read_bytes())
+    (folder / rows[0]["audio"]).write_bytes(b"not audio")
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_config(sources=[{"name": "sample", "path": str(folder)}], num_workers=1, test=0.0, validation=0.0)
+    assert main(["build", "--config", str(path), "--strict"]) == 1
+    report = json.loads((tmp_path / "sdiareward" / "report.json").read_text())
+    assert [rows[0]["name"] in entry["item"] for entry in report["skipped"]] == [True]
+    assert "is not audio, or is damaged" in report["skipped"][0]["reason"]
+    assert sum(row["pairs"] for row in report["pairs"]) == 2
+
+
+def test_a_second_build_does_nothing(write_config, tmp_path, capsys, monkeypatch):
+    path = write_config(sources=[{"name": "sample", "limit": 2}], num_workers=1)
+    assert main(["build", "--config", str(path)]) == 0
+    files = {file: file.stat().st_mtime_ns for file in (tmp_path / "sdiareward").rglob("*")}
+    first = capsys.readouterr().out
+    monkeypatch.setattr(builder, "_make_pairs", None)
+    assert main(["build", "--config", str(path)]) == 0
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "sdiareward").rglob("*")} == files
+    assert capsys.readouterr().out == first
+
+
+def test_a_dry_run_counts_the_pairs_and_writes_nothing(write_config, tmp_path, capsys):
+    assert main(["build", "--config", str(write_config()), "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    # Eight recordings and four scripts; two of the recordings are in test and get the left-out synthesizer too.
+    assert "14 pairs" in out
+    assert "by criterion: colloquialness 4, modality 10" in out
+    assert not (tmp_path / "sdiareward").exists()
+
+
+def test_a_turn_says_where_its_recording_is_and_a_synthetic_one_who_spoke_it(built):
+    row = load_pairs(built / "sdiareward", "train", name="modality")[0]
+    for chosen, rejected in zip(row["chosen"], row["rejected"], strict=True):
+        assert all(part["uri"].startswith("sample:") for part in chosen["audio_ref"])
+        assert [part["uri"] for part in rejected["audio_ref"]] == ["synthetic:espeak-ng"] * len(chosen["audio_ref"])
+        assert " ".join(part["text"] for part in chosen["audio_ref"]) == chosen["text"]
+
+
+BAD_CONFIGS = {
+    "unknown key": ({"sedd": 1}, r"unknown keys \['sedd'\]"),
+    "unknown key of a source": ({"sources": [{"name": "sample", "pth": "x"}]}, r"sources: unknown keys \['pth'\]"),
+    "unknown coding": ({"channel": {"coding": "gsm"}}, "channel coding is 'gsm'"),
+    "unknown source": ({"sources": [{"name": "radio"}]}, "there is no source 'radio'"),
+    "unknown synthesizer": (
+        {"synthesizers": {"modality": {"seen": ["festival"]}, "colloquialness": {"seen": ["espeak-ng"]}}},
+        "there is no synthesizer 'festival'",
+    ),
+}
+
+
+@pytest.mark.parametrize("problem", BAD_CONFIGS)
+def test_a_wrong_config_is_refused_in_one_line(problem, write_config, capsys):
+    changes, message = BAD_CONFIGS[problem]
+    assert main(["build", "--config", str(write_config(**changes))]) == 2
+    error = capsys.readouterr().err.strip()
+    assert len(error.splitlines()) == 1
+    assert re.search(message, error)
+
+
+def test_channel_matching_can_be_switched_off(write_config):
+    assert read_build_config(write_config(channel=None), {}).channel is None
+    assert read_build_config(write_config(), {}).channel is not None
+    assert read_build_config(write_config(channel={"snr_db": 30.0}), {"num_workers": 1}).channel.snr_db == 30.0

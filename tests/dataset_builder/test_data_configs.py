@@ -1,0 +1,69 @@
+"""The YAML files of the data side are read by what reads them, and the guide's commands run as they stand."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from sdiareward.dataset_builder.__main__ import main
+from sdiareward.dataset_builder.commands.fetch import FetchConfig
+from sdiareward.dataset_builder.commands.filter import FilterConfig
+from sdiareward.dataset_builder.formats.shards import read_rows
+from sdiareward.dataset_builder.pairing.filtering import FilterSettings
+from sdiareward.dataset_builder.pipeline import make_settings as make_pipeline_settings
+from sdiareward.dataset_builder.settings import make_settings, read_build_config, read_mapping
+from sdiareward.dataset_builder.sources import SOURCES
+from sdiareward.dataset_builder.sources.fetching import FetchSettings
+from sdiareward.llm.client import ChatSettings
+from sdiareward.synthesis import SYNTHESIZERS
+
+
+CONFIGS = ROOT / "configs"
+BUILDS = ("data_paper", "data_own", "data_full", "demo_data", "docs_walkthrough")
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_a_build_config_names_known_sources_synthesizers_and_stages(name):
+    config = read_build_config(CONFIGS / f"{name}.yaml", {})
+    assert {source.name for source in config.sources} <= set(SOURCES)
+    choices = config.synthesizers.values()
+    assert {engine for choice in choices for engine in (*choice.seen, *choice.left_out)} <= set(SYNTHESIZERS)
+    make_pipeline_settings(config.pipeline or {})
+
+
+def test_the_papers_config_takes_the_papers_components():
+    settings = make_pipeline_settings(read_build_config(CONFIGS / "data_paper.yaml", {}).pipeline)
+    names = [settings.stage(stage).name for stage in ("enhancement", "diarization", "vad", "asr")]
+    assert names == ["audio-separator", "pyannote", "silero", "faster-whisper"]
+    assert settings.stage("asr").model == "large-v3"
+
+
+def test_the_fetch_configs_are_read():
+    youtube = make_settings(FetchConfig, read_mapping(CONFIGS / "fetch_youtube.yaml"), "youtube")
+    assert make_settings(FetchSettings, youtube.youtube, "youtube").format == "bestaudio/best"
+    scripts = make_settings(FetchConfig, read_mapping(CONFIGS / "fetch_scripts.yaml"), "scripts")
+    make_settings(ChatSettings, scripts.scripts["endpoint"], "endpoint")
+
+
+@pytest.mark.parametrize("name", ["filter", "docs_filter"])
+def test_the_filter_configs_are_read(name):
+    config = make_settings(FilterConfig, read_mapping(CONFIGS / f"{name}.yaml"), name)
+    assert make_settings(FilterSettings, config.filter, name) == FilterSettings()
+    if config.judge:
+        make_settings(ChatSettings, config.judge, name)
+
+
+def test_the_commands_of_the_guide_run_as_they_stand(tmp_path, monkeypatch, capsys):
+    guide = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    block = re.search(r"<!-- walkthrough -->\n```bash\n(.*?)```", guide, re.DOTALL).group(1)
+    for folder in ("configs", "sample"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    monkeypatch.chdir(tmp_path)
+    for line in block.strip().splitlines():
+        assert main(shlex.split(line)[3:]) == 0, f"{line}\n{capsys.readouterr()}"
+    built, again = Path("runs/docs/bench/sdiareward"), Path("runs/docs/again/sdiareward")
+    before = {row["pair_id"]: row["chosen"] for _, row in read_rows(built, ["pair_id", "chosen"])}
+    after = {row["pair_id"]: row["chosen"] for _, row in read_rows(again, ["pair_id", "chosen"])}
+    assert before == after

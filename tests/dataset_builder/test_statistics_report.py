@@ -1,0 +1,125 @@
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from sdiareward.common.markdown import render_table
+from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.reports.statistics_report import compute_statistics, read_labels, write_statistics
+
+
+def make_turns(*durations_s, text="one two three"):
+    return [
+        {
+            "role": ("user", "assistant")[index % 2],
+            "text": text,
+            "audio": {"bytes": b"x" * 1000, "path": "x.flac"},
+            "duration_s": duration_s,
+        }
+        for index, duration_s in enumerate(durations_s)
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Return three pairs: one dialogue against two synthesizers, and a pair of scripts."""
+    modality = {"criterion": "modality", "subset": "wild", "source": "youtube", "primary": "Anger"}
+    modality |= {"secondary": "Cough", "group_id": "g1", "language": "en", "license": "CC0-1.0"}
+    scripts = modality | {"criterion": "colloquialness", "subset": "colloquialness", "source": "scripts"}
+    scripts |= {"group_id": "g2", "synthesizer": "flite"}
+    real = make_turns(18.0, 18.0)
+    with ShardWriter(tmp_path / "data_set") as writer:
+        for index, (name, seconds) in enumerate([("flite", 9.0), ("piper", 27.0)]):
+            pair = {"pair_id": f"p{index}", "synthesizer": name, "chosen": real}
+            writer.write("train", {**modality, **pair, "rejected": make_turns(seconds, seconds)})
+        spoken, written = make_turns(36.0, 36.0, 36.0, 36.0, text="uh"), make_turns(36.0, 36.0, 36.0, 36.0)
+        writer.write("test", {**scripts, "pair_id": "p2", "chosen": spoken, "rejected": written})
+    return tmp_path / "data_set"
+
+
+def test_hours_count_pairs_and_once_each_recording(folder):
+    found = compute_statistics(folder)
+    assert (found["pairs"], found["groups"], found["turns"]) == (3, 2, 16)
+    assert found["real_h"] == pytest.approx(0.02)
+    assert found["distinct_real_h"] == pytest.approx(0.01)
+    assert found["synthetic_h"] == pytest.approx(0.005 + 0.015 + 0.08)
+
+
+def test_pairs_and_hours_are_told_by_what_they_are_of(folder):
+    by = compute_statistics(folder)["by"]
+    assert by["split"] == {
+        "test": {"pairs": 1, "real_h": 0.0, "synthetic_h": 0.08},
+        "train": {"pairs": 2, "real_h": 0.02, "synthetic_h": 0.02},
+    }
+    assert {name: entry["pairs"] for name, entry in by["synthesizer"].items()} == {"flite": 2, "piper": 1}
+    assert set(by) == {"split", "criterion", "subset", "source", "synthesizer", "language", "license"}
+
+
+def test_table_1_has_every_category(folder):
+    table = compute_statistics(folder)["table1"]
+    assert list(table) == ["wild", "semi_wild", "scripted", "colloquialness"]
+    assert table["wild"] == {"train": 2, "validation": 0, "test": 0, "total": 2}
+    assert table["scripted"]["total"] == 0
+
+
+def test_distributions_keep_the_real_and_the_synthetic_side_apart(folder):
+    found = compute_statistics(folder)
+    assert found["distributions"]["real"]["dialogue_s"] == {
+        "n": 2, "mean": 36.0, "std": 0.0, "min": 36.0, "p5": 36.0, "median": 36.0, "p95": 36.0, "max": 36.0
+    }  # fmt: skip
+    synthetic = found["distributions"]["synthetic"]
+    assert (synthetic["dialogue_s"]["min"], synthetic["dialogue_s"]["max"]) == (18.0, 144.0)
+    assert (synthetic["turns"]["n"], synthetic["turns"]["mean"]) == (4, 3.0)
+    assert synthetic["words_per_turn"]["n"] == 12
+    assert synthetic["words_per_turn"]["mean"] == pytest.approx((8 * 3 + 4 * 1) / 12, abs=1e-3)
+    assert found["histograms"]["turns"] == {"real": {"2": 2}, "synthetic": {"2": 2, "4": 2}}
+    assert found["histograms"]["dialogue_s"]["synthetic"] == {"10": 1, "50": 1, "140": 2}
+
+
+def test_one_split_can_be_described_alone(folder):
+    found = compute_statistics(folder, split="test")
+    assert found["pairs"] == 1
+    assert found["distributions"]["real"]["turn_s"] is None
+
+
+def test_labels_are_read_with_their_split(folder):
+    assert [(label["pair_id"], label["split"]) for label in read_labels(folder)] == [
+        ("p2", "test"),
+        ("p0", "train"),
+        ("p1", "train"),
+    ]
+
+
+def test_the_audio_is_not_read(folder):
+    for shard in (folder / "data").glob("*/*.parquet"):
+        content = pq.ParquetFile(shard).metadata.row_group(0)
+        columns = [content.column(index) for index in range(content.num_columns)]
+        spoiled = bytearray(shard.read_bytes())
+        for column in columns:
+            if column.path_in_schema.endswith("audio.bytes"):
+                start = column.dictionary_page_offset or column.data_page_offset
+                spoiled[start : start + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+        shard.write_bytes(spoiled)
+    with pytest.raises(OSError):
+        list(read_rows(folder))
+    assert compute_statistics(folder)["pairs"] == 3
+
+
+def test_the_statistics_are_written_as_json_markdown_and_png(folder, tmp_path):
+    found = write_statistics(folder, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "stats.json").read_text()) == found
+    page = (tmp_path / "out" / "stats.md").read_text()
+    assert "3 pairs of 2 recordings or dialogues" in page
+    assert "| all | 2 | 0 | 1 | 3 |" in page
+    assert "| colloquialness | 1 | 0.00 | 0.08 |" in page
+    assert (tmp_path / "out" / "stats.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["stats.json", "stats.md", "stats.png"]
+
+
+def test_an_empty_folder_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="build the data set first"):
+        compute_statistics(tmp_path)
+
+
+def test_a_bar_in_a_name_does_not_break_a_table():
+    assert render_table(["a", "b"], [["x|y", 1]]) == ["| a | b |", "| --- | --: |", "| x\\|y | 1 |"]

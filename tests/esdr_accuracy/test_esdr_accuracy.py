@@ -1,0 +1,299 @@
+import doctest
+import itertools
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from support.paths import ROOT
+
+from sdiareward.esdr_accuracy import pairwise
+from sdiareward.esdr_accuracy.pairwise import COLUMNS, MODALITY_SUBSETS, SUBSETS, pairwise_accuracy, wilson_interval
+
+
+# Columns: wild, semi-wild, scripted, modality micro, modality macro, colloquialness, overall micro, overall macro.
+REWARD_MODEL_ROWS = {
+    "3B last, no center loss": "66.99 58.06 39.70 57.25 54.92 51.20 56.37 53.06",
+    "3B last": "71.60 55.91 53.00 63.75 60.17 48.80 61.59 54.49",
+    "3B attention, no center loss": "98.91 55.91 81.33 87.94 78.72 93.60 88.76 86.16",
+    "3B attention": "96.72 77.42 97.64 94.58 90.59 65.60 90.38 78.10",
+    "3B mean, no center loss": "100.00 78.49 80.90 91.26 86.47 97.60 92.18 92.03",
+    "3B mean": "99.39 55.38 82.83 88.62 79.20 92.00 89.11 85.60",
+    "7B last, no center loss": "41.02 37.63 46.14 42.21 41.60 45.20 42.64 43.40",
+    "7B last": "52.18 56.45 49.36 51.83 52.66 40.00 50.12 46.33",
+    "7B attention, no center loss": "94.78 48.39 37.55 70.87 60.24 37.20 65.99 48.72",
+    "7B attention": "74.27 59.68 68.45 70.60 67.47 55.20 68.37 61.33",
+    "7B mean, no center loss": "99.88 90.86 88.20 95.05 92.98 97.20 95.37 95.09",
+    "7B mean": "100.00 92.47 92.27 96.61 94.92 97.20 96.70 96.06",
+}
+REWARD_MODEL_PAIRS = (824, 186, 466, 250)
+
+# The judges were not run on the pairs of Table 1: no count out of 824, 186 or 466 prints as their percentages do.
+# A test below shows that 825, 218 and 473 are what does.
+JUDGE_ROWS = {
+    "Gemini 2.5 Pro": "76.12 65.60 69.77 72.63 70.50 98.80 76.42 84.65",
+    "Gemini 2.5 Flash": "56.73 53.67 53.91 55.41 54.77 99.60 61.81 77.19",
+    "GPT-4o Audio": "52.61 49.54 49.26 51.12 50.47 98.00 57.91 74.23",
+    "Kimi-Audio": "71.27 62.84 56.03 65.30 63.38 66.00 65.40 64.69",
+    "Qwen 3 Omni 30B": "64.48 54.59 48.84 58.18 55.97 97.20 63.83 76.59",
+    "Qwen 2.5 Omni 7B": "51.64 51.38 52.43 51.85 51.82 49.20 51.47 50.51",
+    "Qwen 2.5 Omni 3B": "51.88 44.50 47.15 49.34 47.84 52.00 49.73 49.92",
+    "VITA-Audio": "46.79 44.95 52.64 48.35 48.13 50.80 48.70 49.47",
+}
+JUDGE_PAIRS = (825, 218, 473, 250)
+# Rows whose overall micro is taken over the judges' own pairs; in the others 1,476 modality pairs stand for the 1,516.
+JUDGES_WITH_CONSISTENT_MICRO = ("Kimi-Audio", "Qwen 2.5 Omni 7B", "VITA-Audio")
+
+
+def rewards_with(counts, num_pairs):
+    """Return chosen rewards, rejected rewards and subsets with so many right pairs in each subset."""
+    chosen, subset = [], []
+    for name, right, total in zip(SUBSETS, counts, num_pairs, strict=True):
+        chosen += [1.0] * right + [-1.0] * (total - right)
+        subset += [name] * total
+    return np.array(chosen), np.zeros(len(chosen)), subset
+
+
+def recovered_counts(row, num_pairs):
+    """Return the one count a subset that prints as the row does; fail when there is none or more than one."""
+    printed = [row.split()[column] for column in (0, 1, 2, 5)]
+    counts = []
+    for value, total in zip(printed, num_pairs, strict=True):
+        fitting = [right for right in range(total + 1) if f"{100 * right / total:.2f}" == value]
+        assert len(fitting) == 1, (value, total, fitting)
+        counts += fitting
+    return counts
+
+
+def as_printed(result):
+    return [f"{100 * result[name]:.2f}" for name in COLUMNS]
+
+
+@pytest.mark.parametrize("row", REWARD_MODEL_ROWS.values(), ids=REWARD_MODEL_ROWS)
+def test_every_reward_model_row_of_table_6_comes_out_to_the_printed_digit(row):
+    counts = recovered_counts(row, REWARD_MODEL_PAIRS)
+    result = pairwise_accuracy(*rewards_with(counts, REWARD_MODEL_PAIRS), num_bootstrap=1)
+    assert as_printed(result) == row.split()
+
+
+def test_table_2_averages_the_rounded_columns_where_table_6_averages_the_counts():
+    # Table 2 prints 94.91 for the row in which Table 6 prints 94.92; nothing else differs between the two.
+    assert f"{(100.00 + 92.47 + 92.27) / 3:.2f}" == "94.91"
+    result = pairwise_accuracy(*rewards_with([824, 172, 430, 243], REWARD_MODEL_PAIRS), num_bootstrap=1)
+    assert f"{100 * result['modality_macro']:.2f}" == "94.92"
+
+
+@pytest.mark.parametrize("judge", JUDGE_ROWS)
+def test_every_judge_row_of_table_2_comes_out_on_its_own_pairs_except_for_what_the_paper_mixed(judge):
+    counts = recovered_counts(JUDGE_ROWS[judge], JUDGE_PAIRS)
+    result = pairwise_accuracy(*rewards_with(counts, JUDGE_PAIRS), num_bootstrap=1)
+    printed = dict(zip(COLUMNS, JUDGE_ROWS[judge].split(), strict=True))
+    for name in (*MODALITY_SUBSETS, "modality_micro", "colloquialness"):
+        assert f"{100 * result[name]:.2f}" == printed[name]
+    # The macro averages were taken over rounded values, so the last digit may be one off.
+    for name in ("modality_macro", "overall_macro"):
+        assert 100 * result[name] == pytest.approx(float(printed[name]), abs=0.0067)
+    micro = result["overall_micro"]
+    if judge not in JUDGES_WITH_CONSISTENT_MICRO:
+        assert f"{100 * micro:.2f}" != printed["overall_micro"]
+        micro = (1476 * result["modality_micro"] + 250 * result["colloquialness"]) / 1726
+    assert 100 * micro == pytest.approx(float(printed["overall_micro"]), abs=0.0051)
+
+
+def test_the_numbers_of_pairs_of_the_judges_are_the_only_ones_that_fit():
+    def fits(column, total):
+        possible = {f"{100 * right / total:.2f}" for right in range(total + 1)}
+        return all(row.split()[column] in possible for row in JUDGE_ROWS.values())
+
+    assert [total for total in range(1, 1500) if fits(0, total)] == [825]
+    assert [total for total in range(1, 400) if fits(1, total)] == [218]
+    assert [total for total in range(1, 900) if fits(2, total)] == [473]
+
+
+CASES = {
+    "all right": ([1, 2], [0, 1], ["wild", "wild"], {"wild": 1.0, "overall_micro": 1.0}),
+    "a tie is wrong": ([1, 1], [0, 1], ["wild", "wild"], {"wild": 0.5}),
+    "zero and minus zero tie": ([0.0], [-0.0], ["wild"], {"wild": 0.0}),
+    "one subset is its own average": (
+        [1, 0],
+        [0, 1],
+        ["scripted"] * 2,
+        {"scripted": 0.5, "modality_macro": 0.5, "overall_macro": 0.5, "wild": None, "colloquialness": None},
+    ),
+    "only colloquialness": (
+        [1],
+        [0],
+        ["colloquialness"],
+        {"modality_micro": None, "modality_macro": None, "overall_micro": 1.0, "overall_macro": 1.0},
+    ),
+    "micro differs from macro": (
+        [1, 1, 1, 0],
+        [0, 0, 0, 1],
+        ["wild", "wild", "wild", "scripted"],
+        {"modality_micro": 0.75, "modality_macro": 0.5},
+    ),
+    "overall macro is the mean of two averages, not of four subsets": (
+        [1, 1, 1, 0],
+        [0, 0, 0, 1],
+        ["wild", "semi_wild", "scripted", "colloquialness"],
+        {"overall_macro": 0.5, "overall_micro": 0.75},
+    ),
+}
+
+
+@pytest.mark.parametrize(("chosen", "rejected", "subset", "expected"), CASES.values(), ids=CASES)
+def test_accuracies_follow_the_definitions(chosen, rejected, subset, expected):
+    result = pairwise_accuracy(chosen, rejected, subset)
+    assert {name: result[name] for name in expected} == expected
+
+
+def test_counts_ties_and_missing_subsets_are_reported_beside_each_accuracy():
+    result = pairwise_accuracy([1, 1, 0], [0, 1, 1], ["wild", "wild", "colloquialness"])
+    assert result["num_pairs"]["wild"] == 2
+    assert result["num_correct"]["overall_micro"] == 1
+    assert result["num_ties"] == {
+        name: int(name not in ("semi_wild", "scripted", "colloquialness")) for name in COLUMNS
+    }
+    assert result["missing_subsets"] == ["semi_wild", "scripted"]
+    assert result["interval"]["scripted"] is None
+
+
+@pytest.mark.parametrize("bad", [math.nan, None, math.inf])
+def test_a_reward_that_is_not_finite_is_an_error_unless_the_caller_counts_it_as_wrong(bad):
+    with pytest.raises(ValueError, match="the first is pair 1 .*nan='wrong'"):
+        pairwise_accuracy([1, bad], [0, 0], ["wild", "wild"])
+    result = pairwise_accuracy([1, bad], [0, 0], ["wild", "wild"], nan="wrong")
+    assert (result["wild"], result["num_invalid"]["wild"], result["num_ties"]["wild"]) == (0.5, 1, 0)
+
+
+ERRORS = {
+    "empty": (([], [], []), {}, ValueError, "no pairs"),
+    "lengths": (([1], [0, 1], ["wild"]), {}, ValueError, "lengths differ"),
+    "group length": (([1], [0], ["wild"], ["a", "b"]), {}, ValueError, "lengths differ"),
+    "missing group": (([1, 1], [0, 0], ["wild"] * 2, ["a", None]), {}, ValueError, "group_id of pair 1"),
+    "unknown subset": (([1], [0], ["wlid"]), {}, ValueError, "wlid.*semi_wild"),
+    "absent subset": (([1], [0], ["wild"]), {"missing": "error"}, ValueError, "semi_wild"),
+    "not numbers": ((["high"], [0], ["wild"]), {}, TypeError, "not a number"),
+    "matrix": (([[1]], [0], ["wild"]), {}, ValueError, "shape"),
+    "nan option": (([1], [0], ["wild"]), {"nan": "skip"}, ValueError, "'error' or 'wrong'"),
+    "missing option": (([1], [0], ["wild"]), {"missing": "zero"}, ValueError, "'report' or 'error'"),
+    "no draws": (([1], [0], ["wild"]), {"num_bootstrap": 0}, ValueError, "num_bootstrap"),
+    "percent": (([1], [0], ["wild"]), {"confidence": 95}, ValueError, "between 0 and 1"),
+}
+
+
+@pytest.mark.parametrize(("inputs", "options", "error", "message"), ERRORS.values(), ids=ERRORS)
+def test_wrong_inputs_are_refused_with_the_reason(inputs, options, error, message):
+    with pytest.raises(error, match=message):
+        pairwise_accuracy(*inputs, **options)
+
+
+@pytest.fixture
+def noisy_pairs():
+    generator = np.random.default_rng(0)
+    subset = [SUBSETS[index] for index in generator.integers(0, 4, 400)]
+    # Twenty pairs a recording, and a recording's pairs tend to go the same way.
+    groups = [f"recording-{index // 20}" for index in range(400)]
+    chosen = np.repeat(generator.normal(0.5, 1, 20), 20) + generator.normal(0, 0.3, 400)
+    return chosen, np.zeros(400), subset, groups
+
+
+def test_intervals_are_wider_when_pairs_share_recordings(noisy_pairs):
+    chosen, rejected, subset, groups = noisy_pairs
+    alone = pairwise_accuracy(chosen, rejected, subset)["interval"]["overall_micro"]
+    grouped = pairwise_accuracy(chosen, rejected, subset, groups)["interval"]["overall_micro"]
+    assert grouped[1] - grouped[0] > 2 * (alone[1] - alone[0])
+
+
+def test_the_interval_matches_the_normal_approximation_where_that_holds():
+    result = pairwise_accuracy(*rewards_with([500, 0, 0, 0], [1000, 0, 0, 0]), num_bootstrap=20_000)
+    half = 1.96 * math.sqrt(0.25 / 1000)
+    assert result["interval"]["wild"] == pytest.approx([0.5 - half, 0.5 + half], abs=0.002)
+
+
+def test_one_group_carries_no_more_evidence_than_one_trial():
+    result = pairwise_accuracy([1, 1, 0, 1], [0, 0, 1, 0], ["wild"] * 4, ["one recording"] * 4)
+    assert result["interval_method"]["wild"] == "wilson"
+    assert result["interval"]["wild"] == wilson_interval(0.75, 1)
+
+
+def test_a_perfect_score_is_not_certainty():
+    result = pairwise_accuracy(*rewards_with([824, 172, 430, 243], REWARD_MODEL_PAIRS))
+    assert result["interval"]["wild"] == pytest.approx([0.99536, 1.0], abs=1e-5)
+    assert result["interval_method"]["wild"] == "wilson"
+    assert result["interval_method"]["semi_wild"] == "bootstrap"
+
+
+def test_a_perfect_macro_average_takes_the_mean_of_its_members_bounds():
+    result = pairwise_accuracy(*rewards_with([10, 20, 0, 0], [10, 20, 0, 0]))
+    low = (wilson_interval(1.0, 10)[0] + wilson_interval(1.0, 20)[0]) / 2
+    assert result["interval"]["modality_macro"] == pytest.approx([low, 1.0])
+
+
+def test_no_draw_lacks_a_subset_even_when_it_is_one_recording_of_many():
+    result = pairwise_accuracy(*rewards_with([400, 1, 0, 0], [800, 2, 0, 0]), num_bootstrap=500)
+    low, high = result["interval"]["modality_macro"]
+    assert 0.2 < low < 0.5 < high < 0.8
+
+
+def test_intervals_depend_on_the_seed_alone_and_not_on_the_order_of_the_pairs(noisy_pairs):
+    chosen, rejected, subset, groups = noisy_pairs
+    order = np.random.default_rng(1).permutation(400)
+    shuffled = [[column[index] for index in order] for column in noisy_pairs]
+    first = pairwise_accuracy(chosen, rejected, subset, groups, seed=3)
+    assert pairwise_accuracy(*shuffled, seed=3) == first
+    assert pairwise_accuracy(chosen, rejected, subset, groups, seed=4)["interval"] != first["interval"]
+
+
+def test_swapping_chosen_and_rejected_turns_right_into_wrong(noisy_pairs):
+    chosen, rejected, subset, _ = noisy_pairs
+    forward = pairwise_accuracy(chosen, rejected, subset, num_bootstrap=1)
+    backward = pairwise_accuracy(rejected, chosen, subset, num_bootstrap=1)
+    for name in COLUMNS:
+        assert forward[name] + backward[name] == pytest.approx(1.0)
+
+
+def test_every_combination_of_subsets_gives_averages_over_what_is_present():
+    for present in itertools.product([0, 5], repeat=4):
+        if any(present):
+            result = pairwise_accuracy(*rewards_with([count // 2 for count in present], present), num_bootstrap=50)
+            assert result["overall_micro"] == pytest.approx(0.4)
+            assert result["overall_macro"] == pytest.approx(0.4)
+            assert all((result[name] is None) == (result["interval"][name] is None) for name in COLUMNS)
+
+
+def test_the_docstring_examples_hold():
+    assert doctest.testmod(pairwise).failed == 0
+
+
+def test_evaluate_loads_the_folder_with_its_relative_import(tmp_path, monkeypatch):
+    evaluate = pytest.importorskip("evaluate")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    metric = evaluate.load("esdr_accuracy", cache_dir=str(tmp_path))
+    columns = {"chosen": [1.0, 1 + 1e-12], "rejected": [0.0, 1.0], "subset": ["wild", "scripted"]}
+    assert metric.compute(**columns, group_id=None) == pairwise_accuracy(**columns)
+    assert metric.compute(**columns, group_id=["a", "a"], seed=5)["num_groups"]["overall_micro"] == 1
+    for pair in zip(*columns.values(), strict=True):
+        metric.add(**dict(zip(columns, pair, strict=True)))
+    assert metric.compute()["modality_macro"] == 1.0
+
+
+def test_evaluate_passes_missing_rewards_on(tmp_path, monkeypatch):
+    evaluate = pytest.importorskip("evaluate")
+    monkeypatch.chdir(ROOT)
+    metric = evaluate.load("esdr_accuracy", cache_dir=str(tmp_path), keep_in_memory=True)
+    inputs = {"chosen": [1.0, None], "rejected": [0.0, 0.0], "subset": ["wild", "wild"]}
+    assert metric.compute(**inputs, nan="wrong")["num_invalid"]["wild"] == 1
+    metric = evaluate.load("esdr_accuracy", cache_dir=str(tmp_path), keep_in_memory=True)
+    with pytest.raises(ValueError, match="not finite"):
+        metric.compute(**inputs)
+
+
+def test_the_arithmetic_needs_numpy_only():
+    code = (
+        "import sys; from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy; "
+        "assert not {'torch', 'evaluate', 'datasets', 'sklearn', 'scipy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

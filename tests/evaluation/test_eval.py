@@ -1,0 +1,418 @@
+import dataclasses
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+from support.paths import ROOT
+
+import sdiareward.scoring.scorer
+from sdiareward import eval as evaluation
+from sdiareward.common.files import JsonLines
+from sdiareward.pairs import labels
+from sdiareward.pairs.schema import features
+
+
+RATE = 16_000
+# Eight test pairs: (subset, synthesizer, whether both sides say the same).
+TEST_PAIRS = [
+    ("wild", "known", True),
+    ("wild", "new", True),
+    ("semi_wild", "known", True),
+    ("semi_wild", "new", True),
+    ("scripted", "known", True),
+    ("scripted", "known", True),
+    ("colloquialness", "known", False),
+    ("colloquialness", "known", False),
+]
+
+
+def audio(seed, *, noise):
+    generator = np.random.default_rng(seed)
+    time_s = np.arange(int(0.3 * RATE)) / RATE
+    signal = 0.1 * np.sin(2 * np.pi * generator.uniform(90, 250) * time_s) + noise * generator.normal(size=len(time_s))
+    buffer = io.BytesIO()
+    soundfile.write(buffer, signal, RATE, format="FLAC")
+    return {"bytes": buffer.getvalue(), "path": None}
+
+
+def side(seed, text, *, noise):
+    return [
+        {"role": role, "text": text, "audio": audio(seed + number, noise=noise), "duration_s": 0.3}
+        for number, role in enumerate(("user", "assistant"))
+    ]
+
+
+def pair(split, number, subset, synthesizer, same_text):
+    seed = 100 * number + (split == "test")
+    return {
+        "pair_id": f"{split}-{number}",
+        "criterion": "colloquialness" if subset == "colloquialness" else "modality",
+        "subset": subset,
+        "source": "made_up",
+        "primary": None,
+        "secondary": None,
+        "chosen": side(seed, f"um number {number} yeah", noise=0.002),
+        "rejected": side(
+            seed + 10, f"um number {number} yeah" if same_text else f"indeed number {number}", noise=0.02
+        ),
+        "synthesizer": synthesizer,
+        "group_id": f"{split}-group-{number}",
+        "quality": None,
+        "language": "en",
+        "license": "CC0-1.0",
+    }
+
+
+def write_split(folder, split, rows):
+    folder.mkdir(exist_ok=True)
+    schema = features().arrow_schema
+    columns = {name: [row.get(name) for row in rows] for name in schema.names}
+    pq.write_table(pa.table(columns, schema=schema), folder / f"{split}.parquet")
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    folder = tmp_path / "pairs"
+    subsets = ["wild", "semi_wild", "scripted", "colloquialness"] * 2
+    train = [
+        pair("train", number, subset, "known", subset != "colloquialness") for number, subset in enumerate(subsets)
+    ]
+    write_split(folder, "train", train)
+    write_split(folder, "test", [pair("test", number, *what) for number, what in enumerate(TEST_PAIRS)])
+    return folder
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+class StubScorer:
+    """Prefers the chosen side by its noise floor; fails after `dies_after` rewards, as a killed run does."""
+
+    dies_after = None
+    num_scored = 0
+
+    def __init__(self):
+        self.audio_s = 0.0
+
+    def iter_scores(self, dialogues, criterion, *, groups, skipped, progress):
+        assert len(dialogues) == len(criterion) == len(groups)
+        # Not in order, and both sides of a pair apart.
+        for count, index in enumerate(sorted(range(len(dialogues)), key=lambda index: (index % 2, -index))):
+            if count == StubScorer.dies_after:
+                raise KeyboardInterrupt
+            StubScorer.num_scored += 1
+            try:
+                sounds = [
+                    soundfile.read(io.BytesIO(turn["content"][1]["audio"]["bytes"])) for turn in dialogues[index]
+                ]
+            except soundfile.LibsndfileError as error:
+                skipped[index] = f"turn 1: cannot be decoded ({error})"
+                continue
+            self.audio_s += sum(len(sound) / rate for sound, rate in sounds)
+            yield index, -float(np.abs(np.diff(sounds[0][0])).mean())
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def stub_scorer(monkeypatch):
+    monkeypatch.setattr(StubScorer, "dies_after", None)
+    monkeypatch.setattr(StubScorer, "num_scored", 0)
+    monkeypatch.setattr(sdiareward.scoring.scorer.Scorer, "from_pretrained", lambda *args, **kwargs: StubScorer())
+
+
+@pytest.fixture
+def run(stub_scorer, dataset, checkpoint, tmp_path):
+    def run(*flags):
+        out = tmp_path / "out"
+        required = ["--model", str(checkpoint), "--dataset", str(dataset), "--output_dir", str(out)]
+        code = evaluation.main([*required, "--num_bootstrap", "50", *flags])
+        return code, out
+
+    return run
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_an_evaluation_writes_scores_results_report_and_figure(run, capsys):
+    code, out = run()
+    assert code == 0
+    assert {line["pair_id"] for line in lines(out / "scores.jsonl")} == {f"test-{number}" for number in range(8)}
+    line = lines(out / "scores.jsonl")[0]
+    assert line["margin"] == line["chosen"] - line["rejected"]
+    assert {"criterion", "subset", "source", "synthesizer", "group_id"} <= set(line)
+    results = json.loads((out / "results.json").read_text())
+    assert results["accuracies"]["model"]["overall_macro"] == 1.0
+    assert results["accuracies"]["acoustic"]["modality_micro"] == 1.0
+    assert results["accuracies"]["text"]["modality_micro"] == 0.0
+    assert results["accuracies"]["text"]["num_ties"]["modality_micro"] == 6
+    assert results["accuracies"]["text"]["colloquialness"] == 1.0
+    assert results["left_out_synthesizers"] == ["new"]
+    assert results["timing"]["audio_s"] == pytest.approx(8 * 4 * 0.3)
+    assert results["timing"]["real_time_factor"] > 0
+    assert results["config"]["seed"] == 0
+    assert "torch" in results["versions"]
+    assert (out / "rewards.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "results.md").read_text() in capsys.readouterr().out
+    assert not list(out.glob(".*"))
+
+
+def test_a_killed_run_goes_on_without_scoring_or_counting_anything_twice(run, monkeypatch):
+    monkeypatch.setattr(StubScorer, "dies_after", 11)
+    with pytest.raises(KeyboardInterrupt):
+        run("--no_baselines")
+    monkeypatch.setattr(StubScorer, "dies_after", None)
+    monkeypatch.setattr(StubScorer, "num_scored", 0)
+    # Three pairs had both sides when the run died; five have to be scored again.
+    _, out = run("--no_baselines")
+    assert StubScorer.num_scored == 10
+    assert sorted(line["pair_id"] for line in lines(out / "scores.jsonl")) == [f"test-{number}" for number in range(8)]
+    results = json.loads((out / "results.json").read_text())
+    assert results["accuracies"]["model"]["num_pairs"]["overall_micro"] == 8
+    monkeypatch.setattr(StubScorer, "num_scored", 0)
+    run("--no_baselines")
+    assert StubScorer.num_scored == 0
+    assert json.loads((out / "results.json").read_text())["accuracies"] == results["accuracies"]
+
+
+def test_a_line_that_was_torn_by_a_kill_is_scored_again(run):
+    _, out = run("--no_baselines")
+    content = (out / "scores.jsonl").read_text()
+    (out / "scores.jsonl").write_text(content[:-20])
+    StubScorer.num_scored = 0
+    run("--no_baselines")
+    assert StubScorer.num_scored == 2
+    assert (out / "scores.jsonl").read_text() == content
+
+
+def test_baselines_can_be_added_to_a_finished_run_and_are_not_computed_twice(run, monkeypatch):
+    _, out = run("--no_baselines")
+    assert list(json.loads((out / "results.json").read_text())["accuracies"]) == ["model"]
+    run()
+    first = json.loads((out / "results.json").read_text())
+    monkeypatch.setattr("sdiareward.evaluation.pair_scoring.score_baseline", None)
+    run()
+    assert json.loads((out / "results.json").read_text())["accuracies"] == first["accuracies"]
+
+
+@pytest.mark.parametrize("change", ["model", "pairs", "dtype"])
+def test_a_run_of_another_identity_is_not_resumed(run, checkpoint, change):
+    run("--no_baselines")
+    flags = {"model": [], "pairs": ["--limit", "4"], "dtype": ["--dtype", "bfloat16"]}[change]
+    if change == "model":
+        (checkpoint / "config.json").write_text('{"pooling_mode": "mean"}')
+    with pytest.raises(ValueError, match=rf"results of another run \({change} was .*another output_dir"):
+        run("--no_baselines", *flags)
+
+
+def test_a_pair_with_bad_audio_is_skipped_recorded_counted_and_fails_a_strict_run(run, dataset, capsys):
+    rows = [pair("test", number, *what) for number, what in enumerate(TEST_PAIRS)]
+    rows[2]["rejected"][1]["audio"]["bytes"] = b"not audio"
+    write_split(dataset, "test", rows)
+    code, out = run()
+    assert code == 0
+    (skipped,) = lines(out / "skipped.jsonl")
+    assert skipped["pair_id"] == "test-2"
+    assert skipped["reason"].startswith("rejected, turn 1: cannot be decoded")
+    results = json.loads((out / "results.json").read_text())
+    assert results["num_skipped"]["semi_wild"] == 1
+    assert {result["num_pairs"]["semi_wild"] for result in results["accuracies"].values()} == {1}
+    assert "1 pairs could not be scored" in capsys.readouterr().out
+    assert run("--strict")[0] == 1
+
+
+def test_a_run_in_which_nothing_can_be_scored_says_where_the_reasons_are(run, dataset):
+    row = pair("test", 0, *TEST_PAIRS[0])
+    row["chosen"][0]["audio"]["bytes"] = b""
+    write_split(dataset, "test", [row])
+    with pytest.raises(ValueError, match=r"none of 1 pairs could be scored.*skipped.jsonl"):
+        run("--no_baselines")
+
+
+def test_baselines_are_refused_when_training_and_evaluated_pairs_share_recordings(run):
+    with pytest.raises(ValueError, match="share 8 pair_id"):
+        run("--train_split", "test")
+
+
+def test_data_without_the_split_of_the_baselines_are_refused_in_one_line(run, dataset, capsys):
+    (dataset / "train.parquet").unlink()
+    with pytest.raises(SystemExit, match="2"):
+        run()
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith(f"sdiareward-eval: error: {dataset}: the baselines have nothing to be fitted on (")
+    assert "'test'" in line and "--train_split" in line and "--no_baselines" in line
+    assert run("--no_baselines")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"), [(["--split", "nowhere"], "nowhere"), (["--dataset_name", "nobody"], "nobody")]
+)
+def test_a_split_or_a_configuration_that_the_data_lack_is_refused_in_one_line(run, dataset, capsys, flags, found):
+    with pytest.raises(SystemExit, match="2"):
+        run(*flags)
+    captured = capsys.readouterr().err
+    line = captured.strip().splitlines()[-1]
+    assert line.startswith(f"sdiareward-eval: error: {dataset}: ")
+    assert found in line.removeprefix(f"sdiareward-eval: error: {dataset}: ")
+    assert "Traceback" not in captured
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.jsonl"])
+def test_data_that_are_not_there_are_refused_in_one_line(run, tmp_path, capsys, name):
+    with pytest.raises(SystemExit, match="2"):
+        run("--dataset", str(tmp_path / name))
+    assert capsys.readouterr().err.strip().splitlines()[-1].startswith(f"sdiareward-eval: error: {tmp_path / name}: ")
+
+
+def test_flags_override_the_yaml_and_unknown_keys_fail(run, dataset, checkpoint, tmp_path):
+    config = tmp_path / "eval.yaml"
+    config.write_text("split: nowhere\nbaselines: false\nlimit: 2\n")
+    _, out = run("--config", str(config), "--split", "test")
+    results = json.loads((out / "results.json").read_text())
+    assert (results["config"]["split"], results["config"]["limit"]) == ("test", 2)
+    config.write_text("splt: test\n")
+    with pytest.raises(ValueError, match="splt"):
+        run("--config", str(config))
+    with pytest.raises(ValueError, match="splt"):
+        run("--splt", "test")
+
+
+def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wrong(run, monkeypatch):
+    def broken(self, dialogues, criterion, **options):
+        yield from ((index, float("nan") if index == 0 else -index) for index in range(len(dialogues)))
+
+    monkeypatch.setattr(StubScorer, "iter_scores", broken)
+    with pytest.raises(ValueError, match="1 pairs have a reward that is missing or not finite"):
+        run("--no_baselines")
+    _, out = run("--no_baselines", "--nan", "wrong")
+    results = json.loads((out / "results.json").read_text())
+    assert results["accuracies"]["model"]["num_invalid"]["wild"] == 1
+    assert results["accuracies"]["model"]["overall_micro"] == 7 / 8
+
+
+def test_a_real_model_is_evaluated_from_start_to_end_whatever_the_size_of_a_batch(dataset, tiny_checkpoint, tmp_path):
+    rewards = []
+    for batch_tokens in (1, 100_000):
+        out = tmp_path / f"out-{batch_tokens}"
+        flags = ["--model", tiny_checkpoint, "--dataset", dataset, "--output_dir", out, "--batch_tokens", batch_tokens]
+        assert evaluation.main([str(flag) for flag in [*flags, "--device", "cpu", "--strict"]]) == 0
+        by_pair = {line["pair_id"]: (line["chosen"], line["rejected"]) for line in lines(out / "scores.jsonl")}
+        rewards.append([by_pair[f"test-{number}"] for number in range(8)])
+        assert set(json.loads((out / "results.json").read_text())["accuracies"]) == {"model", "acoustic", "text"}
+    assert np.ptp(rewards[0]) > 0
+    assert np.array(rewards[1]) == pytest.approx(np.array(rewards[0]), abs=1e-4)
+
+
+def test_rows_of_the_released_form_count_under_the_joint_prompt_in_the_subset_of_their_source(tmp_path):
+    rows = []
+    for number, source in enumerate(["youtube", "meld", "dailytalk"]):
+        sides = {}
+        for name, noise in (("chosen", 0.002), ("rejected", 0.02)):
+            path = tmp_path / f"{number}-{name}.flac"
+            path.write_bytes(audio(number, noise=noise)["bytes"])
+            content = [{"type": "text", "text": "hello"}, {"type": "audio", "audio": str(path)}]
+            sides[name] = [{"role": "user", "content": content}]
+        rows.append({**sides, "category": "modality", "source": source})
+    path = tmp_path / "released.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    described = labels.describe_pairs(sdiareward.pairs.loading.load_pairs(path, "test"))
+    assert [label["subset"] for label in described] == ["wild", "semi_wild", "scripted"]
+    assert {label["criterion"] for label in described} == {"joint"}
+    assert len({label["pair_id"] for label in described}) == 3
+
+
+def test_a_subset_that_cannot_be_told_is_an_error_that_names_what_is_needed():
+    pairs = datasets.Dataset.from_list([{"pair_id": "a", "category": "modality", "source": "somewhere"}])
+    with pytest.raises(ValueError, match="row 0: .*somewhere.*add a column 'subset'"):
+        labels.describe_pairs(pairs)
+
+
+def test_two_pairs_of_one_id_are_refused():
+    pairs = datasets.Dataset.from_list([{"pair_id": "a", "subset": "wild"}] * 2)
+    with pytest.raises(ValueError, match="rows 0 and 1"):
+        labels.describe_pairs(pairs)
+
+
+def test_a_damaged_line_in_the_middle_is_reported_not_dropped(tmp_path):
+    (tmp_path / "log.jsonl").write_text('{"a": 1}\n{"a"\n{"a": 3}\n')
+    with pytest.raises(ValueError, match="line 2: not JSON"):
+        JsonLines(tmp_path / "log.jsonl").read()
+
+
+def test_a_page_is_written_from_a_finished_run_beside_another_one_and_a_training_log(run, tmp_path, capsys):
+    _, out = run("--no_baselines")
+    other = tmp_path / "other"
+    shutil.copytree(out, other)
+    history = [{"step": 10, "mean_reward": 0.5, "margin": 1.0}]
+    log = tmp_path / "run.json"
+    log.write_text(json.dumps({"training": {"center_rewards_coefficient": 0.01}, "history": history}))
+    StubScorer.num_scored = 0
+    run("--report", "--compare", str(other), "--training", str(log))
+    assert StubScorer.num_scored == 0
+    assert f"Page: {out / 'report' / 'index.html'}" in capsys.readouterr().out
+    report = json.loads((out / "report" / "report.json").read_text())
+    assert [row["kind"] for row in report["scorers"]] == ["model", "compared", "baseline", "baseline"]
+    assert report["comparisons"][0]["difference"] == 0
+    assert report["training"][0]["train"] == [{"step": 10, "chosen": 1.0, "rejected": 0.0, "margin": 1.0}]
+    assert (out / "report" / "index.html").read_text().count("data:audio/mpeg;base64,") == 8 * 4
+
+
+def test_the_page_and_what_it_compares_can_be_asked_for_in_the_yaml(run, tmp_path):
+    _, out = run("--no_baselines")
+    shutil.copytree(out, tmp_path / "other")
+    config = tmp_path / "eval.yaml"
+    config.write_text(f"report: true\nembed_audio: none\ncompare:\n- {tmp_path / 'other'}\n")
+    run("--config", str(config))
+    page = (out / "report" / "index.html").read_text()
+    assert "audio is switched off" in page
+    assert str(tmp_path / "other") in page
+
+
+def test_what_only_the_page_shows_needs_the_page_and_is_checked_before_anything_is_scored(run, tmp_path):
+    with pytest.raises(ValueError, match="shown in the report alone: add --report"):
+        run("--compare", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="has no scores.jsonl; give the output_dir of a finished evaluation"):
+        run("--report", "--compare", str(tmp_path))
+    assert StubScorer.num_scored == 0
+
+
+def test_help_does_not_load_torch():
+    code = (
+        "import runpy, sys\n"
+        "sys.argv = ['eval.py', '--help']\n"
+        "try:\n"
+        "    runpy.run_path('eval.py', run_name='__main__')\n"
+        "except SystemExit:\n"
+        "    assert not {'torch', 'datasets'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)
+
+
+def test_the_guide_names_every_flag_and_its_python_runs():
+    guide = (ROOT / "docs" / "evaluation.md").read_text()
+    for field in dataclasses.fields(evaluation.EvalArguments):
+        assert f"`--{field.name}" in guide, field.name
+    (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    found = {}
+    exec(compile(example, "evaluation.md", "exec"), found)
+    assert found["temperature"] > 0
+    assert found["found"]["num_only_first"] == 1

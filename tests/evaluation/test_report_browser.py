@@ -1,0 +1,128 @@
+"""The page in Debian's Chromium, headless, at the width of a phone and of a desk."""
+
+import json
+
+import numpy as np
+import pytest
+from support import report_world
+from support.chromium import SIZES, needs_chromium, open_page, requested, started, take_screenshot
+
+from sdiareward.evaluation.report import write_page
+from sdiareward.evaluation.report.inputs import Evaluation, read_training_runs
+
+
+# A test has no finger to press the button with.
+_PLAY_AT_ONCE = "--autoplay-policy=no-user-gesture-required"
+
+pytestmark = needs_chromium
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluation")
+    log = folder / "run.json"
+    log.write_text(json.dumps(report_world.make_training(0.01, 0.3)))
+    pairs, labels, scores = report_world.make_evaluation(text="a rather long word: " + "supercalifragilistic" * 6)
+    others = [
+        Evaluation("runs/other", "runs/a/rather/long/path/of/a/model" * 3, report_world.make_scores(labels, 7), {})
+    ]
+    results = {**report_world.make_results(labels, scores), "judge": report_world.make_judge()}
+    return write_page(folder, results, pairs, labels, scores, others=others, training=read_training_runs([log]))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with started(_PLAY_AT_ONCE) as driver:
+        yield driver
+
+
+@pytest.fixture(params=SIZES)
+def opened(request, browser, page):
+    return browser, open_page(browser, page, request.param)
+
+
+def test_the_page_never_scrolls_sideways(opened):
+    browser, width = opened
+    assert browser.execute_script("return window.innerWidth") == width
+    for element in browser.find_elements("css selector", "details"):
+        browser.execute_script("arguments[0].open = true", element)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_the_console_stays_empty_and_nothing_is_requested(opened):
+    browser, _ = opened
+    assert requested(browser) == []
+    assert browser.get_log("browser") == []
+
+
+def test_the_keyboard_reaches_the_skip_link_first_then_the_tables_and_the_players(opened):
+    from selenium.webdriver.common.keys import Keys
+
+    browser, _ = opened
+    reached = []
+    for _ in range(60):
+        browser.switch_to.active_element.send_keys(Keys.TAB)
+        focused = browser.switch_to.active_element
+        reached.append((focused.tag_name, focused.get_attribute("class")))
+        if focused.tag_name == "audio":
+            break
+    assert reached[0] == ("a", "skip")
+    assert ("div", "scroll") in reached
+    assert reached[-1][0] == "audio"
+
+
+def test_the_skip_link_is_seen_when_it_has_the_focus_and_leads_to_the_results(opened):
+    from selenium.webdriver.common.keys import Keys
+
+    browser, _ = opened
+    link = browser.find_element("class name", "skip")
+    assert link.rect["y"] + link.rect["height"] < 0
+    browser.switch_to.active_element.send_keys(Keys.TAB)
+    assert link.rect["y"] >= 0
+    link.send_keys(Keys.ENTER)
+    assert browser.switch_to.active_element.get_attribute("id") == "main"
+
+
+def test_a_recording_plays_and_stops_the_one_before(opened):
+    browser, _ = opened
+    lengths = browser.execute_async_script(
+        """
+        const [first, second] = document.querySelectorAll("audio"), done = arguments[0];
+        const loaded = [first, second].map((player) => new Promise((resolve) => {
+          player.addEventListener("loadedmetadata", () => resolve(player.duration), { once: true });
+          player.load(); player.preload = "auto"; player.load();
+        }));
+        Promise.all(loaded).then(done, (error) => done(String(error)));
+        """
+    )
+    assert lengths == pytest.approx([0.25, 0.25], abs=0.06)
+    paused = browser.execute_async_script(
+        """
+        const [first, second] = document.querySelectorAll("audio"), done = arguments[0];
+        first.muted = second.muted = true;
+        first.loop = second.loop = true;
+        first.play().then(() => second.play()).then(() => done([first.paused, second.paused]), (e) => done(String(e)));
+        """
+    )
+    assert paused == [True, False]
+
+
+def test_a_screenshot_of_the_whole_page_is_not_blank(opened):
+    browser, width = opened
+    pixels = take_screenshot(browser, width)
+    assert pixels.shape[1] == width
+    # Words and figures in every part of the page, and no part of one shade only.
+    for part in np.array_split(pixels, 4):
+        assert part.std() > 10
+
+
+def test_dark_and_light_follow_the_reader(opened):
+    browser, _ = opened
+    shades = {}
+    for scheme in ("light", "dark"):
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        script = "const style = getComputedStyle(document.body); return [style.color, style.backgroundColor]"
+        shades[scheme] = browser.execute_script(script)
+    assert shades["light"] != shades["dark"]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

@@ -1,0 +1,99 @@
+import io
+
+import numpy as np
+import pytest
+import soundfile
+from support import report_world
+
+from sdiareward.evaluation.report import examples
+
+
+def lowest(**options):
+    """Return the rows of a page's lowest margins and the recordings they play."""
+    limits = {name: options.pop(name) for name in ("embed_audio", "max_audio_characters") if name in options}
+    collector = examples.Collector(**limits)
+    pairs = report_world.make_pairs(**options)
+    labels = [{**label, "license": pairs["license"][0]} for label in report_world.make_labels(pairs)]
+    return examples.describe_lowest(pairs, labels, report_world.make_scores(labels), collector), collector.clips
+
+
+def clips_of(row):
+    return [clip for side in ("chosen", "rejected") for turn in row[side] for clip in turn["clips"]]
+
+
+def test_the_twenty_lowest_margins_are_shown_turn_by_turn_on_both_sides():
+    rows, clips = lowest()
+    margins = [row["margin"] for row in rows]
+    assert len(margins) == 20
+    assert margins == sorted(margins)
+    row = rows[0]
+    number = int(row["pair_id"].removeprefix("pair-"))
+    assert [turn["role"] for turn in row["chosen"]] == ["user", "assistant"]
+    assert row["rejected"][1]["text"] == f"so, um, hello {number} rejected"
+    assert row["margin"] == row["chosen_reward"] - row["rejected_reward"]
+    assert clips_of(row)[0]["duration_s"] == 0.25
+    assert all(clip["clip"] in clips and clip["no_audio"] is None for clip in clips_of(row))
+
+
+@pytest.mark.parametrize(
+    ("license", "expected"),
+    [
+        ("CC-BY-SA-3.0", True),
+        ("CC0-1.0", True),
+        ("Creative Commons Attribution license (reuse allowed)", True),
+        ("GPL-2.0-only", True),
+        ("LicenseRef-Flight-of-the-Amazon-Queen", True),
+        ("LicenseRef-YouTube", False),
+        ("LicenseRef-MELD", False),
+        ("MITRE internal", False),
+        ("unknown", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_only_licences_known_to_let_anyone_pass_recordings_on_count_as_open(license, expected):
+    assert examples.is_redistributable(license) is expected
+
+
+def test_a_recording_that_may_not_be_passed_on_is_named_not_embedded_unless_asked_for():
+    rows, clips = lowest(license="LicenseRef-YouTube")
+    assert clips == {}
+    reasons = {clip["no_audio"] for row in rows for clip in clips_of(row)}
+    assert reasons == {"its licence, LicenseRef-YouTube, is not known to let anyone pass it on"}
+    assert len(lowest(license="LicenseRef-YouTube", embed_audio="all")[1]) == 16
+    assert lowest(embed_audio="none")[1] == {}
+
+
+def test_audio_beyond_the_size_of_a_page_is_named():
+    _, uris = lowest()
+    limit = 5 * sum(map(len, uris.values())) // len(uris)
+    rows, _ = lowest(max_audio_characters=limit)
+    shown = [clip["clip"] for row in rows for clip in clips_of(row) if clip["clip"]]
+    # A recording counts as often as it is played.
+    assert 0 < sum(len(uris[key]) for key in shown) <= limit
+    assert 4 <= len(shown) <= 6
+    assert any(clip["no_audio"] == "the page would become too large" for row in rows for clip in clips_of(row))
+
+
+def test_a_recording_that_cannot_be_read_any_more_is_named():
+    pairs = report_world.make_pairs()
+    labels = report_world.make_labels(pairs)
+
+    def breaking(row):
+        row["chosen"][0]["audio"] = {"bytes": b"not audio", "path": None}
+        return row
+
+    scores = report_world.make_scores(labels)
+    rows = examples.describe_lowest(pairs.map(breaking), labels, scores, examples.Collector("all"))
+    assert "cannot be decoded" in rows[0]["chosen"][0]["clips"][0]["no_audio"]
+
+
+def test_an_encoded_clip_plays_back_and_is_the_same_whenever_it_is_made():
+    tone = (0.3 * np.sin(2 * np.pi * 220 * np.arange(8000) / 16_000)).astype(np.float32)
+    first, second = examples.encode_clip(tone), examples.encode_clip(tone)
+    assert first == second
+    decoded, rate = soundfile.read(io.BytesIO(first))
+    assert rate == 16_000
+    assert len(decoded) == 8000
+    middle = slice(1000, 7000)
+    assert np.abs(decoded - tone)[middle].max() < 0.02

@@ -1,0 +1,106 @@
+import numpy as np
+import pytest
+
+from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS
+from sdiareward.evaluation import summary as reporting
+from sdiareward.evaluation.report import figures
+
+
+def label(number, subset, synthesizer="known", group=None):
+    return {
+        "pair_id": f"pair-{number}",
+        "criterion": "colloquialness" if subset == "colloquialness" else "modality",
+        "subset": subset,
+        "source": "made_up",
+        "synthesizer": synthesizer,
+        "group_id": group,
+    }
+
+
+def scores(margins):
+    return {f"pair-{number}": {"chosen": margin, "rejected": 0.0} for number, margin in enumerate(margins)}
+
+
+@pytest.fixture
+def results():
+    labels = [label(0, "wild"), label(1, "wild", "new"), label(2, "scripted"), label(3, "colloquialness", "new")]
+    by_scorer = {"model": scores([1, 1, -1, 1]), "text": scores([0, 0, 0, 1])}
+    skipped = [{**label(9, "scripted"), "reason": "chosen, turn 0: cannot be decoded"}]
+    summary = reporting.summarise(labels, by_scorer, [label(0, "wild")], skipped, num_bootstrap=50)
+    timing = reporting.total_timing([{"num_pairs": 4, "audio_s": 20.0, "scoring_s": 2.0}])
+    return {**summary, "timing": timing, "config": {"model": "m", "dataset": "d", "split": "test"}}
+
+
+def cells(report, head):
+    (line,) = [line for line in report.splitlines() if line.startswith(f"| {head} ")]
+    return [cell.strip() for cell in line.strip("|").split("|")][1:]
+
+
+def test_the_table_has_the_columns_of_table_2_with_pairs_and_ties(results):
+    report = reporting.render_report(results)
+    assert cells(report, "pairs") == ["2", "0", "1", "3", "3", "1", "4", "4"]
+    assert cells(report, "**model**") == ["100.00", "-", "0.00", "66.67", "50.00", "100.00", "75.00", "75.00"]
+    assert cells(report, "skipped") == ["0", "0", "1", "1", "1", "0", "1", "1"]
+    assert [line for line in report.splitlines() if "semi-wild" in line][0].count("|") == len(COLUMNS) + 2
+
+
+def test_the_notes_name_missing_subsets_split_ties_and_skipped_pairs(results):
+    report = reporting.render_report(results)
+    assert "No pairs of semi_wild" in report
+    assert "text: 3 of 3 modality pairs tie; 50.00 if ties are split" in report
+    assert "1 pairs could not be scored" in report
+    assert "real-time factor 0.1000" in report
+
+
+def test_the_synthesizers_that_training_left_out_are_marked(results):
+    report = reporting.render_report(results)
+    assert results["left_out_synthesizers"] == ["new"]
+    rows = [(row["criterion"], row["synthesizer"], row["num_pairs"]) for row in results["by_synthesizer"]]
+    assert rows == [
+        ("modality", "known", 2),
+        ("modality", "new", 1),
+        ("modality", "all seen in training", 2),
+        ("modality", "all left out of training", 1),
+        ("colloquialness", "new", 1),
+        ("colloquialness", "all left out of training", 1),
+    ]
+    assert report.count("new (left out)") == 2
+    assert "known (left out)" not in report
+
+
+def test_without_a_training_split_nothing_is_said_to_be_left_out():
+    summary = reporting.summarise([label(0, "wild")], {"model": scores([1])}, None, [], num_bootstrap=5)
+    assert summary["left_out_synthesizers"] is None
+
+
+def test_intervals_by_synthesizer_are_drawn_by_group():
+    labels = [label(number, "wild", group="one recording") for number in range(10)]
+    summary = reporting.summarise(labels, {"model": scores([1] * 5 + [-1] * 5)}, None, [], num_bootstrap=50)
+    (row,) = summary["by_synthesizer"]
+    assert row["model"]["num_groups"] == 1
+    low, high = row["model"]["interval"]
+    assert high - low > 0.5
+
+
+def test_pairs_without_a_synthesizer_get_no_table_of_synthesizers():
+    summary = reporting.summarise([label(0, "wild", None)], {"model": scores([1])}, [], [], num_bootstrap=5)
+    assert summary["by_synthesizer"] == []
+
+
+def test_a_run_that_scored_nothing_new_has_no_real_time_factor():
+    assert reporting.total_timing([])["real_time_factor"] is None
+
+
+def test_the_figure_is_drawn_for_constant_single_and_missing_values(tmp_path):
+    generator = np.random.default_rng(0)
+    records = [{"subset": "wild", "chosen": value, "rejected": -value} for value in generator.normal(1, 1, 50)]
+    records += [{"subset": "scripted", "chosen": 1.0, "rejected": float("nan")}]
+    records += [{"subset": "colloquialness", "chosen": 2.0, "rejected": 0.5}] * 3
+    figures.plot_rewards(records, tmp_path / "rewards.png")
+    assert (tmp_path / "rewards.png").read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in tmp_path.iterdir()] == ["rewards.png"]
+
+
+def test_every_column_has_a_title():
+    assert list(reporting.TITLES) == list(COLUMNS)
+    assert set(SUBSETS) <= set(reporting.TITLES)

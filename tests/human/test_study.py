@@ -1,0 +1,221 @@
+import json
+import random
+import statistics
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from support.human_world import make_score, write_evaluation, write_pairs
+
+from sdiareward.cli import main
+from sdiareward.evaluation.results_files import read_evaluation
+from sdiareward.human.study import draw_strata, sample_study
+from sdiareward.pairs.loading import load_pairs
+
+
+SUBSETS = ("wild", "semi_wild", "scripted", "colloquialness")
+SMALL = {"high": 3, "low": 3, "random": 3, "wrong": 2}
+
+
+@pytest.fixture(scope="module")
+def scores():
+    """160 correct pairs with the margins 1 to 160 in turn over the subsets, 40 wrong ones, one of them a tie."""
+    correct = [make_score(number, float(number + 1), SUBSETS[number % 4]) for number in range(160)]
+    return correct + [make_score(200 + number, -float(number), SUBSETS[number % 4]) for number in range(40)]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory, scores):
+    """A finished evaluation and its pairs, three of each subset right and one of each wrong."""
+    folder = tmp_path_factory.mktemp("world")
+    few = [*scores[:12], *scores[-4:]]
+    write_pairs(folder / "pairs.parquet", few)
+    return write_evaluation(folder / "eval", few, dataset=str(folder / "pairs.parquet"))
+
+
+@pytest.fixture(scope="module")
+def study(world, tmp_path_factory):
+    output = tmp_path_factory.mktemp("studies") / "study"
+    sample_study(
+        read_evaluation(world), load_pairs(world.parent / "pairs.parquet", "test"), output, seed=1, sizes=SMALL
+    )
+    return output
+
+
+def read(folder, name):
+    return json.loads((folder / name).read_text(encoding="utf-8"))
+
+
+def ids(stratum):
+    return {record["pair_id"] for record in stratum}
+
+
+def test_strata_have_the_sizes_of_the_paper_and_share_no_pair(scores):
+    strata = draw_strata(scores, seed=3)
+    assert {name: len(records) for name, records in strata.items()} == {
+        "high": 20,
+        "low": 20,
+        "random": 20,
+        "wrong": 15,
+    }
+    assert len(set().union(*map(ids, strata.values()))) == 75
+
+
+def test_strata_hold_what_their_names_say(scores):
+    strata = draw_strata(scores, seed=3)
+    assert all(record["margin"] > 120 for record in strata["high"])
+    # The lowest quarter has ten pairs of each subset; the five smallest of each are the 20 smallest.
+    assert sorted(record["margin"] for record in strata["low"]) == list(range(1, 21))
+    assert all(record["margin"] <= 0 for record in strata["wrong"])
+
+
+def test_a_tie_is_wrong(scores):
+    strata = draw_strata(scores, seed=0, sizes={"wrong": 40})
+    assert 0.0 in {record["margin"] for record in strata["wrong"]}
+
+
+def test_subsets_are_as_even_as_they_can_be(scores):
+    for stratum in draw_strata(scores, seed=5, sizes={"high": 18, "low": 18, "random": 18, "wrong": 10}).values():
+        counts = Counter(record["subset"] for record in stratum).values()
+        assert len(counts) == 4
+        assert max(counts) - min(counts) <= 1
+
+
+def test_a_subset_with_few_pairs_gives_its_place_to_the_others(scores):
+    rare = [record for record in scores if record["subset"] != "wild" or record["margin"] in (150.0, 149.0)]
+    strata = draw_strata(rare, seed=0, sizes={"high": 12})
+    counts = Counter(record["subset"] for record in strata["high"])
+    assert len(strata["high"]) == 12
+    assert counts["wild"] <= 2
+
+
+def test_the_seed_alone_decides_what_is_drawn(scores):
+    shuffled = random.Random(9).sample(scores, len(scores))
+    assert draw_strata(scores, seed=4) == draw_strata(shuffled, seed=4)
+    assert ids(draw_strata(scores, seed=4)["random"]) != ids(draw_strata(scores, seed=5)["random"])
+
+
+def test_fewer_pairs_than_asked_for_are_all_drawn(scores):
+    strata = draw_strata(scores[:9] + scores[-2:], seed=0)
+    assert [len(strata[name]) for name in ("wrong", "high", "low", "random")] == [2, 9, 0, 0]
+
+
+def test_the_same_words_are_not_drawn_twice_while_there_are_others(scores):
+    # Forty texts, each spoken in five pairs.
+    words = {record["pair_id"]: index % 40 for index, record in enumerate(scores)}
+    strata = draw_strata(scores, 0, {"high": 8, "random": 20}, words.__getitem__)
+    drawn = [words[record["pair_id"]] for stratum in strata.values() for record in stratum]
+    assert len(drawn) == len(set(drawn)) == 28
+
+
+def test_the_same_words_are_drawn_again_when_nothing_else_is_left(scores):
+    assert len(draw_strata(scores, 0, {"random": 5}, lambda pair_id: "always")["random"]) == 5
+
+
+def test_the_same_seed_writes_the_same_bytes_and_another_seed_others(world, study, tmp_path):
+    def write(name, seed):
+        pairs = load_pairs(world.parent / "pairs.parquet", "test")
+        sample_study(read_evaluation(world), pairs, tmp_path / name, seed=seed, sizes=SMALL)
+        files = (path for path in (tmp_path / name).rglob("*") if path.is_file())
+        return {str(path.relative_to(tmp_path / name)): path.read_bytes() for path in files}
+
+    original = {str(path.relative_to(study)): path.read_bytes() for path in study.rglob("*") if path.is_file()}
+    assert write("again", 1) == original
+    other = write("other", 2)
+    assert not other.keys() & original.keys() - {"study.json", "key.json"}
+
+
+def test_what_raters_see_tells_nothing_of_the_truth(study, scores):
+    seen = (study / "study.json").read_text(encoding="utf-8")
+    truth = read(study, "key.json")
+    for item in truth["items"].values():
+        values = {str(item[name]) for name in ("stratum", "synthesizer", "source", "group_id", "chosen", "margin")}
+        assert not {value for value in values if f'"{value}"' in seen or f" {value}," in seen}
+    for word in ("chosen", "rejected", "margin", "stratum", "subset", "synthesizer", "pair_id"):
+        assert word not in seen
+    [turns] = {tuple(turn) for item in read(study, "study.json")["items"] for turn in item["a"] + item["b"]}
+    assert turns == ("role", "text", "audio", "duration_s")
+
+
+def test_names_of_recordings_are_hashes_and_no_two_items_share_one(study):
+    items = read(study, "study.json")["items"]
+    by_item = [{turn["audio"] for part in ("context", "a", "b") for turn in item[part]} for item in items]
+    names = [name for each in by_item for name in each]
+    assert len(names) == len(set(names)) == 3 * len(items)
+    assert {path.name for path in (study / "audio").iterdir()} == set(names)
+    assert all(len(Path(name).stem) == 16 and int(Path(name).stem, 16) >= 0 for name in names)
+
+
+def test_recordings_are_those_of_the_side_that_the_key_names(study):
+    truth = read(study, "key.json")["items"]
+    for item in read(study, "study.json")["items"]:
+        sides = {}
+        for letter in "ab":
+            array, rate = soundfile.read(study / "audio" / item[letter][0]["audio"])
+            # Whole periods in 0.2 s, so the spectrum has one line.
+            sides[letter] = np.abs(np.fft.rfft(array)).argmax() * rate / array.size
+        assert min(sides, key=sides.get) == truth[item["item"]]["chosen_is"]
+        assert item["a"][0]["duration_s"] == 0.2
+
+
+def test_what_both_sides_begin_with_is_context(study):
+    for item in read(study, "study.json")["items"]:
+        assert [turn["text"] for turn in item["context"]] == ["well, hello"]
+        assert [len(item["a"]), len(item["b"])] == [1, 1]
+
+
+def test_the_chosen_side_is_a_as_often_as_b(study):
+    items = read(study, "key.json")["items"].values()
+    counts = Counter(item["chosen_is"] for item in items)
+    assert abs(counts["a"] - counts["b"]) <= 1
+    for stratum in SMALL:
+        letters = [item["chosen_is"] for item in items if item["stratum"] == stratum]
+        assert abs(letters.count("a") - letters.count("b")) <= 2
+
+
+def test_the_question_is_that_of_the_criterion(study):
+    truth = read(study, "key.json")["items"]
+    for item in read(study, "study.json")["items"]:
+        asks_for_speech = "spontaneous, everyday speech" in item["question"]
+        assert asks_for_speech == (truth[item["item"]]["criterion"] == "colloquialness")
+
+
+def test_the_command_says_what_was_drawn_and_what_there_is_less_of(world, tmp_path, capsys):
+    arguments = ["human", "sample", str(world), "--output", str(tmp_path / "study"), "--seed", "7"]
+    assert main([*arguments, "--high", "2", "--low", "2", "--random", "0", "--wrong", "15", "--no-tie"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    margins = [r["margin"] for r in read(tmp_path / "study", "key.json")["items"].values() if r["stratum"] == "high"]
+    assert lines[0].endswith(f"average margin {statistics.mean(margins):+.3f}")
+    assert lines[3].startswith(
+        "wrong    4 of 15: there are no more; colloquialness 1, scripted 1, semi_wild 1, wild 1;"
+    )
+    assert lines[4] == f"{tmp_path / 'study'}: 8 items; keep key.json away from the raters"
+    assert read(tmp_path / "study", "study.json")["allow_tie"] is False
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder, arguments: (folder / "study").mkdir() or (folder / "study" / "x").touch(), "not overwritten"),
+        (lambda folder, arguments: arguments.extend(["--dataset", str(folder / "none.parquet")]), "no such file"),
+        (
+            lambda folder, arguments: arguments.extend(
+                ["--dataset", str(write_pairs(folder / "other.parquet", [make_score(999, 1.0)]))]
+            ),
+            "16 of 16 pairs of",
+        ),
+        (
+            lambda folder, arguments: arguments.extend(["--high=0", "--low=0", "--random=0", "--wrong=0"]),
+            "no pair is drawn",
+        ),
+    ],
+    ids=["output exists", "no data", "other data", "nothing asked for"],
+)
+def test_what_cannot_be_drawn_is_refused(world, tmp_path, capsys, spoil, message):
+    arguments = ["human", "sample", str(world), "--output", str(tmp_path / "study")]
+    spoil(tmp_path, arguments)
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "study" / "study.json").exists()

@@ -1,0 +1,210 @@
+import json
+import re
+
+import pytest
+from support import judge_world
+from support.judge_world import verdict
+from support.paths import ROOT
+
+from sdiareward.judges.zero_shot.answers import Verdict, is_refusal, read_text, read_verdict
+from sdiareward.judges.zero_shot.decisions import VERDICT_MARGIN, decide
+from sdiareward.judges.zero_shot.prompts import DIMENSIONS, PROMPT_VERSIONS, PROMPTS
+from sdiareward.judges.zero_shot.questions import Answer, criterion_of
+from sdiareward.judges.zero_shot.settings import BACKENDS, JUDGES_FILE
+
+
+@pytest.mark.parametrize("criterion", DIMENSIONS)
+def test_the_prompts_name_every_key_of_the_answer_that_is_checked(criterion):
+    system, _ = PROMPTS[criterion]
+    form = system[system.index("{") :]
+    for key in (*DIMENSIONS[criterion], "scores", "overall_preference", "reason"):
+        assert f'"{key}"' in form
+    assert DIMENSIONS[criterion] == judge_world.DIMENSIONS[criterion]
+    assert len(set(PROMPT_VERSIONS.values())) == len(PROMPTS)
+
+
+def test_an_answer_in_form_is_read_as_it_is():
+    found = read_text(json.dumps(verdict("B", "colloquialness", 2, 5)), "colloquialness")
+    assert found.preference == "B"
+    assert set(found.scores.values()) == {(2, 5)}
+    assert (found.total("A"), found.total("B")) == (10, 25)
+    assert (found.reason, found.repairs, found.is_contradictory) == ("It is how it sounds.", (), False)
+
+
+def test_the_order_of_the_keys_does_not_matter():
+    answer = verdict("A")
+    turned = {
+        "reason": "r",
+        "overall_preference": "A",
+        "scores": {name: {"B": both["B"], "A": both["A"]} for name, both in reversed(answer["scores"].items())},
+    }
+    assert read_verdict(turned, "modality").scores == read_verdict(answer, "modality").scores
+    assert read_verdict(turned, "modality").repairs == ()
+
+
+def by_version(answer):
+    scores = {version: {name: both[version] for name, both in answer["scores"].items()} for version in "AB"}
+    return {**answer, "scores": scores}
+
+
+@pytest.mark.parametrize(
+    ("text", "repair"),
+    [
+        ("Here you are:\n" + json.dumps(verdict("A")) + "\nI hope it helps.", "text around the JSON"),
+        ("```json\n" + json.dumps(verdict("A")) + "\n```", "text around the JSON"),
+        (json.dumps(by_version(verdict("A"))), "scores by version"),
+        (json.dumps(verdict("A", first="4")), "a score that was no whole number by its type"),
+        (json.dumps(verdict("A", first=4.0)), "a score that was no whole number by its type"),
+        (json.dumps(verdict("Version A")), "a preference in other words"),
+        (json.dumps(verdict("a")), "a preference in other words"),
+        (json.dumps({**verdict("A"), "reason": None}), "no reason"),
+        (json.dumps({key: value for key, value in verdict("A").items() if key != "reason"}), "no reason"),
+    ],
+)
+def test_what_is_plain_but_out_of_form_is_mended_and_said(text, repair):
+    found = read_text(text, "modality")
+    assert found.repairs == (repair,)
+    assert (found.preference, found.total("A"), found.total("B")) == ("A", 12, 6)
+
+
+def without(answer, dimension):
+    return {**answer, "scores": {name: both for name, both in answer["scores"].items() if name != dimension}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        ([1], "must be a JSON object"),
+        ({"overall_preference": "A", "reason": ""}, "must be a JSON object with 'scores'"),
+        ({"scores": verdict("A")["scores"]}, "lacks \\['overall_preference'\\]"),
+        (without(verdict("A"), "final_turn_content"), "'scores' lacks \\['final_turn_content'\\]"),
+        (verdict("A", "colloquialness"), "'scores' lacks"),
+        ({**verdict("A"), "confidence": 0.9}, "the answer has \\['confidence'\\], which nobody asked for"),
+        ({**verdict("A"), "scores": {**verdict("A")["scores"], "humour": {"A": 1, "B": 2}}}, "has \\['humour'\\]"),
+        ({**verdict("A"), "scores": dict.fromkeys(DIMENSIONS["modality"], 3)}, "'final_turn_content' is 3"),
+        ({**verdict("A"), "scores": dict.fromkeys(DIMENSIONS["modality"], {"A": 3})}, "lacks \\['B'\\]"),
+        ({**verdict("A"), "scores": dict.fromkeys(DIMENSIONS["modality"], {"A": 3, "C": 3})}, "lacks \\['B'\\]"),
+        ({**verdict("A"), "scores": {"A": 4, "B": 2}}, "must hold the dimensions"),
+        (verdict("A", first=7), "of version A is 7"),
+        (verdict("A", second=0), "of version B is 0"),
+        (verdict("A", first=3.5), "of version A is 3.5"),
+        (verdict("A", first=True), "of version A is True"),
+        (verdict("A", first="four"), "of version A is 'four'"),
+        (verdict("both"), "'overall_preference' is 'both'"),
+        (verdict(None), "'overall_preference' is None"),
+    ],
+)
+def test_what_decides_has_to_be_there_and_exact(answer, message):
+    with pytest.raises(ValueError, match=message):
+        read_verdict(answer, "modality")
+
+
+def test_an_answer_that_was_cut_off_is_no_answer_though_it_may_look_whole():
+    whole = json.dumps(verdict("A"))
+    with pytest.raises(ValueError, match="not complete"):
+        read_text(whole[:-20], "modality")
+    with pytest.raises(ValueError, match="cut off at the token limit"):
+        read_text(f"Sure: {whole} and", "modality", is_cut=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I'm sorry, but I can't listen to audio.",
+        "I’m sorry, but I can’t help with that.",
+        "Sorry, I cannot judge this.",
+        "Unfortunately, I am unable to process recordings.",
+        "As an AI language model, I have no ears.",
+        "I can't compare these.",
+    ],
+)
+def test_a_refusal_is_told_by_how_it_begins(text):
+    assert is_refusal(text)
+
+
+@pytest.mark.parametrize("text", ["Version A is better; sorry, B.", "", "I prefer A.", "A sounds like an AI."])
+def test_other_answers_are_no_refusals(text):
+    assert not is_refusal(text)
+
+
+def test_a_preference_against_the_scores_is_taken_and_noted():
+    found = read_verdict(verdict("B", first=5, second=1), "modality")
+    assert (found.preference, found.is_contradictory) == ("B", True)
+    assert not read_verdict(verdict("B", first=3, second=3), "modality").is_contradictory
+
+
+def answer(preference, first, second, dimensions=3):
+    """Return a usable answer with the same scores in every dimension."""
+    return Answer(Verdict(preference, {f"d{number}": (first, second) for number in range(dimensions)}))
+
+
+@pytest.mark.parametrize(
+    ("chosen_first", "rejected_first", "expected"),
+    [
+        # Both name the chosen side: (4 + 5) / 2 against (2 + 1) / 2.
+        (("A", 4, 2), ("B", 1, 5), (4.5, 1.5, "verdict")),
+        # Both name the rejected side.
+        (("B", 2, 4), ("A", 4, 2), (2.0, 4.0, "verdict")),
+        # Both name the chosen side, whose scores are lower, or the same: the sign is the verdict's.
+        (("A", 2, 4), ("B", 4, 2), (3 + VERDICT_MARGIN / 2, 3 - VERDICT_MARGIN / 2, "verdict")),
+        (("A", 3, 3), ("B", 3, 3), (3 + VERDICT_MARGIN / 2, 3 - VERDICT_MARGIN / 2, "verdict")),
+        (("B", 3, 3), ("A", 3, 3), (3 - VERDICT_MARGIN / 2, 3 + VERDICT_MARGIN / 2, "verdict")),
+        # They name different sides: the scores decide, or nothing does.
+        (("A", 4, 2), ("A", 3, 3), (3.5, 2.5, "scores")),
+        (("A", 4, 2), ("A", 4, 2), (3.0, 3.0, "tie")),
+        (("B", 2, 3), ("B", 2, 4), (3.0, 2.5, "scores")),
+    ],
+)
+def test_a_verdict_counts_where_both_orders_agree_else_the_scores_decide(chosen_first, rejected_first, expected):
+    found = decide({"chosen_first": answer(*chosen_first), "rejected_first": answer(*rejected_first)})
+    assert (found.chosen, found.rejected, found.decided_by) == (
+        pytest.approx(expected[0]),
+        pytest.approx(expected[1]),
+        expected[2],
+    )
+
+
+def test_the_margin_of_a_bare_verdict_is_smaller_than_any_difference_of_scores():
+    one = {f"d{number}": (3, 3) for number in range(4)} | {"d4": (4, 3)}
+    found = decide({"chosen_first": Answer(Verdict("A", one)), "rejected_first": answer("A", 3, 3, 5)})
+    assert found.decided_by == "scores"
+    assert VERDICT_MARGIN < found.chosen - found.rejected == pytest.approx(0.1)
+
+
+def test_a_pair_with_one_answer_has_no_reward():
+    failed = Answer(None, "I cannot.", "refused", "refused")
+    found = decide({"chosen_first": answer("A", 4, 2), "rejected_first": failed})
+    assert found.as_record() == {"chosen": None, "rejected": None, "margin": None, "decided_by": "failed"}
+
+
+@pytest.mark.parametrize(
+    ("criterion", "subset", "expected"),
+    [
+        ("modality", "wild", "modality"),
+        ("colloquialness", "colloquialness", "colloquialness"),
+        ("joint", "scripted", "modality"),
+        ("joint", "colloquialness", "colloquialness"),
+    ],
+)
+def test_a_pair_of_the_released_form_is_judged_as_its_subset_says(criterion, subset, expected):
+    assert criterion_of({"criterion": criterion, "subset": subset}) == expected
+
+
+GUIDE = ROOT / "docs" / "judges.md"
+
+
+def test_the_guide_names_every_judge_and_every_setting_and_its_python_runs():
+    import dataclasses
+
+    import yaml
+
+    guide = GUIDE.read_text()
+    for name in yaml.safe_load(JUDGES_FILE.read_text()):
+        assert f"`{name}`" in guide, name
+    for backend in BACKENDS.values():
+        for field in dataclasses.fields(backend):
+            assert f"`{field.name}`" in guide, field.name
+    (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    found = {}
+    exec(compile(example, "judges.md", "exec"), found)
+    assert found["found"].decided_by == "tie"

@@ -1,0 +1,443 @@
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import datasets
+import pytest
+from support import judge_world
+from support.chat_server import ChatServer, Reply
+from support.judge_world import always_first, deaf, listening, verdict
+
+from sdiareward import eval as evaluation
+from sdiareward.evaluation.pair_scoring import score_pairs
+from sdiareward.judges.zero_shot.backends import EndpointBackend, ReplayBackend
+from sdiareward.judges.zero_shot.judging import PairwiseJudge
+from sdiareward.judges.zero_shot.settings import EndpointSettings
+from sdiareward.judges.zero_shot.summary import describe_comparisons
+from sdiareward.llm.client import ChatClient, EndpointError
+from sdiareward.pairs.labels import describe_pairs
+
+
+_here = Path(__file__)
+SOON = {"Retry-After": "0.01"}
+DRAWS = {"num_bootstrap": 50, "seed": 0}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    return judge_world.make_pairs()
+
+
+@pytest.fixture
+def judge_with(tmp_path, pairs):
+    """Return a function that has a server judge the first pairs, and gives their scores and what is said of them."""
+
+    def judge(server, num_pairs=1, **settings):
+        folder = tmp_path / "out"
+        folder.mkdir(exist_ok=True)
+        some = pairs.select(range(num_pairs))
+        labels = describe_pairs(some)
+        common = {"model": "tiny", "base_url": server.url, "api_key_env": None, "timeout_s": 5.0, "concurrency": 2}
+        client = ChatClient(EndpointSettings(**{**common, **settings}), folder / "cache")
+        scorer = PairwiseJudge(EndpointBackend(client), folder)
+        scores, skipped = score_pairs(lambda: scorer, some, labels, folder)
+        assert skipped == []
+        return scores, describe_comparisons(labels, scores, folder, DRAWS)
+
+    return judge
+
+
+def first_then(*replies, rest=listening):
+    """Return a server that begins with some replies."""
+    return ChatServer(*replies, rest)
+
+
+def test_a_judge_hears_both_versions_in_both_orders_and_reads_no_word(judge_with):
+    with ChatServer(listening) as server:
+        scores, _ = judge_with(server, 1, concurrency=1)
+    orders = []
+    for request in server.requests:
+        system, user = request["messages"]
+        assert "final_turn_naturalness_prosody" in system["content"]
+        texts = [part["text"] for part in user["content"] if part["type"] == "text"]
+        turns = ["turn 1, user:", "last turn, assistant:"]
+        assert texts[:-1] == ["Version A:", *turns, "Version B:", *turns]
+        assert not any(word in json.dumps(request) for word in ("secret", "chosen", "rejected", "pair-0", "made_up"))
+        sounds = [judge_world.hertz_of(part) for part in user["content"] if part["type"] == "input_audio"]
+        orders.append([round(hertz / 100) for hertz in sounds])
+    assert orders == [[2, 2, 9, 9], [9, 9, 2, 2]]
+    assert scores["pair-0"]["chosen"] == 4.0
+    assert (scores["pair-0"]["margin"], scores["pair-0"]["decided_by"]) == (2.0, "verdict")
+
+
+def test_a_judge_that_always_names_the_first_is_found_out_and_its_scores_decide(judge_with):
+    with ChatServer(always_first) as server:
+        scores, found = judge_with(server, 6)
+    assert {score["decided_by"] for score in scores.values()} == {"scores"}
+    assert {score["margin"] for score in scores.values()} == {1.0}
+    everything, modality, colloquial = found["groups"]
+    assert [group["criterion"] for group in found["groups"]] == ["all pairs", "modality", "colloquialness"]
+    assert [group["num_pairs"] for group in found["groups"]] == [6, 4, 2]
+    assert everything["position_bias"]["bias"] == 0.5
+    low, high = everything["position_bias"]["interval"]
+    assert 0 < low < high == 0.5
+    assert everything["order_agreement"]["share"] == 0.0
+    assert everything["one_order"]["chosen_first"]["share"] == 1.0
+    assert everything["one_order"]["rejected_first"]["share"] == 0.0
+    assert modality["decided_by"] == {"verdict": 0, "scores": 4, "tie": 0, "failed": 0}
+    # In one order the scores go with the verdict, in the other against it.
+    assert found["answers"]["contradictory"] == 6
+
+
+def test_a_judge_that_names_the_first_and_hears_nothing_ties_everywhere(judge_with):
+    with ChatServer(deaf) as server:
+        scores, found = judge_with(server, 6)
+    assert {score["margin"] for score in scores.values()} == {0.0}
+    assert found["groups"][0]["decided_by"] == {"verdict": 0, "scores": 0, "tie": 6, "failed": 0}
+    assert found["groups"][0]["ties"]["share"] == 1.0
+
+
+def test_a_judge_that_hears_has_no_bias(judge_with):
+    with ChatServer(listening) as server:
+        _, found = judge_with(server, 6)
+    everything = found["groups"][0]
+    assert everything["position_bias"]["bias"] == 0.0
+    assert everything["order_agreement"]["share"] == 1.0
+    assert everything["decided_by"]["verdict"] == 6
+    assert (found["num_answers"], found["num_replies"]) == (12, 12)
+    assert (found["prompt_tokens"], found["completion_tokens"]) == (1200, 240)
+
+
+@pytest.mark.parametrize(
+    ("bad", "remark"),
+    [
+        (Reply('{"scores": {"final_turn_content": {"A": 4,', finish_reason="length"), "cut off at the token limit"),
+        (Reply('{"scores": {"final_turn_content": {"A": 4,'), "not complete"),
+        ("Version A sounds like a person, and B like a machine.", "no valid JSON"),
+        (verdict("A", first=7), "'final_turn_content' of version A is 7"),
+        (verdict("A", "colloquialness"), "'scores' lacks"),
+        ({**verdict("A"), "winner": "A"}, "the answer has ['winner']"),
+    ],
+)
+def test_an_answer_of_no_use_is_asked_for_again_with_the_fault(judge_with, bad, remark):
+    with first_then(bad) as server:
+        scores, found = judge_with(server, 1, concurrency=1)
+    assert len(server.requests) == 3
+    assert remark in server.requests[1]["messages"][-1]["content"]
+    assert scores["pair-0"]["margin"] == 2.0
+    assert (found["num_answers"], found["num_replies"], found["answers"]["usable"]) == (2, 3, 2)
+    assert found["sessions"]["reasks"] == 1
+    # What was of no use was paid for, too.
+    assert found["prompt_tokens"] == 300
+
+
+def test_swapped_keys_and_prose_around_them_are_mended_without_asking_again(judge_with):
+    def swapped(body):
+        answer = listening(body)
+        scores = {version: {name: both[version] for name, both in answer["scores"].items()} for version in "BA"}
+        return f"Gladly! {json.dumps({**answer, 'scores': scores})}"
+
+    with ChatServer(swapped) as server:
+        scores, found = judge_with(server, 1)
+    assert len(server.requests) == 2
+    assert scores["pair-0"]["margin"] == 2.0
+    assert found["answers"]["repaired"] == 2
+
+
+def test_rate_limits_and_server_errors_are_waited_out_and_counted(judge_with):
+    with first_then(Reply(status=429, headers=SOON), Reply(status=500, headers=SOON)) as server:
+        scores, found = judge_with(server, 1, concurrency=1)
+    assert scores["pair-0"]["margin"] == 2.0
+    assert found["sessions"]["retries"] == 2
+
+
+@pytest.mark.parametrize(
+    ("bad", "status"),
+    [
+        (Reply(refusal="I will not."), "refused"),
+        (Reply(finish_reason="content_filter"), "refused"),
+        ("I'm sorry, but I can't listen to audio.", "refused"),
+        ("Hm.", "unusable"),
+        (Reply(status=500, headers=SOON), "unanswered"),
+        (Reply(status=400), "unanswered"),
+        (Reply(json.dumps(verdict("A")), delay_s=2.5), "unanswered"),
+    ],
+)
+def test_a_pair_without_a_usable_answer_is_told_apart_and_has_no_reward(judge_with, bad, status):
+    def only_low_first(body):
+        return bad if judge_world.first_is_low(body)[0] else listening(body)
+
+    with ChatServer(only_low_first) as server:
+        scores, found = judge_with(server, 1, max_retries=0, timeout_s=2.0)
+    assert scores["pair-0"]["chosen"] is scores["pair-0"]["margin"] is None
+    assert found["answers"][status] == found["answers"]["usable"] == 1
+    assert found["groups"][0]["decided_by"]["failed"] == 1
+    (problem,) = found["problems"]
+    assert (problem["pair_id"], problem["order"], problem["status"]) == ("pair-0", "chosen_first", status)
+
+
+def test_an_endpoint_that_gives_up_loses_no_answer(judge_with, tmp_path):
+    replies = [listening] * 5 + [Reply(status=401)]
+    with ChatServer(*replies) as server, pytest.raises(EndpointError):
+        judge_with(server, 6, concurrency=1)
+    scored = (tmp_path / "out" / "scores.jsonl").read_text().splitlines()
+    assert len(scored) == 2
+    with ChatServer(listening) as server:
+        scores, found = judge_with(server, 6)
+    # Five of twelve answers were there: four in scored pairs, one in the cache.
+    assert len(server.requests) == 7
+    assert len(scores) == 6
+    assert (found["sessions"]["cached"], found["prompt_tokens"]) == (1, 1200)
+
+
+@pytest.fixture
+def data_folder(tmp_path, pairs):
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    pairs.to_parquet(folder / "test.parquet")
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, data_folder):
+    """Return a function that runs the command line on the six pairs, and gives its exit code and folder."""
+
+    def run(*flags, out="out", options=()):
+        folder = tmp_path / out
+        required = ["--dataset", data_folder, "--output_dir", folder, "--no_baselines", "--num_bootstrap", 50]
+        overrides = ["--judge_options", *options] if options else []
+        return evaluation.main([str(flag) for flag in (*required, *flags, *overrides)]), folder
+
+    return run
+
+
+def at(server, **more):
+    return [f"base_url={server.url}", "model=tiny", *(f"{name}={value}" for name, value in more.items())]
+
+
+def read(folder, name="results.json"):
+    return json.loads((folder / name).read_text())
+
+
+def test_the_command_line_fills_a_row_of_table_2_with_cost_and_bias(run, capsys):
+    prices = {"usd_per_million_input_tokens": 2.5, "usd_per_million_output_tokens": 10}
+    with ChatServer(listening) as server:
+        code, out = run("--judge", "own-endpoint", options=at(server, **prices))
+    assert code == 0
+    results = read(out)
+    assert results["accuracies"]["model"]["overall_macro"] == 1.0
+    assert results["judge"]["usd"] == pytest.approx((1200 * 2.5 + 240 * 10) / 1e6)
+    # Two sides of two turns of a tenth of a second.
+    assert results["timing"]["audio_s"] == pytest.approx(6 * 4 * 0.1)
+    assert results["config"]["nan"] == "wrong"
+    report = (out / "results.md").read_text()
+    assert report == capsys.readouterr().out.removesuffix("\n")
+    assert report.startswith("# judge own-endpoint on ")
+    assert "| **judge**" in report
+    assert "| decided: verdict | 6 " in report
+    assert "12 answers (12 usable, 0 refused" in report
+    identity = read(out, "run.json")
+    assert (identity["judge"], identity["judge_settings"]["model"]) == ("own-endpoint", "tiny")
+    assert server.url not in json.dumps(identity)
+
+
+def test_a_failed_pair_counts_as_wrong_until_it_is_asked_about_again(run):
+    def not_the_first(body):
+        return "Hm." if len(server.requests) <= 3 else listening(body)
+
+    server = ChatServer(not_the_first)
+    with server:
+        _, out = run("--judge", "own-endpoint", options=at(server, concurrency=1))
+        assert read(out)["accuracies"]["model"]["num_invalid"]["overall_micro"] == 1
+        assert read(out)["accuracies"]["model"]["overall_micro"] == 5 / 6
+        assert "judge: 1 pairs got no usable answer, counted as wrong." in (out / "results.md").read_text()
+        asked = len(server.requests)
+        run("--judge", "own-endpoint", options=at(server, concurrency=1))
+        assert len(server.requests) == asked
+        run("--judge", "own-endpoint", "--retry_failed", options=at(server, concurrency=1))
+        # The other order's answer is in the cache.
+        assert len(server.requests) == asked + 1
+    assert read(out)["accuracies"]["model"]["overall_micro"] == 1.0
+    assert len((out / "scores.jsonl").read_text().splitlines()) == 6
+
+
+def test_a_run_can_be_replayed_without_endpoint_and_without_sound(run):
+    with ChatServer(always_first) as server:
+        _, out = run("--judge", "own-endpoint", options=at(server))
+    asked = len(server.requests)
+    _, again = run("--judge", "replay", out="again", options=[f"path={out / 'answers.jsonl'}"])
+    assert len(server.requests) == asked
+    first, second = read(out), read(again)
+    assert second["accuracies"] == first["accuracies"]
+    assert second["judge"]["groups"] == first["judge"]["groups"]
+    assert second["judge"]["answers"] == first["judge"]["answers"]
+    assert second["judge"]["prompt_tokens"] == first["judge"]["prompt_tokens"]
+    assert second["timing"]["real_time_factor"] is None
+
+
+def test_a_replay_takes_answers_with_nothing_but_pair_order_and_words(tmp_path, pairs):
+    lines = [
+        {"pair_id": "pair-0", "order": "chosen_first", "answer": json.dumps(verdict("A", first=4, second=2))},
+        {"pair_id": "pair-0", "order": "rejected_first", "answer": "I'm sorry, I can't."},
+        # Of two lines about the same the later one counts.
+        {"pair_id": "pair-0", "order": "rejected_first", "answer": json.dumps(verdict("B", first=1, second=5))},
+    ]
+    path = tmp_path / "answers.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    one = pairs.select([0])
+    scores, _ = score_pairs(
+        lambda: PairwiseJudge(ReplayBackend(path), tmp_path), one, describe_pairs(one), tmp_path / "."
+    )
+    assert (scores["pair-0"]["chosen"], scores["pair-0"]["rejected"]) == (4.5, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 1: not JSON"),
+        ("[1]", r"line 1: must be an object with \['pair_id', 'order', 'answer'\]"),
+        ('{"pair_id": "a", "order": "AB", "answer": ""}', "order is 'AB'; it must be one of"),
+    ],
+)
+def test_a_file_of_answers_that_cannot_be_replayed_is_named_with_the_line(tmp_path, line, message):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(line)
+    with pytest.raises(ValueError, match=message):
+        ReplayBackend(path)
+
+
+def test_a_replay_without_an_answer_names_the_pair(run, tmp_path):
+    record = {"pair_id": "pair-0", "order": "chosen_first", "answer": "x"}
+    (tmp_path / "answers.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(ValueError, match=r"lacks 11 of 12 answers, the first is of pair 'pair-0', rejected_first"):
+        run("--judge", "replay", options=[f"path={tmp_path / 'answers.jsonl'}"])
+    with pytest.raises(FileNotFoundError, match="no such file of answers"):
+        run("--judge", "replay", options=[f"path={tmp_path / 'nowhere.jsonl'}"])
+
+
+def test_a_folder_holds_the_scores_of_one_judge_with_one_set_of_settings(run):
+    with ChatServer(listening) as server:
+        run("--judge", "own-endpoint", options=at(server))
+        for change in ("temperature=0.5", "max_turn_s=10"):
+            with pytest.raises(ValueError, match="results of another run .judge_settings was"):
+                run("--judge", "own-endpoint", options=[*at(server), change])
+        # How, and where, it is asked changes nothing.
+        run("--judge", "own-endpoint", options=[*at(server), "concurrency=1", "timeout_s=9"])
+    assert len(server.requests) == 12
+
+
+def test_an_endpoint_that_cannot_be_used_ends_in_one_line_that_says_so(run, capsys):
+    with ChatServer(Reply(status=401)) as server:
+        code, _ = run("--judge", "own-endpoint", options=at(server))
+    assert code == 2
+    assert "does not accept the key" in capsys.readouterr().err
+
+
+def test_a_turn_that_cannot_be_heard_costs_its_pair_and_asks_nothing(run, data_folder, pairs):
+    def spoil(row):
+        if row["pair_id"] == "pair-2":
+            row["rejected"][1]["audio"] = {"bytes": b"no audio", "path": None}
+        return row
+
+    pairs.map(spoil, keep_in_memory=True).to_parquet(data_folder / "test.parquet")
+    with ChatServer(listening) as server:
+        code, out = run("--judge", "own-endpoint", "--strict", options=at(server))
+    assert code == 1
+    (skipped,) = map(json.loads, (out / "skipped.jsonl").read_text().splitlines())
+    assert skipped["pair_id"] == "pair-2"
+    assert skipped["reason"].startswith("rejected, turn 1: cannot be decoded")
+    assert len(server.requests) == 10
+    assert read(out)["accuracies"]["model"]["num_pairs"]["overall_micro"] == 5
+    _, again = run("--judge", "replay", out="again", options=[f"path={out / 'answers.jsonl'}"])
+    assert read(again)["skipped"] == read(out)["skipped"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--judge", "own-endpoint", "--model", "m"], "give a model or a judge"),
+        ([], "give a model or a judge"),
+        (["--judge", "nobody"], "has no judge 'nobody'; it has .*'gpt-4o-audio'"),
+        (["--judge", "own-endpoint", "--judge_options", "modle=x"], "own-endpoint: unknown keys .'modle'."),
+        (["--judge", "own-endpoint", "--judge_options", "model"], "give KEY=VALUE"),
+        (["--judge", "own-endpoint", "--judge_options", "attempts=0"], "attempts is 0; it must be at least 1"),
+        (["--judge", "own-endpoint", "--dtype", "bfloat16"], "dtype can be set for a model alone; give judge_options"),
+        (["--model", "m", "--retry_failed"], "retry_failed can be set for a judge alone"),
+        (["--judge", "own-endpoint", "--judge_options", "backend=fax"], "backend is 'fax'; it must be one of"),
+    ],
+)
+def test_a_judge_that_cannot_be_is_refused_before_anything_is_asked(run, flags, message):
+    with pytest.raises(ValueError, match=message):
+        run(*flags)
+
+
+def test_a_killed_run_asks_nothing_twice_that_was_answered(data_folder, tmp_path):
+    flags = ["--judge", "own-endpoint", "--dataset", data_folder, "--output_dir", tmp_path / "out", "--no_baselines"]
+    with ChatServer(lambda body: Reply(json.dumps(listening(body)), delay_s=0.15)) as server:
+        options = ["--judge_options", *at(server, concurrency=2)]
+        command = [sys.executable, "-m", "sdiareward.eval", *map(str, flags), "--num_bootstrap", "50", *options]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while len(server.requests) < 7:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        # The server is still writing to a reader that is gone.
+        time.sleep(0.3)
+        answered = len(list((tmp_path / "out" / "cache").rglob("[!.]*.json")))
+        server.requests.clear()
+        subprocess.run(command, check=True, capture_output=True)
+        assert len(server.requests) == 12 - answered
+    assert 3 <= answered <= 7
+    assert read(tmp_path / "out")["accuracies"]["model"]["overall_micro"] == 1.0
+    assert len((tmp_path / "out" / "scores.jsonl").read_text().splitlines()) == 6
+
+
+def test_pairs_of_the_released_form_are_heard_and_judged_as_their_subset_says(tmp_path):
+    rows = []
+    for row in judge_world.make_pairs().select([0, 4]):
+        sides = {
+            side: [
+                {"role": "system", "content": [{"type": "text", "text": "Be kind."}]},
+                *(
+                    {"role": turn["role"], "content": [{"type": kind, kind: turn[kind]} for kind in ("text", "audio")]}
+                    for turn in row[side]
+                ),
+            ]
+            for side in ("chosen", "rejected")
+        }
+        rows.append({**sides, "category": row["subset"], "source": "somewhere"})
+    released = datasets.Dataset.from_list(rows)
+    with ChatServer(listening) as server:
+        client = ChatClient(EndpointSettings("tiny", server.url, api_key_env=None, concurrency=1), tmp_path / "cache")
+        scorer = PairwiseJudge(EndpointBackend(client), tmp_path)
+        scores, _ = score_pairs(lambda: scorer, released, describe_pairs(released), tmp_path)
+    assert [score["margin"] for score in scores.values()] == [2.0, 2.0]
+    asked = ["COLLOQUIAL" in request["messages"][0]["content"] for request in server.requests]
+    assert asked == [False, False, True, True]
+    assert "Be kind." not in json.dumps(server.requests)
+
+
+def test_two_evaluations_of_the_same_pairs_are_compared_and_their_disagreements_listed(run):
+    with ChatServer(deaf) as server:
+        _, other = run("--judge", "own-endpoint", out="other", options=at(server))
+    with ChatServer(listening) as server:
+        _, out = run("--judge", "own-endpoint", "--report", "--compare", other, options=at(server))
+    (found,) = read(out)["disagreements"]
+    assert (found["title"], found["folder"], found["num_pairs"]) == ("judge own-endpoint", str(other), 6)
+    assert {(row["margin"], row["other_margin"], row["is_right"]) for row in found["rows"]} == {(2.0, 0.0, True)}
+    assert f"## Disagreements with judge own-endpoint ({other})" in (out / "results.md").read_text()
+    report = read(out, "report/report.json")
+    assert report["comparisons"][0]["num_only_first"] == 6
+    assert len(report["disagreements"][0]["rows"]) == 6
+    page = (out / "report" / "index.html").read_text()
+    # Six pairs of four turns, as lowest margins and as disagreements.
+    assert page.count("data:audio/mpeg;base64,") == 2 * 6 * 4

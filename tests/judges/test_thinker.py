@@ -1,0 +1,139 @@
+import numpy as np
+import pytest
+import torch
+
+from sdiareward.judges.thinker import Thinker, ThinkerProcessor
+from sdiareward.judges.wavreward.judge import WavRewardJudge
+from sdiareward.judges.wavreward.prompts import JudgingPrompt
+from sdiareward.pairs.recordings import join_turns
+
+
+@pytest.fixture(scope="module")
+def thinker(tiny_judge):
+    return Thinker.from_pretrained(tiny_judge, device="cpu", batch_size=3)
+
+
+@pytest.fixture(scope="module")
+def conversations(make_tone):
+    return [
+        JudgingPrompt().conversation(make_tone(duration_s, seed=seed))
+        for seed, duration_s in enumerate((0.3, 0.8, 0.5, 0.4))
+    ]
+
+
+def texts(answers):
+    return [[answer.text for answer in found] for found in answers]
+
+
+def test_turns_are_joined_with_silence_between_them():
+    joined = join_turns([np.ones(3), np.full(2, 0.5), np.ones(1)], gap_s=2 / 16_000)
+    assert joined.dtype == np.float32
+    assert joined.tolist() == [1, 1, 1, 0, 0, 0.5, 0.5, 0, 0, 1]
+    assert join_turns([np.ones(5), np.ones(5)]).size == 16_010
+
+
+def test_nothing_to_join_is_refused():
+    with pytest.raises(ValueError, match="got 0 clips and a gap of 1.0 s"):
+        join_turns([])
+    with pytest.raises(ValueError, match="gap of -1 s"):
+        join_turns([np.ones(1)], gap_s=-1)
+
+
+def test_a_batch_answers_what_each_conversation_is_answered_alone(thinker, conversations):
+    together = texts(thinker.generate(conversations, max_new_tokens=8))
+    alone = [texts(thinker.generate([conversation], max_new_tokens=8))[0] for conversation in conversations]
+    assert together == alone
+    assert len({answer[0] for answer in together}) > 1
+
+
+def test_an_answer_depends_on_the_recording(thinker, make_tone):
+    high, low = (JudgingPrompt().conversation(make_tone(0.5, frequency_hz)) for frequency_hz in (2000.0, 150.0))
+    (one,), (other,) = (thinker.next_token_probabilities([each], [""], ["1", "5"]).tolist() for each in (high, low))
+    assert one[0] + one[1] == pytest.approx(1)
+    assert abs(one[0] - other[0]) > 1e-4
+
+
+def test_sampled_answers_depend_on_the_seed_and_leave_the_callers_generator_alone(thinker, conversations):
+    def sample(seed):
+        options = {"max_new_tokens": 6, "temperature": 1.0, "num_return_sequences": 3}
+        return texts(thinker.generate(conversations[:2], seed=seed, **options))
+
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    first = sample(0)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert [len(found) for found in first] == [3, 3]
+    assert sample(0) == first != sample(1)
+
+
+def test_the_probabilities_are_those_of_a_forward_pass(thinker, conversations):
+    probabilities = thinker.next_token_probabilities(conversations, ["", "a", "<score>", "b c"], ["1", "3", "5"])
+    inputs = thinker.prepare(conversations[2:3], ["<score>"])
+    logits = thinker.model(**inputs).logits[0, -1]
+    ids = [thinker.processor.encode_text(digit)[0] for digit in "135"]
+    assert torch.allclose(probabilities[2], logits[ids].softmax(dim=-1), atol=1e-5)
+    assert torch.allclose(probabilities.sum(dim=-1), torch.ones(4))
+
+
+def test_a_text_of_several_tokens_has_no_probability(thinker, conversations):
+    with pytest.raises(ValueError, match="'score' is . tokens of this tokenizer; it must be one"):
+        thinker.next_token_probabilities(conversations[:1], [""], ["score"])
+
+
+def test_impossible_sampling_is_refused(thinker, conversations):
+    with pytest.raises(ValueError, match="2 answers at temperature 0 would be the same"):
+        thinker.generate(conversations, num_return_sequences=2)
+    with pytest.raises(ValueError, match="must be at least"):
+        thinker.generate(conversations, max_new_tokens=0)
+
+
+def test_the_length_is_counted_up_to_the_end_token(thinker, conversations):
+    (answer,) = thinker.generate(conversations[:1], max_new_tokens=5, min_new_tokens=5)[0]
+    assert answer.num_tokens == 5
+    assert answer.seconds > 0
+
+
+def test_the_processor_of_a_judge_survives_saving_and_begins_the_answer(tmp_path, tiny_judge, fixtures_dir):
+    backbone = ThinkerProcessor.from_pretrained(fixtures_dir / "base_tiny")
+    assert backbone.max_turn_s == 60.0
+    backbone.max_turn_s = 7.0
+    backbone.save_pretrained(tmp_path)
+    again = ThinkerProcessor.from_pretrained(tmp_path)
+    assert type(again) is ThinkerProcessor
+    assert again.max_turn_s == 7.0
+    messages = [{"role": "user", "content": "hello"}]
+    with_prompt, without = (
+        again.apply_chat_template(messages, add_generation_prompt=begin)["input_ids"][0] for begin in (True, False)
+    )
+    assert again.tokenizer.decode(with_prompt[len(without) :]) == "<|im_start|>assistant\n"
+    assert with_prompt[: len(without)] == without
+
+
+def test_what_the_template_cannot_do_is_refused(thinker):
+    with pytest.raises(ValueError, match="rendered as ChatML to token ids, without tools"):
+        thinker.processor.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
+    with pytest.raises(ValueError, match="has no messages"):
+        thinker.processor.with_prompt([])
+
+
+def test_a_judge_scores_recordings_alone_as_together_and_knows_how_likely_each_score_is(tiny_judge, make_tone):
+    judge = WavRewardJudge.from_pretrained(tiny_judge, device="cpu")
+    recordings = [make_tone(0.4, seed=1), make_tone(0.6, 700.0, seed=2)]
+    options = {"max_new_tokens": 6, "expected": True}
+    together = judge.judge(recordings, **options)
+    for recording, judgement in zip(recordings, together, strict=True):
+        (alone,) = judge.judge([recording], **options)
+        assert alone.texts == judgement.texts
+        assert alone.expected_score == pytest.approx(judgement.expected_score, abs=1e-5)
+        assert 1 < judgement.expected_score < 5
+        assert judgement.score is None
+        assert not judgement.follows_format
+        assert judgement.num_tokens <= 6
+    assert together[0].expected_score != together[1].expected_score
+
+
+def test_several_answers_are_scored_each(tiny_judge, make_tone):
+    judge = WavRewardJudge.from_pretrained(tiny_judge, reasoning=False, device="cpu")
+    (judgement,) = judge.judge([make_tone()], num_samples=3, temperature=1.0, max_new_tokens=4)
+    assert len(judgement.texts) == len(judgement.scores) == 3
+    assert judgement.expected_score is None

@@ -1,0 +1,104 @@
+import json
+
+import pytest
+from support import wavreward_eval_world
+from support.chat_server import ChatServer, Reply
+
+from sdiareward.judges.wavreward.endpoint_judge import EndpointJudge, choose_endpoint
+from sdiareward.judges.wavreward.evaluate import EvaluateArguments, main
+from sdiareward.judges.wavreward.prompts import JudgingPrompt
+from sdiareward.llm.client import ChatSettings
+
+
+FIVE = "<think>It fits.</think><score>5</score>"
+
+
+def endpoint(server, tmp_path, **changes):
+    fields = {"api_key_env": None, "max_retries": 0, "concurrency": 1, **changes}
+    return EndpointJudge(ChatSettings("ears", server.url, **fields), tmp_path / "cache")
+
+
+def recordings(count):
+    return [wavreward_eval_world.noise(0.1, number) for number in range(count)]
+
+
+def test_an_endpoint_is_asked_in_the_words_that_wavreward_is_asked_in(tmp_path):
+    with ChatServer(FIVE) as server:
+        [found] = endpoint(server, tmp_path).judge(recordings(1))
+    asked = server.requests[0]["messages"]
+    told = JudgingPrompt().conversation("recording")
+    assert asked[0] == told[0]
+    assert [part["type"] for part in asked[1]["content"]] == ["input_audio", "text"]
+    assert asked[1]["content"][1] == told[1]["content"][1]
+    assert (found.score, found.follows_format, found.texts, found.num_tokens) == (5, True, (FIVE,), 20)
+
+
+@pytest.mark.parametrize(
+    ("reply", "score", "follows"),
+    [
+        ("Score: 4/5", 4, False),
+        ("I like it.", None, False),
+        (Reply("<think>It goes on and on", finish_reason="length"), None, False),
+        (Reply(refusal="no"), None, False),
+        (Reply(status=400), None, False),
+    ],
+    ids=["prose", "no score", "cut off", "refused", "rejected"],
+)
+def test_an_answer_counts_as_it_is_and_nothing_is_asked_again(tmp_path, reply, score, follows):
+    with ChatServer(reply, FIVE) as server:
+        first, second = endpoint(server, tmp_path).judge(recordings(2))
+    assert (first.score, first.follows_format, second.score) == (score, follows, 5)
+    assert len(server.requests) == 2
+
+
+def test_several_answers_have_seeds_of_their_own_and_vote(tmp_path):
+    replies = [f"<think>x</think><score>{score}</score>" for score in (3, 5, 3)]
+    with ChatServer(*replies) as server:
+        [found] = endpoint(server, tmp_path).judge(recordings(1), num_samples=3, temperature=1.0, seed=10)
+    assert (found.score, found.scores) == (3, (3, 5, 3))
+    assert [request["seed"] for request in server.requests] == [10, 11, 12]
+    assert [request["temperature"] for request in server.requests] == [1.0] * 3
+
+
+def test_what_an_endpoint_cannot_do_is_refused(tmp_path):
+    with ChatServer(FIVE) as server:
+        with pytest.raises(ValueError, match="leave expected out"):
+            endpoint(server, tmp_path).judge(recordings(1), expected=True)
+        with pytest.raises(ValueError, match="need a seed"):
+            endpoint(server, tmp_path, seed=None).judge(recordings(1), num_samples=2, temperature=1.0)
+    with pytest.raises(ValueError, match="has the backend 'thinker'; an endpoint is needed"):
+        choose_endpoint("qwen2.5-omni-7b")
+
+
+def test_the_command_evaluates_an_endpoint_and_pays_for_no_answer_twice(tmp_path, capsys):
+    data = wavreward_eval_world.write_chatreward(tmp_path / "data")
+    judges = tmp_path / "judges.yaml"
+
+    def run(server):
+        fields = {"backend": "endpoint", "model": "ears", "base_url": server.url, "api_key_env": None}
+        judges.write_text(json.dumps({"ears": {**fields, "max_retries": 0, "concurrency": 1}}))
+        arguments = ["--judge", "ears", "--judges_file", judges, "--dataset", data, "--output_dir", tmp_path / "eval"]
+        arguments += ["--baselines", "false", "--num_bootstrap", 20]
+        return main([str(argument) for argument in arguments])
+
+    with ChatServer(*[FIVE] * 7, Reply(status=401)) as server:
+        assert run(server) == 2
+    assert "the same command goes on" in capsys.readouterr().err
+    with ChatServer(FIVE) as server:
+        assert run(server) == 0
+    assert len(server.requests) == 12 - 7
+    results = json.loads((tmp_path / "eval" / "results.json").read_text())
+    assert list(results["scorers"]) == ["judge"]
+    assert results["scorers"]["judge"]["overall_micro"]["accuracy"] == pytest.approx(1 / 3)
+    assert (results["run"]["judge"], results["run"]["max_tokens"]) == ("ears", 2048)
+    assert (tmp_path / "eval" / "results.md").read_text().startswith(f"# ears on {data}, split test\n")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"model": "m", "judge": "j"}, {"model": "m", "judge_options": ["a=b"]}],
+    ids=["none", "both", "foreign"],
+)
+def test_either_a_model_or_a_judge_is_evaluated(more):
+    with pytest.raises(ValueError, match="name one|one of the two"):
+        EvaluateArguments("data", "output", **more)

@@ -1,0 +1,396 @@
+import dataclasses
+import json
+import math
+from functools import partial
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+import yaml
+from support.paths import ROOT
+from trl import GRPOConfig, SFTConfig
+
+from sdiareward.dataset_builder.recipes.chatreward.schema import features
+from sdiareward.judges.thinker import Thinker, ThinkerProcessor, load_thinker_model
+from sdiareward.judges.wavreward import train_grpo, train_sft
+from sdiareward.judges.wavreward.audio_grpo import AudioGRPOTrainer
+from sdiareward.judges.wavreward.judge import WavRewardJudge
+from sdiareward.judges.wavreward.prompts import PROMPT_FILE, JudgingPrompt
+from sdiareward.judges.wavreward.rewards import reward_functions
+from sdiareward.judges.wavreward.settings import GRPOArguments, JudgeArguments, load_judge_to_train
+from sdiareward.judges.wavreward.training_rows import TargetCollator, complete_scenarios, prompt_rows, target_rows
+from sdiareward.perturbations.channel import encode
+
+
+ask = partial(JudgingPrompt().conversation, reasoning=False)
+
+
+@pytest.fixture(scope="module")
+def samples(make_tone):
+    """Four scenarios of three answers, of different lengths."""
+    rows = []
+    for scenario in range(4):
+        for answer, score in enumerate((5, 3, 1)):
+            tone = make_tone(0.2 + 0.07 * scenario + 0.05 * answer, 200.0 + 150 * answer, seed=scenario)
+            audio = {"bytes": encode(tone, 16_000, "WAV", "PCM_16", None), "path": None}
+            rows.append(
+                {"sample_id": f"{scenario}{answer}", "scenario_id": f"s{scenario}", "score": score, "audio": audio}
+            )
+    return datasets.Dataset.from_list(rows)
+
+
+@pytest.fixture(scope="module")
+def dataset_folder(samples, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("chat_reward")
+    (folder / "data").mkdir()
+    complete = [{**dict.fromkeys(features()), **row} for row in samples]
+    # `datasets` wants torchcodec to build an Audio column, even of bytes that are encoded already.
+    table = pa.Table.from_pylist(complete, schema=features().arrow_schema)
+    for split in ("train", "test"):
+        pq.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+def grpo_config(folder, **changes):
+    options = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 6,
+        "num_generations": 2,
+        "max_completion_length": 5,
+        "max_steps": 1,
+        "learning_rate": 1e-2,
+        "lr_scheduler_type": "constant",
+        "beta": 0.01,
+        "loss_type": "grpo",
+        "use_bias_correction_kl": False,
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "disable_tqdm": True,
+        **changes,
+    }
+    return GRPOConfig(**options)
+
+
+def count_letters(completions, **_):
+    """A reward that differs between answers even of a model that writes gibberish."""
+    return [float(len(completion[0]["content"])) for completion in completions]
+
+
+@pytest.fixture
+def make_trainer(tmp_path, tiny_judge, samples):
+    def make(**changes):
+        return AudioGRPOTrainer(
+            load_thinker_model(tiny_judge, dtype="float32"),
+            [count_letters],
+            grpo_config(tmp_path / "run", **changes),
+            processing_class=ThinkerProcessor.from_pretrained(tiny_judge),
+            train_dataset=prompt_rows(samples, ask),
+        )
+
+    return make
+
+
+def logps_alone(model, processor, prompt, completion_ids):
+    """Return the log probability of each token of an answer, by the class's own forward pass and nothing else."""
+    inputs = Thinker(model, processor).prepare([prompt])
+    length = inputs["input_ids"].shape[1]
+    inputs["input_ids"] = torch.cat([inputs["input_ids"], torch.tensor([completion_ids])], dim=1)
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    logits = model(**inputs).logits[0, length - 1 : -1]
+    return logits.log_softmax(dim=-1).gather(1, torch.tensor(completion_ids)[:, None])[:, 0]
+
+
+def test_each_row_of_a_shuffled_batch_is_scored_with_its_own_recording(make_trainer, samples):
+    trainer = make_trainer()
+    # Recordings 0, 4 and 8: no two sound alike.
+    rows = [prompt_rows(samples, ask)[index] for index in (0, 0, 4, 4, 8, 8)]
+    trainer.model.train()
+    batch = trainer._prepare_inputs(rows)
+    trainer._audio = {name: batch[name] for name in ("input_features", "feature_attention_mask")}
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    keep = batch["completion_ids"].shape[1]
+    found, _, _ = trainer._get_per_token_logps_and_entropies(trainer.model, ids, mask, keep, batch_size=4)
+    processor = trainer.processing_class
+    prompt_of = {
+        tuple(Thinker(trainer.model, processor).prepare([row["prompt"]])["input_ids"][0].tolist()): row["prompt"]
+        for row in rows
+    }
+    assert len(prompt_of) == 3
+    for row in range(6):
+        prompt = prompt_of[tuple(batch["prompt_ids"][row][batch["prompt_mask"][row] == 1].tolist())]
+        length = int(batch["completion_mask"][row].sum())
+        expected = logps_alone(trainer.model, processor, prompt, batch["completion_ids"][row][:length].tolist())
+        assert torch.allclose(found[row, :length], expected, atol=1e-4)
+
+
+def test_advantages_are_those_of_equation_4_times_the_root_of_n_minus_1_over_n(make_trainer, samples, monkeypatch):
+    trainer = make_trainer(num_generations=6)
+    rewards = [10.0, 6.0, 1.0, 10.0, 0.0, 15.0]
+    trainer.reward_funcs = [lambda **_: rewards]
+    trainer.model.train()
+    batch = trainer._generate_and_score_completions([prompt_rows(samples, ask)[0]] * 6)
+    mean = sum(rewards) / 6
+    deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / 6)
+    expected = [(reward - mean) / deviation * math.sqrt(5 / 6) for reward in rewards]
+    assert batch["advantages"].tolist() == pytest.approx(expected, abs=1e-3)
+
+
+def test_the_loss_is_that_of_equation_5_with_clipping_and_the_kl_of_equation_2(make_trainer, monkeypatch):
+    trainer = make_trainer(beta=0.1, epsilon=0.2)
+    trainer.model.eval()
+    log = math.log
+    new = torch.tensor([[log(0.5), log(0.4)], [log(0.9), 0.0]])
+    old = torch.tensor([[log(0.4), log(0.2)], [log(0.6), 0.0]])
+    reference = torch.tensor([[log(0.5), log(0.2)], [log(0.45), 0.0]])
+    monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", lambda *_, **__: (new, torch.zeros(2, 2), None))
+    inputs = {
+        "prompt_ids": torch.zeros(2, 1, dtype=torch.long),
+        "prompt_mask": torch.ones(2, 1, dtype=torch.long),
+        "completion_ids": torch.zeros(2, 2, dtype=torch.long),
+        "completion_mask": torch.tensor([[1, 1], [1, 0]]),
+        "advantages": torch.tensor([1.0, -1.0]),
+        "old_per_token_logps": old,
+        "ref_per_token_logps": reference,
+        "num_items_in_batch": torch.tensor(3),
+    }
+    # First answer: ratios 1.25 and 2, both cut to 1.2; second: ratio 1.5 with a negative advantage is not cut.
+    kl = [0.0, 0.5 - log(0.5) - 1, 0.5 - log(0.5) - 1]
+    first = ((1.2 - 0.1 * kl[0]) + (1.2 - 0.1 * kl[1])) / 2
+    second = -1.5 - 0.1 * kl[2]
+    assert float(trainer._compute_loss(trainer.model, inputs)) == pytest.approx(-(first + second) / 2, abs=1e-6)
+
+
+def test_a_prompt_is_read_once_for_its_group(make_trainer, samples, monkeypatch):
+    trainer = make_trainer()
+    prompts = [prompt_rows(samples, ask)[index]["prompt"] for index in (0, 0, 1, 1, 1, 0)]
+    read = []
+    original = ThinkerProcessor.prepare
+    monkeypatch.setattr(ThinkerProcessor, "prepare", lambda self, *args: read.append(1) or original(self, *args))
+    ids, _, fields = trainer._tokenize_prompts(prompts)
+    assert len(read) == 3
+    assert ids[0] == ids[1] == ids[5] != ids[2]
+    assert len(fields["input_features"]) == len(trainer._audio["input_features"]) == 6
+    assert torch.equal(fields["input_features"][0], fields["input_features"][5])
+
+
+def test_placeholders_are_never_sampled(make_trainer):
+    trainer = make_trainer()
+    assert trainer.generation_config.suppress_tokens == trainer.processing_class.control_token_ids() == [643, 652, 653]
+
+
+def test_generation_that_takes_no_recordings_is_refused(make_trainer):
+    with pytest.raises(ValueError, match="use_vllm and use_transformers_continuous_batching take no recordings"):
+        make_trainer(use_vllm=True)
+
+
+def run_grpo(folder, tiny_judge, dataset_folder, config=None, **arguments):
+    args = GRPOArguments(model_name_or_path=str(tiny_judge), dataset=str(dataset_folder), **arguments)
+    return train_grpo.train(args, grpo_config(folder, **(config or {})))
+
+
+def weights(folder):
+    return {name: tensor.clone() for name, tensor in load_thinker_model(folder).state_dict().items()}
+
+
+@pytest.fixture
+def rewarded_by_letters(monkeypatch):
+    """Gibberish never has a score; letters make a signal to learn from."""
+    monkeypatch.setattr("sdiareward.judges.wavreward.rewards.reward_functions", lambda **_: [count_letters])
+
+
+def test_a_step_moves_the_weights_and_the_judge_loads_in_one_line(
+    tmp_path, tiny_judge, dataset_folder, rewarded_by_letters
+):
+    before = weights(tiny_judge)
+    folder = run_grpo(tmp_path, tiny_judge, dataset_folder, freeze_audio_tower=True)
+    after = weights(folder)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert "lm_head.weight" in changed
+    heard = {name for name in changed if "audio_tower" in name or "visual" in name}
+    assert heard == {"model.audio_tower.proj.weight", "model.audio_tower.proj.bias"}
+    Thinker.from_pretrained(folder, device="cpu")
+    run = json.loads((folder / "run.json").read_text())
+    assert run["arguments"]["sigma"] == 1.0
+    assert run["num_samples"] == 12
+    assert any("rewards/count_letters/mean" in line for line in run["history"])
+
+
+def test_adapters_are_trained_and_loaded_merged(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters):
+    folder = run_grpo(tmp_path, tiny_judge, dataset_folder, train="lora", lora_r=2, multi_sample=False)
+    assert (folder / "adapter_config.json").exists()
+    before, after = weights(tiny_judge), weights(folder)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed
+    assert all("language_model.layers" in name for name in changed)
+
+
+@pytest.mark.parametrize("mode", ["full", "lora"])
+def test_a_run_that_goes_on_ends_with_the_weights_of_one_that_was_not_interrupted(
+    tmp_path, tiny_judge, dataset_folder, rewarded_by_letters, mode
+):
+    # Six steps of four an epoch: it goes on in the middle of the second.
+    config = {"save_strategy": "steps", "save_steps": 1}
+    whole = run_grpo(tmp_path / "whole", tiny_judge, dataset_folder, {**config, "max_steps": 6}, train=mode)
+    run_grpo(tmp_path / "parts", tiny_judge, dataset_folder, {**config, "max_steps": 5}, train=mode)
+    more = {**config, "max_steps": 6}
+    parts = run_grpo(tmp_path / "parts", tiny_judge, dataset_folder, more, train=mode, resume=True)
+    expected, found = weights(whole), weights(parts)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_the_loss_of_imitation_is_the_cross_entropy_of_the_answer_alone(tiny_judge, samples):
+    model, processor = load_thinker_model(tiny_judge), ThinkerProcessor.from_pretrained(tiny_judge)
+    rows = target_rows(samples.select([0, 5]), ask, reasoning=False)
+    batch = TargetCollator(processor)([rows[0], rows[1]])
+    found = model(**batch).loss
+    total, count = 0.0, 0
+    for row in rows:
+        ids = processor.encode_text(row["target"] + "<|im_end|>")
+        total -= float(logps_alone(model, processor, row["prompt"], ids).sum())
+        count += len(ids)
+    assert rows[1]["target"] == "<score>1</score>"
+    assert float(found) == pytest.approx(total / count, abs=1e-4)
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("full", torch.float32), ("lora", torch.bfloat16)])
+def test_weights_that_are_updated_stay_in_float32_under_bfloat16(tmp_path, tiny_judge, dataset_folder, mode, dtype):
+    args = JudgeArguments(model_name_or_path=str(tiny_judge), dataset=str(dataset_folder), train=mode)
+    model, _, _ = load_judge_to_train(args, grpo_config(tmp_path, bf16=True))
+    assert model.model.language_model.layers[0].mlp.up_proj.weight.dtype == dtype
+
+
+@pytest.mark.parametrize("mode", ["full", "lora"])
+def test_a_step_in_bfloat16_trains_and_saves(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters, mode):
+    folder = run_grpo(tmp_path, tiny_judge, dataset_folder, {"bf16": True}, train=mode)
+    before, after = weights(tiny_judge), weights(folder)
+    assert any(not torch.equal(before[name].float(), after[name].float()) for name in before)
+
+
+def run_sft(folder, tiny_judge, dataset_folder, config=None, **arguments):
+    options = {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": 6,
+        "max_steps": 3,
+        "learning_rate": 3e-2,
+        "lr_scheduler_type": "constant",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "report_to": "none",
+        "save_strategy": "no",
+        "disable_tqdm": True,
+        **(config or {}),
+    }
+    args = JudgeArguments(
+        model_name_or_path=str(tiny_judge), dataset=str(dataset_folder), reasoning=False, **arguments
+    )
+    return train_sft.train(args, SFTConfig(**options))
+
+
+@pytest.mark.parametrize("mode", ["full", "lora"])
+def test_imitation_makes_the_answers_likelier(tmp_path, tiny_judge, dataset_folder, samples, mode):
+    folder = run_sft(tmp_path, tiny_judge, dataset_folder, train=mode)
+    collate = TargetCollator(ThinkerProcessor.from_pretrained(tiny_judge))
+    batch = collate(list(target_rows(samples, ask, reasoning=False)))
+    losses = [float(load_thinker_model(path)(**batch).loss.detach()) for path in (tiny_judge, folder)]
+    assert losses[1] < losses[0] - 0.1
+
+
+@pytest.mark.parametrize("mode", ["full", "lora"])
+def test_imitation_that_goes_on_ends_with_the_weights_of_one_run(tmp_path, tiny_judge, dataset_folder, mode):
+    config = {"save_strategy": "steps", "save_steps": 1}
+    whole = run_sft(tmp_path / "whole", tiny_judge, dataset_folder, config, train=mode)
+    run_sft(tmp_path / "parts", tiny_judge, dataset_folder, {**config, "max_steps": 1}, train=mode)
+    parts = run_sft(tmp_path / "parts", tiny_judge, dataset_folder, config, train=mode, resume=True)
+    expected, found = weights(whole), weights(parts)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_thoughts_cannot_be_imitated_without_any(samples):
+    with pytest.raises(ValueError, match="have no column 'target' with thoughts to imitate"):
+        target_rows(samples, ask, reasoning=True)
+
+
+def test_scenarios_that_lost_an_answer_are_left_out(samples, caplog):
+    left = complete_scenarios(samples.select([0, 1, 2, 3, 5, 6, 7, 8]))
+    assert left["sample_id"] == ["00", "01", "02", "20", "21", "22"]
+    assert "1 of 3 scenarios have not 3 answers and are left out" in caplog.text
+    with pytest.raises(ValueError, match="there are no samples to train on"):
+        complete_scenarios(samples.select([]))
+
+
+def test_only_so_many_scenarios_are_taken(tiny_judge, dataset_folder):
+    from sdiareward.judges.wavreward.settings import load_samples_to_train_on
+
+    args = JudgeArguments(model_name_or_path=str(tiny_judge), dataset=str(dataset_folder), max_scenarios=2)
+    assert load_samples_to_train_on(args)["scenario_id"] == ["s0"] * 3 + ["s1"] * 3
+
+
+def test_the_gold_scores_reach_the_rewards(samples):
+    columns = {"score": [prompt_rows(samples, ask)[index]["score"] for index in (0, 1, 2)]}
+    completions = [[{"role": "assistant", "content": "<think>a</think><score>3</score>"}]] * 3
+    of_form, of_accuracy = reward_functions()
+    assert of_form(completions=completions, **columns) == [5.0] * 3
+    assert of_accuracy(completions=completions, **columns) == pytest.approx([1.3533528, 10.0, 1.3533528])
+
+
+def read_recipe(name):
+    return yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("wavreward-7b", (GRPOArguments, GRPOConfig)),
+        ("wavreward-nano", (GRPOArguments, GRPOConfig)),
+        ("wavreward-toy", (GRPOArguments, GRPOConfig)),
+        ("wavreward-7b-sft", (JudgeArguments, SFTConfig)),
+        ("wavreward-nano-sft", (JudgeArguments, SFTConfig)),
+    ],
+)
+def test_every_key_of_a_recipe_is_one_of_the_command(name, kinds):
+    known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    assert set(read_recipe(name)) <= known
+
+
+def test_the_recipe_of_7b_is_appendix_f_and_its_batches_hold_whole_scenarios():
+    recipe = read_recipe("wavreward-7b")
+    paper = {
+        "per_device_train_batch_size": 1,
+        "gradient_accumulation_steps": 2,
+        "max_steps": 3500,
+        "learning_rate": 1e-6,
+        "temperature": 1.0,
+        "max_completion_length": 5120,
+        "beta": 0.01,
+        "train": "full",
+        "freeze_audio_tower": False,
+    }
+    assert {name: recipe[name] for name in paper} == paper
+    answers = 8 * recipe["per_device_train_batch_size"] * recipe["steps_per_generation"]
+    assert answers % (3 * recipe["num_generations"]) == 0
+
+
+def test_both_commands_run_from_their_recipes(tmp_path, tiny_judge, dataset_folder, capsys):
+    configs = ROOT / "configs"
+    common = ["--dataset", str(dataset_folder), "--max_steps", "1", "--save_strategy", "no"]
+    sft = ["--config", str(configs / "wavreward-nano-sft.yaml"), "--model_name_or_path", str(tiny_judge)]
+    own = JudgingPrompt(system="", task="How loud? ")
+    own.save(tmp_path)
+    prompt = ["--prompt_file", str(tmp_path / PROMPT_FILE)]
+    train_sft.main([*sft, *common, *prompt, "--output_dir", str(tmp_path / "sft")])
+    grpo = ["--config", str(configs / "wavreward-nano.yaml"), "--model_name_or_path", str(tmp_path / "sft")]
+    sizes = ["--per_device_train_batch_size", "6", "--num_generations", "2", "--multi_sample", "false"]
+    train_grpo.main([*grpo, *common, *sizes, "--accuracy_reward", "exact", "--output_dir", str(tmp_path / "grpo")])
+    run = json.loads((tmp_path / "grpo" / "run.json").read_text())
+    assert (run["arguments"]["accuracy_reward"], run["arguments"]["multi_sample"]) == ("exact", False)
+    assert run["prompt_version"] == own.version
+    assert WavRewardJudge.from_pretrained(tmp_path / "grpo", device="cpu").prompt == own
+    assert str(tmp_path / "grpo") in capsys.readouterr().out

@@ -1,0 +1,373 @@
+import base64
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+import traceback
+
+import numpy as np
+import pytest
+import soundfile
+from support.chat_server import ChatServer, Reply
+
+from sdiareward.llm.client import ChatClient, ChatError, ChatSettings, EndpointError, audio_content
+from sdiareward.llm.json_parsing import parse_json
+
+
+QUESTION = [{"role": "user", "content": "What is six times seven? JSON only."}]
+KEY = "sk-very-secret-0123456789"
+
+
+def number(answer):
+    if not isinstance(answer["number"], int):
+        raise ValueError("'number' must be an integer.")
+    return answer["number"]
+
+
+@pytest.fixture
+def ask(tmp_path, monkeypatch):
+    """Return a function giving a client of a server, with settings changed as named."""
+    monkeypatch.setenv("TEST_CHAT_KEY", KEY)
+
+    def make(server, **changes):
+        settings = {"model": "tiny", "base_url": server.url, "api_key_env": "TEST_CHAT_KEY", "timeout_s": 5.0}
+        return ChatClient(ChatSettings(**{**settings, **changes}), tmp_path / "answers")
+
+    return make
+
+
+def test_a_question_is_sent_with_its_parameters_and_answered_from_disk_the_next_time(ask):
+    with ChatServer({"number": 42}) as server:
+        first = ask(server, temperature=0.5, max_tokens=77, seed=3, extra_body={"top_k": 5})
+        assert first.ask_json(QUESTION, number) == 42
+        assert first.ask_json(QUESTION, number) == 42
+        again = ask(server, temperature=0.5, max_tokens=77, seed=3, extra_body={"top_k": 5})
+        assert again.ask_json(QUESTION, number) == 42
+    (request,) = server.requests
+    fields = {"model": "tiny", "messages": QUESTION, "temperature": 0.5, "max_tokens": 77, "seed": 3, "top_k": 5}
+    assert request == fields
+    assert first.usage["calls"] == first.usage["cached"] == 1
+    assert again.usage["calls"] == again.usage["prompt_tokens"] == 0
+    assert again.usage["cached"] == 1
+    assert (again.usage["reused_prompt_tokens"], again.usage["reused_completion_tokens"]) == (100, 20)
+
+
+def test_an_answer_from_disk_needs_neither_key_nor_endpoint(ask, monkeypatch):
+    with ChatServer({"number": 42}) as server:
+        ask(server).ask_json(QUESTION, number)
+    monkeypatch.delenv("TEST_CHAT_KEY")
+    assert ask(server).ask_json(QUESTION, number) == 42
+
+
+@pytest.mark.parametrize("changes", [{"model": "other"}, {"temperature": 0.1}, {"seed": 1}, {"extra_body": {"a": 1}}])
+def test_whatever_the_answer_depends_on_makes_another_question(ask, changes):
+    with ChatServer({"number": 42}) as server:
+        ask(server).ask_json(QUESTION, number)
+        ask(server, **changes).ask_json(QUESTION, number)
+        ask(server).ask_json([*QUESTION, {"role": "user", "content": "Now."}], number)
+    assert len(server.requests) == 3
+
+
+def test_an_answer_on_disk_that_fails_a_new_check_is_asked_for_again(ask):
+    def negative(answer):
+        if number(answer) > 0:
+            raise ValueError("'number' must be negative.")
+        return answer["number"]
+
+    with ChatServer({"number": 42}, {"number": -42}) as server:
+        client = ask(server)
+        assert client.ask_json(QUESTION, number) == 42
+        assert client.ask_json(QUESTION, negative) == -42
+
+
+def test_a_damaged_file_of_an_answer_is_asked_for_again_and_replaced(ask, tmp_path):
+    with ChatServer({"number": 42}) as server:
+        ask(server).ask_json(QUESTION, number)
+        (path,) = (tmp_path / "answers").rglob("*.json")
+        path.write_text(path.read_text()[:-10])
+        assert ask(server).ask_json(QUESTION, number) == 42
+        assert ask(server).ask_json(QUESTION, number) == 42
+    assert len(server.requests) == 2
+
+
+def test_an_unusable_answer_is_asked_for_again_with_the_reason(ask, tmp_path):
+    answers = ("I would say 42.", {"number": "42"}, {"number": 42})
+    with ChatServer(*answers) as server:
+        client = ask(server)
+        assert client.ask_json(QUESTION, number) == 42
+    second, third = (request["messages"] for request in server.requests[1:])
+    assert [message["role"] for message in second] == ["user", "assistant", "user"]
+    assert second[1]["content"] == "I would say 42."
+    assert "holds no valid JSON" in second[2]["content"]
+    assert "'number' must be an integer." in third[2]["content"]
+    assert (client.usage["calls"], client.usage["reasks"]) == (3, 2)
+    assert (client.usage["prompt_tokens"], client.usage["completion_tokens"]) == (300, 60)
+    (path,) = (tmp_path / "answers").rglob("*.json")
+    assert json.loads(path.read_text()) == {
+        "model": "tiny",
+        "answer": {"number": 42},
+        "prompt_tokens": 300,
+        "completion_tokens": 60,
+    }
+
+
+def test_answers_that_never_become_usable_end_in_an_error_with_the_last_one_and_nothing_on_disk(ask, tmp_path):
+    with ChatServer("no", "never") as server:
+        client = ask(server)
+        with pytest.raises(ChatError, match="no usable answer in 3 attempts.*begins 'never'"):
+            client.ask_json(QUESTION, number)
+    assert len(server.requests) == 3
+    assert client.usage["failures"] == 1
+    assert not list((tmp_path / "answers").rglob("*.json"))
+
+
+def test_an_answer_cut_at_the_token_limit_is_not_mended(ask):
+    cut = Reply('Sure: {"number": 4} and', finish_reason="length")
+    with ChatServer(cut, {"number": 42}) as server:
+        assert ask(server).ask_json(QUESTION, number) == 42
+    assert "cut off at the token limit" in server.requests[1]["messages"][-1]["content"]
+
+
+@pytest.mark.parametrize("refusal", [Reply(refusal="I cannot."), Reply(finish_reason="content_filter")])
+def test_a_refusal_is_counted_and_not_argued_with(ask, refusal):
+    with ChatServer(refusal) as server:
+        client = ask(server)
+        with pytest.raises(ChatError, match="refused"):
+            client.ask_json(QUESTION, number)
+    assert len(server.requests) == client.usage["refusals"] == 1
+
+
+def test_rate_limits_and_server_errors_are_waited_out_and_counted(ask):
+    busy = Reply(status=429, headers={"Retry-After": "0.3"})
+    with ChatServer(busy, Reply(status=500, headers={"Retry-After": "0.01"}), {"number": 42}) as server:
+        client = ask(server)
+        begin = time.monotonic()
+        assert client.ask_json(QUESTION, number) == 42
+    assert time.monotonic() - begin >= 0.3
+    assert (client.usage["calls"], client.usage["retries"]) == (1, 2)
+
+
+def test_a_server_that_keeps_failing_costs_one_question(ask):
+    with ChatServer(Reply(status=500, headers={"Retry-After": "0.01"})) as server:
+        client = ask(server, max_retries=2)
+        with pytest.raises(ChatError, match="no answer after 3 tries"):
+            client.ask_json(QUESTION, number)
+    assert (client.usage["retries"], client.usage["failures"]) == (2, 1)
+
+
+def test_an_answer_that_takes_too_long_costs_one_question(ask):
+    slow = ChatServer(Reply('{"number": 42}', delay_s=1.0))
+    with slow as server, pytest.raises(ChatError, match="no answer after 1 tries.*Timeout"):
+        ask(server, timeout_s=0.1, max_retries=0).ask_json(QUESTION, number)
+
+
+@pytest.mark.parametrize(
+    ("reply", "message"),
+    [
+        (Reply(status=401), "does not accept the key in TEST_CHAT_KEY"),
+        (Reply(status=404), "does not know 'tiny'"),
+        (Reply(status=429, headers={"Retry-After": "0.01"}), "limit is used up after 2 tries"),
+    ],
+)
+def test_an_endpoint_that_answers_nothing_is_an_error_of_its_own(ask, reply, message):
+    with ChatServer(reply) as server, pytest.raises(EndpointError, match=message):
+        ask(server, max_retries=1).ask_json(QUESTION, number)
+
+
+def test_nobody_listening_and_a_missing_key_say_what_to_do(ask, monkeypatch):
+    server = ChatServer()
+    server._http.server_close()
+    with pytest.raises(EndpointError, match="cannot be reached after 1 tries.*check base_url"):
+        ask(server, max_retries=0).ask_json(QUESTION, number)
+    monkeypatch.delenv("TEST_CHAT_KEY")
+    with pytest.raises(EndpointError, match="TEST_CHAT_KEY is not set"):
+        ask(server).ask_json(QUESTION, number)
+
+
+def test_without_the_openai_package_the_error_says_what_to_install(ask, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(EndpointError, match="'openai' is not installed; pip install openai"):
+        ask(ChatServer()).ask_json(QUESTION, number)
+
+
+@pytest.mark.parametrize("body", ["<html>busy</html>", '{"choices": []}', '{"error": "quota"}', "[1]"])
+def test_something_else_than_a_completion_costs_one_question(ask, body):
+    with ChatServer(Reply(body=body)) as server, pytest.raises(ChatError, match="no chat completion"):
+        ask(server).ask_json(QUESTION, number)
+
+
+@pytest.mark.parametrize("status", [400, 401, 500])
+def test_the_key_is_in_no_error_no_log_and_no_file(ask, tmp_path, caplog, status):
+    caplog.set_level("DEBUG")
+    with ChatServer({"number": 42}, Reply(status=status, error=f"Incorrect key: {KEY}")) as server:
+        client = ask(server, max_retries=0)
+        client.ask_json(QUESTION, number)
+        with pytest.raises((ChatError, EndpointError), match=r"Incorrect key: \[key\]") as caught:
+            client.ask_json([*QUESTION, *QUESTION], number)
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+    shown = "".join(traceback.format_exception(caught.value))
+    (written,) = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    for text in (shown, repr(client.settings), str(client.usage), caplog.text, written):
+        assert KEY not in text
+
+
+def test_answers_whose_tokens_nobody_told_are_counted(ask):
+    with ChatServer(Reply('{"number": 42}', usage=None)) as server:
+        client = ask(server)
+        client.ask_json(QUESTION, number)
+    assert (client.usage["calls_without_usage"], client.usage["prompt_tokens"]) == (1, 0)
+
+
+def test_tokens_are_priced_where_there_are_prices(ask):
+    with ChatServer(Reply('{"number": 42}', usage=(2_000, 500))) as server:
+        client = ask(server, usd_per_million_input_tokens=1.25, usd_per_million_output_tokens=10.0)
+        client.ask_json(QUESTION, number)
+        assert client.usage["usd"] == pytest.approx(0.0025 + 0.005)
+        assert ask(server).usage["usd"] is None
+
+
+def numbered(count):
+    return [[{"role": "user", "content": str(index)}] for index in range(count)]
+
+
+def echo(body):
+    """Answer 0 last of all, and 3 never."""
+    question = body["messages"][0]["content"]
+    answer = "no" if question == "3" else json.dumps({"number": int(question)})
+    return Reply(answer, delay_s=0.2 if question == "0" else 0.0)
+
+
+def test_many_questions_come_back_in_order_with_failures_in_their_place(ask):
+    with ChatServer(echo) as server:
+        client = ask(server, concurrency=4)
+        results = list(client.map(lambda messages: client.ask_json(messages, number), numbered(8)))
+    assert isinstance(results[3], ChatError)
+    assert results[:3] + results[4:] == [0, 1, 2, 4, 5, 6, 7]
+
+
+def test_questions_under_way_at_once_are_as_many_as_the_settings_say(ask):
+    with ChatServer(Reply('{"number": 1}', delay_s=0.2)) as server:
+        client = ask(server, concurrency=4)
+        begin = time.monotonic()
+        list(client.map(lambda messages: client.ask_json(messages, number), numbered(8)))
+    assert 0.4 <= time.monotonic() - begin < 1.2
+
+
+def test_the_same_question_at_the_same_time_is_sent_once(ask):
+    with ChatServer(Reply('{"number": 1}', delay_s=0.1)) as server:
+        client = ask(server, concurrency=4)
+        results = list(client.map(lambda messages: client.ask_json(messages, number), [QUESTION] * 4))
+    assert results == [1] * 4
+    assert len(server.requests) == 1
+
+
+def test_a_caller_that_stops_begins_nothing_new_and_keeps_what_was_under_way(ask, tmp_path):
+    taken = []
+
+    def items():
+        for messages in numbered(1000):
+            taken.append(messages)
+            yield messages
+
+    with ChatServer(Reply('{"number": 1}', delay_s=0.05)) as server:
+        client = ask(server, concurrency=2)
+        results = client.map(lambda messages: client.ask_json(messages, number), items())
+        assert next(results) == 1
+        results.close()
+        sent = len(server.requests)
+        time.sleep(0.15)
+        assert len(server.requests) == sent <= 4
+    assert len(taken) <= 8
+    assert len(list((tmp_path / "answers").rglob("*.json"))) == sent
+
+
+def test_an_unusable_endpoint_ends_the_loop(ask):
+    with ChatServer({"number": 1}, Reply(status=401)) as server:
+        client = ask(server, concurrency=1)
+        results = client.map(lambda messages: client.ask_json(messages, number), numbered(50))
+        assert next(results) == 1
+        with pytest.raises(EndpointError):
+            next(results)
+        assert len(server.requests) < 5
+
+
+ASKING = """
+import sys
+from sdiareward.llm.client import ChatClient, ChatSettings
+client = ChatClient(ChatSettings("tiny", sys.argv[1], api_key_env=None, concurrency=2), sys.argv[2])
+questions = [[{"role": "user", "content": str(index)}] for index in range(20)]
+print(list(client.map(lambda messages: client.ask_json(messages, lambda answer: answer["number"]), questions)))
+"""
+
+
+def test_a_killed_run_asks_only_for_what_it_had_no_answer_to(ask, tmp_path):
+    with ChatServer(lambda body: Reply(json.dumps({"number": 1}), delay_s=0.05)) as server:
+        command = [sys.executable, "-c", ASKING, server.url, str(tmp_path / "answers")]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while len(server.requests) < 6:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        before = len(list((tmp_path / "answers").rglob("*.json")))
+        server.requests.clear()
+        client = ask(server, api_key_env=None)
+        assert list(client.map(lambda messages: client.ask_json(messages, number), numbered(20))) == [1] * 20
+        assert len(server.requests) == 20 - before
+    assert 4 <= before < 20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a": [1, {"b": 2}]}',
+        ' \n{"a": [1, {"b": 2}]}\n',
+        '```json\n{"a": [1, {"b": 2}]}\n```',
+        'Here is what you asked for [as JSON]:\n{"a": [1, {"b": 2}]}\nI hope that {this} helps.',
+        'Sure! ```\n{"a": [1, {"b": 2}]}``` Anything else?',
+    ],
+)
+def test_json_is_found_among_prose_and_fences(text):
+    assert parse_json(text) == {"a": [1, {"b": 2}]}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no valid JSON"),
+        ("Yes.", "no valid JSON"),
+        ('{"a": 1} or {"a": 2}', "2 pieces"),
+        ('{"a": {"b": 1}', "not complete"),
+        ('[{"a": 1}, {"a": 2', "not complete"),
+        ('Well: [{"a": 1}, {"a": 2', "not complete"),
+        ("42", "no valid JSON.*bare value"),
+        ("{'a': 1}", "no valid JSON"),
+        ('{"a": NaN}', "no valid JSON.*NaN is not JSON"),
+        ("[" * 100_000, "too deeply|not complete"),
+    ],
+)
+def test_json_that_is_missing_ambiguous_or_broken_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
+        parse_json(text)
+
+
+def test_a_recording_becomes_a_wav_part_with_the_very_samples(make_tone):
+    samples = np.round(make_tone(0.1) * 32768).astype(np.int16)
+    samples[:2] = -32768, 32767
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, 16_000, format="FLAC", subtype="PCM_16")
+    part = audio_content({"bytes": buffer.getvalue(), "path": "turn.flac"})
+    assert part["type"] == "input_audio" and part["input_audio"]["format"] == "wav"
+    array, rate = soundfile.read(io.BytesIO(base64.b64decode(part["input_audio"]["data"])), dtype="int16")
+    assert rate == 16_000
+    np.testing.assert_array_equal(array, samples)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"concurrency": 0}, {"max_retries": -1}, {"timeout_s": 0}, {"usd_per_million_input_tokens": 1.0}]
+)
+def test_settings_out_of_range_are_refused(changes):
+    with pytest.raises(ValueError, match=next(iter(changes)).split("_input")[0]):
+        ChatSettings("tiny", **changes)

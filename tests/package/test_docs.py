@@ -1,0 +1,185 @@
+"""The code blocks of the README and the guides: Python runs, commands are checked against their parsers."""
+
+import argparse
+import importlib
+import importlib.util
+import re
+import shlex
+import sys
+
+import datasets
+import pytest
+from support.docs_blocks import all_blocks, find_blocks, module_of, split_commands
+from support.docs_world import GIVEN
+from support.paths import ROOT
+
+from sdiareward.cards import render_guides
+from sdiareward.common.optional_dependencies import EXTRAS
+
+
+PYTHON = all_blocks("python")
+COMMANDS = [
+    pytest.param(words, id=f"{block.place} {' '.join(words)[:50]}")
+    for block in all_blocks("bash")
+    for words in split_commands(block.code)
+]
+
+
+class Parsed(Exception):  # noqa: N818 (nothing went wrong)
+    """Raised where a command would begin to work."""
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """Be in a folder that has what a clone has, but in which files may be written."""
+    for name in ("checkpoints", "configs", "esdr_accuracy", "examples", "sample"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    return tmp_path
+
+
+@pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.place)
+def test_every_python_block_runs(block, reader, request):
+    if block.not_run is not None:
+        pytest.skip(f"{block.place} is not run: {block.not_run}")
+    names = {"__name__": "__main__"}
+    for given in block.given:
+        assert given in GIVEN, f"{block.place}: nothing is known of {given!r}; the notes know {sorted(GIVEN)}"
+        names |= GIVEN[given](request.getfixturevalue)
+    exec(compile(block.code, block.place, "exec"), names)
+
+
+def test_a_block_that_does_not_run_says_why():
+    silent = [block.place for block in PYTHON if block.not_run is not None and len(block.not_run) < 20]
+    assert silent == []
+    assert sum(block.not_run is None for block in PYTHON) > len(PYTHON) / 2
+
+
+def test_notes_are_read_from_the_line_before_a_block_only():
+    text = (
+        "<!-- not run: it needs a GPU -->\n```python\na\n```\n<!-- given: b, runs/c -->\n```python\nd\n```\n"
+        "<!-- not run: too far away -->\n\n```bash\ne\nf\n```\n"
+    )
+    first, second, third = find_blocks(text, "GUIDE")
+    assert (first.not_run, first.code, first.place) == ("it needs a GPU", "a\n", "GUIDE:2")
+    assert (second.not_run, second.given, second.place) == (None, ("b", "runs/c"), "GUIDE:6")
+    assert (third.not_run, third.language, third.code) == (None, "bash", "e\nf\n")
+
+
+def test_a_shell_block_is_read_as_a_shell_does():
+    code = "A=1 sdiareward score x \\\n    --json  # comment\n\ncurl '{\n  1\n}'\ntorchrun -m sdiareward.cli score\n"
+    found = split_commands(code)
+    assert found == [
+        ["sdiareward", "score", "x", "--json"],
+        ["curl", "{\n  1\n}"],
+        ["torchrun", "-m", "sdiareward.cli", "score"],
+    ]
+    assert module_of(found[0]) == ("sdiareward.cli", ["score", "x", "--json"])
+    assert module_of(found[1]) is None
+    assert module_of(found[2]) == ("sdiareward.cli", ["score"])
+    assert module_of(["python", "train.py", "--x"]) == ("sdiareward.train", ["--x"])
+    assert module_of(["python", "-m", "dataset_builder", "build"]) == ("sdiareward.dataset_builder", ["build"])
+    with pytest.raises(ValueError, match="unknown program 'sdiarewad'"):
+        module_of(["sdiarewad", "score"])
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_of_the_guides_is_understood(words, reader, monkeypatch):
+    check_files(words)
+    if words[0] == "pip":
+        check_extras(words)
+    elif words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), words[1]
+    elif (found := module_of(words)) is not None:
+        check_parses(*found, monkeypatch)
+
+
+def check_files(words):
+    """Every file of the repository that is named must be there."""
+    for word in words:
+        if word.startswith(("configs/", "examples/", "checkpoints/", "sample/")):
+            assert (ROOT / word).exists(), word
+
+
+def check_extras(words):
+    for extras in (re.search(r"\[(.*)\]", word) for word in words):
+        for extra in extras[1].split(",") if extras else ():
+            assert extra in {*EXTRAS, "dev"}, extra
+
+
+def check_parses(name, arguments, monkeypatch):
+    """Run a module's `main` up to where its arguments are known to be good."""
+    spec = importlib.util.find_spec(name)
+    assert spec is not None, f"there is no module {name}"
+    module = importlib.import_module(f"{name}.__main__" if spec.submodule_search_locations else name)
+    stop_after_parsing(monkeypatch)
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    with pytest.raises(Parsed):
+        module.main()
+
+
+def stop_after_parsing(monkeypatch):
+    from trl import TrlParser
+
+    parse_args, read_config = argparse.ArgumentParser.parse_args, TrlParser.set_defaults_with_config
+
+    def parse(self, args=None, namespace=None):
+        parse_args(self, args, namespace)
+        raise Parsed
+
+    def parse_into_dataclasses(self, args=None, **options):
+        # The values of a recipe are checked against the machine where the dataclasses are made: not here.
+        unknown = self.parse_known_args(args)[1]
+        assert not unknown, f"unknown arguments {unknown}"
+        raise Parsed
+
+    def set_defaults(self, **config):
+        unknown = read_config(self, **config)
+        assert not unknown, f"unknown keys {unknown}"
+        return unknown
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
+    monkeypatch.setattr(TrlParser, "parse_args_into_dataclasses", parse_into_dataclasses)
+    monkeypatch.setattr(TrlParser, "set_defaults_with_config", set_defaults)
+
+
+def test_a_flag_that_does_not_exist_is_found(reader, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        check_parses("sdiareward.cli", ["score", "x.json", "--loud"], monkeypatch)
+    assert "--loud" in capsys.readouterr().err
+    with pytest.raises(AssertionError, match="unknown arguments"):
+        check_parses("sdiareward.eval", ["--dataset", "x", "--output_dir", "y", "--loud", "1"], monkeypatch)
+
+
+@pytest.mark.parametrize("block", all_blocks("console"), ids=lambda block: block.place)
+def test_every_console_block_prints_what_it_shows(block, reader, capsys):
+    from sdiareward.cli import main
+
+    first, *expected = block.code.splitlines()
+    program, *arguments = shlex.split(first.removeprefix("$ "))
+    assert (first[:2], program) == ("$ ", "sdiareward")
+    assert main(arguments) == 0
+    printed = capsys.readouterr().out.splitlines()
+    number = re.compile(r"[+-]?\d+\.\d+")
+    assert [number.sub("#", line) for line in printed] == [number.sub("#", line) for line in expected]
+    found, shown = ([float(x) for line in lines for x in number.findall(line)] for lines in (printed, expected))
+    assert found == pytest.approx(shown, abs=0.02)
+
+
+def test_the_numbers_of_the_guide_to_validity_are_those_of_the_files():
+    guide = render_guides.VALIDITY.read_text(encoding="utf-8")
+    assert render_guides.render_validity(guide) == guide
+
+
+def test_every_guide_is_in_the_index_and_every_link_leads_somewhere():
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    guides = sorted((ROOT / "docs").glob("*.md"))
+    assert [path.name for path in guides if path.name != "index.md" and f"({path.name})" not in index] == []
+    broken = [
+        f"{path.name}: {link}"
+        for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *guides)
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+        if not (path.parent / link).exists()
+    ]
+    assert broken == []

@@ -1,0 +1,260 @@
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from support.paths import ROOT
+
+from sdiareward.cards.render import EXAMPLES, format_rewards, render_model_card, render_readme, score_examples, tables
+from sdiareward.common.optional_dependencies import EXTRAS, missing_extra_hint, required_by
+from sdiareward.common.package_files import NANO
+from sdiareward.publishing.model_files import REMOTE_CODE
+
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+README = (ROOT / "README.md").read_text()
+# Not on the package index: an engine that is installed from its repository; the Hub's own module on its GPUs.
+OUTSIDE = {"soulxpodcast", "spaces"}
+# Brought by what the extra names: jinja2, pyannote.audio, requests, scikit-learn, fastapi, aiohttp.
+INDIRECT = {"markupsafe", "pyannote", "scipy", "starlette", "urllib3", "yarl"}
+
+
+def test_importing_the_package_is_quick_and_leaves_torch_alone():
+    code = (
+        "import sys, time; start = time.process_time(); import sdiareward\n"
+        "print(time.process_time() - start < 0.3, 'torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False", "False"]
+
+
+def test_the_dataset_builder_imports_neither_torch_nor_the_model():
+    code = (
+        "import sys, sdiareward.dataset_builder.__main__\nprint('torch' in sys.modules, 'transformers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_every_public_name_can_be_had():
+    import sdiareward
+
+    assert all(getattr(sdiareward, name) is not None for name in sdiareward.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        sdiareward.nonsense  # noqa: B018
+
+
+def test_the_package_imports_in_a_folder_that_holds_a_data_set_of_its_name(tmp_path):
+    (tmp_path / "sdiareward").mkdir()
+    code = "import sdiareward; print(sdiareward.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.strip()
+
+
+def test_the_committed_checkpoint_is_small_enough():
+    assert (NANO / "model.safetensors").stat().st_size <= 30_000_000
+
+
+def test_the_committed_checkpoint_carries_the_code_of_the_package():
+    for file in REMOTE_CODE:
+        assert (NANO / file).read_text() == (ROOT / file).read_text()
+
+
+def test_the_readme_example_prints_what_the_readme_shows(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    (example,) = (code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "scorer.score" in code)
+    assert len(example.strip().splitlines()) <= 12
+    exec(compile(example, "README.md", "exec"), {})
+    shown = re.search(r"<!-- example -->\n```text\n(.*?)\n```", README, re.DOTALL)[1]
+    printed = capsys.readouterr().out.strip()
+    assert [float(x) for x in printed.split(",")] == pytest.approx([float(x) for x in shown.split(",")], abs=0.02)
+    assert float(printed.split(",")[0]) > float(printed.split(",")[1])
+
+
+def test_the_cards_say_what_the_result_files_say():
+    assert (NANO / "README.md").read_text() == render_model_card(NANO)
+    results = tables((NANO / "results.md").read_text())
+    assert render_readme(README, {"results": results}) == README
+    accuracy = json.loads((NANO / "results.json").read_text())["accuracies"]["model"]["colloquialness"]
+    assert f"{100 * accuracy:.2f}" in README
+
+
+def test_a_readme_without_the_block_is_refused():
+    with pytest.raises(ValueError, match="no block 'results'"):
+        render_readme("nothing", {"results": "x"})
+
+
+def test_rewards_are_shown_with_sign_and_two_digits():
+    assert format_rewards([1.234, -0.5]) == "+1.23, -0.50"
+    assert re.fullmatch(r"[+-]\d\.\d\d, [+-]\d\.\d\d", score_examples(NANO))
+
+
+def test_the_configs_of_the_paper_have_the_values_of_its_appendix():
+    for size in ("3b", "7b"):
+        config = yaml.safe_load((ROOT / "configs" / f"{size}.yaml").read_text())
+        assert config["model_name_or_path"] == f"Qwen/Qwen2.5-Omni-{size.upper()}"
+        expected = {
+            "num_train_epochs": 1,
+            "learning_rate": 2e-5,
+            "weight_decay": 0.05,
+            "warmup_steps": 0.15,
+            "max_grad_norm": 1.0,
+            "center_rewards_coefficient": 0.01,
+            "eval_steps": 50,
+            "save_total_limit": 20,
+        }
+        assert {key: config[key] for key in expected} == expected
+        assert 4 * config["per_device_train_batch_size"] == 32
+
+
+@pytest.mark.parametrize("name", ["nano", "nano_head", "nano_lora", "nano_robust", "demo", "3b", "7b"])
+def test_every_training_config_is_understood(name, monkeypatch):
+    from trl import RewardConfig, TrlParser
+
+    from sdiareward.training.arguments import TRAIN_MODES, TrainArguments
+
+    # bf16 and DeepSpeed are checked against the machine when the arguments are built.
+    extra = ["--bf16", "False"] if name in ("3b", "7b") else []
+    parser = TrlParser((TrainArguments, RewardConfig))
+    args, training = parser.parse_args_and_config(
+        ["--config", str(ROOT / "configs" / f"{name}.yaml"), *extra], fail_with_unknown_args=True
+    )
+    assert args.train in TRAIN_MODES
+    assert training.load_best_model_at_end
+    assert training.metric_for_best_model == "eval_loss"
+
+
+@pytest.mark.parametrize(
+    ("name", "distributed_type", "num_processes"),
+    [
+        ("single", "NO", 1),
+        ("ddp", "MULTI_GPU", 4),
+        ("zero2", "DEEPSPEED", 4),
+        ("zero3", "DEEPSPEED", 4),
+        ("fsdp2", "FSDP", 4),
+    ],
+)
+def test_every_launch_config_is_understood(name, distributed_type, num_processes):
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    config = config_args.load_config_from_file(str(ROOT / "configs" / f"accelerate_{name}.yaml"))
+    assert config.distributed_type == distributed_type
+    assert config.num_processes == num_processes
+    assert config.deepspeed_config.get("gradient_accumulation_steps", 1) == 1
+
+
+@pytest.mark.parametrize("name", ["demo_data", "data_full"])
+def test_every_data_config_leaves_a_synthesizer_out_of_training(name):
+    from sdiareward.dataset_builder.settings import read_build_config
+
+    config = read_build_config(ROOT / "configs" / f"{name}.yaml", {})
+    assert config.channel is not None
+    assert config.synthesizers["modality"].left_out
+
+
+def test_the_command_scores_the_examples_with_the_committed_checkpoint():
+    command = [sys.executable, "-m", "sdiareward.cli", "score", *EXAMPLES, "--criterion", "modality", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    report = json.loads(done.stdout)
+    assert report["margin"] == pytest.approx(report["dialogues"][0]["reward"] - report["dialogues"][1]["reward"])
+    assert report["margin"] > 0
+
+
+def test_the_version_stands_in_one_place_and_the_other_files_agree():
+    import sdiareward
+
+    assert "version" not in PROJECT["project"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "sdiareward.common.version.__version__"}
+    newest = re.search(
+        r"^## \[(\d.*?)\] - (unreleased|\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert [newest[1], str(citation["version"])] == [sdiareward.__version__] * 2
+
+
+def test_every_package_of_the_repository_is_listed():
+    around = {"tests", "benchmarks", "build", "runs", "checkpoints", "examples", "sample", "docs"}
+    inits = (path.relative_to(ROOT) for path in ROOT.rglob("__init__.py"))
+    packages = {
+        ".".join(("sdiareward", *path.parts[:-1]))
+        for path in inits
+        if not {*path.parts} & around and not path.parts[0].startswith(".")
+    }
+    assert packages == set(PROJECT["tool"]["setuptools"]["packages"])
+
+
+def third_party_imports():
+    """Yield module and file of every import of the package's code that is neither its own nor Python's."""
+    for package in PROJECT["tool"]["setuptools"]["packages"]:
+        for file in ROOT.joinpath(*package.split(".")[1:]).glob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                else:
+                    is_absolute = isinstance(node, ast.ImportFrom) and node.level == 0
+                    names = [node.module] if is_absolute else []
+                for module in {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"sdiareward"}:
+                    yield module, file.relative_to(ROOT).as_posix()
+
+
+def distributions_of(requirements):
+    return {canonicalize_name(Requirement(line).name) for line in requirements}
+
+
+@pytest.fixture(scope="module")
+def brought():
+    """Return which distributions bring a module, by its name."""
+    return {module: set(map(canonicalize_name, names)) for module, names in packages_distributions().items()}
+
+
+def test_every_import_belongs_to_the_core_or_to_an_extra_that_a_missing_one_is_told_by(brought):
+    # Of what the core brings, the rest comes with `datasets`, `transformers` and `huggingface_hub`.
+    core = distributions_of(PROJECT["project"]["dependencies"])
+    core |= {"multiprocess", "packaging", "pyarrow", "pydantic", "tokenizers"}
+    of_extras = {module for modules in EXTRAS.values() for module in modules}
+    unknown = {
+        f"{file}: {module}"
+        for module, file in third_party_imports()
+        if module not in of_extras | OUTSIDE and not brought.get(module, set()) & core
+    }
+    assert unknown == set()
+
+
+def test_the_extra_that_is_named_for_a_module_brings_it(brought):
+    wrong = []
+    for extra, modules in EXTRAS.items():
+        required = distributions_of(PROJECT["project"]["optional-dependencies"][extra])
+        for module in modules:
+            names = brought.get(module)
+            if names and module not in INDIRECT and not names & required:
+                wrong.append(f"{extra}: {module} of {sorted(names)}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "message"),
+    [
+        ("trl.trainer", "train", 'trl is not installed; pip install "sdiareward[train]"'),
+        ("trl", "judges", 'trl is not installed; pip install "sdiareward[judges]"'),
+        ("sklearn", "score", 'sklearn is not installed; pip install "sdiareward[eval]"'),
+        ("nonsense", "train", "No module named 'nonsense'"),
+    ],
+)
+def test_a_missing_module_is_described_by_the_extra_that_brings_it(module, extra, message):
+    assert missing_extra_hint(ModuleNotFoundError(f"No module named {module!r}", name=module), extra) == message
+
+
+def test_an_error_that_is_no_missing_extra_passes(capsys):
+    with pytest.raises(ModuleNotFoundError, match="nonsense"), required_by("sdiareward-train", "train"):
+        raise ModuleNotFoundError("No module named 'nonsense'", name="nonsense")
+    with pytest.raises(SystemExit) as ended, required_by("sdiareward-train", "train"):
+        raise ModuleNotFoundError("No module named 'peft'", name="peft")
+    assert ended.value.code == 2
+    message = 'sdiareward-train: error: peft is not installed; pip install "sdiareward[train]"\n'
+    assert capsys.readouterr().err == message

@@ -1,0 +1,222 @@
+"""What is built and installed: both distributions, and the wheel in an environment that holds the core alone.
+
+The environment is a real one with its own interpreter and scripts, without a way to the repository. What the core
+requires is linked into it from the environment of the tests instead of being fetched once more.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from support import human_world
+from support.paths import ROOT
+
+
+_NOT_COPIED = ("build", "dist", "runs", ".git", ".venv*", "__pycache__", "*.egg-info", ".*_cache")
+
+
+@pytest.fixture(scope="module")
+def distributions(tmp_path_factory):
+    """Return the sdist and the wheel that is built from it, both from a copy: a build leaves traces."""
+    folder = tmp_path_factory.mktemp("distributions")
+    shutil.copytree(ROOT, folder / "repository", symlinks=True, ignore=shutil.ignore_patterns(*_NOT_COPIED))
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder / "dist", folder / "repository"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    [sdist], [wheel] = ((folder / "dist").glob(pattern) for pattern in ("*.tar.gz", "*.whl"))
+    return sdist, wheel
+
+
+@pytest.fixture(scope="module")
+def wheel_files(distributions):
+    """Return the names of the package's files in the wheel."""
+    with zipfile.ZipFile(distributions[1]) as wheel:
+        return {name.removeprefix("sdiareward/") for name in wheel.namelist() if name.startswith("sdiareward/")}
+
+
+@pytest.fixture(scope="module")
+def core(distributions, tmp_path_factory):
+    """Return the folder of an environment with the wheel and what its core requires, and nothing else."""
+    folder = tmp_path_factory.mktemp("core")
+    venv.create(folder, with_pip=False, symlinks=True)
+    [site] = (folder / "lib").glob("python*/site-packages")
+    for name in needed_by(read_requirements(distributions[1])):
+        link_distribution(distribution(name), site)
+    install = ["-m", "pip", "--python", folder / "bin" / "python", "install", "--no-deps", "--no-index", "--quiet"]
+    subprocess.run([sys.executable, *install, distributions[1]], check=True, capture_output=True)
+    return folder
+
+
+def read_requirements(wheel):
+    with zipfile.ZipFile(wheel) as files:
+        [metadata] = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
+        text = files.read(metadata).decode()
+    return re.findall(r"^Requires-Dist: (.*)$", text, re.MULTILINE)
+
+
+def needed_by(requirements):
+    """Return the names of all distributions that requirements without extras lead to."""
+    found, pending = set(), [(Requirement(line), ()) for line in requirements]
+    while pending:
+        requirement, extras = pending.pop()
+        marker = requirement.marker
+        if marker is not None and not any(marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            continue
+        key = (requirement.name.lower(), tuple(sorted(requirement.extras)))
+        if key not in found:
+            found.add(key)
+            own = distribution(requirement.name).requires or []
+            pending += [(Requirement(line), key[1]) for line in own]
+    return {name for name, _ in found}
+
+
+def link_distribution(found, site):
+    """Link what a distribution installed; of a folder that several share, its parts."""
+    places = set()
+    for file in found.files:
+        is_shared = len(file.parts) > 1 and not Path(found.locate_file(file.parts[0]), "__init__.py").exists()
+        places.add(file.parts[: 2 if is_shared and not file.parts[0].endswith((".dist-info", ".libs")) else 1])
+    for parts in places - {("__pycache__",)}:
+        target = site.joinpath(*parts)
+        if ".." not in parts and not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            target.symlink_to(found.locate_file(Path(*parts)))
+
+
+@pytest.fixture
+def run(core, tmp_path):
+    """Return a function running a script or `python` of the environment in an empty folder."""
+
+    def call(program, *arguments):
+        kept = {name: value for name, value in os.environ.items() if name in ("HOME", "LANG", "OMP_NUM_THREADS")}
+        variables = {**kept, "PATH": f"{core / 'bin'}:/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+        command = [core / "bin" / program, *map(str, arguments)]
+        return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True)
+
+    return call
+
+
+def test_the_wheel_holds_every_file_of_the_packages_and_nothing_of_the_repository_around_them(wheel_files):
+    roots = {path.parts[0] for path in map(Path, wheel_files) if len(path.parts) > 1}
+    assert roots & {"tests", "benchmarks", "docs", "sample", "runs", "build"} == set()
+    in_repository = {
+        path.relative_to(ROOT).as_posix()
+        for root in roots
+        for path in (ROOT / root).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    # The script needs the sample of recordings, which stays in the repository as the images do.
+    outside = {name for name in in_repository - wheel_files if not name.startswith("serving/docker/")}
+    assert outside == {"examples/grpo_speech.py"}
+    modules = {path.name for path in ROOT.glob("*.py")}
+    assert wheel_files - in_repository == modules | {"constraints.txt", "py.typed"}
+
+
+def test_the_wheel_is_small_enough_to_be_fetched_in_passing(distributions):
+    assert distributions[1].stat().st_size < 40e6
+
+
+def test_the_sdist_has_files_in_place_of_links_and_what_explains_the_package(distributions):
+    with tarfile.open(distributions[0]) as sdist:
+        members = {member.name.partition("/")[2]: member for member in sdist.getmembers()}
+        assert not any(member.issym() or member.islnk() for member in members.values())
+        code = sdist.extractfile(members["checkpoints/nano/modeling_sdiareward.py"]).read()
+    assert code == (ROOT / "modeling_sdiareward.py").read_bytes()
+    assert {"CHANGELOG.md", "CITATION.cff", "LICENSE", "LICENSE-whisper.txt", "docs/index.md"} <= members.keys()
+    assert not any(name.startswith(("tests/", "benchmarks/", "sample/", "runs/")) for name in members)
+
+
+def test_an_index_would_take_both(distributions):
+    done = subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *distributions], capture_output=True)
+    assert done.returncode == 0, done.stdout.decode()
+
+
+def test_the_command_says_what_it_can_do_without_the_repository(run):
+    done = run("sdiareward", "--help")
+    assert done.returncode == 0, done.stderr
+    for path in (ROOT / "commands").glob("[!_]*.py"):
+        assert re.search(rf"^    {path.stem}\b", done.stdout, re.MULTILINE), path.stem
+
+
+def test_the_first_example_of_the_readme_and_all_public_names_but_the_trainer_need_the_core_alone(run, core):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    [example] = (code for code in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "scorer.score" in code)
+    shown = re.search(r"<!-- example -->\n```text\n(.*?)\n```", readme, re.DOTALL)[1]
+    names = (
+        "import sdiareward\n"
+        "print(sdiareward.__file__)\n"
+        "for name in sdiareward.__all__:\n"
+        "    try: getattr(sdiareward, name)\n"
+        "    except ImportError as error: print(name, type(error).__name__, error, sep='|')\n"
+    )
+    done = run("python", "-c", example + names)
+    assert done.returncode == 0, done.stderr
+    printed, file, missing = done.stdout.splitlines()
+    assert [float(x) for x in printed.split(",")] == pytest.approx([float(x) for x in shown.split(",")], abs=0.02)
+    assert Path(file).is_relative_to(core)
+    hint = r'SDiaRewardTrainer\|ModuleNotFoundError\|\w+ is not installed; pip install "sdiareward\[train\]"'
+    assert re.fullmatch(hint, missing)
+
+
+def test_the_command_scores_the_examples_in_the_wheel_with_the_checkpoint_in_the_wheel(run, core):
+    [examples] = core.glob("lib/python*/site-packages/sdiareward/examples")
+    done = run("sdiareward", "score", examples / "human.json", examples / "synthetic.json", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["margin"] > 0
+
+
+def test_the_doctor_finds_the_core_sound_and_says_which_extras_are_not_there(run, tmp_path):
+    done = run("sdiareward", "doctor", "--offline", "--output", "found.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {check["name"]: check for check in json.loads((tmp_path / "found.json").read_text())["checks"]}
+    assert found["torch"]["details"]["tested"] is not None
+    assert found["extra demo"]["remedy"] == 'if wanted, pip install "sdiareward[demo]"'
+    assert found["alone = batch"]["status"] == "passed"
+
+
+@pytest.mark.parametrize(
+    ("command", "extra"),
+    [
+        ("sdiareward-train --config recipe.yaml", "train"),
+        ("sdiareward-eval --model m --dataset d --output_dir o", "eval"),
+        ("sdiareward calibrate MODEL evaluation --output calibrated", "eval"),
+        ("sdiareward score --dataset dialogues.json --output scores --engine ray", "ray"),
+        ("sdiareward serve --model MODEL", "serve"),
+        ("sdiareward demo", "demo"),
+        ("python -m sdiareward.dataset_builder stats pairs/sdiareward --output-dir stats", "build"),
+        ("python -m sdiareward.judges.wavreward.train_grpo --config recipe.yaml", "judges"),
+        ("python -m sdiareward.judges.wavreward.train_sft --config recipe.yaml", "judges"),
+        ("python -m sdiareward.judges.wavreward.evaluate --model m --dataset d --output_dir o", "eval"),
+    ],
+)
+def test_a_command_that_needs_an_extra_names_it_in_one_line(command, extra, run, core, tmp_path):
+    [nano] = core.glob("lib/python*/site-packages/sdiareward/checkpoints/nano")
+    human_world.write_evaluation(tmp_path / "evaluation", [human_world.make_score(number, 1.0) for number in range(4)])
+    turns = [{"role": "user", "content": [{"type": "audio", "audio": str(nano.parents[1] / "examples/human-0.flac")}]}]
+    (tmp_path / "dialogues.json").write_text(json.dumps([{"messages": turns}]))
+    write_pairs(tmp_path / "pairs" / "sdiareward")
+    program, *arguments = command.replace("MODEL", str(nano)).split()
+    done = run(program, *arguments)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert re.search(rf"pip install ['\"]sdiareward\[{extra}\]['\"]", last), last
+
+
+def write_pairs(folder):
+    from sdiareward.dataset_builder.formats.shards import ShardWriter
+
+    side = [{"role": role, "text": "um", "audio": None, "duration_s": 1.0} for role in ("user", "assistant")]
+    row = {"pair_id": "p", "criterion": "modality", "subset": "scripted", "source": "sample", "synthesizer": "flite"}
+    with ShardWriter(folder) as writer:
+        writer.write("test", {**row, "chosen": side, "rejected": side, "group_id": "g", "language": "en"})

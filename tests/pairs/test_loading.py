@@ -1,0 +1,60 @@
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sdiareward.pairs.loading import load_pairs, turns_to_messages
+
+
+def test_turns_become_messages_with_text_before_audio():
+    turns = [{"role": "user", "text": "hi", "audio": {"bytes": b"x", "path": None}, "duration_s": 1.0}]
+    assert turns_to_messages(turns) == [
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "hi"}, {"type": "audio", "audio": {"bytes": b"x", "path": None}}],
+        }
+    ]
+
+
+def test_a_turn_without_words_or_recording_has_no_item_for_it():
+    assert turns_to_messages([{"role": "user", "text": "", "audio": "a.wav"}])[0]["content"] == [
+        {"type": "audio", "audio": "a.wav"}
+    ]
+
+
+def test_messages_lose_the_keys_that_arrow_filled_in():
+    content = [{"type": "text", "text": "hi", "audio": None}, {"type": "audio", "text": None, "audio": "a.wav"}]
+    assert turns_to_messages([{"role": "user", "content": content}])[0]["content"] == [
+        {"type": "text", "text": "hi"},
+        {"type": "audio", "audio": "a.wav"},
+    ]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_the_released_message_lists_load_from_a_file(suffix, tmp_path):
+    message = {"role": "user", "content": [{"type": "text", "text": "hi"}, {"type": "audio", "audio": "a.wav"}]}
+    row = {"chosen": [message], "rejected": [message], "category": "wild", "source": "youtube"}
+    path = tmp_path / f"released{suffix}"
+    if suffix == ".jsonl":
+        path.write_text(json.dumps(row) + "\n")
+    else:
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    (loaded,) = load_pairs(path, "train")
+    assert turns_to_messages(loaded["chosen"]) == [message]
+
+
+def test_a_system_turn_in_plain_text_stays_as_it_is():
+    assert turns_to_messages([{"role": "system", "content": "Judge."}]) == [{"role": "system", "content": "Judge."}]
+
+
+def test_data_without_the_two_sides_is_refused(tmp_path):
+    path = tmp_path / "other.jsonl"
+    path.write_text('{"text": "hi"}\n')
+    with pytest.raises(ValueError, match=r"needs \['chosen', 'rejected'\]"):
+        load_pairs(path, "train")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="nowhere.jsonl"):
+        load_pairs(tmp_path / "nowhere.jsonl", "train")

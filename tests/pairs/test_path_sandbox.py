@@ -1,0 +1,326 @@
+"""Paths and addresses that came with data: nothing outside of the audio root is read, on any system."""
+
+import json
+import os
+import shutil
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.dataset_builder.formats import sdiareward as builder
+from sdiareward.dataset_builder.formats.official_form import read_official
+from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, PartError, find_part
+from sdiareward.dataset_builder.release.references import inside
+from sdiareward.dataset_builder.sources.reading import find_clip
+from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, audio_roots, require_inside
+
+
+OUTSIDE = [
+    "/etc/passwd",
+    "../secret.wav",
+    "a/../../secret.wav",
+    "link/secret.wav",
+    "link.wav",
+    "C:\\secret.wav",
+    "C:/secret.wav",
+    "c:secret.wav",
+    "\\\\host\\share\\secret.wav",
+    "//host/share/secret.wav",
+    "..\\secret.wav",
+    "a\\..\\..\\secret.wav",
+    "~/secret.wav",
+    "a\x00.wav",
+    "a\x1b[2J.wav",
+    "NUL",
+    "a/con.wav",
+    "Aux",
+    "com1.flac",
+    "lpt9/a.wav",
+]
+INSIDE = [
+    "a.wav",
+    "a/b.wav",
+    "a/..b.wav",
+    "console.wav",
+    "a/nulls/x.wav",
+    "comma.wav",
+    "a b.wav",
+    "12:30.wav",
+    "a~.wav",
+]
+
+
+@pytest.fixture
+def root(tmp_path, make_tone):
+    """Return a root with a recording in it; a secret lies beside it, and links lead there."""
+    import soundfile
+
+    root = tmp_path / "root"
+    (root / "a").mkdir(parents=True)
+    for path in (root / "a.wav", tmp_path / "secret.wav"):
+        soundfile.write(path, make_tone(0.3), 16_000)
+    (root / "link").symlink_to(tmp_path)
+    (root / "link.wav").symlink_to(tmp_path / "secret.wav")
+    return root
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_no_path_leaves_the_root_whatever_its_form(path, root):
+    with pytest.raises(ValueError, match="lies outside of .*must be relative"):
+        inside(root, path)
+    found = find_clip(root, path, "row 1")
+    assert isinstance(found, Drop)
+    assert found.kind == "outside_root"
+
+
+@pytest.mark.parametrize("path", INSIDE)
+def test_ordinary_names_stay_usable(path, root):
+    assert inside(root, path) == root / path
+    assert not builder._FOREIGN_PATH.match(path)
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_a_release_cannot_name_them(path, root, tmp_path):
+    reference = {"uri": f"folder:{path}", "start_s": 0.0, "end_s": 0.2, "text": "hello"}
+    with pytest.raises(PartError) as error:
+        find_part(reference, AudioRoots(by_source={"folder": root}), tmp_path / "cache")
+    assert error.value.kind == "outside_root"
+    assert str(tmp_path) not in str(error.value)
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_the_loading_script_refuses_the_same_paths(path, root):
+    with pytest.raises(ValueError, match="lies outside of"):
+        builder._embed({"audio": path}, str(root), "line 1")
+
+
+def test_a_video_that_links_elsewhere_is_not_taken(root):
+    (root / "abcdefghijk.wav").symlink_to(root.parent / "secret.wav")
+    reference = {"uri": "youtube:abcdefghijk", "start_s": 0.0, "end_s": None, "text": "hello"}
+    with pytest.raises(PartError, match="outside"):
+        find_part(reference, AudioRoots(by_source={"youtube": root}), root.parent / "cache")
+
+
+@pytest.mark.parametrize("path", ["../secret.wav", "link.wav", "pipe.wav", "C:\\secret.wav"])
+def test_a_released_data_set_cannot_name_them_either_and_a_pipe_does_not_hang(path, root, tmp_path):
+    os.mkfifo(root / "pipe.wav")
+    items = [{"type": "text", "text": "hi", "audio": None}, {"type": "audio", "text": None, "audio": path}]
+    messages = [{"role": role, "content": items} for role in ("user", "assistant")]
+    rows = [{"chosen": messages, "rejected": messages, "category": "wild", "source": "youtube"}]
+    datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "official")
+    (drop,) = read_official(tmp_path / "official", root)
+    assert drop.kind == ("missing_audio" if path == "pipe.wav" else "path_outside_root")
+
+
+def row_of(path, as_bytes=False):
+    """Return a pair whose turns have paths in place of bytes, as a table from the Hub may have."""
+    audio = {"bytes": b"RIFF" if as_bytes else None, "path": str(path)}
+    turns = [{"role": role, "text": "hi", "audio": audio} for role in ("user", "assistant")]
+    return {"pair_id": "p", "chosen": turns, "rejected": turns}
+
+
+@pytest.mark.parametrize("form", ["turns", "messages", "mixed"])
+def test_pairs_that_name_a_recording_outside_of_their_root_are_not_loaded(form, root, tmp_path, monkeypatch):
+    row = row_of(tmp_path / "secret.wav")
+    if form != "turns":
+        text = {"type": "text", "text": "hi"} if form == "mixed" else {"type": "text", "text": "hi", "audio": None}
+        sound = {"type": "audio", "audio": "../secret.wav"} | ({} if form == "mixed" else {"text": None})
+        content = [text, sound]
+        messages = [{"role": role, "content": content} for role in ("user", "assistant")]
+        row = {"chosen": messages, "rejected": messages}
+    table = root / "pairs.jsonl"
+    table.write_text(json.dumps(row) + "\n")
+    monkeypatch.chdir(root)
+    with pytest.raises(ValueError, match=f"pairs.jsonl: audio .*secret.wav' lies outside .*{ROOTS_VARIABLE}"):
+        load_pairs(table, "train")
+    monkeypatch.setenv(ROOTS_VARIABLE, str(tmp_path))
+    assert len(load_pairs(table, "train")) == 1
+
+
+def test_a_parquet_file_cannot_name_one_either_and_a_path_beside_its_bytes_is_only_a_name(root, monkeypatch):
+    monkeypatch.chdir(root)
+    for as_bytes in (False, True):
+        table = root / f"pairs-{as_bytes}.parquet"
+        pq.write_table(pa.Table.from_pylist([row_of("/etc/passwd", as_bytes)]), table)
+        if as_bytes:
+            assert len(load_pairs(table, "train")) == 1
+        else:
+            with pytest.raises(ValueError, match="audio '/etc/passwd' lies outside"):
+                load_pairs(table, "train")
+
+
+def test_a_row_that_is_scored_cannot_name_one(root, monkeypatch):
+    from sdiareward.pairs.rows import BlockDialogues, dialogue_columns, open_rows, read_block
+
+    monkeypatch.chdir(root)
+    table = root / "pairs.jsonl"
+    rows = [row_of("a.wav"), row_of("../secret.wav"), row_of(root.parent / "secret.wav"), row_of("link.wav")]
+    table.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    opened = open_rows(table)
+    import numpy as np
+
+    block = read_block(opened, np.arange(4), dialogue_columns(opened.features, "pairs"))
+    dialogues = BlockDialogues(block, 30.0, None, table)
+    assert len(dialogues[0]) == 2
+    for index in (2, 4, 6):
+        with pytest.raises(ValueError, match="turn 1: audio .* lies outside of the audio root"):
+            dialogues[index]
+    # Asked for, it is read.
+    assert len(BlockDialogues(block, 30.0, root.parent, table)[4]) == 2
+
+
+@pytest.mark.parametrize(("name", "reason"), [("../../secret.wav", "is no study"), ("link.wav", "lies outside")])
+def test_a_study_from_a_stranger_cannot_have_other_files_served(name, reason, root):
+    from sdiareward.human.page.server import RatingSession
+
+    (root / "audio").mkdir()
+    (root / "audio" / "link.wav").symlink_to(root.parent / "secret.wav")
+    turn = {"role": "user", "text": "hi", "audio": name}
+    item = {"item": "1", "question": "which?", "context": [turn], "a": [], "b": []}
+    (root / "study.json").write_text(json.dumps({"study": "s", "items": [item], "allow_tie": True}))
+    with pytest.raises(ValueError, match=reason):
+        RatingSession(root, "ann")
+
+
+def test_what_libraries_fetched_may_be_read_and_roots_may_be_several(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setenv(ROOTS_VARIABLE, os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")]))
+    roots = audio_roots("nobody/nothing")
+    for name in ("cache/x/0.wav", "one/a.wav", "two/b/c.wav"):
+        require_inside(tmp_path / name, roots)
+    for path in (tmp_path / "three/a.wav", tmp_path / "one/../three/a.wav", "a\0b", tmp_path / "onea.wav"):
+        with pytest.raises(ValueError, match="outside of the audio root"):
+            require_inside(path, roots)
+
+
+@pytest.mark.parametrize("address", ["ftp://x.org/a", "data://x.org/a", "gopher://x.org", "javascript://x"])
+def test_only_web_addresses_are_fetched(address):
+    from sdiareward.dataset_builder.sources.fetching import Channel, FetchSettings
+
+    with pytest.raises(ValueError, match="http"):
+        FetchSettings("out", videos=(address,))
+    settings = FetchSettings("out", channels=(Channel("https://x.org/feed"),))
+    assert not settings.may_read(address)
+    assert not settings.may_read("file:///etc/passwd")
+    assert settings.may_read("https://x.org/a.mp3")
+    assert settings.may_read("abcdefghijk")
+    assert FetchSettings("out", videos=("abcdefghijk",), allow_file_urls=True).may_read("file:///a.mp3")
+
+
+def test_a_packed_transcript_that_would_fill_the_memory_is_refused(tmp_path):
+    import gzip
+
+    from sdiareward.dataset_builder.sources.asterisk import read_transcript
+
+    path = tmp_path / "core-sounds-en.txt.gz"
+    path.write_bytes(gzip.compress(b"a: b\n" * 10_000_000))
+    assert path.stat().st_size < 200_000
+    with pytest.raises(ValueError, match="unpacks to more than"):
+        list(read_transcript(path))
+
+
+ELSEWHERE = [
+    "{outside}/secret.parquet",
+    "../secret.parquet",
+    "a/../../secret.parquet",
+    "~/secret.parquet",
+    "C:/secret.parquet",
+    "..\\secret.parquet",
+    "file://{outside}/secret.parquet",
+    "http://169.254.169.254/secret.parquet",
+    "hf://datasets/somebody/else/secret.parquet",
+    "zip://*.parquet::https://x.org/a.zip",
+]
+
+
+def write_tables(folder, header=None):
+    """Write a data set of one pair, and what it says of itself."""
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([row_of("name.wav", as_bytes=True)]), folder / "train.parquet")
+    if header is not None:
+        (folder / "README.md").write_text(f"---\n{json.dumps(header)}\n---\nWords.\n")
+    return folder
+
+
+@pytest.mark.parametrize("named", ELSEWHERE)
+def test_a_card_cannot_have_other_files_read_as_tables(named, tmp_path):
+    from sdiareward.pairs.rows import open_rows
+
+    named = named.format(outside=tmp_path)
+    forms = (
+        {"data_files": named},
+        {"data_files": ["train.parquet", named]},
+        {"data_files": [{"split": "train", "path": ["train.parquet", named]}]},
+        {"data_files": "*.parquet", "data_dir": named},
+    )
+    for form in forms:
+        folder = write_tables(tmp_path / "stranger", {"configs": [{"config_name": "default", **form}]})
+        for load in (lambda folder: load_pairs(folder, "train"), open_rows):
+            with pytest.raises(ValueError, match=r"README.md: has .* read as a table; .* beside and below it only"):
+                load(folder)
+    (folder / "README.md").unlink()
+    (folder / ".huggingface.yaml").write_text(json.dumps({"configs": [{"config_name": "default", **form}]}))
+    with pytest.raises(ValueError, match=r"\.huggingface\.yaml: has "):
+        load_pairs(folder, "train")
+
+
+def test_a_repository_cannot_either(tmp_path, monkeypatch):
+    import huggingface_hub
+
+    folder = write_tables(tmp_path / "stranger", {"configs": [{"config_name": "a", "data_files": "/secret.parquet"}]})
+    kept = tmp_path / "cache" / "datasets--some--body"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs" / "main").write_text("0" * 40)
+    shutil.copytree(folder, kept / "snapshots" / ("0" * 40))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ValueError, match="some/body/README.md: has '/secret.parquet' read as a table"):
+        load_pairs("some/body", "train")
+
+
+def test_a_card_that_names_its_own_tables_is_read(tmp_path, monkeypatch):
+    configs = [{"config_name": "default", "data_files": [{"split": "train", "path": "tr*.parquet"}]}]
+    folder = write_tables(tmp_path / "own", {"configs": configs, "license": "mit", "pretty_name": "a: ../b"})
+    assert len(load_pairs(folder, "train")) == 1
+    (folder / "README.md").write_text("No header.")
+    assert len(load_pairs(folder, "train")) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("state.json", {"_data_files": [{"filename": "../secret.arrow"}]}),
+        ("train/state.json", {"_data_files": [{"filename": "/secret.arrow"}]}),
+        ("dataset_dict.json", {"splits": ["../secret"]}),
+    ],
+)
+def test_a_saved_data_set_cannot_name_other_files(file, content, tmp_path):
+    from sdiareward.pairs.rows import open_rows
+
+    saved = tmp_path / "saved"
+    datasets.DatasetDict({"train": datasets.Dataset.from_list([row_of("a.wav", as_bytes=True)])}).save_to_disk(saved)
+    assert open_rows(saved, "train").num_rows == 1
+    (saved / file).write_text(json.dumps(content))
+    for load in (lambda folder: open_rows(folder, "train"), lambda folder: list(read_official(folder, tmp_path))):
+        with pytest.raises(ValueError, match=r"json: has .*secret.* read as a table"):
+            load(saved)
+
+
+@pytest.mark.parametrize("name", ["data.zip", "train.jsonl.gz"])
+def test_a_packed_table_is_not_unpacked(name, tmp_path):
+    import gzip
+    import zipfile
+
+    (tmp_path / "packed").mkdir()
+    row = json.dumps(row_of("name.wav")).encode()
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(tmp_path / "packed" / name, "w") as file:
+            file.writestr("train.jsonl", row)
+    else:
+        (tmp_path / "packed" / name).write_bytes(gzip.compress(row))
+    with pytest.raises(ValueError, match=f"'{name}' is packed; unpack it where you trust it"):
+        load_pairs(tmp_path / "packed", "train")

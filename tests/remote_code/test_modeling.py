@@ -1,0 +1,248 @@
+import logging
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sdiareward.configuration_sdiareward import POOLING_MODES
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.scoring.tolerances import TINY_MODEL
+
+
+TOLERANCE = TINY_MODEL["float32"]
+
+
+@pytest.fixture
+def inputs(tiny_processor, make_dialogue):
+    return tiny_processor([make_dialogue(0.5, 0.41), make_dialogue(0.3, 0.7, 0.2, 0.33)], padding_side="left")
+
+
+def rewards(model, batch, **kwargs):
+    with torch.inference_mode():
+        return model(**batch, **kwargs).logits
+
+
+@pytest.mark.parametrize("pooling_mode", POOLING_MODES)
+def test_a_dialogue_gets_the_same_reward_alone_and_in_a_batch(
+    pooling_mode, make_tiny_model, tiny_processor, make_dialogue
+):
+    model, dialogues = make_tiny_model(pooling_mode), [make_dialogue(0.5, 0.41), make_dialogue(0.3, 0.7, 0.2, 0.33)]
+    alone = torch.cat([rewards(model, tiny_processor(dialogue)) for dialogue in dialogues])
+    for side in ("left", "right"):
+        batched = rewards(model, tiny_processor(dialogues, padding_side=side))
+        torch.testing.assert_close(batched, alone, rtol=0, atol=TOLERANCE)
+    assert (alone[0] - alone[1]).abs() > 1e-3
+
+
+def test_eager_and_sdpa_attention_give_the_same_reward(make_tiny_model, inputs):
+    model = make_tiny_model()
+    model.set_attn_implementation("sdpa")
+    with_sdpa = rewards(model, inputs)
+    model.set_attn_implementation("eager")
+    torch.testing.assert_close(rewards(model, inputs), with_sdpa, rtol=0, atol=TOLERANCE)
+
+
+def test_cached_audio_features_give_the_reward_of_the_mel_features(make_tiny_model, inputs):
+    model = make_tiny_model()
+    with torch.inference_mode():
+        audio_features = model.encode_audio(inputs["input_features"], inputs["feature_attention_mask"])
+        cached = model(inputs["input_ids"], inputs["attention_mask"], audio_features=audio_features).logits
+    assert audio_features.shape == (int((inputs["input_ids"] == 643).sum()), 32)
+    torch.testing.assert_close(cached, rewards(model, inputs), rtol=0, atol=TOLERANCE)
+
+
+def test_a_wrong_number_of_audio_vectors_is_refused(make_tiny_model, inputs):
+    with pytest.raises(ValueError, match="audio placeholders but 3 audio vectors"):
+        make_tiny_model()(inputs["input_ids"], inputs["attention_mask"], audio_features=torch.zeros(3, 32))
+
+
+def test_text_alone_can_be_scored(make_tiny_model, tiny_processor):
+    batch = tiny_processor([{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hi"}])
+    assert rewards(make_tiny_model(), batch).shape == (1, 1)
+
+
+def test_the_reward_hears_the_audio(make_tiny_model, tiny_processor, make_dialogue):
+    model = make_tiny_model()
+    loud, quiet = make_dialogue(0.5, 0.5), make_dialogue(0.5, 0.5)
+    quiet[1]["content"][1]["audio"] = quiet[1]["content"][1]["audio"][::-1] * 0.01
+    assert (rewards(model, tiny_processor(loud)) - rewards(model, tiny_processor(quiet))).abs() > 1e-5
+
+
+def test_the_reward_is_the_scaled_head_of_the_pooled_vector(make_tiny_model, inputs):
+    model = make_tiny_model(reward_scale=0.5)
+    with torch.inference_mode():
+        output = model(**inputs)
+    torch.testing.assert_close(output.logits, 0.5 * output.pooled @ model.score.weight.T)
+
+
+def test_a_new_head_gives_zero_to_every_dialogue(tiny_config, inputs):
+    assert rewards(SDiaRewardModel(tiny_config()), inputs).tolist() == [[0.0], [0.0]]
+
+
+def test_there_is_no_vision_tower_and_no_language_model_head(make_tiny_model):
+    names = [name for name, _ in make_tiny_model().named_parameters()]
+    assert not [name for name in names if "visual" in name or "lm_head" in name]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_head_and_pooler_stay_in_float32_beside_a_half_precision_backbone(dtype, make_tiny_model, tmp_path):
+    make_tiny_model("attention").save_pretrained(tmp_path)
+    model = SDiaRewardModel.from_pretrained(tmp_path, dtype=dtype)
+    assert model.model.language_model.norm.weight.dtype == dtype
+    assert {model.score.weight.dtype, model.pooler.attn.weight.dtype} == {torch.float32}
+
+
+def test_a_bfloat16_backbone_stays_close_and_returns_float32(make_tiny_model, inputs, tmp_path):
+    model = make_tiny_model()
+    model.save_pretrained(tmp_path)
+    in_bfloat16 = rewards(SDiaRewardModel.from_pretrained(tmp_path, dtype=torch.bfloat16).eval(), inputs)
+    assert in_bfloat16.dtype == torch.float32
+    torch.testing.assert_close(in_bfloat16, rewards(model, inputs), rtol=0, atol=TINY_MODEL["bfloat16"])
+
+
+def test_the_head_runs_in_float32_under_autocast(make_tiny_model, inputs):
+    with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
+        output = make_tiny_model()(**inputs)
+    assert output.pooled.dtype == output.logits.dtype == torch.float32
+
+
+def test_gradient_checkpointing_gives_the_same_gradient(make_tiny_model, inputs):
+    gradients = []
+    for use_checkpointing in (False, True):
+        model = make_tiny_model().train()
+        if use_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        model(**inputs).logits.sum().backward()
+        gradients.append(model.model.language_model.layers[0].mlp.up_proj.weight.grad)
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-6)
+
+
+def test_freezing_the_backbone_leaves_head_and_pooler_trainable(make_tiny_model):
+    model = make_tiny_model("attention")
+    model.freeze_backbone()
+    trainable = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert trainable == {"score.weight", "pooler.attn.weight", "pooler.attn.bias"}
+
+
+def test_freezing_the_audio_tower_leaves_its_projection_trainable(make_tiny_model, inputs):
+    model = make_tiny_model()
+    model.freeze_audio_tower()
+    model(**inputs).logits.sum().backward()
+    tower = dict(model.model.audio_tower.named_parameters())
+    assert {name for name, parameter in tower.items() if parameter.grad is not None} == {"proj.weight", "proj.bias"}
+    assert model.model.language_model.embed_tokens.weight.grad is not None
+
+
+def test_an_adapter_can_be_put_on_the_text_model_and_merged(make_tiny_model, inputs):
+    peft = pytest.importorskip("peft")
+    adapted = r".*language_model.*\.(q_proj|v_proj)"
+    lora = peft.LoraConfig(r=2, target_modules=adapted, modules_to_save=["score"], task_type="SEQ_CLS")
+    expected = rewards(make_tiny_model(), inputs)
+    model = peft.get_peft_model(make_tiny_model(), lora)
+    torch.testing.assert_close(rewards(model.eval(), inputs), expected, rtol=0, atol=1e-6)
+    model(**inputs).logits.sum().backward()
+    trained = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
+    assert trained
+    assert all("lora" in name or "score" in name for name in trained)
+    torch.testing.assert_close(rewards(model.merge_and_unload(), inputs), expected, rtol=0, atol=1e-6)
+
+
+def test_saving_and_loading_keeps_every_tensor_and_the_reward(make_tiny_model, inputs, tmp_path):
+    model = make_tiny_model("attention", reward_scale=2.0)
+    model.save_pretrained(tmp_path)
+    loaded = SDiaRewardModel.from_pretrained(tmp_path).eval()
+    assert all(torch.equal(tensor, loaded.state_dict()[name]) for name, tensor in model.state_dict().items())
+    torch.testing.assert_close(rewards(loaded, inputs), rewards(model, inputs), rtol=0, atol=1e-6)
+
+
+def test_tensors_are_saved_under_their_names_in_memory_whatever_they_came_from(fixtures_dir, tmp_path):
+    SDiaRewardModel.from_backbone(fixtures_dir / "base_tiny").save_pretrained(tmp_path)
+    prefixes = {name.split(".")[0] for name in load_file(tmp_path / "model.safetensors")}
+    assert prefixes == {"model", "score"}
+
+
+def make_thinker_only(source, target):
+    tensors = load_file(source / "model.safetensors")
+    thinker = {
+        name.removeprefix("thinker."): tensor for name, tensor in tensors.items() if name.startswith("thinker.")
+    }
+    save_file(thinker, target / "model.safetensors", metadata={"format": "pt"})
+    from transformers import Qwen2_5OmniThinkerConfig
+
+    Qwen2_5OmniThinkerConfig.from_pretrained(source).save_pretrained(target)
+
+
+@pytest.mark.parametrize("layout", ["full", "thinker_only"])
+def test_a_backbone_of_either_layout_is_loaded_whole(layout, fixtures_dir, tmp_path):
+    source = fixtures_dir / "base_tiny"
+    if layout == "thinker_only":
+        make_thinker_only(source, tmp_path)
+    model = SDiaRewardModel.from_backbone(source if layout == "full" else tmp_path)
+    stored = load_file(source / "model.safetensors")
+    for name, tensor in model.model.state_dict().items():
+        stored_name = name.replace("language_model.", "model.", 1) if name.startswith("language_model.") else name
+        assert torch.equal(tensor, stored[f"thinker.{stored_name}"]), name
+    assert not model.score.weight.any()
+
+
+@pytest.mark.parametrize("pooling_mode", POOLING_MODES)
+def test_pooled_vector_and_reward_are_those_of_the_authors_code(pooling_mode, fixtures_dir, tiny_processor):
+    import json
+
+    recorded = np.load(fixtures_dir / "recorded.npz")
+    model = SDiaRewardModel.from_backbone(fixtures_dir / "base_tiny", pooling_mode=pooling_mode).eval()
+    with torch.no_grad():
+        model.score.weight.copy_(torch.from_numpy(recorded["score_weight"]))
+        if pooling_mode == "attention":
+            model.pooler.attn.weight.copy_(torch.from_numpy(recorded["attn_weight"]))
+            model.pooler.attn.bias.copy_(torch.from_numpy(recorded["attn_bias"]))
+    messages = json.loads((fixtures_dir / "conversation.json").read_text())
+    for message in messages:
+        for item in message["content"]:
+            if "audio" in item:
+                item["audio"] = str(fixtures_dir / item["audio"])
+    with torch.inference_mode():
+        output = model(**tiny_processor(messages))
+    np.testing.assert_allclose(output.pooled[0], recorded[f"{pooling_mode}/pooled"], rtol=0, atol=TOLERANCE)
+    np.testing.assert_allclose(output.logits[0], recorded[f"{pooling_mode}/logits"], rtol=0, atol=TOLERANCE)
+
+
+def test_a_checkpoint_that_lacks_a_tensor_is_refused(tiny_checkpoint, tmp_path):
+    tensors = load_file(tiny_checkpoint / "model.safetensors")
+    del tensors["model.language_model.norm.weight"]
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    (tmp_path / "config.json").write_text((tiny_checkpoint / "config.json").read_text())
+    with pytest.raises(ValueError, match=r"lacks 1 tensors of the model \(model.language_model.norm.weight"):
+        SDiaRewardModel.from_pretrained(tmp_path)
+
+
+def test_a_backbone_that_holds_a_reward_head_already_is_refused(fixtures_dir, tmp_path):
+    make_thinker_only(fixtures_dir / "base_tiny", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({**tensors, "score_head.weight": torch.zeros(1, 64)}, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        ValueError, match=r"holds a reward head already \(score_head.weight\); load it with from_pretrained"
+    ):
+        SDiaRewardModel.from_backbone(tmp_path)
+
+
+def test_a_bare_backbone_is_not_loaded_as_a_reward_model(fixtures_dir):
+    with pytest.raises(ValueError, match="from_backbone"):
+        SDiaRewardModel.from_pretrained(fixtures_dir / "base_tiny")
+
+
+def test_tensors_of_parts_that_are_left_out_are_skipped_without_a_word(fixtures_dir, caplog):
+    with caplog.at_level(logging.WARNING, logger="transformers"):
+        SDiaRewardModel.from_backbone(fixtures_dir / "base_tiny")
+    assert not [part for part in ("visual", "lm_head", "talker", "token2wav") if part in caplog.text]
+
+
+def test_fields_of_the_configuration_can_be_given_with_the_backbone(fixtures_dir):
+    model = SDiaRewardModel.from_backbone(fixtures_dir / "base_tiny", pooling_mode="last_token", max_turn_s=7.0)
+    assert (model.config.pooling_mode, model.config.max_turn_s) == ("last_token", 7.0)
+
+
+def test_a_reward_model_is_no_backbone(tiny_checkpoint):
+    with pytest.raises(ValueError, match="model_type is 'sdiareward'.*from_pretrained"):
+        SDiaRewardModel.from_backbone(tiny_checkpoint)

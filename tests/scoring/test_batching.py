@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+
+from sdiareward.scoring.batching import (
+    Message,
+    build_prefix_tree,
+    clip_digest,
+    complete_groups,
+    plan_batches,
+    split_messages,
+)
+
+
+START, BOS, AUDIO, EOS = 1, 2, 3, 4
+
+
+def message(*ids, clips=()):
+    return Message(np.array([START, *ids]), tuple(clips))
+
+
+def shape(segments):
+    """Return the parent and the number of messages of each segment."""
+    return [(segment.parent, len(segment.messages)) for segment in segments]
+
+
+def test_equal_samples_have_one_digest_and_any_other_sample_another():
+    clip = np.linspace(-1, 1, 400, dtype=np.float32)
+    assert clip_digest(clip) == clip_digest(clip[::-1].copy()[::-1])
+    assert clip_digest(clip) != clip_digest(np.append(clip, np.float32(0)))
+
+
+def test_a_dialogue_is_cut_where_its_messages_begin_and_clips_stay_with_theirs():
+    ids = np.array([START, 9, START, BOS, AUDIO, AUDIO, EOS, BOS, AUDIO, EOS, START, BOS, AUDIO, EOS])
+    messages = split_messages(ids, [b"a", b"b", b"c"], START, BOS)
+    assert [len(each.input_ids) for each in messages] == [2, 8, 4]
+    assert [each.clips for each in messages] == [(), (b"a", b"b"), (b"c",)]
+
+
+def test_dialogues_without_a_common_beginning_are_a_segment_each():
+    segments, last = build_prefix_tree([[message(5), message(6)], [message(7)]])
+    assert shape(segments) == [(None, 2), (None, 1)]
+    assert last == [0, 1]
+
+
+def test_what_two_dialogues_begin_with_is_one_segment_and_the_rest_hangs_on_it():
+    system, user = message(5), message(6)
+    segments, last = build_prefix_tree([[system, user, message(7)], [system, user, message(8), message(9)]])
+    assert shape(segments) == [(None, 2), (0, 1), (0, 2)]
+    assert last == [1, 2]
+    assert [segment.num_tokens for segment in segments] == [4, 2, 4]
+
+
+def test_sharing_goes_on_below_what_all_share():
+    system, user = message(5), message(6)
+    dialogues = [[system, user, message(7)], [system, message(8)], [system, user, message(9)]]
+    segments, last = build_prefix_tree(dialogues)
+    paths = []
+    for index in last:
+        path = []
+        while index is not None:
+            path = segments[index].messages + path
+            index = segments[index].parent
+        paths.append(path)
+    assert paths == dialogues
+    assert sorted(segment.num_tokens for segment in segments) == [2] * 5
+
+
+def test_a_dialogue_may_be_the_beginning_of_another_and_equal_ones_are_computed_once():
+    short, long = [message(5), message(6)], [message(5), message(6), message(7)]
+    segments, last = build_prefix_tree([short, long, short])
+    assert shape(segments) == [(None, 2), (0, 1)]
+    assert last == [0, 1, 0]
+
+
+def test_equal_words_in_another_voice_are_not_shared():
+    spoken = [[message(BOS, AUDIO, EOS, clips=[digest])] for digest in (b"one", b"other")]
+    assert shape(build_prefix_tree(spoken)[0]) == [(None, 1), (None, 1)]
+
+
+def test_nothing_is_shared_when_sharing_is_off():
+    segments, last = build_prefix_tree([[message(5), message(6)]] * 2, share=False)
+    assert shape(segments) == [(None, 2), (None, 2)]
+    assert last == [0, 1]
+
+
+def test_batches_are_filled_longest_first_up_to_the_budget():
+    groups = [[index] for index in range(5)]
+    assert list(plan_batches([10, 40, 20, 30, 50], groups, 60)) == [[4], [1], [3, 2, 0]]
+    assert list(plan_batches([10, 40, 20, 30, 50], groups, 1)) == [[4], [1], [3], [2], [0]]
+    assert list(plan_batches([10, 40, 20, 30, 50], groups, 1000)) == [[4, 1, 3, 2, 0]]
+
+
+def test_a_group_is_never_divided_and_sorts_by_its_longest():
+    assert list(plan_batches([10, 50, 40, 5], [[0, 1], [2, 3]], 60)) == [[0, 1], [2, 3]]
+    assert list(plan_batches([10, 50, 40, 5], [[2, 3], [0, 1]], 20)) == [[0, 1], [2, 3]]
+
+
+def test_a_padded_batch_counts_its_padding_and_ends_before_it_is_more_than_five_percent():
+    groups = [[index] for index in range(4)]
+    # 100 and 95 waste 5 of 200; with 80 it would be 25 of 300.
+    assert list(plan_batches([100, 95, 80, 79], groups, 1000, padded=True)) == [[0, 1], [2, 3]]
+    assert list(plan_batches([100, 95, 80, 79], groups, 199, padded=True)) == [[0], [1], [2, 3]]
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_every_dialogue_is_in_one_batch(padded):
+    lengths = np.random.default_rng(0).integers(100, 2000, 300).tolist()
+    groups = [[index, index + 1] for index in range(0, 300, 2)]
+    batches = list(plan_batches(lengths, groups, 8192, padded=padded))
+    assert sorted(index for batch in batches for index in batch) == list(range(300))
+    assert all(sum(lengths[index] for index in batch) <= 8192 for batch in batches)
+
+
+def test_no_dialogues_make_no_batch():
+    assert list(plan_batches([], [], 100)) == []
+    assert build_prefix_tree([]) == ([], [])
+
+
+def test_a_group_is_yielded_when_its_last_member_comes_and_an_incomplete_one_is_not():
+    results = iter([(3, 0.3), (0, 0.0), (2, 0.2), (4, 0.4), (1, 0.1)])
+    groups = complete_groups(results, 2)
+    assert next(groups) == (1, [0.2, 0.3])
+    assert next(results) == (4, 0.4)
+    assert list(groups) == [(0, [0.0, 0.1])]

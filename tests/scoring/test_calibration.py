@@ -1,0 +1,324 @@
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from support.human_world import make_score, write_evaluation
+
+from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.cli import main
+from sdiareward.configuration_sdiareward import SDiaRewardConfig
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.scoring.calibration import NUM_QUANTILES, Calibration, fit, fit_offset_and_temperature, sigmoid
+from sdiareward.scoring.scorer import Scorer
+
+
+# Two subsets on different places of the scale; the first holds three pairs, the second one.
+REWARDS = [[3.0, 1.0], [4.0, 2.0], [5.0, 3.0], [-6.0, -8.0]]
+SUBSETS = ["wild", "wild", "wild", "colloquialness"]
+CRITERIA = ["modality"] * 3 + ["colloquialness"]
+
+
+@pytest.fixture(scope="module")
+def parameters():
+    return fit(REWARDS, SUBSETS, CRITERIA, prompt_version="1", data={"split": "validation"})
+
+
+@pytest.fixture
+def scorer(make_tiny_model, tiny_processor, parameters):
+    return Scorer(make_tiny_model(calibration=parameters), tiny_processor)
+
+
+def test_the_offset_of_mirrored_rewards_is_their_middle_and_the_temperature_solves_its_equation():
+    offset, temperature = fit_offset_and_temperature([3.0, 3.0], [1.0, 1.0])
+    assert offset == pytest.approx(2.0, abs=1e-9)
+    # All four rewards are one standard deviation (1.0) from the middle; where the derivative of
+    # 4 log(1 + exp(-1 / T)) + log(T)^2 / 2 by log(T) is zero:
+    assert 4 / temperature / (1 + math.exp(1 / temperature)) + math.log(temperature) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_log_odds_of_two_normal_distributions_are_recovered():
+    # Of equal variance: log-odds 2 d (r - m) / s^2 for means m + d and m - d.
+    rng = np.random.default_rng(0)
+    chosen, rejected = rng.normal([[2.5], [1.5]], 1.0, (2, 20_000))
+    offset, temperature = fit_offset_and_temperature(chosen, rejected)
+    assert offset == pytest.approx(2.0, abs=0.03)
+    assert temperature == pytest.approx(1.0, abs=0.03)
+
+
+def test_offset_and_temperature_follow_the_scale_of_the_reward():
+    rng = np.random.default_rng(1)
+    chosen, rejected = rng.normal([[1.0], [0.0]], 1.0, (2, 50))
+    offset, temperature = fit_offset_and_temperature(chosen, rejected)
+    scaled = fit_offset_and_temperature(10 * chosen - 7, 10 * rejected - 7)
+    assert scaled == pytest.approx((10 * offset - 7, 10 * temperature), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected"),
+    [([5.0, 6.0], [-5.0, -6.0]), ([0.0, 1.0], [2.0, 3.0]), ([1.0, 1.0], [1.0, 1.0]), ([1.0], [0.0])],
+    ids=["separated", "upside down", "all the same", "one pair"],
+)
+def test_every_data_gives_a_finite_offset_and_a_positive_finite_temperature(chosen, rejected):
+    offset, temperature = fit_offset_and_temperature(chosen, rejected)
+    assert min(chosen + rejected) <= offset <= max(chosen + rejected)
+    assert 0 < temperature < 100
+
+
+def test_by_subset_is_the_formula_with_the_parameters_of_each_subset(parameters):
+    calibration = Calibration(parameters)
+    fitted = parameters["subsets"]
+    values = calibration.by_subset([3.5, -7.0], ["wild", "colloquialness"])
+    expected = [
+        (reward - fitted[name]["offset"]) / fitted[name]["temperature"]
+        for reward, name in zip((3.5, -7.0), ("wild", "colloquialness"), strict=True)
+    ]
+    assert values.tolist() == expected
+    assert fitted["wild"]["offset"] == pytest.approx(3.0, abs=1e-6)
+    assert values[1] == pytest.approx(0.0, abs=1e-6)
+    assert [fitted[name]["num_pairs"] for name in ("wild", "colloquialness")] == [3, 1]
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.0, 0.5), (math.log(3), 0.75), (800.0, 1.0), (-800.0, 0.0)])
+def test_the_sigmoid_holds_at_any_size(value, expected):
+    assert sigmoid(value) == pytest.approx(expected)
+
+
+def test_a_probability_is_that_of_the_margin_in_temperatures_of_the_subset(parameters):
+    calibration = Calibration(parameters)
+    for subset, fitted in parameters["subsets"].items():
+        assert calibration.probability(math.log(3) * fitted["temperature"], subset) == pytest.approx(0.75)
+    with pytest.raises(ValueError, match="the calibration knows the subsets"):
+        calibration.probability(1.0, "nowhere")
+
+
+def test_each_subset_has_half_of_the_reference_whatever_its_size(parameters):
+    table = parameters["quantiles"]
+    assert len(table) == NUM_QUANTILES
+    assert (table[0], table[-1]) == (-8.0, 5.0)
+    # The two rewards of the small subset stand for a quarter each, the six of the large one for a twelfth each.
+    assert table[25] == pytest.approx(-7.0)
+    assert Calibration(parameters).by_quantile([-2.0], ["joint"])[0] == pytest.approx(0.5, abs=0.05)
+
+
+def test_quantiles_of_one_subset_are_those_of_hazen():
+    rewards = np.random.default_rng(2).normal(size=(7, 2))
+    table = fit(rewards, ["wild"] * 7)["quantiles"]
+    assert table == pytest.approx(np.quantile(rewards, np.linspace(0, 1, 101), method="hazen"), rel=1e-6)
+
+
+def test_by_quantile_never_falls_and_is_flat_beyond_the_reference(parameters):
+    rewards = np.linspace(-20, 20, 1001)
+    values = Calibration(parameters).by_quantile(rewards, ["joint"] * 1001)
+    assert (np.diff(values) >= 0).all()
+    assert set(values[rewards < -8]) == {0.0}
+    assert set(values[rewards > 5]) == {1.0}
+
+
+def test_a_reward_that_occurs_often_lies_in_the_middle_of_its_share():
+    calibration = Calibration(fit([[1.0, 0.0], [1.0, 0.0]], ["wild"] * 2))
+    assert calibration.by_quantile([0.0, 0.5, 1.0], ["joint"] * 3) == pytest.approx([0.18, 0.5, 0.82], abs=0.08)
+
+
+def test_a_criterion_has_its_own_table_and_an_unknown_one_that_of_all_pairs(parameters):
+    values = Calibration(parameters).by_quantile([3.0, -7.0, 3.0], ["modality", "colloquialness", "joint"])
+    assert values[:2] == pytest.approx([0.5, 0.5], abs=0.01)
+    assert values[2] == pytest.approx(0.75, abs=0.02)
+
+
+def test_without_criteria_there_is_the_table_of_all_pairs_alone():
+    assert fit(REWARDS, SUBSETS)["quantiles_by_criterion"] == {}
+
+
+@pytest.mark.parametrize(
+    ("rewards", "subsets", "criteria", "message"),
+    [
+        ([], [], None, "give at least one pair"),
+        ([[1.0, 2.0, 3.0]], ["wild"], None, r"shape \(1, 3\)"),
+        ([[1.0, math.nan]], ["wild"], None, "the rewards of pair 0 are"),
+        ([[1.0, 0.0]], [], None, "got 0 subsets for 1 pairs"),
+        ([[1.0, 0.0]], ["wild"], ["joint", "joint"], "got 2 criteria for 1 pairs"),
+    ],
+)
+def test_what_cannot_be_fitted_is_refused(rewards, subsets, criteria, message):
+    with pytest.raises(ValueError, match=message):
+        fit(rewards, subsets, criteria)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"subsets": {"wild": {"offset": 0.0, "temperature": 0.0, "num_pairs": 1}}}, "positive finite temperature"),
+        ({"subsets": {"wild": {"offset": math.inf, "temperature": 1.0, "num_pairs": 1}}}, "finite offset"),
+        ({"subsets": {"wild": [0.0, 1.0]}}, "calibration of subset 'wild'"),
+        ({"subsets": []}, "subsets is"),
+        ({"quantiles": [1.0, 0.0]}, "ascending"),
+        ({"quantiles": [1.0]}, "two or more"),
+        ({"quantiles_by_criterion": {"joint": [0.0, math.nan]}}, "calibration: joint is"),
+        ({"num_pairs": 0}, "num_pairs is 0"),
+        ({"prompt_version": None}, "prompt_version is None"),
+    ],
+)
+def test_a_configuration_with_a_broken_calibration_is_refused(parameters, changes, message):
+    with pytest.raises(ValueError, match=message):
+        SDiaRewardConfig(calibration={**parameters, **changes})
+
+
+def test_a_calibration_that_lacks_parts_names_them(parameters):
+    with pytest.raises(ValueError, match="calibration lacks quantiles, data; make it with sdiareward calibrate"):
+        SDiaRewardConfig(calibration={k: v for k, v in parameters.items() if k not in ("quantiles", "data")})
+
+
+def test_a_configuration_saved_before_there_was_a_calibration_loads(tmp_path):
+    SDiaRewardConfig().save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    content.pop("calibration", None)
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    assert SDiaRewardConfig.from_pretrained(tmp_path).calibration is None
+
+
+def test_a_calibration_survives_saving_converting_and_exporting(make_tiny_model, tiny_processor, parameters, tmp_path):
+    make_tiny_model(calibration=parameters).save_pretrained(tmp_path / "saved")
+    tiny_processor.save_pretrained(tmp_path / "saved")
+    convert_checkpoint(tmp_path / "saved", tmp_path / "converted")
+    export_checkpoint(tmp_path / "saved", tmp_path / "exported", layout="official")
+    for name in ("saved", "converted", "exported"):
+        assert SDiaRewardModel.from_pretrained(tmp_path / name).config.calibration == parameters
+
+
+def test_rewards_do_not_change_with_a_calibration(make_tiny_model, tiny_processor, parameters, make_dialogue):
+    inputs = tiny_processor([make_dialogue()])
+    with torch.no_grad():
+        raw, calibrated = (make_tiny_model(**fields)(**inputs) for fields in ({}, {"calibration": parameters}))
+    assert torch.equal(raw.logits, calibrated.logits)
+
+
+def test_calibrated_scores_are_the_calibration_of_the_rewards(scorer, parameters, make_dialogue):
+    dialogues, calibration = [make_dialogue(0.5, 0.4), make_dialogue(0.3, 0.6)], Calibration(parameters)
+    criteria = ["modality", "joint"]
+    rewards = scorer.score(dialogues, criteria)
+    by_quantile = scorer.score(dialogues, criteria, calibrated=True)
+    assert by_quantile == calibration.by_quantile(rewards, criteria).tolist()
+    subsets = ["colloquialness", "wild"]
+    by_subset = scorer.score(dialogues, criteria, calibrated=True, subsets=subsets)
+    assert by_subset == calibration.by_subset(rewards, subsets).tolist()
+    for_all = scorer.score(dialogues, criteria, calibrated=True, subsets="wild")
+    assert for_all == calibration.by_subset(rewards, ["wild", "wild"]).tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subsets": "wild"}, "subsets are for calibrated rewards"),
+        ({"calibrated": True, "subsets": "radio"}, "knows the subsets colloquialness, wild, not radio"),
+        ({"calibrated": True, "subsets": ["wild"]}, "got 1 subsets for 2 dialogues"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_before_anything_is_scored(scorer, make_dialogue, options, message):
+    with pytest.raises(ValueError, match=message):
+        scorer.iter_scores([make_dialogue(), make_dialogue()], **options)
+
+
+def test_a_model_without_calibration_says_how_to_get_one(make_tiny_model, tiny_processor, make_dialogue):
+    with pytest.raises(ValueError, match="no calibration; fit one with sdiareward calibrate CHECKPOINT EVAL_DIR"):
+        Scorer(make_tiny_model(), tiny_processor).score([make_dialogue()], calibrated=True)
+
+
+def test_a_calibration_of_other_prompts_is_not_applied(parameters):
+    config = SDiaRewardConfig(calibration=parameters, prompts={"joint": "Other."}, prompt_version="2")
+    with pytest.raises(ValueError, match="under the prompts '1', the model has the prompts '2'"):
+        Calibration.of(config)
+
+
+@pytest.fixture
+def finished(tmp_path, tiny_checkpoint):
+    """Return a function writing a finished evaluation of the tiny checkpoint."""
+    scores = [
+        make_score(index, chosen - rejected, subset, criterion=criterion, chosen=chosen)
+        for index, ((chosen, rejected), subset, criterion) in enumerate(zip(REWARDS, SUBSETS, CRITERIA, strict=True))
+    ]
+
+    def write(**run):
+        run = {"model": f"tiny ({fingerprint_model(str(tiny_checkpoint))})", "split": "validation", **run}
+        return write_evaluation(tmp_path / "eval", scores, run)
+
+    return write
+
+
+def test_the_command_changes_the_configuration_alone(finished, tiny_checkpoint, tmp_path, capsys, parameters):
+    output = tmp_path / "calibrated"
+    assert main(["calibrate", str(tiny_checkpoint), str(finished()), "--output", str(output)]) == 0
+    before, after = ({path.name: path.read_bytes() for path in f.iterdir()} for f in (tiny_checkpoint, output))
+    assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == {"config.json"}
+    old, new = (json.loads(files["config.json"]) for files in (before, after))
+    calibration = new.pop("calibration")
+    old.pop("calibration", None)
+    assert old == new
+    assert {**calibration, "data": None} == {**parameters, "data": None}
+    assert calibration["data"] == {"split": "validation", "pairs": "abcd", "dtype": None}
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[2].split()[:3] == ["wild", "3", "+3.0000"]
+    notices = [line for line in captured.err.splitlines() if "notice" in line]
+    assert notices == ["sdiareward: notice: fewer than 30 pairs of colloquialness (1), wild (3)"]
+
+
+def test_a_calibrated_checkpoint_scores_in_both_forms(finished, tiny_checkpoint, tmp_path, make_dialogue):
+    main(["calibrate", str(tiny_checkpoint), str(finished()), "--output", str(tmp_path / "calibrated")])
+    plain, scorer = (Scorer.from_pretrained(folder) for folder in (tiny_checkpoint, tmp_path / "calibrated"))
+    [reward] = plain.score([make_dialogue()])
+    assert scorer.score([make_dialogue()]) == [reward]
+    [log_odds] = scorer.score([make_dialogue()], calibrated=True, subsets="wild")
+    fitted = scorer.model.config.calibration["subsets"]["wild"]
+    assert log_odds == pytest.approx((reward - fitted["offset"]) / fitted["temperature"])
+
+
+def test_in_place_the_checkpoint_itself_is_calibrated(finished, tiny_checkpoint, tmp_path):
+    checkpoint = shutil.copytree(tiny_checkpoint, tmp_path / "checkpoint")
+    assert main(["calibrate", str(checkpoint), str(finished()), "--in-place"]) == 0
+    assert json.loads((checkpoint / "config.json").read_text())["calibration"]["num_pairs"] == 4
+    assert sorted(path.name for path in checkpoint.iterdir()) == sorted(p.name for p in tiny_checkpoint.iterdir())
+
+
+def test_doubtful_evaluations_are_named_and_used(finished, tiny_checkpoint, tmp_path, capsys):
+    folder = finished(model="other (77)", split="test")
+    assert main(["calibrate", str(tiny_checkpoint), str(folder), "--output", str(tmp_path / "calibrated")]) == 0
+    notices = capsys.readouterr().err
+    assert "this is the test split" in notices
+    assert f"the scores are of other (77), and {tiny_checkpoint} is not the same file by file" in notices
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda folder, checkpoint, output: (folder / "results.json").unlink(), "has no results.json"),
+        (lambda folder, checkpoint, output: (folder / "scores.jsonl").write_text(""), "holds no pair"),
+        (lambda folder, checkpoint, output: output.mkdir() or (output / "x").touch(), "nothing is overwritten"),
+        (
+            lambda folder, checkpoint, output: (folder / "run.json").write_text('{"prompts": {"joint": "Other."}}'),
+            "was run with other prompts for joint",
+        ),
+    ],
+    ids=["unfinished", "empty", "output exists", "other prompts"],
+)
+def test_what_cannot_be_calibrated_is_refused_and_leaves_no_output(
+    finished, tiny_checkpoint, tmp_path, capsys, spoil, message
+):
+    folder, output = finished(), tmp_path / "calibrated"
+    spoil(folder, tiny_checkpoint, output)
+    assert main(["calibrate", str(tiny_checkpoint), str(folder), "--output", str(output)]) == 2
+    assert message in capsys.readouterr().err
+    assert not (output / "config.json").exists()
+
+
+def test_a_foreign_checkpoint_is_to_be_converted_first(finished, fixtures_dir, capsys):
+    assert main(["calibrate", str(fixtures_dir / "base_tiny"), str(finished()), "--in-place"]) == 2
+    assert "make it one with sdiareward convert" in capsys.readouterr().err
+
+
+def test_a_reward_that_is_not_finite_is_named(tmp_path, tiny_checkpoint, capsys):
+    folder = write_evaluation(tmp_path / "eval", [make_score(7, math.nan)])
+    assert main(["calibrate", str(tiny_checkpoint), str(folder), "--output", str(tmp_path / "out")]) == 2
+    assert "pair pair-007 has a reward that is missing or not finite" in capsys.readouterr().err

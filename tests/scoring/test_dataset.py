@@ -1,0 +1,391 @@
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import datasets
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+import torch
+
+from sdiareward.cli import main
+from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.rows import ArrowRows, ParquetRows, open_rows
+from sdiareward.scoring.dataset import ModelChoice
+from sdiareward.scoring.scorer import Scorer
+
+
+CRITERIA = ("modality", "colloquialness", None)
+SIDES = ("chosen", "rejected")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture(scope="module")
+def make_pair(make_tone):
+    """Return a function giving a row of a pair of two turns each, of 0.1 to 0.3 s."""
+
+    def turn(role, text, seed):
+        buffer = io.BytesIO()
+        soundfile.write(buffer, make_tone(0.1 * (1 + seed % 3), 100.0 + 10 * seed, seed), 16_000, format="FLAC")
+        return {"role": role, "text": text, "audio": {"bytes": buffer.getvalue(), "path": None}}
+
+    def make(number):
+        sides = {
+            side: [turn("user", f"hello {number}", number), turn("assistant", side, number + k)]
+            for k, side in enumerate(SIDES)
+        }
+        return {"pair_id": f"pair-{number}", "criterion": CRITERIA[number % 3], **sides}
+
+    return make
+
+
+@pytest.fixture
+def write_rows(tmp_path):
+    """Return a function writing rows to a Parquet file of small row groups."""
+
+    def write(rows, name="pairs.parquet", row_group_size=4):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / name, row_group_size=row_group_size)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def score(tiny_checkpoint, tmp_path, capsys):
+    """Return a function scoring a data set into `out` and giving exit code, standard output and standard error."""
+
+    def run(dataset, *flags):
+        required = ["--dataset", str(dataset), "--output", str(tmp_path / "out"), "--model", str(tiny_checkpoint)]
+        code = main(["score", *required, *map(str, flags)])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def scorer(tiny_checkpoint):
+    return Scorer.from_pretrained(tiny_checkpoint)
+
+
+def expected(scorer, rows):
+    """Return the rewards of both sides of every row, one dialogue at a time."""
+    return np.array(
+        [
+            [scorer.score([turns_to_messages(row[side])], row["criterion"] or "joint")[0] for side in SIDES]
+            for row in rows
+        ]
+    )
+
+
+def scores(tmp_path):
+    return pq.read_table(tmp_path / "out" / "scores.parquet").to_pylist()
+
+
+def partial_records(tmp_path):
+    lines = [line for path in (tmp_path / "out" / "partial").iterdir() for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines]
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_pairs_get_the_rewards_of_their_sides_in_the_order_of_the_rows(score, write_rows, make_pair, scorer, tmp_path):
+    rows = [make_pair(number) for number in range(7)]
+    code, out, _ = score(write_rows(rows))
+    found = scores(tmp_path)
+    assert code == 0
+    assert "7 of 7 rows" in out
+    assert [(row["row"], row["pair_id"]) for row in found] == [(k, f"pair-{k}") for k in range(7)]
+    rewards = np.array([[row[side] for side in SIDES] for row in found])
+    np.testing.assert_allclose(rewards, expected(scorer, rows), atol=1e-5)
+    np.testing.assert_array_equal([row["margin"] for row in found], rewards[:, 0] - rewards[:, 1])
+    assert (tmp_path / "out" / "skipped.jsonl").read_text() == ""
+    assert list(found[0]) == ["row", "pair_id", "chosen", "rejected", "margin"]
+
+
+def test_the_summary_counts_the_audio_that_the_model_heard(score, write_rows, make_pair, make_tiny_model, tmp_path):
+    rows = [make_pair(0), make_pair(1)]
+    score(write_rows(rows))
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    # Turns last 0.1 s and, one side a step further, 0.1 and 0.2 s; then 0.2, 0.2, 0.2 and 0.3 s.
+    assert summary["summary"]["audio_s"] == pytest.approx(0.1 + 0.1 + 0.1 + 0.2 + 0.2 + 0.2 + 0.2 + 0.3)
+    assert (summary["summary"]["num_scored"], summary["summary"]["num_new"]) == (2, 2)
+    assert summary["summary"]["real_time_factor"] > 0
+    assert summary["versions"]["torch"] == torch.__version__
+
+
+def test_turns_longer_than_the_model_hears_are_counted(score, write_rows, make_pair, make_tone, tmp_path):
+    row = make_pair(0)
+    buffer = io.BytesIO()
+    soundfile.write(buffer, make_tone(31.0), 16_000, format="FLAC")
+    row["rejected"][1]["audio"]["bytes"] = buffer.getvalue()
+    assert "1 turns cut" in score(write_rows([row]))[1]
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())["summary"]
+    assert summary["audio_s"] == pytest.approx(0.1 + 0.1 + 0.1 + 30.0)
+
+
+def test_a_criterion_that_is_given_holds_for_every_row(score, write_rows, make_pair, scorer, tmp_path):
+    rows = [make_pair(number) for number in range(2)]
+    score(write_rows(rows), "--criterion", "joint")
+    rewards = [[row[side] for side in SIDES] for row in scores(tmp_path)]
+    np.testing.assert_allclose(rewards, expected(scorer, [row | {"criterion": None} for row in rows]), atol=1e-5)
+    assert not np.allclose(rewards, expected(scorer, rows), atol=1e-5)
+
+
+@pytest.mark.parametrize("column", ["messages", "turns", "dialogue"])
+def test_dialogues_in_json_lines_are_scored_with_paths_under_the_audio_root(
+    column, score, make_tone, scorer, tmp_path
+):
+    (tmp_path / "audio").mkdir()
+    turns = []
+    for number, role in enumerate(("user", "assistant")):
+        soundfile.write(tmp_path / "audio" / f"{number}.wav", make_tone(0.2, 200.0 + number), 16_000)
+        turns.append({"role": role, "text": f"turn {number}", "audio": f"{number}.wav"})
+    rows = [{"id": 5, column: turns_to_messages(turns) if column == "messages" else turns}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, *_ = score(tmp_path / "rows.jsonl", "--audio-root", tmp_path / "audio")
+    for turn in turns:
+        turn["audio"] = str(tmp_path / "audio" / turn["audio"])
+    (reward,) = scorer.score([turns_to_messages(turns)])
+    assert code == 0
+    assert scores(tmp_path) == [{"row": 0, "id": 5, "reward": pytest.approx(reward, abs=1e-5)}]
+
+
+def test_bad_rows_are_skipped_with_reasons_and_tried_again(score, write_rows, make_pair, scorer, tmp_path):
+    rows = [make_pair(number) for number in range(6)]
+    rows[1]["chosen"] = None
+    rows[2]["rejected"][1]["audio"] = {"bytes": None, "path": str(tmp_path / "late.flac")}
+    rows[3]["criterion"] = "beauty"
+    rows[4]["chosen"][0]["audio"] = {"bytes": b"no audio", "path": None}
+    path = write_rows(rows)
+    code, out, _ = score(path, "--strict")
+    assert code == 1
+    assert "2 of 6 rows" in out
+    assert "4 skipped" in out
+    skipped = lines(tmp_path / "out" / "skipped.jsonl")
+    assert [(line["row"], line["pair_id"]) for line in skipped] == [(k, f"pair-{k}") for k in (1, 2, 3, 4)]
+    reasons = [line["reason"] for line in skipped]
+    assert "chosen: the dialogue is missing" in reasons[0]
+    assert reasons[1].startswith("rejected: turn 2: ")
+    assert "late.flac: no such audio file" in reasons[1]
+    assert "criterion is 'beauty'" in reasons[2]
+    assert "chosen: turn 1: audio bytes: cannot be decoded" in reasons[3]
+    assert [row["row"] for row in scores(tmp_path)] == [0, 5]
+
+    (tmp_path / "late.flac").write_bytes(rows[2]["rejected"][0]["audio"]["bytes"])
+    code, out, _ = score(path)
+    assert code == 0
+    assert "1 of them scored now" in out
+    assert [row["row"] for row in scores(tmp_path)] == [0, 2, 5]
+    assert [line["row"] for line in lines(tmp_path / "out" / "skipped.jsonl")] == [1, 3, 4]
+    assert sum("rewards" in record for record in partial_records(tmp_path)) == 3
+
+
+def test_rewards_that_are_no_numbers_are_reasons_to_skip(
+    write_rows, make_pair, make_tiny_model, tiny_processor, tmp_path, capsys
+):
+    model = make_tiny_model()
+    model.score.weight.data.fill_(torch.nan)
+    model.save_pretrained(tmp_path / "broken")
+    tiny_processor.save_pretrained(tmp_path / "broken")
+    data = ["--dataset", str(write_rows([make_pair(0)])), "--output", str(tmp_path / "out")]
+    assert main(["score", *data, "--model", str(tmp_path / "broken")]) == 2
+    assert "none of 1 rows could be scored" in capsys.readouterr().err
+    assert "the rewards are nan, nan" in (tmp_path / "out" / "skipped.jsonl").read_text()
+
+
+def test_what_is_finished_is_not_scored_again_and_a_higher_limit_goes_on(
+    score, write_rows, make_pair, scorer, tmp_path, monkeypatch
+):
+    rows = [make_pair(number) for number in range(5)]
+    path = write_rows(rows)
+    score(path, "--limit", 3)
+    first = scores(tmp_path)
+    assert "2 of them scored now" in score(path)[1]
+    assert scores(tmp_path)[:3] == first
+    monkeypatch.setattr(ModelChoice, "load", lambda *args: pytest.fail("the model was loaded"))
+    assert "0 of them scored now" in score(path)[1]
+    assert [row["row"] for row in scores(tmp_path)] == [0, 1, 2, 3, 4]
+
+
+def test_a_folder_is_not_used_for_other_prompts_or_rows(score, write_rows, make_pair, tmp_path):
+    path = write_rows([make_pair(0), make_pair(1)])
+    score(path)
+    before = scores(tmp_path)
+    (tmp_path / "prompt.txt").write_text("Judge.")
+    code, _, err = score(path, "--prompt-file", tmp_path / "prompt.txt")
+    assert code == 2
+    assert "prompts was None" in err
+    write_rows([make_pair(2), make_pair(1)])
+    code, _, err = score(path)
+    assert code == 2
+    assert "rows was" in err
+    assert scores(tmp_path) == before
+
+
+def test_a_prompt_file_takes_the_place_of_the_models_prompts(score, write_rows, make_pair, tiny_checkpoint, tmp_path):
+    rows = [make_pair(0), make_pair(1)]
+    (tmp_path / "prompts.json").write_text(json.dumps({"modality": "Judge the sound."}))
+    score(write_rows(rows), "--prompt-file", tmp_path / "prompts.json")
+    prompted = Scorer.from_pretrained(tiny_checkpoint, prompts={"modality": "Judge the sound."})
+    rewards = [[row[side] for side in SIDES] for row in scores(tmp_path)]
+    np.testing.assert_allclose(rewards, expected(prompted, rows), atol=1e-5)
+
+
+def run_in_background(tmp_path, checkpoint, dataset, *launcher):
+    command = [sys.executable, *launcher, "-m", "sdiareward.cli", "score", "--dataset", str(dataset)]
+    command += ["--output", str(tmp_path / "out"), "--model", str(checkpoint), "--batch-tokens", "1"]
+    with (tmp_path / "log.txt").open("a") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def wait_for_records(tmp_path, process, num_files=1):
+    deadline = time.monotonic() + 120
+    while sum(path.stat().st_size > 0 for path in (tmp_path / "out" / "partial").glob("*.jsonl")) < num_files:
+        assert process.poll() is None, (tmp_path / "log.txt").read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def interrupt(process, tmp_path):
+    """Interrupt as at a keyboard: again if nothing comes of it, for Python drops what a finalizer raises."""
+    for timeout_s in (8, 60):
+        # What ends already is let end: a signal now would meet an interpreter that takes itself apart.
+        if "interrupted" not in (tmp_path / "log.txt").read_text():
+            process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return process.wait(timeout_s)
+    return None
+
+
+def test_a_run_that_is_interrupted_says_how_to_go_on(write_rows, make_pair, tiny_checkpoint, tmp_path):
+    path = write_rows([make_pair(number % 9) for number in range(1000)])
+    process = run_in_background(tmp_path, tiny_checkpoint, path)
+    wait_for_records(tmp_path, process)
+    assert interrupt(process, tmp_path) == 130
+    assert "interrupted; the same command goes on in" in (tmp_path / "log.txt").read_text()
+    assert 0 < len(partial_records(tmp_path)) < 1000
+
+
+def test_a_killed_run_goes_on_with_the_rows_that_are_missing(
+    score, write_rows, make_pair, scorer, tiny_checkpoint, tmp_path
+):
+    rows = [make_pair(number % 9) for number in range(300)]
+    path = write_rows(rows)
+    process = run_in_background(tmp_path, tiny_checkpoint, path)
+    wait_for_records(tmp_path, process)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    # What a kill in the middle of a line leaves.
+    with next((tmp_path / "out" / "partial").iterdir()).open("a") as file:
+        file.write('{"row": 299, "rewa')
+    num_kept = len(lines_that_parse(tmp_path))
+    assert 0 < num_kept < 300
+    assert f"{300 - num_kept} of them scored now" in score(path)[1]
+    assert sorted(record["row"] for record in partial_records(tmp_path)) == list(range(300))
+    rewards = np.array([[row[side] for side in SIDES] for row in scores(tmp_path)])
+    np.testing.assert_allclose(rewards[:9], expected(scorer, rows[:9]), atol=1e-5)
+    np.testing.assert_allclose(rewards, rewards[np.arange(300) % 9], atol=1e-5)
+
+
+def lines_that_parse(tmp_path):
+    text = next((tmp_path / "out" / "partial").iterdir()).read_text()
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
+# Without `--multi_gpu`, accelerate starts one process where there are no GPUs.
+LAUNCHER = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
+
+
+def test_two_processes_share_the_rows_that_one_left(score, write_rows, make_pair, scorer, tiny_checkpoint, tmp_path):
+    rows = [make_pair(number) for number in range(9)]
+    path = write_rows(rows)
+    score(path, "--limit", 4)
+    process = run_in_background(tmp_path, tiny_checkpoint, path, *LAUNCHER)
+    assert process.wait() == 0, (tmp_path / "log.txt").read_text()
+    assert "5 of them scored now" in (tmp_path / "log.txt").read_text()
+    assert (tmp_path / "log.txt").read_text().count("of them scored now") == 1
+    names = sorted(path.stem for path in (tmp_path / "out" / "partial").iterdir())
+    assert [int(name) for name in names] == [0, 4, 7]
+    assert sorted(record["row"] for record in partial_records(tmp_path)) == list(range(9))
+    found = scores(tmp_path)
+    assert [row["row"] for row in found] == list(range(9))
+    np.testing.assert_allclose([[row[side] for side in SIDES] for row in found], expected(scorer, rows), atol=1e-5)
+
+
+def test_a_process_that_dies_leaves_a_folder_that_one_process_finishes(
+    score, write_rows, make_pair, tiny_checkpoint, tmp_path
+):
+    path = write_rows([make_pair(number % 9) for number in range(600)])
+    process = run_in_background(tmp_path, tiny_checkpoint, path, *LAUNCHER)
+    wait_for_records(tmp_path, process, num_files=2)
+    ranks = [child for child in psutil.Process(process.pid).children(recursive=True) if "score" in child.cmdline()]
+    ranks[-1].kill()
+    assert process.wait() != 0
+    assert not (tmp_path / "out" / "scores.parquet").exists()
+    assert 0 < len(partial_records(tmp_path)) < 600
+    score(path)
+    assert sorted(record["row"] for record in partial_records(tmp_path)) == list(range(600))
+    assert [row["row"] for row in scores(tmp_path)] == list(range(600))
+
+
+def test_parquet_is_read_across_row_groups_and_files_with_gaps(write_rows, tmp_path):
+    rows = [{"messages": [{"role": "user", "text": str(number)}], "id": number} for number in range(50)]
+    files = [write_rows(rows[:23], "data/train-0.parquet", 5), write_rows(rows[23:], "data/train-1.parquet", 20)]
+    opened = open_rows(tmp_path / "data")
+    assert isinstance(opened, ParquetRows)
+    assert (opened.num_rows, list(opened.features)) == (50, ["messages", "id"])
+    for numbers in ([0, 1, 4, 5, 22, 23, 44], [45, 49], [3], []):
+        table = opened.read(numbers, ["id", "messages"])
+        assert table["id"].to_pylist() == numbers
+        assert [turns[0]["text"] for turns in table["messages"].to_pylist()] == list(map(str, numbers))
+    assert open_rows(files[0]).num_rows == 23
+    assert open_rows(files[0]).fingerprint != opened.fingerprint
+    with pytest.raises(IndexError, match="row 50 of 50"):
+        opened.read([50], ["id"])
+
+
+def test_blocks_hold_fewer_rows_where_rows_are_large(write_rows):
+    rows = [{"messages": [{"role": "user", "audio": os.urandom(2**20)}]} for _ in range(3)]
+    assert open_rows(write_rows(rows)).block_rows == 127
+    assert open_rows(write_rows([{"messages": [{"role": "user"}]}])).block_rows == 512
+
+
+def test_a_split_is_needed_only_where_there_are_several(write_rows, tmp_path):
+    rows = [{"id": 1, "dialogue": [{"role": "user", "text": "a"}]}]
+    for split, number in (("train", 1), ("test", 2)):
+        write_rows(rows * number, f"data/{split}.parquet")
+    with pytest.raises(ValueError, match="split is None; this data set has test, train: give one"):
+        open_rows(tmp_path / "data")
+    assert open_rows(tmp_path / "data", "test").num_rows == 2
+
+
+def test_a_data_set_that_datasets_saved_is_read(tmp_path):
+    saved = datasets.DatasetDict({"validation": datasets.Dataset.from_list([{"id": k} for k in range(4)])})
+    saved.save_to_disk(tmp_path / "saved")
+    opened = open_rows(tmp_path / "saved")
+    assert isinstance(opened, ArrowRows)
+    assert opened.read([1, 3], ["id"])["id"].to_pylist() == [1, 3]
+    assert opened.fingerprint == open_rows(tmp_path / "saved", "validation").fingerprint
+
+
+def test_files_with_other_columns_are_refused_by_name(write_rows, tmp_path):
+    write_rows([{"a": 1}], "data/train-0.parquet")
+    write_rows([{"b": 1}], "data/train-1.parquet")
+    with pytest.raises(ValueError, match=r"train-1\.parquet: has columns \['b'\]"):
+        open_rows(tmp_path / "data")

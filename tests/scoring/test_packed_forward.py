@@ -1,0 +1,170 @@
+import numpy as np
+import pytest
+import torch
+from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAudioAttention
+
+from sdiareward.scoring import packed_forward
+from sdiareward.scoring.batching import Message, Segment, build_prefix_tree
+from sdiareward.scoring.packed_forward import PackedLayout, Windows, encode_clips, pool_packed, run_packed
+from sdiareward.scoring.prefetch import DialoguePreparer
+
+
+@pytest.fixture(scope="module")
+def model(make_tiny_model):
+    return make_tiny_model()
+
+
+@pytest.fixture(scope="module")
+def mels():
+    """Clips of one frame short of a window, exactly one, a bit more, several, and the shortest there is."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(128, frames, generator=generator) for frames in (19, 20, 23, 87, 3, 40)]
+
+
+@pytest.fixture(scope="module")
+def batch(tiny_processor, make_dialogue):
+    """Three dialogues, the first two with the same first turn, ready for the model."""
+    first, second = make_dialogue(0.4, 0.3), make_dialogue(0.4, 0.3)
+    second[1] = make_dialogue(0.2, 0.5, text="no, wait")[1]
+    dialogues = [first, second, make_dialogue(0.2, 0.3, 0.2, 0.1, text="well")]
+    return dialogues, DialoguePreparer(tiny_processor)(range(3), dialogues, ["joint"] * 3)
+
+
+def run(model, batch, share=True, layer=-1):
+    segments, last = build_prefix_tree(batch.dialogues, share)
+    digests = [digest for segment in segments for message in segment.messages for digest in message.clips]
+    with torch.inference_mode():
+        hidden, layout = run_packed(model, segments, encode_clips(model, [batch.mels[d] for d in digests]), layer)
+    return hidden, layout, last
+
+
+def test_the_layout_says_where_segments_lie_and_what_comes_before_them():
+    layout = PackedLayout([3, 2, 4], [None, 0, 1])
+    assert (layout.starts, layout.paths, layout.num_before) == ([0, 3, 5], [[0], [0, 1], [0, 1, 2]], [0, 3, 5])
+    assert layout.positions().tolist() == list(range(9))
+    branching = PackedLayout([3, 2, 4], [None, 0, 0])
+    assert branching.positions().tolist() == [0, 1, 2, 3, 4, 3, 4, 5, 6]
+    assert branching.along(torch.arange(9), 2, 0).tolist() == [0, 1, 2, 5, 6, 7, 8]
+
+
+def test_a_variable_length_kernel_is_told_which_keys_each_segment_sees():
+    rows, query_ends, key_ends, longest_query, longest_key = PackedLayout([3, 2, 4], [None, 0, 0]).varlen(
+        torch.device("cpu")
+    )
+    assert rows.tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 5, 6, 7, 8]
+    assert (query_ends.tolist(), key_ends.tolist()) == ([0, 3, 5, 9], [0, 3, 8, 15])
+    assert (longest_query, longest_key) == (4, 7)
+    assert PackedLayout([3, 2], [None, None]).varlen(torch.device("cpu"))[0] is None
+
+
+def test_the_audio_towers_vectors_are_those_of_the_library(model, mels):
+    encoded = encode_clips(model, mels)
+    for mel, vectors in zip(mels, encoded, strict=True):
+        expected = model.encode_audio(mel[None], torch.ones(1, mel.shape[1], dtype=torch.long))
+        torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0)
+
+
+def test_windows_are_not_looked_across(model, mels, monkeypatch):
+    expected = encode_clips(model, mels)[3]
+    monkeypatch.setattr(
+        packed_forward, "window_lengths", lambda num_frames, n_window: [sum((n + 1) // 2 for n in num_frames)]
+    )
+    assert (encode_clips(model, mels[3:4])[0] - expected).abs().max() > 1e-3
+
+
+def testwindow_lengths_are_the_librarys_for_every_length_of_a_clip(model):
+    seen = []
+    hook = Qwen2_5OmniAudioAttention.forward
+
+    def spy(self, hidden_states, cu_seqlens, **kwargs):
+        seen.append(cu_seqlens.diff().tolist())
+        return hook(self, hidden_states, cu_seqlens, **kwargs)
+
+    for frames in (3, 19, 20, 21, 22, 39, 40, 41, 61):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Qwen2_5OmniAudioAttention, "forward", spy)
+            model.encode_audio(torch.zeros(1, 128, frames), torch.ones(1, frames, dtype=torch.long))
+        assert packed_forward.window_lengths([frames], model.model.audio_tower.n_window) == seen[-1]
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_hidden_states_are_those_of_each_dialogue_alone(model, batch, tiny_processor, share):
+    dialogues, prepared = batch
+    hidden, layout, last = run(model, prepared, share)
+    for dialogue, index in zip(dialogues, last, strict=True):
+        inputs = tiny_processor(dialogue)
+        with torch.inference_mode():
+            embeds = model.embed(inputs["input_ids"], inputs["input_features"], inputs["feature_attention_mask"])
+            expected = model.model.language_model(inputs_embeds=embeds).last_hidden_state[0]
+        torch.testing.assert_close(layout.along(hidden, index, 0), expected, atol=1e-5, rtol=0)
+
+
+def test_what_is_shared_is_computed_once(model, batch):
+    _, prepared = batch
+    shared, alone = run(model, prepared)[1], run(model, prepared, share=False)[1]
+    system, first_turn = (len(message.input_ids) for message in prepared.dialogues[0][:2])
+    assert sum(alone.lengths) - sum(shared.lengths) == 2 * system + first_turn
+
+
+@pytest.mark.parametrize("pooling_mode", ["mean", "attention", "last_token"])
+def test_pooling_is_that_of_the_model(make_tiny_model, batch, tiny_processor, pooling_mode):
+    model = make_tiny_model(pooling_mode)
+    dialogues, prepared = batch
+    hidden, layout, last = run(model, prepared)
+    with torch.inference_mode():
+        pooled = pool_packed(model, hidden, layout, last)
+        expected = torch.cat([model(**tiny_processor(dialogue)).pooled for dialogue in dialogues])
+    torch.testing.assert_close(pooled, expected, atol=1e-5, rtol=0)
+
+
+def test_a_long_rest_behind_a_shared_beginning_is_attended_to_in_blocks(model, monkeypatch):
+    rng = np.random.default_rng(0)
+    beginning, *rests = (Message(rng.integers(0, 600, length)) for length in (30, 70, 45))
+    dialogues = [[beginning, rest] for rest in rests]
+    monkeypatch.setattr(packed_forward, "_BLOCK_TOKENS", 16)
+    segments, last = build_prefix_tree(dialogues)
+    with torch.inference_mode():
+        hidden, layout = run_packed(model, segments, [])
+        for dialogue, index in zip(dialogues, last, strict=True):
+            ids = torch.from_numpy(np.concatenate([message.input_ids for message in dialogue]))[None]
+            expected = model.model.language_model(input_ids=ids).last_hidden_state[0]
+            torch.testing.assert_close(layout.along(hidden, index, 0), expected, atol=1e-5, rtol=0)
+
+
+def test_other_layers_can_be_had(model, batch):
+    _, prepared = batch
+    embeddings, _, _ = run(model, prepared, layer=0)
+    middle, layout, last = run(model, prepared, layer=1)
+    alone, layout_alone, last_alone = run(model, prepared, share=False, layer=1)
+    assert not torch.allclose(embeddings, middle, atol=1e-3)
+    torch.testing.assert_close(layout.along(middle, last[1], 0), layout_alone.along(alone, last_alone[1], 0))
+
+
+def test_gradients_pass_through_a_pack(model, batch, tiny_processor):
+    dialogues, prepared = batch
+    segments, last = build_prefix_tree(prepared.dialogues)
+    digests = [digest for segment in segments for message in segment.messages for digest in message.clips]
+    weight = model.model.language_model.layers[0].mlp.up_proj.weight
+    gradients = []
+    hidden, layout = run_packed(model, segments, encode_clips(model, [prepared.mels[d] for d in digests]))
+    gradients += torch.autograd.grad(pool_packed(model, hidden, layout, last).square().sum(), weight)
+    gradients += torch.autograd.grad(
+        sum(model(**tiny_processor(dialogue)).pooled.square().sum() for dialogue in dialogues), weight
+    )
+    torch.testing.assert_close(gradients[0], gradients[1], atol=1e-3, rtol=1e-4)
+
+
+def test_the_models_own_attention_is_back_afterwards(model, batch):
+    towers = (model.model.audio_tower, model.model.language_model)
+    before = [tower.config._attn_implementation for tower in towers]
+    run(model, batch[1])
+    assert [tower.config._attn_implementation for tower in towers] == before
+    with pytest.raises(IndexError):
+        run_packed(model, [Segment(None, [Message(np.array([10_000]))])], [])
+    assert [tower.config._attn_implementation for tower in towers] == before
+
+
+def test_windows_of_one_length_are_one_group():
+    windows = Windows([10, 4, 10, 7])
+    assert [tuple(group.shape) for group in windows.groups] == [(1, 4), (1, 7), (2, 10)]
+    assert torch.cat([group.flatten() for group in windows.groups])[windows.order].tolist() == list(range(31))

@@ -1,0 +1,132 @@
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import soundfile
+
+from sdiareward.scoring.dataset import ModelChoice, ScoringError, ScoringJob, score_dataset
+from sdiareward.scoring.ray_engine import score_on_ray
+
+
+ray = pytest.importorskip("ray")
+NUM_ROWS = 40
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory, make_tone):
+    """Return a Parquet file of pairs, one of which cannot be read; audio of five of them lies in files."""
+    folder = tmp_path_factory.mktemp("pairs")
+
+    def turn(role, text, seed):
+        buffer = io.BytesIO()
+        soundfile.write(buffer, make_tone(0.1 * (1 + seed % 3), 100.0 + 10 * seed, seed), 16_000, format="FLAC")
+        if seed >= 5:
+            return {"role": role, "text": text, "audio": {"bytes": buffer.getvalue(), "path": None}}
+        (folder / f"{seed}.flac").write_bytes(buffer.getvalue())
+        return {"role": role, "text": text, "audio": {"bytes": None, "path": f"{seed}.flac"}}
+
+    sides = ("chosen", "rejected")
+    rows = [
+        {"id": k, **{side: [turn("user", f"hi {k}", k), turn("assistant", side, k)] for side in sides}}
+        for k in range(NUM_ROWS)
+    ]
+    rows[7]["rejected"][0]["audio"]["bytes"] = b"no audio"
+    pq.write_table(pa.Table.from_pylist(rows), folder / "pairs.parquet", row_group_size=6)
+    return folder / "pairs.parquet"
+
+
+@pytest.fixture(scope="module")
+def job(pairs, tiny_checkpoint):
+    model = ModelChoice(str(tiny_checkpoint), device="cpu", batch_tokens=1)
+    return ScoringJob(model, str(pairs), criterion="modality", audio_root=str(pairs.parent))
+
+
+@pytest.fixture(scope="module")
+def local(job, tmp_path_factory):
+    """Return the folder of the scores that the engine `local` finds."""
+    folder = tmp_path_factory.mktemp("local")
+    score_dataset(job, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def records(folder):
+    return [json.loads(line) for path in (folder / "partial").iterdir() for line in path.read_text().splitlines()]
+
+
+def assert_same_scores(folder, other):
+    found, wanted = (pq.read_table(each / "scores.parquet") for each in (folder, other))
+    assert found.column_names == wanted.column_names == ["row", "id", "chosen", "rejected", "margin"]
+    for name in found.column_names:
+        np.testing.assert_allclose(found[name].to_numpy(), wanted[name].to_numpy(), atol=1e-5)
+    skipped = [json.loads((each / "skipped.jsonl").read_text()) for each in (folder, other)]
+    assert [(row["row"], row["id"]) for row in skipped] == [(7, 7)] * 2
+
+
+def test_a_driver_that_is_killed_leaves_rows_that_actors_do_not_score_again(job, local, cluster, tmp_path, request):
+    command = [sys.executable, "-m", "sdiareward.cli", "score", "--engine", "ray", "--num-actors", "1"]
+    command += ["--dataset", job.dataset, "--model", job.model.name, "--output", str(tmp_path), "--device", "cpu"]
+    command += ["--criterion", "modality", "--batch-tokens", "1", "--audio-root", job.audio_root]
+    log = tmp_path / "log.txt"
+    with log.open("w") as file:
+        # A cluster of its own, which ends with it.
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"RAY_ADDRESS": "local"})
+    deadline = time.monotonic() + 600
+    while not any((tmp_path / "partial").glob("*.jsonl")):
+        assert process.poll() is None, log.read_text()
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert any("MapWorker" in child.name() for child in children)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    # Ray's own agents outlive it for a while.
+    request.addfinalizer(lambda: [child.kill() for child in children if child.is_running()])
+    kept = records(tmp_path)
+    assert 0 < len(kept) < NUM_ROWS
+    summary = score_on_ray(job, tmp_path, num_actors=2)
+    assert (summary.num_rows, summary.num_scored, summary.num_skipped) == (NUM_ROWS, NUM_ROWS - 1, 1)
+    assert summary.num_new == NUM_ROWS - 1 - sum("rewards" in record for record in kept)
+    assert sorted(record["row"] for record in records(tmp_path) if "rewards" in record) == [
+        row for row in range(NUM_ROWS) if row != 7
+    ]
+    assert_same_scores(tmp_path, local)
+    assert not any(child.is_running() and "MapWorker" in child.name() for child in children)
+
+
+def test_actors_that_cannot_load_the_model_end_the_run_with_their_reason(job, cluster, tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    broken = ScoringJob(ModelChoice(str(tmp_path)), job.dataset)
+    with pytest.raises(ScoringError, match=r"^model .* cannot be loaded \(model_type is 'bert'"):
+        score_on_ray(broken, tmp_path / "out", num_actors=1)
+
+
+def test_more_gpus_than_there_are_is_refused(job, cluster, tmp_path):
+    with pytest.raises(ScoringError, match="2 actors with 4 GPUs each are asked for; Ray has 0 GPUs"):
+        score_on_ray(job, tmp_path, num_actors=2, gpus_per_actor=4)
+
+
+def test_what_is_finished_needs_no_actors(job, local, monkeypatch):
+    monkeypatch.setattr(ray, "init", lambda **options: pytest.fail("Ray was started"))
+    score_dataset(ScoringJob(job.model, job.dataset, limit=7, criterion="modality", audio_root=job.audio_root), local)
+    assert (
+        score_on_ray(
+            ScoringJob(job.model, job.dataset, limit=7, criterion="modality", audio_root=job.audio_root), local
+        ).num_new
+        == 0
+    )

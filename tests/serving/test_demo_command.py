@@ -1,0 +1,107 @@
+"""How the demo's page is started: as a command and as a Space; what of it is in the package."""
+
+import os
+import socket
+import subprocess
+import sys
+import tomllib
+
+import pytest
+from support.paths import ROOT
+
+from sdiareward.cli import main
+
+
+def test_help_is_quick_and_needs_no_gradio():
+    code = (
+        "import sys\nfrom sdiareward.cli import main\n"
+        "try:\n    main(['demo', '--help'])\n"
+        "except SystemExit:\n    print('torch' in sys.modules, 'gradio' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-2:] == ["False", "False"]
+
+
+def test_a_model_that_is_not_there_is_one_line(tmp_path, capsys):
+    assert main(["demo", "--model", str(tmp_path / "nothing")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("sdiareward: error: model ")
+    assert len(error.splitlines()) == 1
+
+
+def test_a_missing_gradio_is_said_before_a_model_is_loaded(monkeypatch, capsys):
+    from sdiareward.serving.demo import app
+
+    monkeypatch.setattr(app, "load_scorer", lambda **_: pytest.fail("a model was loaded"))
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["demo"])
+    assert ended.value.code == 2
+    message = 'sdiareward demo: error: gradio is not installed; pip install "sdiareward[demo]"\n'
+    assert capsys.readouterr().err == message
+
+
+def test_a_port_that_is_taken_is_one_line(capsys):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert main(["demo", "--port", str(port)]) == 2
+    error = capsys.readouterr().err
+    assert str(port) in error
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_the_space_runs_what_the_package_has(monkeypatch):
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
+    monkeypatch.delenv("SDIAREWARD_MODEL", raising=False)
+    import runpy
+
+    page = runpy.run_path(str(ROOT / "serving" / "demo" / "space_app.py"))["page"]
+    assert "hears the first 6 s" in str(page.get_config_file())
+
+
+# What the Hub puts on a Space with ZeroGPU, in miniature.
+SPACES = """
+import sys
+
+was_first, calls = "torch" not in sys.modules, []
+
+def GPU(function):
+    def call(*arguments):
+        calls.append(function.__name__)
+        return function(*arguments)
+    return call
+"""
+JUDGE_ON_A_SPACE = """
+import runpy, sys
+
+page = runpy.run_path(sys.argv[1])["page"]
+import spaces
+from sdiareward.common.package_files import EXAMPLES
+from sdiareward.serving.demo import app, turns
+
+(judge,) = [block.fn for block in page.fns.values() if getattr(block.fn, "func", None) is app._judge]
+given = turns.read_example(EXAMPLES / "human.json")
+result = judge(*given, (), "", "modality", False)
+print(spaces.was_first, spaces.calls, "Dialogue A" in result)
+"""
+
+
+def test_a_space_with_zero_gpu_is_asked_for_a_device_in_each_judgement(tmp_path):
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
+    (tmp_path / "spaces.py").write_text(SPACES)
+    environment = {name: value for name, value in os.environ.items() if name != "SDIAREWARD_MODEL"}
+    command = [sys.executable, "-c", JUDGE_ON_A_SPACE, str(ROOT / "serving" / "demo" / "space_app.py")]
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [environment.get("PYTHONPATH")])])
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment | {"PYTHONPATH": paths})
+    assert done.stdout.splitlines()[-1] == "True ['judge_dialogues'] True"
+
+
+def test_templates_and_styles_are_in_the_wheel():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert "sdiareward.serving.demo" in settings["packages"]
+    patterns = settings["package-data"]["sdiareward.serving.demo"]
+    for path in (ROOT / "serving" / "demo").iterdir():
+        if path.is_file() and path.suffix != ".py":
+            assert f"*{path.suffix}" in patterns

@@ -1,0 +1,101 @@
+"""Hostile transcripts and names on our pages, in a real browser: they are shown as they are, and nothing runs.
+
+The page of the demo is tried likewise in `test_demo_browser.py`.
+"""
+
+import shutil
+import threading
+
+import pytest
+from support import human_world, report_world
+
+from sdiareward.evaluation.report import write_page
+from sdiareward.evaluation.results_files import read_evaluation
+from sdiareward.human.page.server import RatingServer, RatingSession
+from sdiareward.human.study import sample_study
+from sdiareward.pairs.loading import load_pairs
+
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: apt-get install chromium chromium-driver"
+)
+# Each would leave `hit` in the title if it ran.
+SCRIPT = "<script>document.title = 'hit'</script>"
+HOSTILE = (
+    f"{SCRIPT}</p></li></ol>{SCRIPT}<img src=x onerror=\"document.title='hit'\">"
+    "<a href=\"javascript:document.title='hit'\">press</a><svg onload=\"document.title='hit'\"></svg>"
+    "<iframe srcdoc=\"<script>parent.document.title='hit'</script>\"></iframe>{{ 7 * 7 }}${7*7}\"'`"
+    "<style>*{display:none}</style><base href=//x.org><meta http-equiv=refresh content=0>"
+)
+OVERRIDE = "\u202eexe.gpj\u202c\u2066"
+# How many elements there are that only a transcript could have brought.
+FOREIGN = """
+return document.querySelectorAll(
+  "img[src=x], a[href^='javascript:'], svg[onload], iframe, base, [onerror], p script, li script"
+).length
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    options = webdriver.ChromeOptions()
+    options.binary_location = CHROMIUM
+    for flag in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    yield driver
+    driver.quit()
+
+
+def require_harmless(browser):
+    """Raise unless nothing of the transcripts became an element, ran or was asked for."""
+    assert browser.title != "hit"
+    assert browser.execute_script(FOREIGN) == 0
+    assert browser.execute_script("return getComputedStyle(document.body).display") != "none"
+    asked = "return performance.getEntriesByType('resource').map(e => e.name).filter(n => !n.startsWith('data:'))"
+    own = (browser.current_url.rpartition("/")[0], "blob:")
+    assert [name for name in browser.execute_script(asked) if not name.startswith(own)] == []
+
+
+def test_the_page_of_an_evaluation_shows_hostile_transcripts_and_names_as_text(browser, tmp_path):
+    pairs, labels, scores = report_world.make_evaluation(text=HOSTILE + OVERRIDE)
+    labels = [{**label, "synthesizer": f"{label['synthesizer']}{SCRIPT}{OVERRIDE}"} for label in labels]
+    results = report_world.make_results(labels, scores)
+    results["config"]["model"] = f"runs/{HOSTILE}"
+    skipped = {**labels[0], "pair_id": SCRIPT, "reason": HOSTILE}
+    results["skipped"] = [skipped]
+    browser.get(write_page(tmp_path, results, pairs, labels, scores).as_uri())
+    for element in browser.find_elements("css selector", "details"):
+        browser.execute_script("arguments[0].open = true", element)
+    require_harmless(browser)
+    shown = browser.find_element("tag name", "body").text
+    assert "<img src=x onerror=" in shown
+    assert "{{ 7 * 7 }}${7*7}" in shown
+    # The name of a file stays, the mark that would have it read backwards, and what follows, does not.
+    assert "exe.gpj" in shown
+    assert not set("\u202e\u202c\u2066") & set(browser.page_source)
+
+
+def test_the_page_of_a_study_shows_hostile_transcripts_as_text(browser, tmp_path):
+    scores = [human_world.make_score(number, margin) for number, margin in enumerate((2.0, 1.0, -1.0))]
+    pairs = human_world.write_pairs(tmp_path / "pairs.parquet", scores, words_of=lambda score: HOSTILE + OVERRIDE)
+    evaluation = read_evaluation(human_world.write_evaluation(tmp_path / "eval", scores))
+    sizes = {"high": 1, "low": 1, "wrong": 1}
+    sample_study(evaluation, load_pairs(pairs, "test"), tmp_path / "study", seed=0, sizes=sizes)
+    server = RatingServer(RatingSession(tmp_path / "study", "ann"))
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        browser.get(server.url)
+        from selenium.webdriver.support.ui import WebDriverWait
+
+        WebDriverWait(browser, 30).until(lambda page: page.find_element("id", "count").text.startswith("Pair"))
+        require_harmless(browser)
+        assert "<img src=x onerror=" in browser.find_element("css selector", "#a .turns").text
+        # What is turned around ends with its own line: nothing beside it is read backwards.
+        display = "return getComputedStyle(document.querySelector('#a .turns p')).display"
+        assert browser.execute_script(display) == "block"
+    finally:
+        server.shutdown()
+        server.server_close()

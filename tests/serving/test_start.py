@@ -1,0 +1,108 @@
+"""How a server begins and ends: what Ray has not, what is left there, signals, a model that cannot be loaded."""
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext
+
+import pytest
+
+
+pytest.importorskip("fastapi", reason="no serving: pip install 'sdiareward[serve]'")
+
+import ray
+from ray import serve
+
+from sdiareward.scoring.dataset import ModelChoice, ScoringError
+from sdiareward.serving import cluster, service
+from sdiareward.serving.settings import Replicas, ServiceSettings
+
+
+SETTINGS = ServiceSettings(model=ModelChoice("nowhere"), port=0)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Stand for Ray; return what it was told."""
+    told = []
+    monkeypatch.setattr(ray, "is_initialized", lambda: "init" in told)
+    monkeypatch.setattr(ray, "init", lambda **_: told.append("init"))
+    monkeypatch.setattr(ray, "shutdown", lambda: told.append("shutdown"))
+    monkeypatch.setattr(serve, "start", lambda **_: told.append("start"))
+    monkeypatch.setattr(serve, "delete", lambda name: told.append("delete"))
+    monkeypatch.setattr(cluster, "_deploy", lambda *_: told.append("deploy"))
+    monkeypatch.setattr(cluster, "ModelCluster", lambda *_: None)
+    before = signal.getsignal(signal.SIGTERM)
+    yield told
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(
+    ("address", "end"), [("ray://cluster:1", ["delete", "shutdown"]), ("", ["shutdown"])], ids=["joined", "own"]
+)
+def test_on_a_cluster_that_goes_on_no_copy_of_the_model_stays(calls, monkeypatch, address, end):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with cluster.model_cluster(SETTINGS):
+        assert calls == ["init", "start", "deploy"]
+    assert calls[3:] == end
+
+
+def test_a_ray_that_was_there_before_is_left_running(calls):
+    calls.append("init")
+    with cluster.model_cluster(SETTINGS):
+        pass
+    assert calls[-1] == "delete"
+
+
+@pytest.mark.parametrize(
+    ("replicas", "num_gpus", "found"),
+    [
+        (Replicas(minimum=2), 1.0, "2 replicas with 1 GPUs each do not fit: Ray has 1"),
+        (Replicas(minimum=3), 0.5, "3 replicas with 0.5 GPUs each do not fit"),
+        (Replicas(minimum=2), 0.6, "2 replicas with 0.6 GPUs each do not fit"),
+        (Replicas(minimum=2, num_cpus=3), 0.0, "2 replicas with 3 cores each do not fit: Ray has 4"),
+    ],
+)
+def test_more_than_ray_has_is_refused_at_once(monkeypatch, replicas, num_gpus, found):
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 1.0, "CPU": 4.0})
+    monkeypatch.setattr(ray, "available_resources", lambda: {"GPU": 1.0, "CPU": 4.0})
+    with pytest.raises(ScoringError, match=found):
+        cluster._require_room(replicas, num_gpus)
+    cluster._require_room(Replicas(minimum=10, num_cpus=0.4), 0.1)
+
+
+def test_what_others_use_is_waited_for_but_not_silently(monkeypatch, caplog):
+    monkeypatch.setenv("RAY_ADDRESS", "ray://cluster:1")
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"GPU": 2.0, "CPU": 4.0})
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 4.0})
+    with caplog.at_level(logging.WARNING):
+        cluster._require_room(Replicas(), 1.0)
+    assert "Ray has 0 GPUs free; waiting until others end." in caplog.text
+
+
+def test_a_signal_that_comes_before_the_first_request_ends_the_server(monkeypatch):
+    ended = []
+    monkeypatch.setattr(cluster, "model_cluster", lambda settings: nullcontext())
+    monkeypatch.setattr("sdiareward.serving.app.create_app", lambda *_: None)
+    monkeypatch.setattr("uvicorn.Server.run", lambda server, sockets: ended.append(server.should_exit))
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        service.serve_model(SETTINGS, lambda url: os.kill(os.getpid(), signal.SIGTERM))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert ended == [True]
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_reason(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    command = [sys.executable, "-m", "sdiareward.cli", "serve", "--model", str(tmp_path), "--port", "0"]
+    command += ["--device", "cpu", "--cpus-per-replica", "0", "--object-store-mib", "80"]
+    environment = os.environ | {"RAY_ADDRESS": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
+    assert done.returncode == 2
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("sdiareward: error: ")]
+    assert line.startswith(f"sdiareward: error: model {tmp_path}: cannot be loaded (model_type is 'bert'")
+    assert "Traceback" not in done.stderr

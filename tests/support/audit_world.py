@@ -1,0 +1,94 @@
+"""Pairs for the tests of the audit, small enough that a tiny model scores them in no time."""
+
+import datasets
+import numpy as np
+
+from sdiareward.perturbations.channel import encode
+from sdiareward.perturbations.decoded_pairs import AuditPair, Turn
+
+
+RATE = 16_000
+SUBSETS = ("scripted", "colloquialness", "semi_wild")
+
+
+def make_turns(level, *, num_turns=2, num_samples=1600, text="so, um"):
+    return [
+        Turn(("user", "assistant")[number % 2], f"{text} {number}", np.full(num_samples, level, dtype=np.float32))
+        for number in range(num_turns)
+    ]
+
+
+def make_pair(name, chosen, rejected, *, subset="scripted", group=None, **turns):
+    criterion = "colloquialness" if subset == "colloquialness" else "modality"
+    sides = make_turns(chosen, **turns), make_turns(rejected, **turns)
+    return AuditPair(name, criterion, subset, "source", "flite", group, "CC0-1.0", *sides)
+
+
+def make_label(pair_id, *, subset="scripted", group=None, synthesizer="flite"):
+    criterion = "colloquialness" if subset == "colloquialness" else "modality"
+    label = {"pair_id": pair_id, "criterion": criterion, "subset": subset, "source": "source"}
+    return {**label, "synthesizer": synthesizer, "group_id": group}
+
+
+class Pairs(list):
+    """Pairs in memory that look like a `sampling.PairSample`; `broken` are the ids of those that cannot be read."""
+
+    def __init__(self, pairs, broken=()):
+        super().__init__(pairs)
+        self.broken = broken
+        names = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
+        self.labels = [{name: getattr(pair, name) for name in names} for pair in pairs]
+
+    def __getitem__(self, index):
+        if isinstance(index, slice):
+            return Pairs(list(self)[index], self.broken)
+        pair = super().__getitem__(index)
+        if pair.pair_id in self.broken:
+            raise FileNotFoundError(f"{pair.pair_id}: no such audio file.")
+        return pair
+
+
+def loudness(dialogues, criteria):
+    """A reward that a hand can compute: the mean of the first sample of each recording."""
+    return [
+        float(np.mean([item["audio"]["array"][0] for message in dialogue for item in message["content"][-1:]]))
+        for dialogue in dialogues
+    ]
+
+
+def make_dataset(make_tone, num_pairs, *, first=0, synthesizers=("flite", "espeak-ng"), text="so, um"):
+    """Return pairs whose chosen side is a low tone and whose rejected side is a high one, in our form."""
+    rows = []
+    for row in range(first, first + num_pairs):
+        subset = SUBSETS[row % len(SUBSETS)]
+        rows.append(
+            {
+                "pair_id": f"p{row}",
+                "criterion": "colloquialness" if subset == "colloquialness" else "modality",
+                "subset": subset,
+                "source": "tones",
+                "synthesizer": synthesizers[row % len(synthesizers)],
+                "group_id": f"g{row}",
+                "license": "CC0-1.0",
+                "chosen": _side(make_tone, row, 200.0, text),
+                "rejected": _side(make_tone, row, 900.0, f"{text}, that is" if subset == "colloquialness" else text),
+            }
+        )
+    return datasets.Dataset.from_list(rows)
+
+
+def _side(make_tone, row, frequency_hz, text):
+    turns = []
+    for turn, role in enumerate(("user", "assistant", "user", "assistant")):
+        tone = make_tone(0.12, frequency_hz + 40 * turn, row)
+        wav = encode(tone, RATE, "WAV", "PCM_16", None)
+        turns.append({"role": role, "text": f"{text} {row} {turn}", "audio": {"bytes": wav, "path": None}})
+    return turns
+
+
+def write_data(make_tone, folder):
+    """Write a data set with a training, a validation and a test split."""
+    folder.mkdir(parents=True)
+    for split, count, first in (("train", 6, 100), ("validation", 3, 200), ("test", 6, 0)):
+        make_dataset(make_tone, count, first=first).to_parquet(folder / f"{split}.parquet")
+    return folder

@@ -1,0 +1,81 @@
+"""Pairs with audio that is easy to find again, and what a planned repository holds."""
+
+import random
+
+import pyarrow.parquet as pq
+import yaml
+
+from sdiareward.dataset_builder.formats.shards import ShardWriter
+from sdiareward.pairs.schema import features
+
+
+# Parquet compresses its pages: what a file holds is looked for in its bytes and in its rows.
+FORBIDDEN, FREE = (random.Random(seed).randbytes(400) for seed in (1, 2))
+
+
+def make_row(pair_id="free", audio=FREE, criterion="modality", **changes):
+    turns = {
+        side: [
+            {
+                "role": role,
+                "text": f"{pair_id} {side} {role}",
+                "audio": {"bytes": audio + f"{pair_id}{side}{role}".encode(), "path": f"{pair_id}-{side}.flac"},
+                "duration_s": 1.5,
+                "audio_ref": [
+                    {"uri": uri, "start_s": 0.0, "end_s": 1.5, "text": f"{pair_id} {side} {role}"},
+                ],
+            }
+            for role in ("user", "assistant")
+        ]
+        for side, uri in (("chosen", "folder:call.flac"), ("rejected", "synthetic:piper"))
+    }
+    return {
+        **dict.fromkeys(features(), None),
+        "pair_id": pair_id,
+        "criterion": criterion,
+        "subset": "wild" if criterion == "modality" else "colloquialness",
+        "source": "folder",
+        "primary": "Unknown",
+        "secondary": "Unknown",
+        "synthesizer": "piper",
+        "group_id": "0123456789abcdef",
+        "native_coding": [],
+        "language": "en",
+        "license": "CC-BY-4.0",
+        **turns,
+        **changes,
+    }
+
+
+def content_of(file):
+    return file.source if isinstance(file.source, bytes) else file.source.read_bytes()
+
+
+def rows_of(plan, folder):
+    """Return the rows of all Parquet files below a folder of the repository, by `pair_id`."""
+    files = [file for file in plan.files if file.path_in_repo.startswith(f"{folder}/")]
+    return {row["pair_id"]: row for file in files for row in pq.read_table(file.source).to_pylist()}
+
+
+def says(plan, secret):
+    """Tell whether any file of a plan holds `secret`, in its bytes or in its rows."""
+    rows = [rows_of(plan, folder) for folder in ("data", "listen", "metadata")]
+    return any(secret in content_of(file) for file in plan.files) or holds(rows, secret)
+
+
+def holds(value, secret):
+    if isinstance(value, dict | list):
+        return any(holds(part, secret) for part in (value.values() if isinstance(value, dict) else value))
+    return secret in (value if isinstance(value, bytes) else str(value).encode())
+
+
+def header_of(plan):
+    return yaml.safe_load(content_of(plan.files[0]).decode().split("\n---\n")[0].removeprefix("---\n"))
+
+
+def write_data(folder, *rows):
+    """Write `(split, row)` as a data set folder and return it."""
+    with ShardWriter(folder) as writer:
+        for split, row in rows:
+            writer.write(split, row)
+    return folder

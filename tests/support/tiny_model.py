@@ -1,0 +1,67 @@
+"""A model of a few thousand parameters for the fixtures' tokenizer: random weights, real classes, no download."""
+
+from support.paths import FIXTURES
+
+
+BASE = FIXTURES / "base_tiny"
+
+
+def make_config(**fields):
+    """Return its configuration."""
+    from sdiareward.configuration_sdiareward import SDiaRewardConfig
+
+    return SDiaRewardConfig(
+        audio_config={
+            "num_mel_bins": 128,
+            "d_model": 32,
+            "encoder_layers": 1,
+            "encoder_attention_heads": 2,
+            "encoder_ffn_dim": 64,
+            "n_window": 10,
+            "output_dim": 32,
+        },
+        text_config={
+            "vocab_size": 704,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]},
+            "pad_token_id": 640,
+        },
+        audio_token_index=643,
+        audio_start_token_id=644,
+        audio_end_token_id=645,
+        image_token_index=652,
+        video_token_index=653,
+        **fields,
+    )
+
+
+def make_model(pooling_mode="mean", **fields):
+    """Return a seeded model in evaluation mode, whose head is not at zero."""
+    import torch
+
+    from sdiareward.modeling_sdiareward import SDiaRewardModel
+
+    torch.manual_seed(0)
+    model = SDiaRewardModel(make_config(pooling_mode=pooling_mode, **fields)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape) * 0.1)
+    return model
+
+
+def make_processor():
+    """Return its processor."""
+    from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+    return SDiaRewardProcessor.from_backbone(BASE)
+
+
+def save_checkpoint(folder):
+    """Save a model and its processor; return the folder."""
+    make_model().save_pretrained(folder)
+    make_processor().save_pretrained(folder)
+    return folder

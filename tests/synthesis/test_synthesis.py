@@ -1,0 +1,177 @@
+import hashlib
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from sdiareward.synthesis import (
+    SYNTHESIZERS,
+    DialogueSynthesizer,
+    SynthesisError,
+    Synthesizer,
+    is_available,
+    load_synthesizer,
+)
+from sdiareward.synthesis.espeak import _VOICES
+from sdiareward.synthesis.world import flatten_pitch
+
+
+TEXT = "Hold it right there."
+OFFLINE = [name for name in SYNTHESIZERS if is_available(name)]
+SPEAKING = [name for name in OFFLINE if name != "world"]
+# Speaks the texts with the engines named, in the order given, and prints a fingerprint of each.
+FINGERPRINTS = """
+import hashlib, json, sys
+import numpy as np
+from sdiareward.synthesis import load_synthesizer
+
+reference = np.sin(np.arange(16000) * 0.05).astype(np.float32)
+found = []
+for name, voice, text in json.loads(sys.argv[1]):
+    speech = load_synthesizer(name).speak(text, voice=voice, reference=reference)
+    found.append(hashlib.sha256(speech.tobytes()).hexdigest())
+print(json.dumps(found))
+"""
+
+
+def test_the_synthesizers_from_the_package_index_are_installed():
+    assert {"espeak-ng", "hibari", "piper", "world"} <= set(OFFLINE)
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+def test_a_synthesizer_speaks_mono_16_kilohertz_speech(name):
+    engine = load_synthesizer(name)
+    assert isinstance(engine, Synthesizer)
+    assert not isinstance(engine, DialogueSynthesizer)
+    speech = engine.speak(TEXT, voice=0)
+    assert speech.dtype == np.float32
+    assert speech.ndim == 1
+    assert 0.5 < len(speech) / 16_000 < 4.0
+    assert 0.05 < np.abs(speech).max() <= 1.05
+    assert any(character.isdigit() for character in engine.version)
+    assert not engine.uses_reference
+
+
+@pytest.mark.parametrize("name", [name for name in SPEAKING if name != "piper"])
+def test_another_voice_sounds_different(name):
+    engine = load_synthesizer(name)
+    assert engine.speak(TEXT, voice=0).tobytes() != engine.speak(TEXT, voice=1).tobytes()
+
+
+def test_the_voices_of_piper_differ_in_rate():
+    # Its durations are drawn; over many sentences that averages out.
+    engine = load_synthesizer("piper")
+    assert len(engine.speak(TEXT * 24, voice=2)) > len(engine.speak(TEXT * 24, voice=1))
+
+
+@pytest.mark.parametrize("name", SPEAKING)
+def test_more_words_last_longer(name):
+    engine = load_synthesizer(name)
+    assert len(engine.speak(TEXT * 3, voice=0)) > 2 * len(engine.speak(TEXT, voice=0))
+
+
+def test_every_voice_of_espeak_exists_and_sounds_like_no_other():
+    engine = load_synthesizer("espeak-ng")
+    spoken = {engine.speak(TEXT, voice=voice).tobytes() for voice in range(len(_VOICES))}
+    assert len(spoken) == len(_VOICES) == 6
+
+
+def test_the_same_call_gives_the_same_samples_in_a_fresh_process_whatever_was_spoken_before():
+    reference = np.sin(np.arange(16_000) * 0.05).astype(np.float32)
+    names = [name for name in OFFLINE if load_synthesizer(name).is_deterministic]
+    assert set(names) == {"espeak-ng", "hibari", "world"} | ({"flite"} & set(OFFLINE))
+    calls = [(name, voice, text) for name in names for voice in (0, 1) for text in (TEXT, "Six thick thistle sticks?")]
+    here = []
+    for name, voice, text in calls:
+        speech = load_synthesizer(name).speak(text, voice=voice, reference=reference)
+        here.append(hashlib.sha256(speech.tobytes()).hexdigest())
+    command = [sys.executable, "-W", "ignore", "-c", FINGERPRINTS, json.dumps(calls[::-1])]
+    there = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert there[::-1] == here
+
+
+def test_threads_may_share_espeak():
+    engine = load_synthesizer("espeak-ng")
+    with ThreadPoolExecutor(4) as pool:
+        spoken = list(pool.map(lambda voice: engine.speak(TEXT, voice=voice).tobytes(), [0, 1, 2, 3] * 5))
+    assert spoken == [engine.speak(TEXT, voice=voice).tobytes() for voice in (0, 1, 2, 3)] * 5
+
+
+def test_piper_is_rightly_said_not_to_be_deterministic():
+    engine = load_synthesizer("piper")
+    assert not engine.is_deterministic
+    assert engine.speak(TEXT, voice=0).tobytes() != engine.speak(TEXT, voice=0).tobytes()
+
+
+def test_copy_synthesis_keeps_the_length_and_draws_the_pitch_together():
+    import pyworld
+
+    time_s = np.arange(32_000) / 16_000
+    phase = 2 * np.pi * np.cumsum(150.0 * 1.4 ** np.sin(2 * np.pi * time_s)) / 16_000
+    reference = (0.1 * sum(np.sin(k * phase) for k in range(1, 15))).astype(np.float32)
+    copy = load_synthesizer("world").speak(TEXT, voice=0, reference=reference)
+    assert abs(len(copy) - len(reference)) <= 160
+
+    def spread(signal):
+        pitch, _ = pyworld.dio(signal.astype(np.float64), 16_000)
+        return np.log(pitch[pitch > 0]).std()
+
+    assert spread(copy) < 0.3 * spread(reference)
+
+
+def test_copy_synthesis_needs_a_recording():
+    with pytest.raises(SynthesisError, match="needs a recording"):
+        load_synthesizer("world").speak(TEXT, voice=0)
+
+
+def test_flattening_keeps_the_mean_log_pitch_and_the_unvoiced_frames():
+    pitch = np.array([0.0, 100.0, 0.0, 400.0])
+    np.testing.assert_allclose(flatten_pitch(pitch, 0.0), [0.0, 200.0, 0.0, 200.0])
+    np.testing.assert_allclose(flatten_pitch(pitch, 0.5), [0.0, 200.0 / 2**0.5, 0.0, 200.0 * 2**0.5])
+    np.testing.assert_array_equal(flatten_pitch(np.zeros(3), 0.5), np.zeros(3))
+
+
+def test_an_unknown_synthesizer_is_refused_with_the_known_ones():
+    with pytest.raises(ValueError, match="espeak-ng.*hibari.*piper"):
+        load_synthesizer("festival")
+    with pytest.raises(ValueError, match="espeak-ng.*hibari.*piper"):
+        is_available("festival", {"base_url": "http://localhost"})
+
+
+def test_a_missing_synthesizer_says_how_to_get_it(monkeypatch):
+    from sdiareward import synthesis
+
+    monkeypatch.setattr(synthesis, "which", lambda need: None)
+    synthesis._load.cache_clear()
+    with pytest.raises(SynthesisError, match="'flite' is not installed; apt-get install flite"):
+        load_synthesizer("flite")
+
+
+def test_an_engine_without_options_refuses_them():
+    with pytest.raises(ValueError, match=r"'espeak-ng' takes no options, but got \['rate'\]"):
+        load_synthesizer("espeak-ng", {"rate": 165})
+
+
+def test_an_engine_is_loaded_once_per_set_of_options():
+    options = {"base_url": "http://localhost:1/v1", "model": "kokoro", "voices": ["a", "b"]}
+    first = load_synthesizer("openai-speech", options)
+    assert load_synthesizer("openai-speech", dict(reversed(options.items()))) is first
+    assert load_synthesizer("openai-speech", {**options, "voices": ["b", "a"]}) is not first
+    assert load_synthesizer("espeak-ng") is load_synthesizer("espeak-ng", {})
+
+
+@pytest.mark.parametrize("options", [{}, {"model": "kokoro"}, {"base_url": "http://x", "model": "k", "voice": ["a"]}])
+def test_options_that_are_missing_or_unknown_are_refused_with_those_that_exist(options):
+    with pytest.raises(ValueError, match="'openai-speech': its options are wrong.*'base_url', 'model', 'voices'"):
+        load_synthesizer("openai-speech", options)
+
+
+def test_an_endpoint_is_available_when_its_client_is_installed_and_options_are_given():
+    assert not is_available("openai-speech")
+    assert is_available("openai-speech", {"base_url": "http://localhost/v1"})
+    assert not is_available("soulx-podcast")
+    assert not is_available("soulx-podcast", {"model_path": "model"})
+    assert is_available("soulx-podcast", {"base_url": "http://localhost"})

@@ -1,0 +1,272 @@
+"""Training pairs through other channels and against attacks, by the path that plain pairs take."""
+
+import json
+import math
+import pickle
+import shutil
+
+import datasets
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+
+from sdiareward.audio_sdiareward import read_audio
+from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.train import main
+from sdiareward.training.arguments import TrainArguments
+from sdiareward.training.augmentation import PRESETS, AugmentationSettings, AugmentedPairs, augment
+from sdiareward.training.batches import PairCollator
+from sdiareward.training.precompute import precompute_pairs
+from sdiareward.training.trainer import SDiaRewardTrainer
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def pairs(tone_pairs):
+    labels = {"pair_id": "p{}", "group_id": "g{}", "subset": "scripted", "source": "tones"}
+    columns = {name: [value.format(row) for row in range(4)] for name, value in labels.items()}
+    return datasets.concatenate_datasets([tone_pairs, datasets.Dataset.from_dict(columns)], axis=1)
+
+
+def arrays(row, side):
+    items = [item for message in turns_to_messages(row[side]) for item in message["content"]]
+    return [read_audio(item["audio"]) for item in items if item["type"] == "audio"]
+
+
+def texts(row, side):
+    items = [item for message in turns_to_messages(row[side]) for item in message["content"]]
+    return [item["text"] for item in items if item["type"] == "text"]
+
+
+def gains(row, plain, side):
+    """Return the factor by which each turn is louder than it was."""
+    return [
+        float(np.linalg.norm(new) / np.linalg.norm(old))
+        for new, old in zip(arrays(row, side), arrays(plain, side), strict=True)
+    ]
+
+
+def test_each_pair_is_read_as_it_is_then_by_its_copies_then_against_its_attacks(pairs):
+    settings = AugmentationSettings(["gain"], augmented_copies=2, hard_negatives=["silence"])
+    rows = AugmentedPairs(pairs, settings)
+    assert len(rows) == 16
+    assert rows["pair_id"][:5] == ["p0", "p0, copy 1", "p0, copy 2", "p0, silence", "p1"]
+    assert rows["criterion"][:5] == ["modality"] * 4 + ["colloquialness"]
+    assert rows[0] == pairs[0]
+    assert [rows[index]["pair_id"] for index in range(16)] == rows["pair_id"]
+    with pytest.raises(IndexError, match="row 16 of 16"):
+        rows[16]
+
+
+def test_nothing_is_added_where_nothing_is_asked_for(pairs):
+    assert augment(pairs, AugmentationSettings(), 6.0) is pairs
+    assert len(augment(pairs, AugmentationSettings(hard_negatives=["silence"]), 6.0)) == 8
+
+
+def test_no_more_of_a_turn_is_changed_than_is_heard(pairs):
+    rows = AugmentedPairs(pairs, AugmentationSettings(["polarity"]), max_turn_s=0.1)
+    changed = arrays(rows[1], "chosen")
+    assert [len(array) for array in changed] == [1760, 1760]
+    assert np.array_equal(changed[0], -arrays(pairs[0], "chosen")[0][:1760])
+
+
+def test_one_change_is_made_of_every_turn_of_both_sides(pairs):
+    row = AugmentedPairs(pairs, AugmentationSettings(["gain"]))[1]
+    factors = gains(row, pairs[0], "chosen") + gains(row, pairs[0], "rejected")
+    assert len(factors) == 4
+    assert factors == pytest.approx([factors[0]] * 4, rel=1e-5)
+    assert 10 ** (-6 / 20) <= factors[0] <= 10 ** (6 / 20)
+    assert abs(factors[0] - 1) > 0.01
+    assert texts(row, "chosen") == texts(pairs[0], "chosen")
+
+
+def test_the_sides_are_changed_each_in_its_own_way_where_asked(pairs):
+    row = AugmentedPairs(pairs, AugmentationSettings(["gain"], augment_sides="each"))[1]
+    chosen, rejected = (gains(row, pairs[0], side) for side in ("chosen", "rejected"))
+    assert chosen == pytest.approx([chosen[0]] * 2, rel=1e-5)
+    assert abs(chosen[0] - rejected[0]) > 0.01
+
+
+def samples(rows, index):
+    return [array.tolist() for side in ("chosen", "rejected") for array in arrays(rows[index], side)]
+
+
+def test_a_row_is_the_same_whenever_it_is_read_and_another_for_another_copy_pair_or_seed(pairs):
+    settings = AugmentationSettings(["all"], augmented_copies=3)
+    rows = AugmentedPairs(pairs, settings)
+    again = pickle.loads(pickle.dumps(rows))
+    other = AugmentedPairs(pairs, AugmentationSettings(["all"], augmented_copies=3, seed=1))
+    assert rows._fingerprint == again._fingerprint != other._fingerprint
+    for index in reversed(range(len(again))):
+        assert samples(again, index) == samples(rows, index), rows["pair_id"][index]
+    copies = [samples(rows, index) for index in (1, 2, 3, 5)] + [samples(other, 1)]
+    assert all(first != second for at, first in enumerate(copies) for second in copies[:at])
+
+
+def test_the_order_and_the_number_of_the_pairs_change_no_copy(pairs):
+    settings = AugmentationSettings(["channel"])
+    alone, all_rows = (AugmentedPairs(some, settings) for some in (pairs.select([2]), pairs))
+    assert samples(alone, 1) == samples(all_rows, 5)
+
+
+def test_the_preset_channel_moves_nothing_in_time(pairs):
+    assert not {"speed", "leading_silence", "trailing_silence"} & set(PRESETS["channel"])
+    assert len(PRESETS["all"]) == len(PRESETS["channel"]) + 3
+    names = AugmentationSettings(["gain", "channel"]).nuisances()
+    assert set(names) == set(PRESETS["channel"])
+    assert len(names) == len(set(names))
+
+
+def test_a_hard_negative_has_the_attack_on_its_rejected_side_and_the_chosen_side_as_it_is(pairs):
+    rows = AugmentedPairs(pairs, AugmentationSettings(hard_negatives=["silence", "foreign_ending"]))
+    silent, foreign = rows[1], rows[2]
+    assert silent["chosen"] == foreign["chosen"] == pairs[0]["chosen"]
+    assert texts(silent, "rejected") == texts(silent, "chosen")
+    assert not any(array.any() for array in arrays(silent, "rejected"))
+    (beginning, ending), donor = arrays(foreign, "rejected"), arrays(pairs[2], "chosen")[1]
+    assert np.array_equal(beginning, arrays(pairs[0], "chosen")[0])
+    # Of the same criterion there is only one other pair.
+    assert np.array_equal(ending, donor)
+
+
+def test_hard_negatives_are_made_of_as_large_a_share_of_the_pairs_as_was_asked():
+    many = datasets.Dataset.from_dict({"pair_id": [f"p{row}" for row in range(1000)]})
+    settings = AugmentationSettings(hard_negatives=["silence", "shuffled"], hard_negative_share=0.3)
+    names = [AugmentedPairs(many, settings)["pair_id"] for _ in range(2)]
+    assert names[0] == names[1]
+    for attack in ("silence", "shuffled"):
+        assert sum(attack in name for name in names[0]) == pytest.approx(300, abs=50)
+    # Drawn for each attack by itself.
+    both = {name.split(",")[0] for name in names[0] if "silence" in name}
+    assert sum(name.split(",")[0] in both for name in names[0] if "shuffled" in name) == pytest.approx(90, abs=40)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"augmentations": "gain"}, "augmentations is 'gain'; give a list of names"),
+        ({"augmentations": ["echo"]}, "the nuisance is 'echo'; it must be one of"),
+        ({"augmentations": ["gain"], "augmented_copies": 0}, "augmented_copies is 0; give at least 1"),
+        ({"augment_sides": "left"}, "augment_sides is 'left'; it must be one of both, each"),
+        ({"hard_negatives": ["bribe"]}, "the hard negative is 'bribe'; it must be one of breaths, clicks"),
+        ({"hard_negative_share": 0.0}, "hard_negative_share is 0; it must lie above 0, up to 1"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused_when_they_are_parsed(options, message):
+    with pytest.raises(ValueError, match=message):
+        TrainArguments("model", "data", **options)
+
+
+@pytest.mark.parametrize("encodes", [False, True])
+def test_augmented_pairs_are_read_ahead_and_collated_like_others(
+    encodes, pairs, tiny_processor, make_tiny_model, tmp_path, monkeypatch
+):
+    rows = AugmentedPairs(pairs, AugmentationSettings(["noise"], hard_negatives=["shuffled", "silence"]))
+    options = {"split": "train", "model": make_tiny_model() if encodes else None}
+    read, skipped = precompute_pairs(rows, tiny_processor, tmp_path, **options)
+    assert len(read) == 12
+    assert [line["pair_id"] for line in skipped] == [f"p{row}, shuffled" for row in range(4)]
+    assert "needs at least four turns" in skipped[0]["reason"]
+    batch = PairCollator(tiny_processor, rows)([read[index] for index in range(12)])["pairs"]
+    assert batch.pair_ids[:4] == ["p0", "p0, copy 1", "p0, silence", "p1"]
+    assert len({frozenset(side.clips) for side in batch.chosen[:2]}) == 2
+    assert batch.chosen[0].clips.keys() == batch.chosen[2].clips.keys()
+    # What was read is found again, by others too.
+    for name in ("_changed", "_attacked"):
+        monkeypatch.setattr(AugmentedPairs, name, None)
+    again, _ = precompute_pairs(AugmentedPairs(pairs, rows.settings), tiny_processor, tmp_path, **options)
+    assert again.to_list() == read.to_list()
+
+
+@pytest.fixture
+def run_script(tmp_path, tiny_checkpoint, pairs):
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        pairs.to_parquet(folder / f"{split}.parquet")
+
+    def run(*flags, output="run"):
+        options = {
+            "model_name_or_path": tiny_checkpoint,
+            "dataset": folder,
+            "output_dir": tmp_path / output,
+            "use_cpu": True,
+            "bf16": False,
+            "gradient_checkpointing": False,
+            "report_to": "none",
+            "per_device_train_batch_size": 4,
+            "learning_rate": 1e-2,
+            "eval_strategy": "steps",
+            "eval_steps": 3,
+            "save_steps": 3,
+            "logging_steps": 1,
+            "disable_tqdm": True,
+        }
+        main([*(text for key, value in options.items() for text in (f"--{key}", str(value))), *flags])
+        return tmp_path / output
+
+    return run
+
+
+FLAGS = ("--augmentations", "gain", "noise", "--augmented_copies", "1", "--hard_negatives", "silence")
+
+
+@pytest.mark.parametrize(("mode", "num_epochs"), [("full", 1), ("full", 2), ("head", 2)])
+def test_the_script_trains_on_what_is_added_and_validates_on_what_there_was(mode, num_epochs, run_script, monkeypatch):
+    sizes, train = [], SDiaRewardTrainer.train
+
+    def counting(trainer, *args, **options):
+        sizes.append((len(trainer.train_dataset), len(trainer.eval_dataset)))
+        return train(trainer, *args, **options)
+
+    monkeypatch.setattr(SDiaRewardTrainer, "train", counting)
+    folder = run_script("--train", mode, "--num_train_epochs", str(num_epochs), *FLAGS)
+    run = json.loads((folder / "run.json").read_text())
+    # Four pairs, their copies and their hard negatives, in batches of four.
+    assert sizes == [(12, 4)]
+    assert max(line["step"] for line in run["history"]) == 3 * num_epochs
+    assert run["arguments"]["augmentations"] == ["gain", "noise"]
+    assert run["arguments"]["hard_negatives"] == ["silence"]
+
+
+def test_a_run_that_goes_on_reads_the_rows_that_an_undisturbed_one_reads(run_script, tmp_path):
+    flags = ("--num_train_epochs", "2", "--save_total_limit", "9", *FLAGS)
+    undisturbed = run_script(*flags)
+    (tmp_path / "killed").mkdir()
+    shutil.copytree(undisturbed / "checkpoint-3", tmp_path / "killed" / "checkpoint-3")
+    resumed = run_script(*flags, "--resume", "True", output="killed")
+    expected, found = (load_file(folder / "model.safetensors") for folder in (undisturbed, resumed))
+    assert all((found[name] == tensor).all() for name, tensor in expected.items())
+
+
+def test_smoothed_labels_cost_a_share_of_the_margin_in_training_alone(
+    make_tiny_model, tiny_processor, pairs, tmp_path
+):
+    from trl import RewardConfig
+
+    options = {"output_dir": str(tmp_path), "use_cpu": True, "bf16": False, "report_to": "none"}
+    rows, _ = precompute_pairs(pairs, tiny_processor, tmp_path / "rows", split="train")
+
+    def trainer(smoothing):
+        args = RewardConfig(**options, label_smoothing_factor=smoothing, center_rewards_coefficient=0.01)
+        return SDiaRewardTrainer(make_tiny_model(), tiny_processor, args, train_dataset=rows)
+
+    smooth = trainer(0.1)
+    losses = {}
+    for is_training in (True, False):
+        smooth.model.train(is_training)
+        batch = PairCollator(tiny_processor)(list(rows))
+        loss, outputs = smooth.compute_loss(smooth.model, batch, return_outputs=True)
+        losses[is_training] = loss.item()
+    rewards = outputs.logits.view(2, -1).T.tolist()
+    margins = [chosen - rejected for chosen, rejected in rewards]
+    assert max(map(abs, margins)) > 1e-3
+    centering = sum(0.01 * (chosen + rejected) ** 2 for chosen, rejected in rewards) / 4
+    right = sum(math.log1p(math.exp(-margin)) for margin in margins) / 4
+    wrong = sum(math.log1p(math.exp(margin)) for margin in margins) / 4
+    assert losses[True] == pytest.approx(0.9 * right + 0.1 * wrong + centering, abs=1e-6)
+    assert losses[False] == pytest.approx(right + centering, abs=1e-6)
+    with pytest.raises(ValueError, match="label_smoothing_factor is 0.5; it must be at least 0 and below 0.5"):
+        trainer(0.5)

@@ -1,0 +1,70 @@
+import datasets
+import pytest
+import torch
+
+from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.schema import SIDES
+from sdiareward.training.batches import PairCollator, vectors_from_bytes, vectors_to_bytes
+from sdiareward.training.precompute import precompute_pairs
+
+
+def broken(pairs, row, side):
+    rows = pairs.to_list()
+    rows[row][side][1]["audio"]["bytes"] = b"no sound"
+    return datasets.Dataset.from_list(rows).add_column("pair_id", [f"pair {number}" for number in range(len(rows))])
+
+
+@pytest.mark.parametrize("encodes", [False, True])
+def test_every_pair_is_read_once_and_its_length_is_that_of_both_sides(
+    encodes, tone_pairs, tiny_processor, make_tiny_model, tmp_path
+):
+    model = make_tiny_model() if encodes else None
+    rows, skipped = precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train", model=model)
+    assert skipped == []
+    assert rows["row"] == [0, 1, 2, 3]
+    assert rows["pair_id"] == [f"row {number}" for number in range(4)]
+    for row, length in zip(tone_pairs, rows["length"], strict=True):
+        sides = (tiny_processor.prepare(turns_to_messages(row[side]), row["criterion"]) for side in SIDES)
+        assert length == sum(len(side.input_ids) for side in sides)
+
+
+@pytest.mark.parametrize("encodes", [False, True])
+def test_a_pair_that_cannot_be_read_is_left_out_with_its_reason(
+    encodes, tone_pairs, tiny_processor, make_tiny_model, tmp_path
+):
+    pairs = broken(tone_pairs, 2, "rejected")
+    model = make_tiny_model() if encodes else None
+    rows, (skipped,) = precompute_pairs(pairs, tiny_processor, tmp_path, split="validation", model=model)
+    assert rows["pair_id"] == ["pair 0", "pair 1", "pair 3"]
+    assert (skipped["split"], skipped["row"], skipped["pair_id"]) == ("validation", 2, "pair 2")
+    assert skipped["reason"].startswith("rejected, ")
+    assert "cannot be decoded" in skipped["reason"]
+    # Nor is a broken pair passed on to the model.
+    assert len(PairCollator(tiny_processor)(list(rows))["pairs"]) == 3
+
+
+def test_without_a_usable_pair_there_is_nothing_to_train_on(tone_pairs, tiny_processor, tmp_path):
+    with pytest.raises(ValueError, match="none of the 1 pairs of 'train' can be used"):
+        precompute_pairs(broken(tone_pairs, 0, "chosen").select([0]), tiny_processor, tmp_path, split="train")
+
+
+def test_what_was_read_is_not_read_again(tone_pairs, tiny_processor, make_tiny_model, tmp_path, monkeypatch):
+    model = make_tiny_model()
+    first, _ = precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train", model=model, model_revision="a")
+    monkeypatch.setattr("sdiareward.training.precompute.encode_clips", None)
+    again, _ = precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train", model=model, model_revision="a")
+    assert again.to_list() == first.to_list()
+    with pytest.raises(TypeError):
+        precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train", model=model, model_revision="b")
+
+
+def test_vectors_are_kept_in_float16():
+    vectors = torch.tensor([[0.5, -2.0, 1 / 3], [0.0, 1e4, -0.25]])
+    assert torch.equal(vectors_from_bytes(vectors_to_bytes(vectors), 3), vectors.half().float())
+
+
+def test_a_recording_that_disappears_after_it_was_read_is_named(tone_pairs, tiny_processor, tmp_path):
+    rows, _ = precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train")
+    row = {**rows[1], "chosen": [{**turn, "audio": {"bytes": b"", "path": None}} for turn in rows[1]["chosen"]]}
+    with pytest.raises(ValueError, match="pair row 1, chosen: "):
+        PairCollator(tiny_processor)([row])

@@ -1,0 +1,500 @@
+import gc
+import json
+import math
+import pickle
+import shutil
+import weakref
+
+import datasets
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.pairs.lazy_sides import Sides
+from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.schema import SIDES
+from sdiareward.scoring.feature_cache import FeatureCache
+from sdiareward.scoring.scorer import Scorer
+from sdiareward.train import main
+from sdiareward.training import setup
+from sdiareward.training.arguments import TrainArguments
+from sdiareward.training.batches import PairCollator, use_packed_forward
+from sdiareward.training.head import FeatureCollator, SDiaRewardHead, cache_pairs
+from sdiareward.training.precompute import precompute_pairs
+from sdiareward.training.setup import load_model, prepare_for_training
+from sdiareward.training.trainer import SDiaRewardTrainer
+
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def pairs(tone_pairs):
+    return tone_pairs
+
+
+@pytest.fixture
+def reward_config(tmp_path):
+    from trl import RewardConfig
+
+    def make(**changes):
+        options = {
+            "output_dir": str(tmp_path / "run"),
+            "per_device_train_batch_size": 4,
+            "max_steps": 1,
+            "learning_rate": 1e-2,
+            "center_rewards_coefficient": 0.01,
+            "gradient_checkpointing": False,
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": "none",
+            "logging_steps": 1,
+            "save_strategy": "no",
+            "disable_tqdm": True,
+        }
+        return RewardConfig(**{**options, **changes})
+
+    return make
+
+
+@pytest.fixture
+def rows(tmp_path, pairs, tiny_processor):
+    return precompute_pairs(pairs, tiny_processor, tmp_path / "rows", split="train")[0]
+
+
+@pytest.fixture
+def make_trainer(make_tiny_model, tiny_processor, rows, reward_config):
+    def make(model=None, train_dataset=None, eval_dataset=None, batch_tokens=None, **changes):
+        return SDiaRewardTrainer(
+            model or make_tiny_model(),
+            tiny_processor,
+            reward_config(**changes),
+            batch_tokens=batch_tokens,
+            train_dataset=train_dataset or rows,
+            eval_dataset=eval_dataset,
+        )
+
+    return make
+
+
+@pytest.fixture
+def padded_rewards(tiny_processor):
+    """Return a function giving the rewards of some pairs through the model's own forward, `(num_pairs, 2)`."""
+
+    def rewards(model, pairs):
+        dialogues = [turns_to_messages(row[side]) for side in SIDES for row in pairs]
+        inputs = tiny_processor(dialogues, criterion=[row["criterion"] for row in pairs] * 2)
+        with torch.no_grad():
+            return model(**inputs).logits.view(2, -1).T
+
+    return rewards
+
+
+def by_hand(rewards):
+    losses = [math.log1p(math.exp(bad - good)) + 0.01 * (good + bad) ** 2 for good, bad in rewards.tolist()]
+    return sum(losses) / len(losses)
+
+
+def test_the_loss_is_bradley_terry_plus_centering_by_hand(
+    make_trainer, make_tiny_model, tiny_processor, rows, padded_rewards
+):
+    expected = by_hand(padded_rewards(make_tiny_model(), list(rows)[:2]))
+    trainer = make_trainer()
+    batch = PairCollator(tiny_processor)(list(rows)[:2])
+    assert trainer.compute_loss(trainer.model, batch).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_swapping_chosen_and_rejected_flips_the_margin(make_trainer, tiny_processor, rows):
+    trainer = make_trainer()
+    margins = []
+    for row in (rows[0], {**rows[0], "chosen": rows[0]["rejected"], "rejected": rows[0]["chosen"]}):
+        inputs = PairCollator(tiny_processor)([row])["pairs"].inputs()
+        chosen, rejected = trainer.model(**inputs).logits.squeeze(-1).tolist()
+        margins.append(chosen - rejected)
+    assert abs(margins[0]) > 1e-4
+    assert margins[0] == pytest.approx(-margins[1], abs=1e-5)
+
+
+def gradients(model):
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("batch_tokens", [1, 1500, 10**6])
+def test_a_step_is_the_same_however_it_is_cut(
+    batch_tokens, checkpointing, make_trainer, make_tiny_model, tiny_processor, rows, padded_rewards
+):
+    reference = make_tiny_model().train()
+    dialogues = [turns_to_messages(row[side]) for side in SIDES for row in rows]
+    inputs = tiny_processor(dialogues, criterion=list(rows["criterion"]) * 2)
+    chosen, rejected = reference(**inputs).logits.squeeze(-1).chunk(2)
+    loss = -torch.nn.functional.logsigmoid(chosen - rejected).mean() + 0.01 * ((chosen + rejected) ** 2).mean()
+    loss.backward()
+
+    trainer = make_trainer(batch_tokens=batch_tokens, gradient_checkpointing=checkpointing)
+    if checkpointing:
+        trainer.model.gradient_checkpointing_enable({"use_reentrant": False})
+    # As the library's loop does.
+    trainer.current_gradient_accumulation_steps = 1
+    parts = trainer._cut(PairCollator(tiny_processor)(list(rows))["pairs"])
+    assert len(parts) == {1: 4, 1500: 4, 10**6: 1}.get(batch_tokens) or batch_tokens == 1500
+    got = trainer.training_step(trainer.model, PairCollator(tiny_processor)(list(rows)))
+    assert got.item() == pytest.approx(loss.item(), abs=1e-6)
+    expected, found = gradients(reference), gradients(trainer.model)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_gradient_accumulation_and_other_orders_are_refused(make_trainer):
+    with pytest.raises(ValueError, match="gradient_accumulation_steps is 2; give all pairs"):
+        make_trainer(gradient_accumulation_steps=2)
+    with pytest.raises(ValueError, match="train_sampling_strategy is 'group_by_length'"):
+        make_trainer(train_sampling_strategy="group_by_length")
+
+
+def test_a_loss_that_is_not_finite_stops_with_the_pairs(make_trainer, rows):
+    trainer = make_trainer(batch_tokens=1)
+    with torch.no_grad():
+        trainer.model.score.weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"step 1: the loss is nan on the pairs row \d; look at"):
+        trainer.train()
+
+
+def test_encoding_ahead_changes_no_reward(make_tiny_model, tiny_processor, pairs, tmp_path, padded_rewards):
+    model = make_tiny_model()
+    expected = padded_rewards(model, list(pairs))
+    encoded, skipped = precompute_pairs(pairs, tiny_processor, tmp_path, split="train", model=model)
+    assert skipped == []
+    use_packed_forward(model)
+    inputs = PairCollator(tiny_processor)(list(encoded))["pairs"].inputs()
+    assert "mels" not in inputs
+    with torch.no_grad():
+        rewards = model(**inputs).logits.view(2, -1).T
+    # The encoding is kept in float16.
+    torch.testing.assert_close(rewards, expected, rtol=0, atol=5e-3)
+
+
+def test_the_evaluation_measures_what_the_model_says(make_trainer, make_tiny_model, rows, padded_rewards):
+    expected = padded_rewards(make_tiny_model(), list(rows))
+    metrics = make_trainer(eval_dataset=rows, per_device_eval_batch_size=2).evaluate()
+    assert metrics["eval_loss"] == pytest.approx(by_hand(expected), abs=1e-5)
+    assert metrics["eval_margin"] == pytest.approx((expected[:, 0] - expected[:, 1]).mean().item(), abs=1e-5)
+    assert metrics["eval_accuracy"] == (expected[:, 0] > expected[:, 1]).float().mean().item()
+
+
+TRAINABLE = {
+    "head": ("score.",),
+    "lora": ("lora_", "score."),
+    "full": ("score.", "language_model", "audio_tower.proj"),
+}
+
+
+@pytest.mark.parametrize("mode", TRAINABLE)
+def test_one_step_changes_exactly_what_the_mode_trains(mode, make_tiny_model, make_trainer):
+    args = TrainArguments("unused", "unused", train=mode)
+    model = prepare_for_training(make_tiny_model(), args)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    make_trainer(model, max_steps=2).train()
+    changed = {name for name, parameter in model.named_parameters() if not torch.equal(before[name], parameter)}
+    assert changed
+    assert all(any(part in name for part in TRAINABLE[mode]) for name in changed)
+    assert any("score" in name for name in changed)
+    if mode == "lora":
+        assert not any("audio_tower" in name for name in changed)
+
+
+def test_full_training_can_leave_the_text_model_out(make_tiny_model, make_trainer):
+    args = TrainArguments("unused", "unused", train="full", freeze_audio_tower=False, freeze_text_model=True)
+    model = prepare_for_training(make_tiny_model(), args)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    make_trainer(model).train()
+    changed = {name for name, parameter in model.named_parameters() if not torch.equal(before[name], parameter)}
+    assert any("audio_tower.conv1" in name for name in changed)
+    assert not any("language_model" in name for name in changed)
+
+
+def test_full_training_can_include_the_audio_tower(make_tiny_model, make_trainer):
+    args = TrainArguments("unused", "unused", train="full", freeze_audio_tower=False)
+    model = prepare_for_training(make_tiny_model(), args)
+    before = model.model.audio_tower.conv1.weight.detach().clone()
+    make_trainer(model).train()
+    assert not torch.equal(before, model.model.audio_tower.conv1.weight)
+
+
+def test_the_metrics_have_the_names_of_trl(make_trainer):
+    trainer = make_trainer()
+    trainer.train()
+    log = trainer.state.log_history[0]
+    assert {"accuracy", "margin", "mean_reward", "min_reward", "max_reward", "num_tokens"} <= set(log)
+    assert log["tokens_per_second"] > 0
+    assert log["num_tokens"] == sum(trainer.train_dataset["length"])
+
+
+def test_the_progress_bar_shows_reward_margin_accuracy_and_speed(make_trainer, capsys):
+    make_trainer(disable_tqdm=False).train()
+    bar = capsys.readouterr().err
+    assert all(f"{name}=" in bar for name in ("reward", "margin", "accuracy", "tokens/s"))
+
+
+@pytest.fixture
+def run_script(tmp_path, tiny_checkpoint, data_folder):
+    def run(*flags):
+        options = {
+            "model_name_or_path": tiny_checkpoint,
+            "dataset": data_folder,
+            "output_dir": tmp_path / "run",
+            "use_cpu": True,
+            "bf16": False,
+            "gradient_checkpointing": False,
+            "report_to": "none",
+            "per_device_train_batch_size": 2,
+            "learning_rate": 1e-2,
+            "eval_strategy": "steps",
+            "eval_steps": 2,
+            "save_steps": 2,
+            "logging_steps": 1,
+            "disable_tqdm": True,
+        }
+        command = [text for key, value in options.items() for text in (f"--{key}", str(value))]
+        main([*command, *flags])
+        return tmp_path / "run"
+
+    return run
+
+
+@pytest.mark.parametrize("mode", ["full", "lora"])
+def test_the_script_saves_a_whole_checkpoint_that_scores(mode, run_script, make_dialogue, tiny_checkpoint):
+    folder = run_script("--train", mode, "--num_train_epochs", "2", "--load_best_model_at_end", "True")
+    assert not (folder / "read_ahead").exists()
+    if mode == "lora":
+        adapted = Scorer.from_pretrained(folder / "adapter").score([make_dialogue(0.3, 0.2)], "modality")
+        assert adapted == pytest.approx(
+            Scorer.from_pretrained(folder).score([make_dialogue(0.3, 0.2)], "modality"), abs=1e-5
+        )
+    dialogue = make_dialogue(0.3, 0.2)
+    rewards = [Scorer.from_pretrained(path).score([dialogue], "modality")[0] for path in (folder, tiny_checkpoint)]
+    assert rewards[0] != rewards[1]
+    run = json.loads((folder / "run.json").read_text())
+    assert run["arguments"]["train"] == mode
+    assert run["training"]["learning_rate"] == 1e-2
+    assert run["versions"]["trl"]
+
+
+@pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "wandb"])
+def test_a_tracker_is_a_flag(tracker, run_script, tmp_path, monkeypatch):
+    pytest.importorskip(tracker)
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(tmp_path / "tracked"))
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "tracked"))
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "tracked"))
+    (tmp_path / "tracked").mkdir()
+    run_script("--num_train_epochs", "1", "--report_to", tracker)
+    assert any(path.is_file() for path in (tmp_path / "tracked").rglob("*"))
+
+
+def test_a_run_goes_on_from_its_newest_checkpoint(run_script):
+    folder = run_script("--num_train_epochs", "1")
+    first = json.loads((folder / "run.json").read_text())["history"]
+    run_script("--num_train_epochs", "2", "--resume", "True")
+    second = json.loads((folder / "run.json").read_text())["history"]
+    steps = [entry["step"] for entry in second if "loss" in entry]
+    assert steps == [1, 2, 3, 4]
+    assert second[0] == first[0]
+
+
+def test_a_run_that_goes_on_runs_no_code_of_its_checkpoint(run_script, bomb):
+    """Whatever of it is no safetensors is read by PyTorch, as numbers alone."""
+    content, trace = bomb
+    checkpoint = max(run_script("--num_train_epochs", "1").glob("checkpoint-*"))
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"):
+        kept = (checkpoint / name).read_bytes()
+        (checkpoint / name).write_bytes(content)
+        with pytest.raises(pickle.UnpicklingError, match="Weights only load failed"):
+            run_script("--num_train_epochs", "2", "--resume", "True")
+        (checkpoint / name).write_bytes(kept)
+    assert not trace.exists()
+
+
+def test_an_unknown_key_fails(run_script, capsys):
+    with pytest.raises((SystemExit, ValueError)):
+        run_script("--learning_rat", "0.1")
+
+
+def test_an_omni_backbone_gets_a_new_head(fixtures_dir, reward_config):
+    model, processor = load_model(
+        TrainArguments(str(fixtures_dir / "base_tiny"), "unused", pooling_mode="attention"), reward_config()
+    )
+    assert model.config.pooling_mode == "attention"
+    assert not model.score.weight.any()
+    assert processor.max_turn_s == model.config.max_turn_s
+
+
+@pytest.fixture
+def open_cache(tmp_path):
+    def make(model, processor, **options):
+        return FeatureCache(tmp_path / "cache", model.config, processor, model_revision="tiny", **options)
+
+    return make
+
+
+CACHE_OPTIONS = {
+    "mean": {},
+    "last_token": {},
+    "attention": {"per_token": True, "stored_dtype": "float32"},
+}
+
+
+@pytest.mark.parametrize("mode", CACHE_OPTIONS)
+def test_a_head_on_cached_features_learns_what_it_learns_through_the_backbone(
+    mode, make_tiny_model, make_trainer, tiny_processor, pairs, rows, reward_config, open_cache
+):
+    options = {"max_steps": 6, "per_device_train_batch_size": 2, "seed": 3, "eval_strategy": "steps", "eval_steps": 3}
+    args = TrainArguments("unused", "unused", train="head")
+    through = make_trainer(prepare_for_training(make_tiny_model(mode), args), eval_dataset=rows, **options)
+    through.train()
+
+    model = make_tiny_model(mode)
+    cache = open_cache(model, tiny_processor, **CACHE_OPTIONS[mode])
+    cached_rows, skipped = cache_pairs({"train": pairs}, cache, lambda: Scorer(model, tiny_processor))
+    head = SDiaRewardHead(model.config)
+    head.load_state_dict({name: t for name, t in model.state_dict().items() if name.startswith(("score", "pooler"))})
+    cached = SDiaRewardTrainer(
+        head,
+        tiny_processor,
+        reward_config(**options),
+        train_dataset=cached_rows["train"],
+        eval_dataset=cached_rows["train"],
+        data_collator=FeatureCollator(cache),
+    )
+    cached.train()
+
+    assert skipped == []
+    for name in ("loss", "grad_norm", "margin", "eval_loss", "eval_accuracy"):
+        curves = [[log[name] for log in trainer.state.log_history if name in log] for trainer in (through, cached)]
+        assert len(curves[0]) == (2 if name.startswith("eval") else 6)
+        assert curves[1] == pytest.approx(curves[0], abs=1e-5)
+    for name, parameter in head.named_parameters():
+        # A softmax does not see a bias: its gradient is rounding, of which Adam makes steps.
+        if name != "pooler.attn.bias":
+            torch.testing.assert_close(parameter, through.model.get_parameter(name), rtol=0, atol=1e-5)
+
+
+def test_float16_hidden_states_change_an_attention_head_by_little(
+    make_tiny_model, tiny_processor, pairs, open_cache, padded_rewards
+):
+    model = make_tiny_model("attention")
+    cache = open_cache(model, tiny_processor, per_token=True)
+    rows, _ = cache_pairs({"train": pairs}, cache, lambda: Scorer(model, tiny_processor))
+    head = SDiaRewardHead(model.config)
+    head.load_state_dict({name: t for name, t in model.state_dict().items() if name.startswith(("score", "pooler"))})
+    with torch.no_grad():
+        from_cache = head(**FeatureCollator(cache)(list(rows["train"]))["pairs"].inputs()).logits.view(2, -1).T
+    expected = padded_rewards(model, list(pairs))
+    assert cache[rows["train"][0]["chosen_key"]].dtype == torch.float16
+    torch.testing.assert_close(from_cache, expected, rtol=0, atol=1e-3)
+    assert rows["train"]["length"] == [sum(len(cache[row[f"{side}_key"]]) for side in SIDES) for row in rows["train"]]
+
+
+@pytest.mark.parametrize("mode", ["last_token", "attention"])
+def test_the_script_trains_any_head_from_a_cache_and_saves_it_whole(
+    mode, run_script, tmp_path, fixtures_dir, pairs, make_dialogue
+):
+    backbone = fixtures_dir / "base_tiny"
+    flags = ("--model_name_or_path", str(backbone), "--pooling_mode", mode, "--num_train_epochs", "3")
+    flags += ("--gradient_checkpointing", "True")
+    folder = run_script("--train", "head", "--from-cache", str(tmp_path / "cache"), *flags)
+    scorer = Scorer.from_pretrained(folder)
+    head = SDiaRewardHead.from_pretrained(folder)
+    assert head.config.pooling_mode == mode
+    assert head.score.weight.any()
+    cache = FeatureCache(
+        tmp_path / "cache",
+        head.config,
+        scorer.processor,
+        model_revision=fingerprint_model(str(backbone)),
+        per_token=mode == "attention",
+    )
+    assert len(cache) == 8
+    dialogues, criteria = Sides(pairs, range(4)), [name for name in pairs["criterion"] for _ in SIDES]
+    with torch.no_grad():
+        expected = [
+            head(cache[key][None].float(), torch.ones(1, cache.num_rows(key))).logits.item()
+            for key in cache.keys(dialogues, criteria)
+        ]
+    assert scorer.score(dialogues, criteria) == pytest.approx(expected, abs=1e-3 if mode == "attention" else 1e-5)
+    run = json.loads((folder / "run.json").read_text())
+    assert run["arguments"]["from_cache"] == str(tmp_path / "cache")
+    assert run["num_skipped_pairs"] == 0
+
+
+def test_a_head_trains_without_the_backbone_in_memory(run_script, tmp_path, monkeypatch):
+    loaded, alive = [], []
+    load, train = setup.load_model, SDiaRewardTrainer.train
+
+    def remembering(args, training, *, head_only=False):
+        parts = load(args, training, head_only=head_only)
+        if not head_only:
+            loaded.append(weakref.ref(parts[0]))
+        return parts
+
+    def counting(trainer, *args, **kwargs):
+        gc.collect()
+        alive.append([model() is not None for model in loaded])
+        return train(trainer, *args, **kwargs)
+
+    monkeypatch.setattr(setup, "load_model", remembering)
+    monkeypatch.setattr(SDiaRewardTrainer, "train", counting)
+    flags = ("--train", "head", "--from_cache", str(tmp_path / "cache"), "--num_train_epochs", "1")
+    run_script(*flags)
+    # Loaded to compute features and gone before training; loaded to be saved.
+    assert alive == [[False]]
+    assert len(loaded) == 2
+    run_script(*flags)
+    assert len(loaded) == 3
+
+
+def test_a_pair_that_cannot_be_read_is_listed_and_the_others_are_trained_on(run_script, tmp_path, pairs, data_folder):
+    rows = pairs.to_list()
+    rows[2]["rejected"][1]["audio"]["bytes"] = b"no sound"
+    bad = datasets.Dataset.from_list(rows).add_column("pair_id", [f"pair {row}" for row in range(4)])
+    bad.to_parquet(data_folder / "train.parquet")
+    pairs.add_column("pair_id", ["x"] * 4).to_parquet(data_folder / "validation.parquet")
+    folder = run_script("--train", "head", "--from_cache", str(tmp_path / "cache"), "--num_train_epochs", "1")
+    (line,) = (folder / "skipped.jsonl").read_text().splitlines()
+    skipped = json.loads(line)
+    assert (skipped["split"], skipped["row"], skipped["pair_id"]) == ("train", 2, "pair 2")
+    assert skipped["reason"].startswith("rejected, ")
+    assert "cannot be decoded" in skipped["reason"]
+    run = json.loads((folder / "run.json").read_text())
+    assert run["num_skipped_pairs"] == 1
+    # Three pairs in batches of two.
+    assert max(log["step"] for log in run["history"]) == 2
+
+
+def test_only_a_head_is_trained_from_a_cache():
+    with pytest.raises(ValueError, match="from_cache is given but train is 'full'"):
+        TrainArguments("model", "data", from_cache="cache")
+
+
+def test_a_head_is_loaded_only_from_a_checkpoint_that_has_one(tiny_checkpoint, tmp_path, make_tiny_model):
+    model = make_tiny_model()
+    assert torch.equal(SDiaRewardHead.from_pretrained(tiny_checkpoint).score.weight, model.score.weight)
+    state_dict = {name: tensor for name, tensor in model.state_dict().items() if name != "score.weight"}
+    model.save_pretrained(tmp_path, state_dict=state_dict)
+    with pytest.raises(ValueError, match="lacks score.weight"):
+        SDiaRewardHead.from_pretrained(tmp_path)
+
+
+def test_the_head_of_a_released_checkpoint_is_loaded_under_our_names(fixtures_dir, tmp_path, reward_config):
+    backbone = load_file(fixtures_dir / "base_tiny" / "model.safetensors")
+    tensors = {name.removeprefix("thinker."): tensor for name, tensor in backbone.items() if "thinker." in name}
+    weight = torch.randn(1, 64, generator=torch.Generator().manual_seed(0))
+    shutil.copytree(fixtures_dir / "base_tiny", tmp_path / "released")
+    shutil.copy(fixtures_dir / "official_config.json", tmp_path / "released" / "config.json")
+    save_file({**tensors, "score_head.weight": weight}, tmp_path / "released" / "model.safetensors")
+    args = TrainArguments(str(tmp_path / "released"), "unused", train="head", from_cache="unused")
+    head, processor = load_model(args, reward_config(), head_only=True)
+    assert torch.equal(head.score.weight, weight)
+    assert processor.max_turn_s == head.config.max_turn_s == 300.0

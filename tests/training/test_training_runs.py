@@ -1,0 +1,181 @@
+"""Runs of the training script in processes of their own: shared between processes, killed, out of disk."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from datasets import Dataset
+from safetensors.torch import load_file
+from support.paths import ROOT
+
+from sdiareward import train
+from sdiareward.common.user_errors import RunBlockedError
+from sdiareward.training.setup import TrainingSetup
+from sdiareward.training.trainer import newest_checkpoint
+
+
+OPTIONS = {
+    "use_cpu": True,
+    "bf16": False,
+    "gradient_checkpointing": False,
+    "report_to": "none",
+    "num_train_epochs": 3,
+    "per_device_train_batch_size": 2,
+    "per_device_eval_batch_size": 2,
+    "batch_tokens": 1200,
+    "learning_rate": 1e-2,
+    "lr_scheduler_type": "cosine",
+    "eval_strategy": "steps",
+    "eval_steps": 2,
+    "save_steps": 1,
+    "logging_steps": 1,
+    "disable_tqdm": True,
+}
+
+
+@pytest.fixture
+def command(tiny_checkpoint, data_folder):
+    def make(output_dir, *flags, launcher=(), **changes):
+        options = {"model_name_or_path": tiny_checkpoint, "dataset": data_folder, "output_dir": output_dir}
+        options |= {**OPTIONS, **changes}
+        given = [text for key, value in options.items() for text in (f"--{key}", str(value))]
+        start = ["-m", "torch.distributed.run", *launcher] if launcher else []
+        return [sys.executable, *start, "-m", "sdiareward.train", *given, *flags]
+
+    return make
+
+
+# Sums of floats depend on the number of threads.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
+
+
+def run(command):
+    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def test_two_processes_learn_what_one_learns(command, tmp_path, tone_pairs, data_folder):
+    # Three pairs cannot be dealt evenly to two processes. Adam would make large steps of gradients that are rounding.
+    tone_pairs.select([0, 1, 2]).to_parquet(data_folder / "train.parquet")
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    launcher = ("--standalone", "--nproc_per_node", "2")
+    runs = [
+        run(command(alone, per_device_train_batch_size=4, optim="sgd")),
+        run(command(shared, launcher=launcher, per_device_train_batch_size=2, optim="sgd")),
+    ]
+    assert [done.returncode for done in runs] == [0, 0], runs[1].stderr[-2000:]
+    losses = [
+        [line["loss"] for line in json.loads((folder / "run.json").read_text())["history"] if "loss" in line]
+        for folder in (alone, shared)
+    ]
+    assert len(losses[0]) == 3
+    assert losses[1] == pytest.approx(losses[0], abs=1e-6)
+    expected, found = weights(alone), weights(shared)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert (found[name] - tensor).abs().max() < 1e-6, name
+
+
+def wait_for(path, process):
+    while not path.exists():
+        assert process.poll() is None, process.stderr.read()[-2000:]
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("mode", ["full", "lora", "head"])
+def test_a_killed_run_ends_where_an_undisturbed_one_ends(mode, command, tmp_path):
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    options = {"train": mode, "per_device_train_batch_size": 1}
+    done = run(command(undisturbed, **options))
+    assert done.returncode == 0, done.stderr[-2000:]
+    # The kill comes in the middle of the second epoch, while a checkpoint may be half written.
+    process = subprocess.Popen(
+        command(killed, **options), cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
+    )
+    wait_for(killed / "checkpoint-6" / "model.safetensors" if mode != "lora" else killed / "checkpoint-6", process)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (killed / "run.json").exists()
+    before = newest_checkpoint(killed)
+    assert before is not None
+    done = run(command(killed, "--resume", "True", **options))
+    assert done.returncode == 0, done.stderr[-2000:]
+    expected, found = weights(undisturbed), weights(killed)
+    assert all((found[name] == tensor).all() for name, tensor in expected.items())
+    steps = [line["step"] for line in json.loads((killed / "run.json").read_text())["history"] if "loss" in line]
+    assert steps == list(range(1, 13))
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_and_the_run_goes_on_from_it(command, tmp_path):
+    output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
+    full = output / "checkpoint-2" / "optimizer.pt"
+    full.parent.mkdir(parents=True)
+    full.symlink_to("/dev/full")
+    assert run(command(output)).returncode != 0
+    assert newest_checkpoint(output) == output / "checkpoint-1"
+    full.unlink()
+    assert run(command(output, "--resume", "True")).returncode == 0
+    assert run(command(undisturbed)).returncode == 0
+    expected, found = weights(undisturbed), weights(output)
+    assert all((found[name] == tensor).all() for name, tensor in expected.items())
+
+
+def test_a_checkpoint_without_the_state_of_the_trainer_is_passed_over(tmp_path):
+    assert newest_checkpoint(tmp_path) is None
+    for step, state in ((9, '{"global_step": 9}'), (10, '{"global_step": 10}'), (11, '{"glob'), (12, None)):
+        folder = tmp_path / f"checkpoint-{step}"
+        folder.mkdir()
+        if state is not None:
+            (folder / "trainer_state.json").write_text(state)
+    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+
+
+def test_a_run_does_not_go_on_with_other_pairs_than_it_began_with(tmp_path):
+    rows = Dataset.from_dict({"pair_id": ["a", "b"], "length": [10, 20]})
+    whole, less = (TrainingSetup(None, None, {"train": each}, None) for each in (rows, rows.select([0])))
+    process = SimpleNamespace(process_index=0)
+    train._note_pairs(tmp_path, whole, process, goes_on=True)
+    train._note_pairs(tmp_path, whole, process, goes_on=True)
+    with pytest.raises(RunBlockedError, match="began with other pairs .2 of train, now 1.: .* in another output"):
+        train._note_pairs(tmp_path, less, process, goes_on=True)
+    train._note_pairs(tmp_path, less, process, goes_on=False)
+    with pytest.raises(RunBlockedError, match="1 of train, now 2"):
+        train._note_pairs(tmp_path, whole, process, goes_on=True)
+
+
+def test_data_without_a_split_are_refused_in_one_line(command, data_folder, tmp_path):
+    (data_folder / "validation.parquet").unlink()
+    done = run(command(tmp_path / "out"))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    line = done.stderr.strip().splitlines()[-1]
+    assert line.startswith(f"sdiareward-train: error: {data_folder}: ") and "validation" in line
+
+
+@pytest.mark.parametrize("process_index", [0, 1])
+def test_of_several_processes_the_main_one_builds_nano(process_index, tmp_path):
+    order = []
+
+    @contextmanager
+    def main_process_first(local):
+        order.append("waited")
+        assert not local
+        yield
+        order.append("went on")
+
+    training = SimpleNamespace(
+        output_dir=str(tmp_path), seed=0, process_index=process_index, main_process_first=main_process_first
+    )
+    start = train._start(train.TrainArguments("nano", "unused"), training)
+    assert start.model_name_or_path == str(tmp_path / "init")
+    assert (tmp_path / "init" / "model.safetensors").exists() == (process_index == 0)
+    assert order == ["waited", "went on"]

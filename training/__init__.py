@@ -1,0 +1,1 @@
+"""Train a reward model: arguments, trainer, batches, cached features, augmentation."""

@@ -1,0 +1,240 @@
+"""Reward training on spoken dialogues: TRL's `RewardTrainer` on our pairs (paper, section 4, equations 2-4).
+
+Loss, centering and metric names are TRL's own: `compute_loss` sees one part of a step with the chosen dialogues in its
+first half and gives `-log sigmoid(r+ - r-)` plus `center_rewards_coefficient * (r+ + r-)^2`. `label_smoothing_factor`,
+which TRL passes over, is the share of pairs whose label is taken to be the wrong way round. What else is added is how
+a step is cut into parts that fit in memory, exactly: whatever the parts and the processes, its gradient is that of the
+mean over all its pairs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import DistributedType
+from transformers import PreTrainedModel, ProgressCallback, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from trl import RewardConfig, RewardTrainer
+
+from sdiareward.checkpoint_io.adapters import describe_adapters
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
+from sdiareward.scoring.batching import default_batch_tokens
+
+from .batches import PairBatch, PairCollator, StepSampler, split_by_tokens, use_packed_forward
+
+
+class SDiaRewardTrainer(RewardTrainer):
+    """Train a reward model on pairs of spoken dialogues; see `trl.RewardTrainer` for what is not said here.
+
+    `per_device_train_batch_size` is the number of pairs that a process computes in a step; it is cut into parts by
+    `batch_tokens`, so `gradient_accumulation_steps` stays 1.
+
+    Args:
+        model ([`SDiaRewardModel`], a PEFT model around one, or a head alone): What to train; freeze first what shall
+            stay. A complete model gets another `forward`, see `use_packed_forward`.
+        processor ([`SDiaRewardProcessor`]): Saved beside every checkpoint; its tokenizer is the `processing_class`.
+        args (`trl.RewardConfig`): Training arguments.
+        batch_tokens (`int`, *optional*): Tokens in one forward pass; by default as in `Scorer`. A longer pair is a
+            part of its own.
+        kwargs: Further arguments of `trl.RewardTrainer`; `train_dataset` and `eval_dataset` hold rows that
+            `pair_encoding.read_pairs` made, or what another `data_collator` makes a [`PairBatch`] of.
+
+    Raises:
+        ValueError: `args` ask for gradient accumulation, for another order of the pairs, or for labels smoothed away.
+    """
+
+    _tag_names = ["trl", "reward-trainer", "sdiareward"]
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        processor: SDiaRewardProcessor,
+        args: RewardConfig,
+        *,
+        batch_tokens: int | None = None,
+        **kwargs: Any,
+    ):
+        _require_supported(args)
+        self.processor = processor
+        # Trainer drops the columns that the model's signature does not name; ours are made into inputs by the
+        # collator.
+        args.remove_unused_columns = False
+        kwargs.setdefault("data_collator", PairCollator(processor))
+        super().__init__(model, args, processing_class=processor.tokenizer, **kwargs)
+        self.batch_tokens = batch_tokens or default_batch_tokens(args.device.type)
+        bare = self.accelerator.unwrap_model(self.model)
+        bare = bare.get_base_model() if hasattr(bare, "get_base_model") else bare
+        if isinstance(bare, SDiaRewardModel):
+            use_packed_forward(bare)
+        self._last_log = (time.perf_counter(), 0.0)
+        self.add_callback(EpochOfSampler(self))
+        if not args.disable_tqdm:
+            self.remove_callback(ProgressCallback)
+            self.add_callback(RewardProgressCallback)
+
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: RewardConfig, dataset_name: str) -> Any:
+        """Leave the rows as they are: the processor reads them in the collator, not a tokenizer here."""
+        return dataset
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> StepSampler:
+        rows: Any = self.train_dataset if train_dataset is None else train_dataset
+        self.sampler = StepSampler(
+            rows["length"],
+            effective_batch_size=self.args.train_batch_size * self.args.world_size,
+            dp_size=self.args.world_size,
+            grad_accum=1,
+            seed=self.args.data_seed if self.args.data_seed is not None else self.args.seed,
+            rank=self.args.process_index,
+            drop_last=self.args.dataloader_drop_last,
+        )
+        return self.sampler
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        """Run one step's pairs forward and backward, part by part; return this process's share of the mean loss."""
+        losses = []
+        parts = self._cut(inputs["pairs"])
+        for number, part in enumerate(parts):
+            with self._gradients_shared(model, number == len(parts) - 1):
+                losses.append(super().training_step(model, part, num_items_in_batch))
+        return torch.stack(losses).sum()
+
+    def _cut(self, pairs: PairBatch) -> list[dict[str, Any]]:
+        """Return the parts of a step: as many in each process, so that none waits for another."""
+        own = torch.tensor([pairs.lengths_tokens, pairs.counts], device=self.args.device)
+        lengths, counts = self.accelerator.gather(own[None]).unbind(dim=1)
+        num_pairs = int(counts.sum())
+        alone = int(not counts[:, -1].all())
+        parts = split_by_tokens(lengths.amax(dim=0).tolist(), self.batch_tokens, alone)
+        num_processes = self.accelerator.num_processes
+        return [
+            {"pairs": pairs.part(*part), "weight": sum(pairs.counts[slice(*part)]) * num_processes / num_pairs}
+            for part in parts
+        ]
+
+    def _gradients_shared(self, model: Any, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Let the processes share gradients in the last part of a step only."""
+        self.accelerator.gradient_state._set_sync_gradients(is_last)
+        if is_last or self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+            return contextlib.nullcontext()
+        return self.accelerator.no_sync(model)
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Compute TRL's loss of a [`PairBatch`], in training with smoothed labels, weighted by its share of the step.
+
+        Raises:
+            ValueError: The loss is not finite; the message names the pairs.
+        """
+        pairs = inputs["pairs"]
+        loss, outputs = super().compute_loss(model, self._prepare_inputs(pairs.inputs()), return_outputs=True)
+        if model.training:
+            # -(1 - s) log sigmoid(m) - s log sigmoid(-m) is -log sigmoid(m) + s m.
+            chosen, rejected = outputs.logits.squeeze(-1).chunk(2)
+            loss = loss + self.args.label_smoothing_factor * (chosen - rejected).mean()
+        if not torch.isfinite(loss):
+            raise ValueError(
+                f"step {self.state.global_step + 1}: the loss is {loss.item()} on the pairs "
+                f"{', '.join(pairs.pair_ids)}; look at their recordings, or lower learning_rate or max_grad_norm. The "
+                "last checkpoint is intact."
+            )
+        loss = loss * inputs.get("weight", 1.0)
+        return (loss, outputs) if return_outputs else loss
+
+    def prediction_step(
+        self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+        """Compute loss and rewards of a batch of the evaluation, rewards of shape `(num_pairs, 2)`, chosen first."""
+        with torch.no_grad(), self.compute_loss_context_manager():
+            loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
+        if prediction_loss_only:
+            return loss, None, None
+        rewards = torch.stack(outputs.logits.squeeze(-1).chunk(2), dim=1)
+        return loss, rewards, torch.zeros(len(rewards), dtype=torch.long, device=rewards.device)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Estimate what training on a batch costs, six operations a token and parameter."""
+        model: Any = self.model
+        return 6 * sum(inputs["pairs"].lengths_tokens) * model.num_parameters(exclude_embeddings=True)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log TRL's metrics and, in training, the tokens of a second since the last line."""
+        if "loss" in logs:
+            now, tokens = time.perf_counter(), float(self._total_train_tokens)
+            then, before = self._last_log
+            logs["tokens_per_second"] = round((tokens - before) / max(now - then, 1e-9), 1)
+            self._last_log = (now, tokens)
+        super().log(logs, start_time)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        folder = str(output_dir or self.args.output_dir)
+        bare: Any = self.accelerator.unwrap_model(self.model)
+        if hasattr(bare, "get_base_model"):
+            describe_adapters(bare, self.processor, folder)
+        else:
+            self.processor.save_pretrained(folder)
+
+
+def _require_supported(args: RewardConfig) -> None:
+    if not 0 <= args.label_smoothing_factor < 0.5:
+        raise ValueError(
+            f"label_smoothing_factor is {args.label_smoothing_factor:g}; it must be at least 0 and below 0.5, where "
+            "labels say nothing any more."
+        )
+    if args.gradient_accumulation_steps != 1:
+        raise ValueError(
+            f"gradient_accumulation_steps is {args.gradient_accumulation_steps}; give all pairs of a process and step "
+            "as per_device_train_batch_size, which batch_tokens cuts into parts that fit, exactly."
+        )
+    if args.train_sampling_strategy != "random":
+        raise ValueError(
+            f"train_sampling_strategy is {args.train_sampling_strategy!r}; leave it out: the pairs of a step are "
+            "drawn at random and grouped by length within it."
+        )
+
+
+class EpochOfSampler(TrainerCallback):
+    """Tell the sampler the epoch; the library forgets to when it goes on in the middle of one."""
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Set the epoch that begins."""
+        self.trainer.sampler.set_epoch(int(state.epoch))
+
+
+class RewardProgressCallback(ProgressCallback):
+    """Show reward mean, margin, accuracy and tokens a second beside the progress bar."""
+
+    _SHOWN = {"mean_reward": "reward", "margin": "margin", "accuracy": "accuracy", "tokens_per_second": "tokens/s"}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Update the bar with the latest line of the log."""
+        if state.is_world_process_zero and self.training_bar is not None and logs:
+            shown = {title: f"{logs[name]:.3g}" for name, title in self._SHOWN.items() if name in logs}
+            if shown:
+                self.training_bar.set_postfix(shown)
+
+
+def newest_checkpoint(output_dir: str | Path) -> Path | None:
+    """Return the newest complete checkpoint of a run, or None.
+
+    The state of the trainer is written last: a checkpoint whose writing was cut short, by a kill or a full disk, lacks
+    it and is passed over.
+
+    Args:
+        output_dir (`str` or `Path`): The run's folder.
+    """
+    folders = {}
+    for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            folders[json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]] = folder
+    return folders[max(folders)] if folders else None
