@@ -31,7 +31,7 @@ def escape_markdown(value: Any) -> str:
         value: Shown as `str` shows it.
 
     Example:
-        >>> markdown("a | b")
+        >>> escape_markdown("a | b")
         'a \\| b'
     """
     return _MARKUP.sub(r"\\\1", _one_line(value))
@@ -67,7 +67,7 @@ def escape_terminal(text: str) -> str:
         text (`str`): May hold names and words from data.
 
     Example:
-        >>> printable("a\x1b[2Jb")
+        >>> escape_terminal("a\x1b[2Jb")
         'a\\x1b[2Jb'
     """
     shown = _UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
