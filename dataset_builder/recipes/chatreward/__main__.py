@@ -120,10 +120,10 @@ def _rate(args: argparse.Namespace) -> int:
 
 
 def _stats(args: argparse.Namespace) -> int:
-    from .statistics_report import missing_extra_hint, render_statistics, write_statistics
+    from .statistics_report import compute_statistics, render_statistics, write_statistics
 
     if args.output_dir is None:
-        sys.stdout.write(render_statistics(missing_extra_hint(args.folder)))
+        sys.stdout.write(render_statistics(compute_statistics(args.folder)))
     else:
         write_statistics(args.folder, args.output_dir)
         sys.stdout.write(f"{args.output_dir}: {', '.join(sorted(path.name for path in args.output_dir.iterdir()))}\n")
