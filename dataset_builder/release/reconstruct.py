@@ -26,14 +26,15 @@ from typing import Any, NamedTuple
 
 from sdiareward.common.files import write_file
 from sdiareward.common.locks import lock_folder
+from sdiareward.common.skipped import Skipped
 from sdiareward.common.worker_pool import open_worker_pool
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.schema import features, stable_id
 
 from ..formats.shards import ShardWriter, count_pairs
-from ..reports.data_card import describe_drops, read_finished, write_report
+from ..reports.data_card import read_finished, summarize_skipped, write_report
 from .rebuilding import RebuildSettings, Rebuilt, rebuild_row
-from .recorded_parts import AudioRoots, PartError, find_part, is_long
+from .recorded_parts import AudioRoots, find_part, is_long
 
 
 logger = logging.getLogger(__name__)
@@ -80,10 +81,10 @@ def reconstruct(
         RunBlockedError: Another process rebuilds into the folder, or a worker was killed.
     """
     options = dict(synthesizer_options or {})
-    tasks, drops = _read_tasks(release_folder, [allow_reencoded, options])
+    tasks, skipped = _read_tasks(release_folder, [allow_reencoded, options])
     if dry_run:
-        return {"pairs": count_pairs((task.split, task.row) for task in tasks), **describe_drops(drops)}
-    plan_id = stable_id(*sorted(task.key for task in tasks), len(drops))
+        return {"pairs": count_pairs((task.split, task.row) for task in tasks), **summarize_skipped(skipped)}
+    plan_id = stable_id(*sorted(task.key for task in tasks), len(skipped))
     with lock_folder(output):
         finished = read_finished(output, plan_id)
         if finished and not finished["skipped"]:
@@ -93,27 +94,27 @@ def reconstruct(
         (work / "pairs").mkdir(parents=True, exist_ok=True)
         settings = RebuildSettings(audio_roots, work / "recordings", allow_reencoded, options)
         _decode_long_recordings(tasks, settings, num_workers)
-        drops += _rebuild_pairs(tasks, settings, work / "pairs", num_workers)
+        skipped += _rebuild_pairs(tasks, settings, work / "pairs", num_workers)
         counts, turns = _write_shards(tasks, work / "pairs", output)
         config = {**_public_config(release_folder), "allow_reencoded": allow_reencoded}
-        return write_report(output, counts, drops, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
+        return write_report(output, counts, skipped, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
 
 
-def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Drop]]:
+def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Skipped]]:
     """Read what can be read; a damaged shard or a second row of the same pair costs no other."""
     tasks: dict[str, _Task] = {}
-    drops: list[Drop] = []
-    for split, row in _read_shards(folder, drops):
+    skipped: list[Skipped] = []
+    for split, row in _read_shards(folder, skipped):
         # Times may be NaN and texts anything: a dump is stable where they are equal.
         key = stable_id(split, json.dumps([row, settings], sort_keys=True, default=repr))
         name = str(row.get("pair_id"))
         if name in tasks:
-            drops.append(Drop(f"pair {name[:40]}", "invalid_row", "this pair comes twice; the first is taken."))
+            skipped.append(Skipped(f"pair {name[:40]}", "invalid_row", "this pair comes twice; the first is taken."))
         tasks.setdefault(name, _Task(key, split, row))
-    return sorted(tasks.values(), key=lambda task: str(task.row.get("pair_id"))), drops
+    return sorted(tasks.values(), key=lambda task: str(task.row.get("pair_id"))), skipped
 
 
-def _read_shards(folder: Path, drops: list[Drop]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_shards(folder: Path, skipped: list[Skipped]) -> Iterator[tuple[str, dict[str, Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -128,7 +129,7 @@ def _read_shards(folder: Path, drops: list[Drop]) -> Iterator[tuple[str, dict[st
         # The last for texts that are none.
         except (pa.ArrowException, OSError, ValueError) as error:
             reason = f"cannot be read to its end ({error}); get the release again."
-            drops.append(Drop(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
+            skipped.append(Skipped(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
 
 
 def _decode_long_recordings(tasks: Sequence[_Task], settings: RebuildSettings, num_workers: int) -> None:
@@ -151,18 +152,18 @@ def _long_references(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _decode_one(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) -> None:
     try:
         find_part(reference, roots, cache_dir)
-    except (PartError, LookupError, TypeError, ValueError):
+    except (SkipError, LookupError, TypeError, ValueError):
         logger.debug("%s will be reported with its pairs", reference.get("uri"))
 
 
-def _rebuild_pairs(tasks: Sequence[_Task], settings: RebuildSettings, pairs: Path, num_workers: int) -> list[Drop]:
+def _rebuild_pairs(tasks: Sequence[_Task], settings: RebuildSettings, pairs: Path, num_workers: int) -> list[Skipped]:
     """Rebuild the pairs that were not rebuilt before; return why others could not be."""
     jobs = [(task, settings, pairs) for task in tasks if _read_note(pairs, task) is None]
-    drops = [drop for drop in _run(_rebuild_one, jobs, num_workers, "pairs") if drop]
-    return sorted(drops, key=lambda drop: (drop.item, drop.kind, drop.reason))
+    skipped = [skip for skip in _run(_rebuild_one, jobs, num_workers, "pairs") if skip]
+    return sorted(skipped, key=lambda skip: (skip.item, skip.kind, skip.reason))
 
 
-def _rebuild_one(task: _Task, settings: RebuildSettings, pairs: Path) -> Drop | None:
+def _rebuild_one(task: _Task, settings: RebuildSettings, pairs: Path) -> Skipped | None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -100,12 +100,12 @@ def _write(args: argparse.Namespace) -> int:
     output, count = Path(values.pop("output")), int(values.pop("count"))
     endpoint = make_settings(ChatSettings, values.pop("endpoint"), f"{args.config}: endpoint")
     client = ChatClient(endpoint, output.with_name(f"{output.name}-answers"))
-    drops = write_scenarios(output, client, count, **values)
+    skipped = write_scenarios(output, client, count, **values)
     done = len(read_scenarios(output)) if output.is_file() else 0
-    sys.stdout.write(f"{output}: {done} scenarios, {len(drops)} missing; {client.usage}\n")
-    for drop in drops:
-        sys.stdout.write(f"  {drop.kind}: {drop.item}: {drop.reason}\n")
-    return 1 if drops else 0
+    sys.stdout.write(f"{output}: {done} scenarios, {len(skipped)} missing; {client.usage}\n")
+    for skip in skipped:
+        sys.stdout.write(f"  {skip.kind}: {skip.item}: {skip.reason}\n")
+    return 1 if skipped else 0
 
 
 def _rate(args: argparse.Namespace) -> int:
