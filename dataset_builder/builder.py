@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.common.files import write_file
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
-from sdiareward.common.worker_pool import open_worker_pool
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
-from sdiareward.pairs.schema import features, stable_id, validate_row
+from sdiareward.pairs.schema import stable_id, validate_row
 from sdiareward.perturbations.channel import ChannelSettings
 from sdiareward.synthesis import SynthesisError, is_available
 
@@ -32,6 +29,7 @@ from .formats.shards import ShardWriter, count_pairs
 from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, make_row, plan_pairs
 from .pairing.reference_clips import NoReference
 from .pairing.splits import assign_splits
+from .parts import PartFolder, run_jobs
 from .pipeline.inspection import SilentAudioError, inspect_episode
 from .pipeline.media import TruncatedAudioError
 from .reports.data_card import read_finished, summarize_skipped, write_report
@@ -131,17 +129,16 @@ def _build(config: BuildConfig) -> dict[str, Any]:
         logger.warning("%s is up to date; delete its report.json to build it again.", output)
         return finished
     _require_synthesizers(plans)
-    parts = output / ".parts"
-    parts.mkdir(parents=True, exist_ok=True)
-    left_out = _make_pairs(plans, parts, config.num_workers)
-    skipped += left_out
+    parts = PartFolder(output / ".parts")
+    skipped_pairs = _make_pairs(plans, parts, config.num_workers)
+    skipped += skipped_pairs
     counts = _write_shards(plans, parts, output)
     report = write_report(output, counts, skipped, settings, plan_id=plan_id, noted=_read_notes(plans, parts))
-    if any(skip.kind == "missing_audio" for skip in left_out):
+    if any(skip.kind == "missing_audio" for skip in skipped_pairs):
         # It was there when the sources were read, and may come back: then only what lacks it is made.
         logger.warning("%s: recordings have vanished; when they are back, run the same command again.", output)
     else:
-        shutil.rmtree(parts)
+        shutil.rmtree(parts.folder, ignore_errors=True)
     return report
 
 
@@ -216,60 +213,37 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
         )
 
 
-def _part_path(parts: Path, plan: PairPlan) -> Path:
-    return parts / f"{plan.pair_id}.parquet"
-
-
-def _make_pairs(plans: Sequence[PairPlan], parts: Path, num_workers: int) -> list[Skipped]:
-    """Make the pairs that have no part file yet; return what was skipped, with reasons."""
-    from tqdm import tqdm
-
-    todo = [plan for plan in plans if not _part_path(parts, plan).is_file()]
-    skipped = []
-    with open_worker_pool(num_workers) as pool:
-        futures = [pool.submit(_make_part, plan, parts) for plan in todo]
-        for future in tqdm(as_completed(futures), total=len(futures), desc="pairs", unit="pair"):
-            if skip := future.result():
-                skipped.append(skip)
+def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, num_workers: int) -> list[Skipped]:
+    """Make the pairs that are not made yet; return what was skipped."""
+    todo = [plan for plan in plans if not parts.has(plan.pair_id)]
+    skipped = [skip for skip in run_jobs(partial(make_pair, parts=parts), todo, num_workers, "pairs") if skip]
     return sorted(skipped, key=lambda skip: (skip.item, skip.kind, skip.reason))
 
 
-def _make_part(plan: PairPlan, parts: Path) -> Skipped | None:
-    """Make one pair and keep it on disk; return the reason if it had to be skipped."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:
+    """Make one pair and write it to `parts`; return the reason if it is skipped."""
     try:
         row = make_row(plan)
         validate_row(row)
-    except tuple(kind for kind, _ in SKIP_KIND_BY_ERROR) as error:
-        name = next(name for kind, name in SKIP_KIND_BY_ERROR if isinstance(error, kind))
-        return Skipped(f"{plan.chosen.source} {plan.chosen.name} {plan.synthesizer}", name, str(error))
-    path = _part_path(parts, plan)
-    if plan.criterion == "modality" and (notes := [asdict(note) for note in inspect_episode(plan.chosen)]):
-        write_file(path.with_suffix(".json"), json.dumps(notes))
-    temporary = path.with_suffix(".tmp")
-    pq.write_table(pa.Table.from_pylist([row], schema=features().arrow_schema), temporary)
-    os.replace(temporary, path)
+    except tuple(error for error, _ in SKIP_KIND_BY_ERROR) as error:
+        kind = next(kind for type_, kind in SKIP_KIND_BY_ERROR if isinstance(error, type_))
+        return Skipped(f"{plan.chosen.source} {plan.chosen.name} {plan.synthesizer}", kind, str(error))
+    notes = inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
+    parts.write(plan.pair_id, [row], [asdict(note) for note in notes])
     return None
 
 
-def _read_notes(plans: Iterable[PairPlan], parts: Path) -> list[dict[str, str]]:
+def _read_notes(plans: Iterable[PairPlan], parts: PartFolder) -> list[dict[str, str]]:
     """Return what was noted on the recordings of the pairs that were made, each recording once."""
-    notes: dict[tuple[str, str], dict[str, str]] = {}
-    for plan in plans:
-        path = _part_path(parts, plan).with_suffix(".json")
-        if path.is_file() and _part_path(parts, plan).is_file():
-            notes |= {(note["item"], note["kind"]): note for note in json.loads(path.read_text(encoding="utf-8"))}
+    found = [note for plan in plans for note in parts.read_notes(plan.pair_id) or ()]
+    notes = {(note["item"], note["kind"]): note for note in found}
     return [notes[key] for key in sorted(notes)]
 
 
-def _write_shards(plans: Sequence[PairPlan], parts: Path, output: Path) -> list[dict[str, Any]]:
+def _write_shards(plans: Sequence[PairPlan], parts: PartFolder, output: Path) -> list[dict[str, Any]]:
     """Gather the part files into shards by criterion and split; return the counts of what they hold."""
-    import pyarrow.parquet as pq
-
     with ShardWriter(output) as writer:
         for plan in sorted(plans, key=lambda plan: plan.pair_id):
-            if _part_path(parts, plan).is_file():
-                writer.write(plan.split, pq.read_table(_part_path(parts, plan)).to_pylist()[0])
+            for row in parts.read_rows(plan.pair_id):
+                writer.write(plan.split, row)
     return writer.counts
