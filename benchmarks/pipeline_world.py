@@ -157,7 +157,7 @@ def run_variant(
 def describe_input(name: str, folder: Path) -> Recording:
     """Return a recording of the world as the pipeline takes it."""
     from sdiareward.dataset_builder.episodes import Recording
-    from sdiareward.dataset_builder.release.references import make_reference
+    from sdiareward.dataset_builder.references import make_reference
 
     return Recording(
         recording_id=name,

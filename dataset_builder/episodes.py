@@ -117,6 +117,11 @@ class ScriptPair:
     spoken: Episode
 
 
+def is_recorded(criterion: str, side: str) -> bool:
+    """Tell whether a side of a pair is a recording; the others are synthetic."""
+    return criterion == "modality" and side == "chosen"
+
+
 def validate_episode(episode: Episode) -> None:
     """Check an episode that was made of what somebody else wrote.
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.cards.licences import redistribution_block
 from sdiareward.common.files import replace_atomically
-from sdiareward.dataset_builder.formats.shards import COUNTED, list_paths
-from sdiareward.dataset_builder.pairing.splits import SPLITS
+from sdiareward.dataset_builder.formats.shards import COUNTED, SPLITS, list_paths
 from sdiareward.pairs.schema import CRITERIA, SIDES, features
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
+SPLITS = ("train", "validation", "test")
 _ROWS_PER_SHARD = 200
 _ROWS_PER_GROUP = 20
 COUNTED = ("criterion", "split", "subset", "source", "synthesizer")

@@ -14,14 +14,14 @@ from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Part, SkipError, Turn, validate_episode
+from sdiareward.dataset_builder.episodes import Episode, Part, SkipError, Turn, is_recorded, validate_episode
 from sdiareward.pairs.schema import CRITERIA, validate_row
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings
 from sdiareward.synthesis import SynthesisError
 
-from ..pairing.pairing import PairPlan, is_recorded, make_row
+from ..formats.shards import SPLITS
+from ..pairing.pairing import PairPlan, make_row
 from ..pairing.reference_clips import NoReference
-from ..pairing.splits import SPLITS
 from .fingerprints import compare
 from .recorded_parts import AudioRoots, find_part, read_recording
 from .scrubbing import is_scrubbed

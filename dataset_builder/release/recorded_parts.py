@@ -26,8 +26,8 @@ from sdiareward.pairs.schema import stable_id
 from ..pairing.pairing import MAX_FILE_S, read_part
 from ..pipeline.inspection import SilentAudioError, require_sound
 from ..pipeline.media import TruncatedAudioError, decode_recording, read_media
+from ..references import inside, split_reference
 from ..sources import SOURCES, locate
-from .references import inside, split_reference
 
 
 _LONG_SOURCES = ("folder", "youtube")

@@ -21,11 +21,10 @@ from sdiareward.common.escaping import escape_code
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import SkipError
+from sdiareward.dataset_builder.episodes import SkipError, is_recorded
 from sdiareward.pairs.schema import features, stable_id
 
 from ..formats.shards import ShardWriter, read_rows
-from ..pairing.pairing import is_recorded
 from ..reports.data_card import content_id, render_card, summarize_skipped
 from .fingerprints import fingerprint
 from .recorded_parts import AudioRoots, file_version, find_part, read_recording

@@ -18,7 +18,7 @@ from sdiareward.common.files import write_file
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
 
-from ..pairing.splits import SPLITS
+from ..formats.shards import SPLITS
 
 
 CARD_TEMPLATE = CARDS / "dataset_card.md"

@@ -19,9 +19,8 @@ from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.markdown import render_table
 from sdiareward.pairs.schema import SIDES, SUBSETS, stable_id
 
-from ..formats.shards import read_rows
-from ..pairing.pairing import is_recorded
-from ..pairing.splits import SPLITS
+from ..episodes import is_recorded
+from ..formats.shards import SPLITS, read_rows
 
 
 _BY = ("split", "criterion", "subset", "source", "synthesizer", "language", "license")

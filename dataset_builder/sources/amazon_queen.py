@@ -27,7 +27,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.pairs.schema import UNKNOWN
 
-from ..release.references import make_reference
+from ..references import make_reference
 
 
 _ARCHIVE = "queen.1c"

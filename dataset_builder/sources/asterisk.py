@@ -25,7 +25,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.pairs.schema import ROLES, UNKNOWN, stable_id
 
-from ..release.references import make_reference
+from ..references import make_reference
 from .reading import find_clip
 
 

@@ -34,7 +34,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part
 from sdiareward.pairs.schema import UNKNOWN, stable_id
 
-from ..release.references import make_reference
+from ..references import make_reference
 from .assembly import Stretch, Utterance, cut_dialogue
 from .reading import find_clip
 

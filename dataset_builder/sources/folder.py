@@ -29,7 +29,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn, validate_episode
 from sdiareward.pairs.schema import MODALITY_SUBSETS, UNKNOWN, is_text, is_time, stable_id
 
-from ..release.references import make_reference
+from ..references import make_reference
 from .reading import find_clip, read_json_lines
 
 

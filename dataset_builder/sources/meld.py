@@ -32,7 +32,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part
 from sdiareward.pairs.schema import TAXONOMY
 
-from ..release.references import make_reference
+from ..references import make_reference
 from .assembly import Stretch, Utterance, cut_dialogue
 from .reading import decode_table_line, existing_file, find_clip
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sdiareward.common.skipped import Skipped
 
-from ..release.references import inside
+from ..references import inside
 
 
 # Windows-1252 puts quotes and dashes where Unicode has control characters that no transcript means.

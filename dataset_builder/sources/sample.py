@@ -27,7 +27,7 @@ from sdiareward.dataset_builder.episodes import Episode, Part, Turn, validate_ep
 from sdiareward.pairs.schema import stable_id
 from sdiareward.perturbations.channel import encode_opus
 
-from ..release.references import make_reference
+from ..references import make_reference
 from .reading import find_clip, read_json_lines
 
 

@@ -25,7 +25,7 @@ from typing import Any
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Recording
 
-from ..release.references import inside, make_reference
+from ..references import inside, make_reference
 from .reading import find_clip, read_json_lines
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
-from sdiareward.dataset_builder.formats.official_form import _row
 from sdiareward.dataset_builder.pairing.filtering import check_rules
 from sdiareward.dataset_builder.release.fingerprints import compare, fingerprint
+from sdiareward.dataset_builder.release.official_form import _row
 from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, Rebuilt, rebuild_row
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
 from sdiareward.pairs.dialogue_files import DialogueError, read_dialogue

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
-from sdiareward.dataset_builder.release.references import make_reference, split_reference
+from sdiareward.dataset_builder.references import make_reference, split_reference
 from sdiareward.dataset_builder.sources import amazon_queen, fillets, locate, read_source
 
 

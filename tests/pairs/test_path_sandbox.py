@@ -12,9 +12,9 @@ import pytest
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.formats import sdiareward as builder
-from sdiareward.dataset_builder.formats.official_form import read_official
+from sdiareward.dataset_builder.references import inside
+from sdiareward.dataset_builder.release.official_form import read_official
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part
-from sdiareward.dataset_builder.release.references import inside
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, audio_roots, require_inside

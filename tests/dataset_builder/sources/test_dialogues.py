@@ -14,7 +14,7 @@ from sdiareward.audio_sdiareward import read_audio
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, validate_episode
 from sdiareward.dataset_builder.pipeline.media import read_media
-from sdiareward.dataset_builder.release.references import split_reference
+from sdiareward.dataset_builder.references import split_reference
 from sdiareward.dataset_builder.sources import dailytalk, locate, meld, read_source, sample
 from sdiareward.dataset_builder.sources.assembly import Utterance, cut_dialogue
 

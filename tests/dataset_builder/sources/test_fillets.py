@@ -5,7 +5,7 @@ import soundfile
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, validate_episode
-from sdiareward.dataset_builder.release.references import split_reference
+from sdiareward.dataset_builder.references import split_reference
 from sdiareward.dataset_builder.sources import fillets, locate, read_source
 
 

@@ -11,7 +11,7 @@ from support.paths import SAMPLE
 from sdiareward.audio_sdiareward import read_audio, resample
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, ScriptPair, validate_episode
-from sdiareward.dataset_builder.release.references import split_reference
+from sdiareward.dataset_builder.references import split_reference
 from sdiareward.dataset_builder.sources import SOURCES, amazon_queen, asterisk, locate, read_source, sample
 from sdiareward.perturbations.channel import encode
 

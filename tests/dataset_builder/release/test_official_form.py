@@ -7,8 +7,8 @@ import pytest
 import soundfile
 
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.formats.official_form import import_official, read_official, write_official
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.release.official_form import import_official, read_official, write_official
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import features, validate_row

@@ -29,12 +29,11 @@ from sdiareward.pairs.path_sandbox import require_own_tables
 from sdiareward.pairs.schema import SIDES, SUBSETS, TAXONOMY, UNKNOWN, features, stable_id, validate_row
 from sdiareward.perturbations.channel import encode_flac
 
-from ..pairing.splits import SPLITS
+from ..formats.file_export import export_turns
+from ..formats.shards import SPLITS, ShardWriter, read_rows
 from ..pipeline.media import read_media
 from ..reports.data_card import write_report
 from ..sources.reading import existing_file
-from .file_export import export_turns
-from .shards import ShardWriter, read_rows
 
 
 if TYPE_CHECKING:
