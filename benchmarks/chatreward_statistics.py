@@ -75,10 +75,10 @@ def measure(folder: Path) -> list[dict[str, Any]]:
 def count_rejected(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     """Count the lines of a report that were spoken and rejected, by kind and cast."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for drop in report["rejected"]:
-        if drop["kind"] == NO_VOICE:
+    for skip in report["rejected"]:
+        if skip["kind"] == NO_VOICE:
             continue
-        counts[drop["kind"]][drop["reason"].split(":")[0]] += 1
+        counts[skip["kind"]][skip["reason"].split(":")[0]] += 1
     return {kind: dict(sorted(by_cast.items())) for kind, by_cast in sorted(counts.items())}
 
 

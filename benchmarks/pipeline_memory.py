@@ -25,7 +25,8 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import read_audio, resample
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.dataset_builder.episodes import Drop, Recording
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Recording
 from sdiareward.dataset_builder.pipeline import make_settings
 from sdiareward.dataset_builder.pipeline.jobs import Job
 from sdiareward.dataset_builder.pipeline.settings import PipelineSettings
@@ -66,7 +67,7 @@ def write_recording(path: Path, duration_s: float) -> None:
     pause = np.zeros(round(PAUSE_S * RATE), np.float32)
     pieces = []
     for episode in sample.episodes():
-        if isinstance(episode, Drop) or episode.group != DIALOGUE:
+        if isinstance(episode, Skipped) or episode.group != DIALOGUE:
             continue
         array = read_audio(episode.turns[0].parts[0].audio)
         for part in (part for turn in episode.turns for part in turn.parts):

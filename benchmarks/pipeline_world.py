@@ -32,7 +32,8 @@ from .world_report import render
 
 
 if TYPE_CHECKING:
-    from sdiareward.dataset_builder.episodes import Drop, Episode, Recording
+    from sdiareward.common.skipped import Skipped
+    from sdiareward.dataset_builder.episodes import Episode, Recording
     from sdiareward.dataset_builder.pipeline.settings import PipelineSettings
 
     from .speech_world import TrueRecording, TrueTurn
@@ -148,15 +149,15 @@ def run_variant(
     found = {}
     for item in inputs:
         episodes = [episode for episode in result.episodes if episode.group == item.recording_id]
-        drops = [drop for drop in result.drops if drop.item == f"{item.source} {item.recording_id}"]
-        found[item.recording_id] = read_found(item.recording_id, work_dir, settings, episodes, drops)
+        skipped = [skip for skip in result.skipped if skip.item == f"{item.source} {item.recording_id}"]
+        found[item.recording_id] = read_found(item.recording_id, work_dir, settings, episodes, skipped)
     return found, result.stats
 
 
 def describe_input(name: str, folder: Path) -> Recording:
     """Return a recording of the world as the pipeline takes it."""
     from sdiareward.dataset_builder.episodes import Recording
-    from sdiareward.dataset_builder.release.references import make_reference
+    from sdiareward.dataset_builder.references import make_reference
 
     return Recording(
         recording_id=name,
@@ -170,7 +171,7 @@ def describe_input(name: str, folder: Path) -> Recording:
 
 
 def read_found(
-    name: str, work_dir: Path, settings: PipelineSettings, episodes: Sequence[Episode], drops: Sequence[Drop]
+    name: str, work_dir: Path, settings: PipelineSettings, episodes: Sequence[Episode], skipped: Sequence[Skipped]
 ) -> Found:
     """Gather what the pipeline made of one recording from its result and its artifacts.
 
@@ -179,7 +180,7 @@ def read_found(
         work_dir (`Path`): The pipeline's work directory.
         settings (`PipelineSettings`): Of the pipeline.
         episodes (`Sequence[Episode]`): Its episodes.
-        drops (`Sequence[Drop]`): Drops of the recording as a whole.
+        skipped (`Sequence[Skipped]`): Drops of the recording as a whole.
     """
     from sdiareward.dataset_builder.pipeline.turns import Segment, intersect, merge_turns
 
@@ -187,10 +188,10 @@ def read_found(
     diarized = [Segment(*segment) for segment in _artifact(work_dir, name, "diarization")["segments"]]
     spoken = intersect(diarized, _artifact(work_dir, name, "vad")["speech"])
     turns: list[Any] = []
-    if not drops:
+    if not skipped:
         turns, _ = merge_turns(spoken, tuple(_artifact(work_dir, name, "turns")["speakers"]), settings.turns)
     found, before = ([Span(s.speaker, s.start_s, s.end_s) for s in segments] for segments in (spoken, turns))
-    return Found(segments=found, turns=before, episodes=spans, is_dropped=bool(drops))
+    return Found(segments=found, turns=before, episodes=spans, is_dropped=bool(skipped))
 
 
 def _artifact_path(work_dir: Path, name: str, stage: str) -> Path:

@@ -1,20 +1,54 @@
-"""Read and write files: text in one piece, JSON objects, JSON lines; imports nothing but the standard library."""
+"""Read and write files: whole files and folders, JSON objects, JSON lines. Imports the standard library only."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a text file so that a reader sees all of it or none."""
-    unfinished = path.with_name(f".{path.name}.tmp")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)
+@contextmanager
+def replace_atomically(path: Path) -> Iterator[Path]:
+    """Yield a temporary path for a file or a folder to write; it is renamed to `path` when the block ends.
+
+    A reader sees the old content or all of the new. After an error nothing temporary remains and `path` is unchanged.
+
+    Args:
+        path (`Path`): The file or folder. A folder may be there already only if it is empty.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder, replace_atomically(Path(folder, "a.bin")) as temporary:
+        ...     _ = temporary.write_bytes(b"all of it")
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    _remove(temporary)
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        # The first error counts; on a disk that fails, the removal fails too.
+        with suppress(OSError):
+            _remove(temporary)
+        raise
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8, so that a reader sees all of it or none."""
+    with replace_atomically(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def split_lines(text: str) -> list[str]:

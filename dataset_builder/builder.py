@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.common.files import write_file
 from sdiareward.common.locks import lock_folder
-from sdiareward.common.worker_pool import open_worker_pool
-from sdiareward.dataset_builder.episodes import Drop, Episode, Recording, ScriptPair, validate_episode
-from sdiareward.pairs.schema import features, stable_id, validate_row
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
+from sdiareward.pairs.schema import stable_id, validate_row
 from sdiareward.perturbations.channel import ChannelSettings
 from sdiareward.synthesis import SynthesisError, is_available
 
@@ -31,16 +29,17 @@ from .formats.shards import ShardWriter, count_pairs
 from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, make_row, plan_pairs
 from .pairing.reference_clips import NoReference
 from .pairing.splits import assign_splits
+from .parts import PartFolder, run_jobs
 from .pipeline.inspection import SilentAudioError, inspect_episode
 from .pipeline.media import TruncatedAudioError
-from .reports.data_card import describe_drops, read_finished, write_report
+from .reports.data_card import read_finished, summarize_skipped, write_report
 from .sources import read_source
 
 
 logger = logging.getLogger(__name__)
 # What may differ between two builds of the same data set.
 _PLACES = ("output_dir", "work_dir", "num_workers", "engine")
-DROP_KIND_BY_ERROR: tuple[tuple[type[Exception], str], ...] = (
+SKIP_KIND_BY_ERROR: tuple[tuple[type[Exception], str], ...] = (
     (NoReference, "no_reference_clip"),
     (SilentAudioError, "silent_audio"),
     (TruncatedAudioError, "truncated_audio"),
@@ -114,14 +113,14 @@ def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
         ValueError: A synthesizer is not installed, or there is nothing to build from.
     """
     if dry_run:
-        plans, drops = _plan(config, dry_run)
-        return {"pairs": count_pairs((plan.split, plan.label) for plan in plans), **describe_drops(drops)}
+        plans, skipped = _plan(config, dry_run)
+        return {"pairs": count_pairs((plan.split, plan.label) for plan in plans), **summarize_skipped(skipped)}
     with lock_folder(config.output_dir):
         return _build(config)
 
 
 def _build(config: BuildConfig) -> dict[str, Any]:
-    plans, drops = _plan(config, dry_run=False)
+    plans, skipped = _plan(config, dry_run=False)
     output = Path(config.output_dir)
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
     plan_id = stable_id(json.dumps(settings, sort_keys=True), *sorted(plan.pair_id for plan in plans))
@@ -130,60 +129,59 @@ def _build(config: BuildConfig) -> dict[str, Any]:
         logger.warning("%s is up to date; delete its report.json to build it again.", output)
         return finished
     _require_synthesizers(plans)
-    parts = output / ".parts"
-    parts.mkdir(parents=True, exist_ok=True)
-    left_out = _make_pairs(plans, parts, config.num_workers)
-    drops += left_out
+    parts = PartFolder(output / ".parts")
+    skipped_pairs = _make_pairs(plans, parts, config.num_workers)
+    skipped += skipped_pairs
     counts = _write_shards(plans, parts, output)
-    report = write_report(output, counts, drops, settings, plan_id=plan_id, noted=_read_notes(plans, parts))
-    if any(drop.kind == "missing_audio" for drop in left_out):
+    report = write_report(output, counts, skipped, settings, plan_id=plan_id, noted=_read_notes(plans, parts))
+    if any(skip.kind == "missing_audio" for skip in skipped_pairs):
         # It was there when the sources were read, and may come back: then only what lacks it is made.
         logger.warning("%s: recordings have vanished; when they are back, run the same command again.", output)
     else:
-        shutil.rmtree(parts)
+        shutil.rmtree(parts.folder, ignore_errors=True)
     return report
 
 
-def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Drop]]:
-    drops: list[Drop] = []
-    items = list(_read_items(config, drops, dry_run))
+def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skipped]]:
+    skipped: list[Skipped] = []
+    items = list(_read_items(config, skipped, dry_run))
     if not items and not dry_run:
         raise ValueError(
             f"the sources {[s.name for s in config.sources]} hold no usable episode: "
-            f"{[drop.reason for drop in drops[:3]]}."
+            f"{[skip.reason for skip in skipped[:3]]}."
         )
     episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
     assignment = assign_splits(episodes, validation=config.validation, test=config.test, seed=config.seed)
     options = config.synthesizer_options
-    return list(plan_pairs(items, assignment, config.synthesizers, config.channel, config.seed, options)), drops
+    return list(plan_pairs(items, assignment, config.synthesizers, config.channel, config.seed, options)), skipped
 
 
-def _read_items(config: BuildConfig, drops: list[Drop], dry_run: bool) -> Iterator[Episode | ScriptPair]:
+def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Episode | ScriptPair]:
     """Yield the valid episodes and scripts; put everything else on `drops`."""
     seen: set[tuple[str, str]] = set()
-    for item in _read_sources(config, drops, dry_run):
+    for item in _read_sources(config, skipped, dry_run):
         sides = (item.written, item.spoken) if isinstance(item, ScriptPair) else (item,)
         name = f"{sides[-1].source} {sides[-1].name}"
         try:
             for side in sides:
                 validate_episode(side)
         except ValueError as error:
-            drops.append(Drop(name, "invalid_episode", str(error)))
+            skipped.append(Skipped(name, "invalid_episode", str(error)))
             continue
         if (sides[-1].source, sides[-1].name) in seen:
-            drops.append(Drop(name, "duplicate_id", f"{name} comes twice; the first is kept, name each once."))
+            skipped.append(Skipped(name, "duplicate_id", f"{name} comes twice; the first is kept, name each once."))
             continue
         seen.add((sides[-1].source, sides[-1].name))
         yield item
 
 
-def _read_sources(config: BuildConfig, drops: list[Drop], dry_run: bool) -> Iterator[Episode | ScriptPair]:
+def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Episode | ScriptPair]:
     recordings: list[Recording] = []
     for source in config.sources:
         count = 0
         for item in read_source(source.name, source.path, source.options):
-            if isinstance(item, Drop):
-                drops.append(item)
+            if isinstance(item, Skipped):
+                skipped.append(item)
                 continue
             if source.limit is not None and count >= source.limit:
                 break
@@ -193,16 +191,16 @@ def _read_sources(config: BuildConfig, drops: list[Drop], dry_run: bool) -> Iter
             else:
                 yield item
     if recordings and not dry_run:
-        yield from _run_pipeline(recordings, config, drops)
+        yield from _run_pipeline(recordings, config, skipped)
 
 
-def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, drops: list[Drop]) -> Iterator[Episode]:
+def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, skipped: list[Skipped]) -> Iterator[Episode]:
     from .pipeline import make_settings, run_pipeline
 
     settings = make_settings(config.pipeline or {})
     work = Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
     result = run_pipeline(recordings, settings, work, engine=config.engine, num_workers=config.num_workers)
-    drops += result.drops
+    skipped += result.skipped
     yield from result.episodes
 
 
@@ -215,60 +213,37 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
         )
 
 
-def _part_path(parts: Path, plan: PairPlan) -> Path:
-    return parts / f"{plan.pair_id}.parquet"
+def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, num_workers: int) -> list[Skipped]:
+    """Make the pairs that are not made yet; return what was skipped."""
+    todo = [plan for plan in plans if not parts.has(plan.pair_id)]
+    skipped = [skip for skip in run_jobs(partial(make_pair, parts=parts), todo, num_workers, "pairs") if skip]
+    return sorted(skipped, key=lambda skip: (skip.item, skip.kind, skip.reason))
 
 
-def _make_pairs(plans: Sequence[PairPlan], parts: Path, num_workers: int) -> list[Drop]:
-    """Make the pairs that have no part file yet; return what was skipped, with reasons."""
-    from tqdm import tqdm
-
-    todo = [plan for plan in plans if not _part_path(parts, plan).is_file()]
-    drops = []
-    with open_worker_pool(num_workers) as pool:
-        futures = [pool.submit(_make_part, plan, parts) for plan in todo]
-        for future in tqdm(as_completed(futures), total=len(futures), desc="pairs", unit="pair"):
-            if drop := future.result():
-                drops.append(drop)
-    return sorted(drops, key=lambda drop: (drop.item, drop.kind, drop.reason))
-
-
-def _make_part(plan: PairPlan, parts: Path) -> Drop | None:
-    """Make one pair and keep it on disk; return the reason if it had to be skipped."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:
+    """Make one pair and write it to `parts`; return the reason if it is skipped."""
     try:
         row = make_row(plan)
         validate_row(row)
-    except tuple(kind for kind, _ in DROP_KIND_BY_ERROR) as error:
-        name = next(name for kind, name in DROP_KIND_BY_ERROR if isinstance(error, kind))
-        return Drop(f"{plan.chosen.source} {plan.chosen.name} {plan.synthesizer}", name, str(error))
-    path = _part_path(parts, plan)
-    if plan.criterion == "modality" and (notes := [asdict(note) for note in inspect_episode(plan.chosen)]):
-        write_file(path.with_suffix(".json"), json.dumps(notes))
-    temporary = path.with_suffix(".tmp")
-    pq.write_table(pa.Table.from_pylist([row], schema=features().arrow_schema), temporary)
-    os.replace(temporary, path)
+    except tuple(error for error, _ in SKIP_KIND_BY_ERROR) as error:
+        kind = next(kind for type_, kind in SKIP_KIND_BY_ERROR if isinstance(error, type_))
+        return Skipped(f"{plan.chosen.source} {plan.chosen.name} {plan.synthesizer}", kind, str(error))
+    notes = inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
+    parts.write(plan.pair_id, [row], [asdict(note) for note in notes])
     return None
 
 
-def _read_notes(plans: Iterable[PairPlan], parts: Path) -> list[dict[str, str]]:
+def _read_notes(plans: Iterable[PairPlan], parts: PartFolder) -> list[dict[str, str]]:
     """Return what was noted on the recordings of the pairs that were made, each recording once."""
-    notes: dict[tuple[str, str], dict[str, str]] = {}
-    for plan in plans:
-        path = _part_path(parts, plan).with_suffix(".json")
-        if path.is_file() and _part_path(parts, plan).is_file():
-            notes |= {(note["item"], note["kind"]): note for note in json.loads(path.read_text(encoding="utf-8"))}
+    found = [note for plan in plans for note in parts.read_notes(plan.pair_id) or ()]
+    notes = {(note["item"], note["kind"]): note for note in found}
     return [notes[key] for key in sorted(notes)]
 
 
-def _write_shards(plans: Sequence[PairPlan], parts: Path, output: Path) -> list[dict[str, Any]]:
+def _write_shards(plans: Sequence[PairPlan], parts: PartFolder, output: Path) -> list[dict[str, Any]]:
     """Gather the part files into shards by criterion and split; return the counts of what they hold."""
-    import pyarrow.parquet as pq
-
     with ShardWriter(output) as writer:
         for plan in sorted(plans, key=lambda plan: plan.pair_id):
-            if _part_path(parts, plan).is_file():
-                writer.write(plan.split, pq.read_table(_part_path(parts, plan)).to_pylist()[0])
+            for row in parts.read_rows(plan.pair_id):
+                writer.write(plan.split, row)
     return writer.counts

@@ -1,4 +1,4 @@
-"""What sources and stages of the builder hand each other: parts, turns, episodes, recordings, drops, scripts."""
+"""What sources and stages of the builder pass on: parts, turns, episodes, recordings, scripts."""
 
 from __future__ import annotations
 
@@ -96,19 +96,17 @@ class Recording:
     license: str
 
 
-@dataclass(frozen=True)
-class Drop:
-    """Something that was left out, for the report. Sources and stages yield it in place of what they cannot use.
+class SkipError(Exception):
+    """Raised for an item that cannot be used; the caller, who knows its name, reports it as `Skipped`.
 
     Args:
-        item (`str`): What: source and name, a file, a segment with its times.
-        kind (`str`): Why, as a short `snake_case` word that the summary counts by, such as `"missing_audio"`.
-        reason (`str`): Why, for a reader: what was found and what is needed.
+        kind (`str`): The `kind` of `Skipped`.
+        reason (`str`): Its `reason`, and the message of the error.
     """
 
-    item: str
-    kind: str
-    reason: str
+    def __init__(self, kind: str, reason: str):
+        super().__init__(reason)
+        self.kind = kind
 
 
 @dataclass(frozen=True)
@@ -117,6 +115,11 @@ class ScriptPair:
 
     written: Episode
     spoken: Episode
+
+
+def is_recorded(criterion: str, side: str) -> bool:
+    """Tell whether a side of a pair is a recording; the others are synthetic."""
+    return criterion == "modality" and side == "chosen"
 
 
 def validate_episode(episode: Episode) -> None:

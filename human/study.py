@@ -22,13 +22,12 @@ import hashlib
 import json
 import math
 import random
-import shutil
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.files import write_file
+from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.pairs.loading import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 
@@ -205,17 +204,15 @@ def write_study(
     """
     from tqdm import tqdm
 
-    unfinished = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    (unfinished / AUDIO_FOLDER).mkdir(parents=True)
     names = sorted(key["items"])
     random.Random(f"{key['seed']}/order").shuffle(names)
     progress = tqdm(names, "Writing recordings", unit="item", leave=False)
-    items = [write_item(name, key["items"][name], unfinished) for name in progress]
-    study = {"study": key["study"], **fields, "items": items}
-    for name, content in ((STUDY_FILE, study), (KEY_FILE, key)):
-        write_file(unfinished / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    unfinished.replace(target)
+    with replace_atomically(target) as temporary:
+        (temporary / AUDIO_FOLDER).mkdir(parents=True)
+        items = [write_item(name, key["items"][name], temporary) for name in progress]
+        study = {"study": key["study"], **fields, "items": items}
+        for name, content in ((STUDY_FILE, study), (KEY_FILE, key)):
+            write_file(temporary / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def _rows(evaluation: Evaluation, pairs: datasets.Dataset) -> dict[str, int]:

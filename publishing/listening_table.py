@@ -6,13 +6,13 @@ and `rejected` of a data set stay lists, for the package reads them; this small 
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.common.files import replace_atomically
 from sdiareward.pairs.schema import SIDES
 
 from .public_shards import Shard, list_shards, open_shard
@@ -64,9 +64,8 @@ def write_listening(shards: Iterable[Shard], output: Path) -> tuple[list[Shard],
             path = output / "data" / criterion / f"{_SPLIT}-00000-of-00001.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
             table = pa.Table.from_pylist(of_criterion, schema=listening_features().arrow_schema)
-            unfinished = path.with_name(f".{path.name}.tmp")
-            pq.write_table(table, unfinished, row_group_size=_PAIRS_A_SUBSET)
-            os.replace(unfinished, path)
+            with replace_atomically(path) as temporary:
+                pq.write_table(table, temporary, row_group_size=_PAIRS_A_SUBSET)
             written.append(path)
     # What an earlier plan wrote there may be of other data.
     return [shard for shard in list_shards(output) if shard.path in written] if written else [], num_unreadable

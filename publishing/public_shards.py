@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.cards.licences import redistribution_block
-from sdiareward.dataset_builder.formats.shards import COUNTED, list_paths
-from sdiareward.dataset_builder.pairing.splits import SPLITS
+from sdiareward.common.files import replace_atomically
+from sdiareward.dataset_builder.formats.shards import COUNTED, SPLITS, list_paths
 from sdiareward.pairs.schema import CRITERIA, SIDES, features
 
 
@@ -166,14 +166,16 @@ def _rewrite(source: Path, is_public: list[bool], target: Path) -> None:
     import pyarrow.parquet as pq
 
     schema = features().arrow_schema
-    unfinished = target.with_name(f".{target.name}.tmp")
     kept = iter(is_public)
-    with open_shard(source) as file, pq.ParquetWriter(unfinished, schema) as writer:
+    with (
+        replace_atomically(target) as temporary,
+        open_shard(source) as file,
+        pq.ParquetWriter(temporary, schema) as writer,
+    ):
         for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP):
             rows = [_without_folders(row) for row in batch.to_pylist() if next(kept)]
             if rows:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
-    unfinished.replace(target)
 
 
 def _without_folders(row: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from sdiareward.common.files import write_file
 from sdiareward.common.run_identity import open_run
 
 
@@ -135,10 +136,8 @@ class FeatureShards:
         if len(matrix) > len(features):
             metadata["num_rows"] = " ".join(str(len(rows)) for rows in features.values())
         name = f"{uuid.uuid4().hex}.safetensors"
-        unfinished = self.folder / f".{name}.tmp"
         # As bytes: the library's own files can be read by nobody but their owner.
-        unfinished.write_bytes(save({_TENSOR: matrix}, metadata))
-        unfinished.replace(self.folder / name)
+        write_file(self.folder / name, save({_TENSOR: matrix}, metadata))
 
     def _remove_abandoned(self) -> None:
         for path in self.folder.glob(".*.safetensors.tmp"):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..formats.shards import count_pairs
 from ..pairing.stratify import CANDIDATES, BenchSettings, isolate, make_bench, sample_bench
-from ..reports.data_card import describe_drops
+from ..reports.data_card import summarize_skipped
 from ..reports.statistics_report import read_labels
 from ..settings import make_settings, read_mapping
 from . import add_common_arguments, finish
@@ -34,6 +34,6 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         return finish(args.output_dir, make_bench(args.folder, args.output_dir, **options), args.strict)
     labels = list(read_labels(args.folder))
-    assignment, drops = isolate(labels, sample_bench(labels, **options))
+    assignment, skipped = isolate(labels, sample_bench(labels, **options))
     taken = ((assignment[label["pair_id"]], label) for label in labels if label["pair_id"] in assignment)
-    return finish(args.output_dir, {"pairs": count_pairs(taken), **describe_drops(drops)}, args.strict)
+    return finish(args.output_dir, {"pairs": count_pairs(taken), **summarize_skipped(skipped)}, args.strict)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.escaping import escape_terminal
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 
 from ..settings import make_settings, read_mapping
 from . import add_common_arguments
@@ -45,15 +45,15 @@ def run(args: argparse.Namespace) -> int:
     """Fetch what the config names."""
     config = make_settings(FetchConfig, read_mapping(args.config), str(args.config))
     if config.youtube is not None:
-        drops = _fetch_recordings(config.youtube, f"{args.config}: youtube", args.dry_run)
+        skipped = _fetch_recordings(config.youtube, f"{args.config}: youtube", args.dry_run)
     else:
-        drops = _write_scripts(dict(config.scripts or {}), f"{args.config}: scripts", args.dry_run)
-    for drop in drops:
-        sys.stdout.write(escape_terminal(f"  {drop.kind}: {drop.item}: {drop.reason}\n"))
-    return 1 if args.strict and drops else 0
+        skipped = _write_scripts(dict(config.scripts or {}), f"{args.config}: scripts", args.dry_run)
+    for skip in skipped:
+        sys.stdout.write(escape_terminal(f"  {skip.kind}: {skip.item}: {skip.reason}\n"))
+    return 1 if args.strict and skipped else 0
 
 
-def _fetch_recordings(values: dict[str, Any], label: str, is_dry: bool) -> list[Drop]:
+def _fetch_recordings(values: dict[str, Any], label: str, is_dry: bool) -> list[Skipped]:
     from ..sources.fetching import FetchSettings, fetch
 
     settings = make_settings(FetchSettings, values, label)
@@ -64,12 +64,12 @@ def _fetch_recordings(values: dict[str, Any], label: str, is_dry: bool) -> list[
     report = fetch(settings)
     sys.stdout.write(
         f"{settings.output_dir}: {len(report.fetched)} fetched, {report.num_present} there before, "
-        f"{report.num_other_titles} with other titles, {len(report.drops)} left out\n"
+        f"{report.num_other_titles} with other titles, {len(report.skipped)} left out\n"
     )
-    return report.drops
+    return report.skipped
 
 
-def _write_scripts(values: dict[str, Any], label: str, is_dry: bool) -> list[Drop]:
+def _write_scripts(values: dict[str, Any], label: str, is_dry: bool) -> list[Skipped]:
     from sdiareward.llm.client import ChatClient, ChatSettings
 
     from ..sources.scripts_by_llm import ScriptSettings, plan_scripts, read_scenarios, write_scripts
@@ -83,8 +83,8 @@ def _write_scripts(values: dict[str, Any], label: str, is_dry: bool) -> list[Dro
         sys.stdout.write(f"{output}: would write {count} pairs of scripts on {len(scenarios)} scenarios\n")
         return []
     client = ChatClient(endpoint, output.with_name(f"{output.name}-answers"))
-    drops = write_scripts(output, client, scenarios, settings)
+    skipped = write_scripts(output, client, scenarios, settings)
     with output.open(encoding="utf-8") as lines:
         count = sum(1 for _ in lines)
-    sys.stdout.write(f"{output}: {count} pairs of scripts, {len(drops)} left out; {client.usage}\n")
-    return drops
+    sys.stdout.write(f"{output}: {count} pairs of scripts, {len(skipped)} left out; {client.usage}\n")
+    return skipped

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatSettings
 
 from ..formats.shards import ShardWriter, count_pairs, read_rows
 from ..pairing.annotation import annotate_rows
 from ..pairing.filtering import FilterSettings, filter_rows
-from ..reports.data_card import describe_drops, write_report
+from ..reports.data_card import summarize_skipped, write_report
 from ..settings import make_settings, read_mapping
 from . import add_common_arguments, finish
 
@@ -81,18 +81,18 @@ def filter_folder(config: FilterConfig, rules: FilterSettings, client: ChatClien
         EndpointError: The judge cannot be reached at all; what it has said is kept.
         FileNotFoundError: `config.folder` is no data set folder.
     """
-    drops: list[Drop] = []
+    skipped: list[Skipped] = []
     output = Path(config.output_dir)
-    rows: Iterable[dict[str, Any] | Drop] = filter_rows(_read(config), client, rules)
+    rows: Iterable[dict[str, Any] | Skipped] = filter_rows(_read(config), client, rules)
     if client and config.annotate:
-        rows = annotate_rows(_keep(rows, drops), client)
+        rows = annotate_rows(_keep(rows, skipped), client)
     with ShardWriter(output) as writer:
-        for row in _keep(rows, drops):
+        for row in _keep(rows, skipped):
             writer.write(row["split"], row)
     before = json.loads((Path(config.folder) / "report.json").read_text(encoding="utf-8"))
     settings = {**before["config"], "filter": {**asdict(rules), "judge": client.settings.model if client else None}}
     more = {"filtered_from": before["build_id"], **({"judge_usage": client.usage} if client else {})}
-    return write_report(output, writer.counts, drops, settings, **more)
+    return write_report(output, writer.counts, skipped, settings, **more)
 
 
 def _read(config: FilterConfig) -> Iterator[dict[str, Any]]:
@@ -100,16 +100,16 @@ def _read(config: FilterConfig) -> Iterator[dict[str, Any]]:
         yield {**row, "split": split}
 
 
-def _keep(rows: Iterable[dict[str, Any] | Drop], drops: list[Drop]) -> Iterator[dict[str, Any]]:
+def _keep(rows: Iterable[dict[str, Any] | Skipped], skipped: list[Skipped]) -> Iterator[dict[str, Any]]:
     for row in rows:
-        if isinstance(row, Drop):
-            drops.append(row)
+        if isinstance(row, Skipped):
+            skipped.append(row)
         else:
             yield row
 
 
 def _count(config: FilterConfig, rules: FilterSettings) -> dict[str, Any]:
     """Return what the rules leave; nobody is asked and nothing is written."""
-    drops: list[Drop] = []
-    kept = _keep(filter_rows(_read(config), None, rules), drops)
-    return {"pairs": count_pairs((row["split"], row) for row in kept), **describe_drops(drops)}
+    skipped: list[Skipped] = []
+    kept = _keep(filter_rows(_read(config), None, rules), skipped)
+    return {"pairs": count_pairs((row["split"], row) for row in kept), **summarize_skipped(skipped)}

@@ -9,7 +9,7 @@ from ..formats.shards import count_pairs, read_rows
 from ..release.recorded_parts import AudioRoots
 from ..release.release import release
 from ..release.scrubbing import DEFAULT_REGIONS
-from ..reports.data_card import describe_drops
+from ..reports.data_card import summarize_skipped
 from . import add_audio_root_argument, add_common_arguments, finish
 
 
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the release."""
     if args.dry_run:
-        report = {"pairs": count_pairs(read_rows(args.folder, _COLUMNS)), **describe_drops([])}
+        report = {"pairs": count_pairs(read_rows(args.folder, _COLUMNS)), **summarize_skipped([])}
     else:
         report = release(
             args.folder,

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ..pairing.splits import SPLITS
+from ..formats.shards import SPLITS
 from ..reports.statistics_report import compute_statistics, render_statistics, write_statistics
 
 

@@ -7,12 +7,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.pairs.schema import SIDES, stable_id
 
 from .shards import read_rows
@@ -44,23 +45,17 @@ def export_files(folder: Path, output: Path) -> dict[str, int]:
     if tables := sorted(output.glob("*/*.jsonl")):
         raise FileExistsError(f"{tables[0]}: is already there; export to another folder, or delete it.")
     counts: dict[str, int] = {}
-    unfinished: dict[str, Path] = {}
     files: dict[str, Any] = {}
-    try:
+    with ExitStack() as stack:
         for split, row in tqdm(read_rows(folder), desc="export", unit="pair"):
             name = f"{row['criterion']}/{split}.jsonl"
             if name not in files:
-                unfinished[name] = output / row["criterion"] / f".{split}.tmp"
-                unfinished[name].parent.mkdir(parents=True, exist_ok=True)
-                files[name] = unfinished[name].open("w", encoding="utf-8")
+                (output / name).parent.mkdir(parents=True, exist_ok=True)
+                temporary = stack.enter_context(replace_atomically(output / name))
+                files[name] = stack.enter_context(temporary.open("w", encoding="utf-8"))
             sides = {side: export_turns(row, side, output) for side in SIDES}
             files[name].write(json.dumps({**row, **sides}, ensure_ascii=False) + "\n")
             counts[name] = counts.get(name, 0) + 1
-    finally:
-        for file in files.values():
-            file.close()
-    for name, path in unfinished.items():
-        os.replace(path, output / name)
     return counts
 
 
@@ -87,9 +82,6 @@ def export_turns(row: Mapping[str, Any], side: str, output: Path) -> list[dict[s
 
 def _write_bytes(path: Path, data: bytes) -> None:
     """Write a file whole, unless it is there already."""
-    if path.is_file() and path.read_bytes() == data:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.tmp")
-    unfinished.write_bytes(data)
-    os.replace(unfinished, path)
+    if not path.is_file() or path.read_bytes() != data:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, data)

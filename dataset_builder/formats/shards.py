@@ -6,7 +6,6 @@ their place only when all are complete.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from sdiareward.common.files import replace_atomically
 from sdiareward.pairs.schema import SIDES, features
 
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow as pa
 
+SPLITS = ("train", "validation", "test")
 _ROWS_PER_SHARD = 200
 _ROWS_PER_GROUP = 20
 COUNTED = ("criterion", "split", "subset", "source", "synthesizer")
@@ -32,7 +33,7 @@ def list_paths(folder: Path) -> list[Path]:
     Raises:
         FileNotFoundError: The folder holds no shards.
     """
-    paths = sorted((folder / "data").glob("*/*-of-*.parquet"))
+    paths = sorted((folder / "data").rglob("*-of-*.parquet"))
     if not paths:
         raise FileNotFoundError(f"{folder}: holds no data/<criterion>/<split>-*.parquet; build the data set first.")
     return paths
@@ -105,57 +106,23 @@ class ShardWriter:
 
     Attributes:
         counts (`list[dict]`): After leaving: pairs and hours of either side by criterion, split, subset, source and
-            synthesizer.
+            synthesizer; empty for rows without sides.
     """
 
     def __init__(self, folder: Path, columns: datasets.Features | None = None):
         self.folder = folder
         self.counts: list[dict[str, Any]] = []
         self._schema: pa.Schema = (columns or features()).arrow_schema
-        self._unfinished = folder / ".data"
         self._tally = PairTally()
         self._pending: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self._written: dict[tuple[str, str], int] = {}
         self._writers: dict[tuple[str, str], Any] = {}
+        self._replacement = replace_atomically(folder / "data")
 
     def __enter__(self) -> Self:
-        if self._unfinished.exists():
-            shutil.rmtree(self._unfinished)
-        self._unfinished.mkdir(parents=True)
+        self._temporary = self._replacement.__enter__()
+        self._temporary.mkdir(parents=True)
         return self
-
-    def write(self, split: str, row: Mapping[str, Any]) -> None:
-        """Add one pair to `split`."""
-        key = (row["criterion"], split)
-        self._count(split, row)
-        self._pending.setdefault(key, []).append(dict(row))
-        if len(self._pending[key]) == _ROWS_PER_GROUP:
-            self._flush(key)
-
-    def _count(self, split: str, row: Mapping[str, Any]) -> None:
-        hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
-        self._tally.add({"split": split, **row}, hours)
-
-    def _flush(self, key: tuple[str, str]) -> None:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        rows = self._pending.pop(key, [])
-        if not rows:
-            return
-        criterion, split = key
-        done = self._written.get(key, 0)
-        if done % _ROWS_PER_SHARD == 0:
-            self._close(key)
-            path = self._unfinished / criterion / f"{split}-{done // _ROWS_PER_SHARD:05d}"
-            path.parent.mkdir(exist_ok=True)
-            self._writers[key] = pq.ParquetWriter(path, self._schema)
-        self._writers[key].write_table(pa.Table.from_pylist(rows, schema=self._schema))
-        self._written[key] = done + len(rows)
-
-    def _close(self, key: tuple[str, str]) -> None:
-        if writer := self._writers.pop(key, None):
-            writer.close()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -168,12 +135,42 @@ class ShardWriter:
         if kind is None:
             self._name_shards()
             shutil.rmtree(self.folder / "data", ignore_errors=True)
-            os.replace(self._unfinished, self.folder / "data")
             self.counts = self._tally.counts
-        shutil.rmtree(self._unfinished, ignore_errors=True)
+        self._replacement.__exit__(kind, error, trace)
+
+    def write(self, split: str, row: Mapping[str, Any]) -> None:
+        """Add one row to `split`; its `criterion`, if it has one, names the folder of its shard."""
+        key = (row.get("criterion", ""), split)
+        if all(side in row for side in SIDES):
+            hours = {side: sum(turn["duration_s"] for turn in row[side]) / 3600 for side in SIDES}
+            self._tally.add({"split": split, **row}, hours)
+        self._pending.setdefault(key, []).append(dict(row))
+        if len(self._pending[key]) == _ROWS_PER_GROUP:
+            self._flush(key)
+
+    def _flush(self, key: tuple[str, str]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        rows = self._pending.pop(key, [])
+        if not rows:
+            return
+        criterion, split = key
+        done = self._written.get(key, 0)
+        if done % _ROWS_PER_SHARD == 0:
+            self._close(key)
+            path = self._temporary / criterion / f"{split}-{done // _ROWS_PER_SHARD:05d}"
+            path.parent.mkdir(exist_ok=True)
+            self._writers[key] = pq.ParquetWriter(path, self._schema)
+        self._writers[key].write_table(pa.Table.from_pylist(rows, schema=self._schema))
+        self._written[key] = done + len(rows)
+
+    def _close(self, key: tuple[str, str]) -> None:
+        if writer := self._writers.pop(key, None):
+            writer.close()
 
     def _name_shards(self) -> None:
         for criterion, split in self._written:
-            paths = sorted((self._unfinished / criterion).glob(f"{split}-*"))
+            paths = sorted((self._temporary / criterion).glob(f"{split}-*"))
             for index, path in enumerate(paths):
                 path.rename(path.with_name(f"{split}-{index:05d}-of-{len(paths):05d}.parquet"))

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.dataset_builder.episodes import Drop, Episode, ScriptPair
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, ScriptPair
 from sdiareward.llm.client import ChatClient, ChatError
 from sdiareward.pairs.schema import TAXONOMY
 
@@ -70,7 +71,7 @@ def label_dialogue(source: str, turns: Turns, client: ChatClient, name: str) -> 
     return client.ask_json(messages, partial(_read_labels, source=source))
 
 
-def annotate_rows(rows: Iterable[Row], client: ChatClient) -> Iterator[Row | Drop]:
+def annotate_rows(rows: Iterable[Row], client: ChatClient) -> Iterator[Row | Skipped]:
     """Yield, in order, each pair with labels of Table 5, or why it has none (`annotation_failed`).
 
     A pair of a source outside `TAXONOMY`, or with labels that Table 5 allows, passes as it is. The chosen side is
@@ -88,7 +89,7 @@ def annotate_rows(rows: Iterable[Row], client: ChatClient) -> Iterator[Row | Dro
 
 def annotate_episodes(
     episodes: Iterable[Episode | ScriptPair], client: ChatClient
-) -> Iterator[Episode | ScriptPair | Drop]:
+) -> Iterator[Episode | ScriptPair | Skipped]:
     """Yield, in order, each episode with labels of Table 5, or why it has none; see `annotate_rows`.
 
     Args:
@@ -105,26 +106,26 @@ def _map(annotate: Any, items: Iterable[Any], client: ChatClient) -> Iterator[An
     yield from client.map(annotate, items, failures=(), description="annotating")
 
 
-def _annotate_row(row: Row, *, client: ChatClient) -> Row | Drop:
+def _annotate_row(row: Row, *, client: ChatClient) -> Row | Skipped:
     name = f"{row['source']} pair {row['pair_id']}"
     labels = _complete_labels(row["source"], row["primary"], row["secondary"], lambda: row["chosen"], client, name)
-    return labels if isinstance(labels, Drop) else {**row, **labels}
+    return labels if isinstance(labels, Skipped) else {**row, **labels}
 
 
-def _annotate_episode(item: Episode | ScriptPair, *, client: ChatClient) -> Episode | ScriptPair | Drop:
+def _annotate_episode(item: Episode | ScriptPair, *, client: ChatClient) -> Episode | ScriptPair | Skipped:
     if isinstance(item, ScriptPair):
         return item
     name = f"{item.source} {item.name}"
     turns = partial(_read_turns, item, name)
     labels = _complete_labels(item.source, item.primary, item.secondary, turns, client, name)
-    if isinstance(labels, Drop):
+    if isinstance(labels, Skipped):
         return labels
     return replace(item, primary=labels["primary"], secondary=labels["secondary"])
 
 
 def _complete_labels(
     source: str, primary: str, secondary: str, turns: Callable[[], Turns], client: ChatClient, name: str
-) -> dict[str, str] | Drop:
+) -> dict[str, str] | Skipped:
     """Return both labels, those that Table 5 does not allow replaced by the judge's; or why there are none."""
     known = {"primary": primary, "secondary": secondary}
     allowed = zip(_LABELS, TAXONOMY.get(source, ()), strict=False)
@@ -134,11 +135,11 @@ def _complete_labels(
     try:
         given = label_dialogue(source, turns(), client, name)
     except FileNotFoundError as error:
-        return Drop(name, "missing_audio", str(error))
+        return Skipped(name, "missing_audio", str(error))
     except AudioError as error:
-        return Drop(name, "unusable_audio", str(error))
+        return Skipped(name, "unusable_audio", str(error))
     except ChatError as error:
-        return Drop(name, "annotation_failed", str(error))
+        return Skipped(name, "annotation_failed", str(error))
     return known | {label: given[label] for label in missing}
 
 

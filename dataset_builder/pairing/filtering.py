@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError, audio_content
 from sdiareward.pairs.schema import CRITERIA, MAX_TURN_S, MAX_TURNS, ROLES, validate_row
 
@@ -101,7 +101,7 @@ class FilterSettings:
                 raise ValueError(f"{name} holds {sorted(unknown)}; it may hold {list(allowed)}.")
 
 
-def rule_drop(row: Mapping[str, Any]) -> Drop | None:
+def check_rules(row: Mapping[str, Any]) -> Skipped | None:
     """Return why phase 1 drops a pair, None if it does not.
 
     The kinds are `turn_count`, `turn_order`, `turn_duration`, and `invalid_row` for all else that breaks the contract.
@@ -112,7 +112,7 @@ def rule_drop(row: Mapping[str, Any]) -> Drop | None:
     try:
         validate_row(row)
     except ValueError as error:
-        return Drop(_name(row), _broken_rule(row), str(error))
+        return Skipped(_name(row), _broken_rule(row), str(error))
     return None
 
 
@@ -157,7 +157,7 @@ def spoken_turns(turns: Sequence[Mapping[str, Any]], name: str) -> list[dict[str
 
 def filter_rows(
     rows: Iterable[Row], client: ChatClient | None, settings: FilterSettings | None = None
-) -> Iterator[Row | Drop]:
+) -> Iterator[Row | Skipped]:
     """Yield, in order, each pair that is kept, with its `quality`, or why it is dropped.
 
     Memory holds a few rows at a time. What the judge has said is on disk (`ChatClient`): a run that is interrupted, or
@@ -172,7 +172,7 @@ def filter_rows(
         EndpointError: The judge cannot be reached at all.
     """
     if client is None:
-        yield from (rule_drop(row) or row for row in rows)
+        yield from (check_rules(row) or row for row in rows)
         return
     examine = partial(_examine, client=client, settings=settings or FilterSettings())
     for result in client.map(examine, rows, failures=(), description="judging"):
@@ -181,18 +181,18 @@ def filter_rows(
         yield result
 
 
-def _examine(row: Row, *, client: ChatClient, settings: FilterSettings) -> Row | Drop:
+def _examine(row: Row, *, client: ChatClient, settings: FilterSettings) -> Row | Skipped:
     """Return the pair with its quality, or why it is dropped."""
-    if drop := rule_drop(row):
-        return drop
+    if skip := check_rules(row):
+        return skip
     if row["criterion"] not in settings.criteria:
         return row
     try:
         quality = judge_pair(row, client)
     except AudioError as error:
-        return Drop(_name(row), "unusable_audio", str(error))
+        return Skipped(_name(row), "unusable_audio", str(error))
     except ChatError as error:
-        return row if settings.keep_unjudged else Drop(_name(row), "judge_failed", str(error))
+        return row if settings.keep_unjudged else Skipped(_name(row), "judge_failed", str(error))
     low = [
         f"{side} {dimension} {score}"
         for side in settings.sides
@@ -201,7 +201,7 @@ def _examine(row: Row, *, client: ChatClient, settings: FilterSettings) -> Row |
     ]
     if low:
         reason = f"{quality.judge} gave {', '.join(low)}; at least {settings.min_score} is needed. {quality.reason}"
-        return Drop(_name(row), "low_quality", reason)
+        return Skipped(_name(row), "low_quality", reason)
     return {**row, "quality": quality.as_row()}
 
 

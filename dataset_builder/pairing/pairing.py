@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
-from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
+from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn, is_recorded
 from sdiareward.pairs.schema import MAX_TURN_S, MAX_TURNS, ROLES, stable_id
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac, match_channel, trim_silence
 from sdiareward.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 
 from ..pipeline.inspection import require_sound
 from ..pipeline.media import read_media, read_span
-from ..release.references import SYNTHETIC
+from ..references import SYNTHETIC
 from .reference_clips import Clip, choose_references
 from .splits import choose_synthesizers, split_unit
 
@@ -180,11 +180,6 @@ def make_row(plan: PairPlan) -> dict[str, Any]:
         "language": chosen.language,
         "license": chosen.license,
     }
-
-
-def is_recorded(criterion: str, side: str) -> bool:
-    """Tell whether a side of a pair is a recording; the others are synthetic."""
-    return criterion == "modality" and side == "chosen"
 
 
 def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:

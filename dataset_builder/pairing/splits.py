@@ -11,9 +11,6 @@ from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.pairs.schema import stable_id
 
 
-SPLITS = ("train", "validation", "test")
-
-
 def assign_splits(
     episodes: Iterable[Episode], *, validation: float, test: float, seed: int
 ) -> dict[tuple[str, str], str]:

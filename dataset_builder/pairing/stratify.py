@@ -20,7 +20,7 @@ from typing import Any
 
 from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_table
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import stable_id
 
 from ..formats.shards import ShardWriter, read_rows
@@ -116,7 +116,7 @@ def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
     return [pair for _, _, pair in sorted(ranked)]
 
 
-def isolate(labels: Labels, bench: set[str]) -> tuple[dict[str, str], list[Drop]]:
+def isolate(labels: Labels, bench: set[str]) -> tuple[dict[str, str], list[Skipped]]:
     """Return the split of every pair that stays, and what is left out.
 
     The bench becomes the test split. A pair outside it stays in train or validation unless its group is in the bench;
@@ -127,20 +127,22 @@ def isolate(labels: Labels, bench: set[str]) -> tuple[dict[str, str], list[Drop]
     """
     bench_groups = {label["group_id"] for label in labels if label["pair_id"] in bench}
     assignment: dict[str, str] = {}
-    drops: list[Drop] = []
+    skipped: list[Skipped] = []
     for label in labels:
         pair, group, split = label["pair_id"], label["group_id"], label["split"]
         if pair in bench:
             assignment[pair] = BENCH_SPLIT
         elif split == BENCH_SPLIT:
-            drops.append(Drop(pair, "not_in_bench", "its bucket of ESDR-Bench is full"))
+            skipped.append(Skipped(pair, "not_in_bench", "its bucket of ESDR-Bench is full"))
         elif group in bench_groups:
-            drops.append(Drop(pair, "group_in_bench", f"its group {group} is in ESDR-Bench; training must not see it"))
+            skipped.append(
+                Skipped(pair, "group_in_bench", f"its group {group} is in ESDR-Bench; training must not see it")
+            )
         else:
             assignment[pair] = split
     kept = (label for label in labels if label["pair_id"] in assignment)
     check_isolation({**label, "split": assignment[label["pair_id"]]} for label in kept)
-    return assignment, drops
+    return assignment, skipped
 
 
 def check_isolation(labels: Iterable[Mapping[str, Any]]) -> None:
@@ -180,14 +182,14 @@ def make_bench(folder: Path, output: Path, **options: Any) -> dict[str, Any]:
     if finished := read_finished(output, plan_id):
         return finished
     labels = list(read_labels(folder))
-    assignment, drops = isolate(labels, sample_bench(labels, **options))
+    assignment, skipped = isolate(labels, sample_bench(labels, **options))
     counts = _copy(folder, output, assignment)
     found = _describe_bench(output, labels, assignment, settings)
     plot_overview(found["statistics"], output / "bench.png")
     write_file(output / "bench.md", render_bench(found))
     write_file(output / "bench.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
     config = {**_config_of(folder), "bench": asdict(settings)}
-    return write_report(output, counts, drops, config, plan_id=plan_id, bench=found)
+    return write_report(output, counts, skipped, config, plan_id=plan_id, bench=found)
 
 
 def _config_of(folder: Path) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part, Recording, Turn
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn
 from sdiareward.pairs.schema import ROLES, UNKNOWN
 
 from .components import ComponentError, require_packages
@@ -42,13 +43,13 @@ class PipelineResult:
 
     Args:
         episodes (`list[Episode]`): Sorted by recording and time; `primary` and `secondary` are not annotated yet.
-        drops (`list[Drop]`): Recordings, segments and turns that were left out.
+        skipped (`list[Skipped]`): Recordings, segments and turns that were left out.
         stats (`dict`): By stage `recordings`, `audio_s`, `wall_s` and `speed` (seconds of audio per second), from the
             artifacts, whenever they were made.
     """
 
     episodes: list[Episode]
-    drops: list[Drop]
+    skipped: list[Skipped]
     stats: dict[str, dict[str, float]]
 
 
@@ -82,7 +83,7 @@ def run_pipeline(
     if num_workers < 1:
         raise ValueError(f"num_workers is {num_workers}; it must be at least 1.")
     require_packages(settings)
-    jobs, drops = _start_jobs(recordings, Path(work_dir).resolve())
+    jobs, skipped = _start_jobs(recordings, Path(work_dir).resolve())
     rows = [job.to_row() for job in jobs]
     jobs = [Job.from_row(row) for row in run_stages(rows, settings, engine, num_workers)] if rows else []
     for job in jobs:
@@ -92,37 +93,37 @@ def run_pipeline(
     stats: dict[str, dict[str, float]] = {}
     episodes = []
     for job in jobs:
-        drops += _collect_drops(job)
+        skipped += _collect_skipped(job)
         _count(job, stats)
         if "asr" in job.artifacts and not job.is_finished:
             episodes += _make_episodes(job, settings.enhancement.name)
-    return PipelineResult(episodes, drops, stats)
+    return PipelineResult(episodes, skipped, stats)
 
 
-def _start_jobs(recordings: Iterable[Recording], work_dir: Path) -> tuple[list[Job], list[Drop]]:
-    jobs, drops = [], []
+def _start_jobs(recordings: Iterable[Recording], work_dir: Path) -> tuple[list[Job], list[Skipped]]:
+    jobs, skipped = [], []
     seen: Counter[tuple[str, str]] = Counter()
     for recording in recordings:
         name = (recording.source, recording.recording_id)
         seen[name] += 1
         if seen[name] > 1:
             reason = f"number {seen[name]} of this recording_id ({recording.path}); only the first is processed."
-            drops.append(Drop(format_job(recording), "duplicate_id", reason))
+            skipped.append(Skipped(format_job(recording), "duplicate_id", reason))
         else:
             jobs.append(Job.start(recording, work_dir))
-    return jobs, drops
+    return jobs, skipped
 
 
-def _collect_drops(job: Job) -> list[Drop]:
-    drops = []
+def _collect_skipped(job: Job) -> list[Skipped]:
+    skipped = []
     for stage in job.artifacts:
         artifact = job.artifact(stage)
-        drops += [Drop(**drop) for drop in artifact["drops"]]
+        skipped += [Skipped(**skip) for skip in artifact["drops"]]
         if artifact["recording_drop"]:
-            drops.append(Drop(format_job(job.recording), **artifact["recording_drop"]))
+            skipped.append(Skipped(format_job(job.recording), **artifact["recording_drop"]))
     if job.failure:
-        drops.append(Drop(format_job(job.recording), **job.failure))
-    return drops
+        skipped.append(Skipped(format_job(job.recording), **job.failure))
+    return skipped
 
 
 def _count(job: Job, stats: dict[str, dict[str, float]]) -> None:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.dataset_builder.episodes import SkipError
 
 from .components import ComponentError
 from .settings import FasterWhisperSettings
-from .turns import RecordingDropped
 
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class FasterWhisperTranscriber:
             language (`str`): BCP-47 tag; `und` or nothing lets the model find out.
 
         Raises:
-            RecordingDropped: The model does not know the language.
+            SkipError: The model does not know the language.
         """
         code = self._language(language)
         for options in self._attempts():
@@ -105,7 +105,7 @@ class FasterWhisperTranscriber:
         if code in ("", "und"):
             return None
         if code not in self._model.supported_languages:
-            raise RecordingDropped(
+            raise SkipError(
                 "language",
                 f"is in {tag!r}, which the model {self._settings.model!r} does not know; choose a multilingual one.",
             )

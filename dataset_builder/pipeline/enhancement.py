@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.common.files import replace_atomically
 
 from .components import ComponentError
 from .media import read_media
@@ -56,25 +57,21 @@ class AudioSeparatorEnhancer:
         """Write the vocals of a 16 kHz mono WAV to another of the same length; it appears when it is complete."""
         import soundfile
 
-        unfinished = target_wav.with_name(f".{target_wav.name}.tmp")
         margin = round(self._settings.margin_s * SAMPLING_RATE)
         chunk = round(self._settings.chunk_s * SAMPLING_RATE)
-        try:
-            with (
-                soundfile.SoundFile(wav) as source,
-                soundfile.SoundFile(unfinished, "w", SAMPLING_RATE, 1, "PCM_16", format="WAV") as target,
-            ):
-                for start in range(0, source.frames, chunk):
-                    end = min(start + chunk, source.frames)
-                    first = max(0, start - margin)
-                    source.seek(first)
-                    array = source.read(min(end + margin, source.frames) - first, dtype="int16")
-                    vocals = self._separate(array)
-                    kept = vocals[start - first : end - first]
-                    target.write(np.clip(np.rint(kept * 32768), -32768, 32767).astype(np.int16))
-            unfinished.replace(target_wav)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with (
+            replace_atomically(target_wav) as temporary,
+            soundfile.SoundFile(wav) as source,
+            soundfile.SoundFile(temporary, "w", SAMPLING_RATE, 1, "PCM_16", format="WAV") as target,
+        ):
+            for start in range(0, source.frames, chunk):
+                end = min(start + chunk, source.frames)
+                first = max(0, start - margin)
+                source.seek(first)
+                array = source.read(min(end + margin, source.frames) - first, dtype="int16")
+                vocals = self._separate(array)
+                kept = vocals[start - first : end - first]
+                target.write(np.clip(np.rint(kept * 32768), -32768, 32767).astype(np.int16))
 
     def _separate(self, array: np.ndarray) -> np.ndarray:
         """Return the vocals of a chunk, of the same length."""

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part
 
 
 # Digital silence and the dither of a 16-bit file lie below this.
@@ -52,7 +53,7 @@ def clipped_share(array: np.ndarray) -> float:
     return float(lengths[lengths >= _CLIPPING_RUN_SAMPLES].sum() / max(len(array), 1))
 
 
-def inspect_episode(episode: Episode) -> Iterator[Drop]:
+def inspect_episode(episode: Episode) -> Iterator[Skipped]:
     """Yield a note on each recording of an episode that was used although something about it is unusual.
 
     Kinds: `eight_bit`, `many_channels` (averaged), `high_rate` (resampled), `clipping`.
@@ -65,7 +66,7 @@ def inspect_episode(episode: Episode) -> Iterator[Drop]:
                 continue
             seen.add(key)
             label = f"{episode.source} {episode.name}, turn {position}"
-            yield from (Drop(label, kind, f"{label}: {reason}") for kind, reason in _unusual(part))
+            yield from (Skipped(label, kind, f"{label}: {reason}") for kind, reason in _unusual(part))
 
 
 def _unusual(part: Part) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import MAX_RATE, MAX_RECORDING_S, MIN_RATE, SAMPLING_RATE, AudioError, read_audio
+from sdiareward.common.files import replace_atomically
 
 
 # One second of 48 kHz; the samples do not depend on it.
@@ -90,20 +91,15 @@ def decode_recording(path: str | Path, target_wav: str | Path) -> float:
     """
     import soundfile
 
-    target = Path(target_wav)
-    unfinished = target.with_name(f".{target.name}.tmp")
     label = str(path)
     num_samples = 0
-    try:
-        with soundfile.SoundFile(unfinished, "w", SAMPLING_RATE, 1, "PCM_16", format="WAV") as file:
+    with replace_atomically(Path(target_wav)) as temporary:
+        with soundfile.SoundFile(temporary, "w", SAMPLING_RATE, 1, "PCM_16", format="WAV") as file:
             for block in _decode_blocks(path, label, max_s=_MAX_WAV_S):
                 file.write(np.clip(np.rint(block * 32768), -32768, 32767).astype(np.int16))
                 num_samples += block.size
         if not num_samples:
             raise AudioError(f"{label}: holds no samples; a recording needs sound.")
-        unfinished.replace(target)
-    finally:
-        unfinished.unlink(missing_ok=True)
     return num_samples / SAMPLING_RATE
 
 

@@ -38,9 +38,9 @@ from .jobs import COMPONENT_FAILURE, Job, format_job
 from .media import decode_recording, read_span
 from .settings import AudioSeparatorSettings, PipelineSettings, ResemblyzerSettings
 from .turns import (
-    Cut,
-    RecordingDropped,
     Segment,
+    SkipError,
+    SkippedSpan,
     SpokenTurn,
     find_two_speakers,
     group_episodes,
@@ -60,8 +60,8 @@ class Outcome:
     result: Any
     audio_s: float
     wall_s: float | None = None
-    cuts: Sequence[Cut] = ()
-    recording_drop: dict[str, str] | None = None
+    skipped: Sequence[SkippedSpan] = ()
+    recording_skip: dict[str, str] | None = None
 
 
 class Stage(ABC):
@@ -143,10 +143,10 @@ class Stage(ABC):
         start = time.perf_counter()
         try:
             outcome = self.run(job)
-        except RecordingDropped as dropped:
-            outcome = Outcome(None, 0.0, recording_drop={"kind": dropped.kind, "reason": str(dropped)})
+        except SkipError as skip:
+            outcome = Outcome(None, 0.0, recording_skip={"kind": skip.kind, "reason": str(skip)})
         except AudioError as error:
-            outcome = Outcome(None, 0.0, recording_drop={"kind": "unusable_audio", "reason": str(error)})
+            outcome = Outcome(None, 0.0, recording_skip={"kind": "unusable_audio", "reason": str(error)})
         except Exception as error:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise
@@ -158,7 +158,6 @@ class Stage(ABC):
         return outcome
 
     def _describe(self, job: Job, outcome: Outcome) -> dict[str, Any]:
-        cuts = [(format_job(job.recording, cut.start_s, cut.end_s), cut.kind, cut.reason) for cut in outcome.cuts]
         return {
             "stage": self.name,
             "component": self.options.name,
@@ -168,8 +167,11 @@ class Stage(ABC):
             "audio_s": outcome.audio_s,
             "wall_s": round(outcome.wall_s or 0.0, 3),
             "result": outcome.result,
-            "drops": [dict(zip(("item", "kind", "reason"), cut, strict=True)) for cut in cuts],
-            "recording_drop": outcome.recording_drop,
+            "drops": [
+                {"item": format_job(job.recording, span.start_s, span.end_s), "kind": span.kind, "reason": span.reason}
+                for span in outcome.skipped
+            ],
+            "recording_drop": outcome.recording_skip,
         }
 
 
@@ -226,12 +228,12 @@ class VadStage(Stage):
 
     def run(self, job: Job) -> Outcome:
         """Find speech in the whole recording."""
-        speech, cuts = self.component.find_speech(job.wav)
+        speech, skipped = self.component.find_speech(job.wav)
         duration_s = job.result("decode")["duration_s"]
-        outcome = Outcome({"speech": speech}, duration_s, cuts=cuts)
+        outcome = Outcome({"speech": speech}, duration_s, skipped=skipped)
         if not speech:
             reason = f"no speech was found in {duration_s:.1f} s; a dialogue needs some."
-            outcome.recording_drop = {"kind": "no_speech", "reason": reason}
+            outcome.recording_skip = {"kind": "no_speech", "reason": reason}
         return outcome
 
 
@@ -266,11 +268,11 @@ class TurnStage(Stage):
         segments = [Segment(*segment) for segment in job.result("diarization")["segments"]]
         spoken = intersect(segments, job.result("vad")["speech"])
         speakers = find_two_speakers(spoken, rules)
-        turns, dropped_segments = merge_turns(spoken, speakers, rules)
-        episodes, dropped_turns = group_episodes(turns, rules)
+        turns, skipped_segments = merge_turns(spoken, speakers, rules)
+        episodes, skipped_turns = group_episodes(turns, rules)
         listed = [[[turn.start_s, turn.end_s, turn.speaker] for turn in episode] for episode in episodes]
         result = {"speakers": speakers, "episodes": listed}
-        return Outcome(result, job.result("decode")["duration_s"], cuts=[*dropped_segments, *dropped_turns])
+        return Outcome(result, job.result("decode")["duration_s"], skipped=[*skipped_segments, *skipped_turns])
 
 
 class AsrStage(Stage):
@@ -294,17 +296,17 @@ class AsrStage(Stage):
         episodes = [[SpokenTurn(*turn) for turn in episode] for episode in found]
         lines = JsonLines(self.file(job, "jsonl"))
         texts = self._transcribe([turn for episode in episodes for turn in episode], job, lines)
-        spoken, cuts = [], []
+        spoken, skipped = [], []
         for turns in episodes:
-            pieces, dropped = split_at_silent_turns(turns, [texts[turn.start_s, turn.end_s] for turn in turns])
+            pieces, silent = split_at_silent_turns(turns, [texts[turn.start_s, turn.end_s] for turn in turns])
             spoken += [[_spoken_turn(turn, text) for turn, text in piece] for piece in pieces]
-            cuts += dropped
+            skipped += silent
         records = lines.read()
         return Outcome(
             {"episodes": spoken},
             audio_s=sum(record["end_s"] - record["start_s"] for record in records),
             wall_s=sum(record["wall_s"] for record in records),
-            cuts=cuts,
+            skipped=skipped,
         )
 
     def _transcribe(self, turns: Iterable[SpokenTurn], job: Job, lines: JsonLines) -> dict[tuple[float, float], str]:

@@ -20,16 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from sdiareward.dataset_builder.episodes import SkipError
+
 from .settings import TurnSettings
-
-
-class RecordingDropped(Exception):  # noqa: N818 - an outcome that is counted, not an error
-    """Raised where a whole recording is unsuitable; has the `kind` and the `reason` of its `Drop`."""
-
-    def __init__(self, kind: str, reason: str):
-        super().__init__(reason)
-        self.kind = kind
-        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -59,8 +52,8 @@ class SpokenTurn(Segment):
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A stretch that was dropped, with the `kind` and `reason` of its `Drop`; times in seconds."""
+class SkippedSpan:
+    """A stretch that was skipped, with the `kind` and `reason` of its `Skipped`; times in seconds."""
 
     start_s: float
     end_s: float
@@ -94,17 +87,17 @@ def find_two_speakers(segments: Sequence[Segment], settings: TurnSettings) -> tu
     """Return the two speakers with the most speech, the one with more first.
 
     Raises:
-        RecordingDropped: There are fewer than two, or the others have too much of the speech.
+        SkipError: There are fewer than two, or the others have too much of the speech.
     """
     speech_s: dict[str, float] = {}
     for segment in segments:
         speech_s[segment.speaker] = speech_s.get(segment.speaker, 0.0) + segment.duration_s
     if len(speech_s) < 2:
-        raise RecordingDropped("one_speaker", f"has speech of {len(speech_s)} speaker; a dialogue needs two.")
+        raise SkipError("one_speaker", f"has speech of {len(speech_s)} speaker; a dialogue needs two.")
     ranked = sorted(speech_s, key=lambda speaker: (-speech_s[speaker], speaker))
     share = sum(speech_s[speaker] for speaker in ranked[2:]) / sum(speech_s.values())
     if share > settings.max_others_share:
-        raise RecordingDropped(
+        raise SkipError(
             "other_speakers",
             f"{len(ranked) - 2} speakers beside the two dominant ones have {share:.1%} of the speech; at most "
             f"{settings.max_others_share:.0%} is allowed.",
@@ -114,7 +107,7 @@ def find_two_speakers(segments: Sequence[Segment], settings: TurnSettings) -> tu
 
 def merge_turns(
     segments: Iterable[Segment], speakers: tuple[str, str], settings: TurnSettings
-) -> tuple[list[SpokenTurn], list[Cut]]:
+) -> tuple[list[SpokenTurn], list[SkippedSpan]]:
     """Merge consecutive segments of one speaker into turns; return the turns, and what was dropped.
 
     Args:
@@ -123,13 +116,13 @@ def merge_turns(
         settings (`TurnSettings`): `min_segment_s` and `max_pause_s` count here.
     """
     turns: list[SpokenTurn] = []
-    cuts = []
+    skipped = []
     is_after_break = False
     for segment in sorted(segments, key=_by_time):
         last = turns[-1] if turns else None
-        if cut := _reason_to_cut(segment, speakers, last, settings):
-            cuts.append(cut)
-            is_after_break |= cut.kind != "short_segment"
+        if span := _reason_to_skip(segment, speakers, last, settings):
+            skipped.append(span)
+            is_after_break |= span.kind != "short_segment"
             continue
         is_after_break |= last is not None and _is_long_pause(last, segment, settings)
         if last is not None and last.speaker == segment.speaker and not is_after_break:
@@ -137,18 +130,18 @@ def merge_turns(
         else:
             turns.append(SpokenTurn(segment.start_s, segment.end_s, segment.speaker, is_after_break))
         is_after_break = False
-    return turns, cuts
+    return turns, skipped
 
 
-def _reason_to_cut(
+def _reason_to_skip(
     segment: Segment, speakers: tuple[str, str], last: SpokenTurn | None, settings: TurnSettings
-) -> Cut | None:
+) -> SkippedSpan | None:
     if segment.duration_s < settings.min_segment_s:
-        return _cut(segment, "short_segment", f"lasts less than {settings.min_segment_s} s.")
+        return _skip(segment, "short_segment", f"lasts less than {settings.min_segment_s} s.")
     if segment.speaker not in speakers:
-        return _cut(segment, "other_speaker", f"{segment.speaker} is neither of the two dominant speakers.")
+        return _skip(segment, "other_speaker", f"{segment.speaker} is neither of the two dominant speakers.")
     if last is not None and last.speaker != segment.speaker and segment.end_s <= last.end_s:
-        return _cut(segment, "overlap", f"lies inside a turn of {last.speaker}.")
+        return _skip(segment, "overlap", f"lies inside a turn of {last.speaker}.")
     return None
 
 
@@ -158,7 +151,7 @@ def _is_long_pause(last: Segment, segment: Segment, settings: TurnSettings) -> b
 
 def group_episodes(
     turns: Iterable[SpokenTurn], settings: TurnSettings
-) -> tuple[list[tuple[SpokenTurn, ...]], list[Cut]]:
+) -> tuple[list[tuple[SpokenTurn, ...]], list[SkippedSpan]]:
     """Group turns into episodes by the rules above; return the episodes, each with its turns, and what was dropped.
 
     Args:
@@ -166,26 +159,28 @@ def group_episodes(
         settings (`TurnSettings`): The limits.
     """
     episodes: list[tuple[SpokenTurn, ...]] = []
-    cuts: list[Cut] = []
+    skipped: list[SkippedSpan] = []
     current: list[SpokenTurn] = []
     for turn in turns:
         if turn.duration_s > settings.max_turn_s:
-            cuts.append(_cut(turn, "long_turn", f"lasts {turn.duration_s:.1f} s; at most {settings.max_turn_s} s."))
-            current = _close(current, episodes, cuts, is_last_kept=False)
+            skipped.append(
+                _skip(turn, "long_turn", f"lasts {turn.duration_s:.1f} s; at most {settings.max_turn_s} s.")
+            )
+            current = _close(current, episodes, skipped, is_last_kept=False)
             continue
         if current and _is_boundary(current[-1], turn, settings):
-            current = _close(current, episodes, cuts, is_last_kept=False)
+            current = _close(current, episodes, skipped, is_last_kept=False)
         if current and _is_full(current, turn, settings):
-            current = _close(current, episodes, cuts, is_last_kept=True)
+            current = _close(current, episodes, skipped, is_last_kept=True)
         if current and _is_full(current, turn, settings):
-            current = _close(current, episodes, cuts, is_last_kept=False)
+            current = _close(current, episodes, skipped, is_last_kept=False)
         current.append(turn)
-    _close(current, episodes, cuts, is_last_kept=False)
-    return episodes, sorted(cuts, key=lambda cut: (cut.start_s, cut.end_s))
+    _close(current, episodes, skipped, is_last_kept=False)
+    return episodes, sorted(skipped, key=lambda span: (span.start_s, span.end_s))
 
 
 def _close(
-    current: list[SpokenTurn], episodes: list[tuple[SpokenTurn, ...]], cuts: list[Cut], is_last_kept: bool
+    current: list[SpokenTurn], episodes: list[tuple[SpokenTurn, ...]], skipped: list[SkippedSpan], is_last_kept: bool
 ) -> list[SpokenTurn]:
     """End an episode; return the turns that begin the next one."""
     even = len(current) // 2 * 2
@@ -193,7 +188,7 @@ def _close(
         episodes.append(tuple(current[:even]))
     odd = current[even:]
     if odd and not (is_last_kept and even):
-        cuts.append(_cut(odd[0], "odd_turn", "has no answer in its episode; the number of turns must be even."))
+        skipped.append(_skip(odd[0], "odd_turn", "has no answer in its episode; the number of turns must be even."))
         return []
     return odd
 
@@ -215,7 +210,7 @@ def _is_full(current: list[SpokenTurn], turn: SpokenTurn, settings: TurnSettings
 
 def split_at_silent_turns(
     turns: Sequence[SpokenTurn], texts: Sequence[str]
-) -> tuple[list[tuple[tuple[SpokenTurn, str], ...]], list[Cut]]:
+) -> tuple[list[tuple[tuple[SpokenTurn, str], ...]], list[SkippedSpan]]:
     """Split an episode at the turns in which no words were found; return what is left of it, and what was dropped.
 
     Args:
@@ -226,22 +221,24 @@ def split_at_silent_turns(
         `tuple`: Episodes of an even number of `(turn, text)`, and the turns dropped.
     """
     pieces: list[list[tuple[SpokenTurn, str]]] = [[]]
-    cuts = []
+    skipped = []
     for turn, text in zip(turns, texts, strict=True):
         if text.strip():
             pieces[-1].append((turn, text))
         else:
-            cuts.append(_cut(turn, "empty_text", "no words were recognised in it."))
+            skipped.append(_skip(turn, "empty_text", "no words were recognised in it."))
             pieces.append([])
     for piece in pieces:
         if len(piece) % 2:
-            cuts.append(_cut(piece.pop()[0], "odd_turn", "has no answer left after turns without words were dropped."))
-    return [tuple(piece) for piece in pieces if piece], sorted(cuts, key=lambda cut: cut.start_s)
+            skipped.append(
+                _skip(piece.pop()[0], "odd_turn", "has no answer left after turns without words were dropped.")
+            )
+    return [tuple(piece) for piece in pieces if piece], sorted(skipped, key=lambda span: span.start_s)
 
 
 def _by_time(segment: Segment) -> tuple[float, float, str]:
     return segment.start_s, segment.end_s, segment.speaker
 
 
-def _cut(segment: Segment, kind: str, reason: str) -> Cut:
-    return Cut(segment.start_s, segment.end_s, kind, reason)
+def _skip(segment: Segment, kind: str, reason: str) -> SkippedSpan:
+    return SkippedSpan(segment.start_s, segment.end_s, kind, reason)

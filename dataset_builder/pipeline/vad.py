@@ -11,7 +11,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 
 from .settings import SileroSettings
-from .turns import Cut
+from .turns import SkippedSpan
 
 
 # What the model takes at 16 kHz: 32 ms.
@@ -39,21 +39,21 @@ class SileroVad:
             speech_pad_ms=round(settings.padding_s * 1000),
         )
 
-    def find_speech(self, wav: Path) -> tuple[list[tuple[float, float]], list[Cut]]:
+    def find_speech(self, wav: Path) -> tuple[list[tuple[float, float]], list[SkippedSpan]]:
         """Return the stretches of speech in a 16 kHz mono WAV, and those too short to keep.
 
         Returns:
             `tuple`: Start and end in seconds, disjoint and sorted; the stretches shorter than `min_speech_s`.
         """
-        speech, cuts = [], []
+        speech, skipped = [], []
         for start, end in _merge(self._stretches(wav)):
             start_s, end_s = start / SAMPLING_RATE, end / SAMPLING_RATE
             if end_s - start_s < self._settings.min_speech_s:
                 reason = f"speech of less than {self._settings.min_speech_s} s."
-                cuts.append(Cut(start_s, end_s, "short_speech", reason))
+                skipped.append(SkippedSpan(start_s, end_s, "short_speech", reason))
             else:
                 speech.append((start_s, end_s))
-        return speech, cuts
+        return speech, skipped
 
     def _stretches(self, wav: Path) -> Iterator[tuple[int, int]]:
         import torch

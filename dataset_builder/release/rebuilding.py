@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part, Turn, validate_episode
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, SkipError, Turn, is_recorded, validate_episode
 from sdiareward.pairs.schema import CRITERIA, validate_row
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings
 from sdiareward.synthesis import SynthesisError
 
-from ..pairing.pairing import PairPlan, is_recorded, make_row
+from ..formats.shards import SPLITS
+from ..pairing.pairing import PairPlan, make_row
 from ..pairing.reference_clips import NoReference
-from ..pairing.splits import SPLITS
 from .fingerprints import compare
-from .recorded_parts import AudioRoots, PartError, find_part, read_recording
+from .recorded_parts import AudioRoots, find_part, read_recording
 from .scrubbing import is_scrubbed
 
 
@@ -72,7 +73,7 @@ class Rebuilt:
     turns: Counter[str]
 
 
-def rebuild_row(split: str, row: Mapping[str, Any], settings: RebuildSettings) -> Rebuilt | Drop:
+def rebuild_row(split: str, row: Mapping[str, Any], settings: RebuildSettings) -> Rebuilt | Skipped:
     """Rebuild a released pair.
 
     Args:
@@ -81,7 +82,7 @@ def rebuild_row(split: str, row: Mapping[str, Any], settings: RebuildSettings) -
         settings (`RebuildSettings`): How.
 
     Returns:
-        `Rebuilt` or `Drop`: The pair, or why there is none; `reconstruct` lists the kinds.
+        `Rebuilt` or `Skipped`: The pair, or why there is none; `reconstruct` lists the kinds.
     """
     counts: Counter[str] = Counter()
     try:
@@ -89,13 +90,13 @@ def rebuild_row(split: str, row: Mapping[str, Any], settings: RebuildSettings) -
         rebuilt = make_row(plan) | {"quality": row["quality"]}
         validate_row(rebuilt)
         _compare_synthetic(row, rebuilt, counts)
-    except PartError as error:
-        return Drop(_label(row), error.kind, str(error))
+    except SkipError as error:
+        return Skipped(_label(row), error.kind, str(error))
     except tuple(kind for kind, _ in _KINDS) as error:
         kind = next(name for type_, name in _KINDS if isinstance(error, type_))
         reason = f"a field is missing or of another kind: {error!r}; is this a metadata release?"
         is_ours = kind != "invalid_row" or type(error) is ValueError
-        return Drop(_label(row), kind, str(error) if is_ours else reason)
+        return Skipped(_label(row), kind, str(error) if is_ours else reason)
     return Rebuilt(rebuilt, counts)
 
 
@@ -173,7 +174,7 @@ def _checked_part(
     if verdict.kind == "reencoded" and settings.allow_reencoded:
         counts["reencoded"] += 1
     elif verdict.kind != "same":
-        raise PartError(f"{verdict.kind}_audio", f"{part.ref}, from {part.start_s:.2f} s: {verdict}.")
+        raise SkipError(f"{verdict.kind}_audio", f"{part.ref}, from {part.start_s:.2f} s: {verdict}.")
     return part
 
 

@@ -17,23 +17,22 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sdiareward.common.files import write_file
 from sdiareward.common.locks import lock_folder
-from sdiareward.common.worker_pool import open_worker_pool
-from sdiareward.dataset_builder.episodes import Drop
-from sdiareward.pairs.schema import features, stable_id
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import SkipError
+from sdiareward.pairs.schema import stable_id
 
 from ..formats.shards import ShardWriter, count_pairs
-from ..reports.data_card import describe_drops, read_finished, write_report
+from ..parts import PartFolder, run_jobs
+from ..reports.data_card import read_finished, summarize_skipped, write_report
 from .rebuilding import RebuildSettings, Rebuilt, rebuild_row
-from .recorded_parts import AudioRoots, PartError, find_part, is_long
+from .recorded_parts import AudioRoots, find_part, is_long
 
 
 logger = logging.getLogger(__name__)
@@ -80,40 +79,40 @@ def reconstruct(
         RunBlockedError: Another process rebuilds into the folder, or a worker was killed.
     """
     options = dict(synthesizer_options or {})
-    tasks, drops = _read_tasks(release_folder, [allow_reencoded, options])
+    tasks, skipped = _read_tasks(release_folder, [allow_reencoded, options])
     if dry_run:
-        return {"pairs": count_pairs((task.split, task.row) for task in tasks), **describe_drops(drops)}
-    plan_id = stable_id(*sorted(task.key for task in tasks), len(drops))
+        return {"pairs": count_pairs((task.split, task.row) for task in tasks), **summarize_skipped(skipped)}
+    plan_id = stable_id(*sorted(task.key for task in tasks), len(skipped))
     with lock_folder(output):
         finished = read_finished(output, plan_id)
         if finished and not finished["skipped"]:
             logger.warning("%s is complete; delete its report.json to rebuild it.", output)
             return finished
         work = Path(f"{output}-work")
-        (work / "pairs").mkdir(parents=True, exist_ok=True)
+        parts = PartFolder(work / "pairs")
         settings = RebuildSettings(audio_roots, work / "recordings", allow_reencoded, options)
         _decode_long_recordings(tasks, settings, num_workers)
-        drops += _rebuild_pairs(tasks, settings, work / "pairs", num_workers)
-        counts, turns = _write_shards(tasks, work / "pairs", output)
+        skipped += _rebuild_pairs(tasks, settings, parts, num_workers)
+        counts, turns = _write_shards(tasks, parts, output)
         config = {**_public_config(release_folder), "allow_reencoded": allow_reencoded}
-        return write_report(output, counts, drops, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
+        return write_report(output, counts, skipped, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
 
 
-def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Drop]]:
+def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Skipped]]:
     """Read what can be read; a damaged shard or a second row of the same pair costs no other."""
     tasks: dict[str, _Task] = {}
-    drops: list[Drop] = []
-    for split, row in _read_shards(folder, drops):
+    skipped: list[Skipped] = []
+    for split, row in _read_shards(folder, skipped):
         # Times may be NaN and texts anything: a dump is stable where they are equal.
         key = stable_id(split, json.dumps([row, settings], sort_keys=True, default=repr))
         name = str(row.get("pair_id"))
         if name in tasks:
-            drops.append(Drop(f"pair {name[:40]}", "invalid_row", "this pair comes twice; the first is taken."))
+            skipped.append(Skipped(f"pair {name[:40]}", "invalid_row", "this pair comes twice; the first is taken."))
         tasks.setdefault(name, _Task(key, split, row))
-    return sorted(tasks.values(), key=lambda task: str(task.row.get("pair_id"))), drops
+    return sorted(tasks.values(), key=lambda task: str(task.row.get("pair_id"))), skipped
 
 
-def _read_shards(folder: Path, drops: list[Drop]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_shards(folder: Path, skipped: list[Skipped]) -> Iterator[tuple[str, dict[str, Any]]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -128,7 +127,7 @@ def _read_shards(folder: Path, drops: list[Drop]) -> Iterator[tuple[str, dict[st
         # The last for texts that are none.
         except (pa.ArrowException, OSError, ValueError) as error:
             reason = f"cannot be read to its end ({error}); get the release again."
-            drops.append(Drop(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
+            skipped.append(Skipped(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
 
 
 def _decode_long_recordings(tasks: Sequence[_Task], settings: RebuildSettings, num_workers: int) -> None:
@@ -139,8 +138,8 @@ def _decode_long_recordings(tasks: Sequence[_Task], settings: RebuildSettings, n
             references |= {reference["uri"]: reference for reference in _long_references(task.row)}
         except (AttributeError, LookupError, TypeError):
             continue  # Not the shape of a row: it is reported when its turn comes.
-    jobs = [(reference, settings.roots, settings.cache_dir) for reference in references.values()]
-    for _ in _run(_decode_one, jobs, num_workers, "recordings"):
+    decode = partial(_decode_one, roots=settings.roots, cache_dir=settings.cache_dir)
+    for _ in run_jobs(decode, list(references.values()), num_workers, "recordings"):
         pass
 
 
@@ -151,62 +150,38 @@ def _long_references(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _decode_one(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) -> None:
     try:
         find_part(reference, roots, cache_dir)
-    except (PartError, LookupError, TypeError, ValueError):
+    except (SkipError, LookupError, TypeError, ValueError):
         logger.debug("%s will be reported with its pairs", reference.get("uri"))
 
 
-def _rebuild_pairs(tasks: Sequence[_Task], settings: RebuildSettings, pairs: Path, num_workers: int) -> list[Drop]:
+def _rebuild_pairs(
+    tasks: Sequence[_Task], settings: RebuildSettings, parts: PartFolder, num_workers: int
+) -> list[Skipped]:
     """Rebuild the pairs that were not rebuilt before; return why others could not be."""
-    jobs = [(task, settings, pairs) for task in tasks if _read_note(pairs, task) is None]
-    drops = [drop for drop in _run(_rebuild_one, jobs, num_workers, "pairs") if drop]
-    return sorted(drops, key=lambda drop: (drop.item, drop.kind, drop.reason))
+    todo = [task for task in tasks if not parts.has(task.key)]
+    rebuild = partial(_rebuild_one, settings=settings, parts=parts)
+    skipped = [skip for skip in run_jobs(rebuild, todo, num_workers, "pairs") if skip]
+    return sorted(skipped, key=lambda skip: (skip.item, skip.kind, skip.reason))
 
 
-def _rebuild_one(task: _Task, settings: RebuildSettings, pairs: Path) -> Drop | None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _rebuild_one(task: _Task, settings: RebuildSettings, parts: PartFolder) -> Skipped | None:
     result = rebuild_row(task.split, task.row, settings)
     if not isinstance(result, Rebuilt):
         return result
-    path = pairs / f"{task.key}.parquet"
-    unfinished = path.with_suffix(".tmp")
-    pq.write_table(pa.Table.from_pylist([result.row], schema=features().arrow_schema), unfinished)
-    os.replace(unfinished, path)
-    # Last, for it says that the row is there.
-    write_file(path.with_suffix(".json"), json.dumps(result.turns))
+    parts.write(task.key, [result.row], result.turns)
     return None
 
 
-def _read_note(pairs: Path, task: _Task) -> dict[str, int] | None:
-    """Return what was counted when the pair was rebuilt; None when it has not been."""
-    path = pairs / f"{task.key}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-
-
-def _run(function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]], num_workers: int, name: str) -> Iterator[Any]:
-    """Yield what `function` returns for each job, in this process for one worker, with a progress bar."""
-    from tqdm import tqdm
-
-    if num_workers <= 1 or len(jobs) <= 1:
-        yield from (function(*job) for job in tqdm(jobs, desc=name))
-        return
-    with open_worker_pool(num_workers) as pool:
-        futures = [pool.submit(function, *job) for job in jobs]
-        for future in tqdm(as_completed(futures), total=len(futures), desc=name):
-            yield future.result()
-
-
-def _write_shards(tasks: Iterable[_Task], pairs: Path, output: Path) -> tuple[list[dict[str, Any]], Counter[str]]:
+def _write_shards(
+    tasks: Iterable[_Task], parts: PartFolder, output: Path
+) -> tuple[list[dict[str, Any]], Counter[str]]:
     """Gather the rebuilt rows into shards; return the counts of what they hold and of how the turns compare."""
-    import pyarrow.parquet as pq
-
     turns: Counter[str] = Counter()
     with ShardWriter(output) as writer:
         for task in tasks:
-            if (note := _read_note(pairs, task)) is not None:
-                turns.update(note)
-                writer.write(task.split, pq.read_table(pairs / f"{task.key}.parquet").to_pylist()[0])
+            turns.update(parts.read_notes(task.key) or {})
+            for row in parts.read_rows(task.key):
+                writer.write(task.split, row)
     return writer.counts, turns
 
 

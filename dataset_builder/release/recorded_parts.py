@@ -20,26 +20,18 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import write_file
-from sdiareward.dataset_builder.episodes import Part
+from sdiareward.dataset_builder.episodes import Part, SkipError
 from sdiareward.pairs.schema import stable_id
 
 from ..pairing.pairing import MAX_FILE_S, read_part
 from ..pipeline.inspection import SilentAudioError, require_sound
 from ..pipeline.media import TruncatedAudioError, decode_recording, read_media
+from ..references import inside, split_reference
 from ..sources import SOURCES, locate
-from .references import inside, split_reference
 
 
 _LONG_SOURCES = ("folder", "youtube")
 _ENHANCEMENT = "?enhancement="
-
-
-class PartError(Exception):
-    """Raised for a part whose recording cannot be had; `kind` is a `Drop`'s."""
-
-    def __init__(self, kind: str, reason: str):
-        super().__init__(reason)
-        self.kind = kind
 
 
 @dataclass(frozen=True)
@@ -74,17 +66,17 @@ class AudioRoots:
         """Return the place of a source: its own, its folder in `base`, or where its package puts it.
 
         Raises:
-            PartError: There is no such source, or no place is known.
+            SkipError: There is no such source, or no place is known.
         """
         if source not in SOURCES:
-            raise PartError("invalid_row", f"there is no source {source!r}; one of {list(SOURCES)} is needed.")
+            raise SkipError("invalid_row", f"there is no source {source!r}; one of {list(SOURCES)} is needed.")
         if source in self.by_source:
             return self.by_source[source]
         if self.base and (self.base / source).exists():
             return self.base / source
         default = getattr(import_module(f"sdiareward.dataset_builder.sources.{source}"), "DEFAULT_PATH", None)
         if default is None or not default.exists():
-            raise PartError("missing_audio", f"no audio of {source} is known; give --audio-root {source}=DIR.")
+            raise SkipError("missing_audio", f"no audio of {source} is known; give --audio-root {source}=DIR.")
         return default
 
 
@@ -100,14 +92,14 @@ def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) 
         `Part`: Its `audio` is what `pairing.read_part` reads.
 
     Raises:
-        PartError: Of kind `invalid_row`, `no_reference`, `outside_root`, `missing_audio`, `truncated_audio`,
+        SkipError: Of kind `invalid_row`, `no_reference`, `outside_root`, `missing_audio`, `truncated_audio`,
             `undecodable_audio` or `missing_enhancement`. The reason names the reference and no local path.
     """
     uri, start_s, end_s = reference["uri"], reference["start_s"], reference["end_s"]
     if not uri:
-        raise PartError("no_reference", "a part has no reference to its recording; its source does not name one.")
+        raise SkipError("no_reference", "a part has no reference to its recording; its source does not name one.")
     if start_s is None or not 0 <= start_s < (1e9 if end_s is None else end_s) or not isfinite(end_s or 0.0):
-        raise PartError("invalid_row", f"{uri}: the span from {start_s} to {end_s} s is none.")
+        raise SkipError("invalid_row", f"{uri}: the span from {start_s} to {end_s} s is none.")
     source, path, member = _split(uri)
     path, _, enhancement = path.partition(_ENHANCEMENT)
     root = roots.of(source)
@@ -130,7 +122,7 @@ def read_recording(part: Part) -> np.ndarray:
         `np.ndarray` of shape `(num_samples,)`: 16 kHz mono float32, before any channel matching.
 
     Raises:
-        PartError: Of kind `missing_audio`, `truncated_audio` or `undecodable_audio`.
+        SkipError: Of kind `missing_audio`, `truncated_audio` or `undecodable_audio`.
     """
     label = str(part.ref)
     is_file = isinstance(part.audio, str)
@@ -139,12 +131,12 @@ def read_recording(part: Part) -> np.ndarray:
             return read_part(part, label)
         whole = _read_file(*file_version(str(part.audio))) if is_file else _read_whole(part.audio, label)
     except (FileNotFoundError, AudioError) as error:
-        raise _part_error(label, error, str(part.audio) if is_file else label) from error
+        raise _skip_error(label, error, str(part.audio) if is_file else label) from error
     end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
     array = whole[round(part.start_s * SAMPLING_RATE) : end]
     if not array.size:
         lasts_s = whole.size / SAMPLING_RATE
-        raise PartError("truncated_audio", f"{label}: lasts {lasts_s:.1f} s and the part begins at {part.start_s} s.")
+        raise SkipError("truncated_audio", f"{label}: lasts {lasts_s:.1f} s and the part begins at {part.start_s} s.")
     return array
 
 
@@ -168,20 +160,20 @@ def _split(uri: str) -> tuple[str, str, str | None]:
     try:
         return split_reference(uri)
     except ValueError as error:
-        raise PartError("invalid_row", str(error)) from error
+        raise SkipError("invalid_row", str(error)) from error
 
 
 def _locate(uri: str, root: Path, source: str, path: str, member: str | None) -> Path | bytes:
     try:
         inside(root.parent if root.is_file() else root, path)
     except ValueError as error:
-        raise PartError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
+        raise SkipError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
     try:
         return locate(source, root, path, member)
     except FileNotFoundError as error:
-        raise PartError("missing_audio", f"{uri}: not found; get the corpus as the card of {source} says.") from error
+        raise SkipError("missing_audio", f"{uri}: not found; get the corpus as the card of {source} says.") from error
     except (ValueError, OSError) as error:
-        raise PartError("invalid_row", f"{uri}: {str(error).replace(str(root), source)}") from error
+        raise SkipError("invalid_row", f"{uri}: {str(error).replace(str(root), source)}") from error
 
 
 def _decoded(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
@@ -190,12 +182,12 @@ def _decoded(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
     wav, failure = cache_dir / f"{name}.wav", cache_dir / f"{name}.json"
     cache_dir.mkdir(parents=True, exist_ok=True)
     if failure.is_file():
-        raise PartError(*json.loads(failure.read_text(encoding="utf-8")))
+        raise SkipError(*json.loads(failure.read_text(encoding="utf-8")))
     try:
         if not wav.is_file():
             decode_recording(path, wav)
     except AudioError as error:
-        problem = _part_error(uri, error, str(path))
+        problem = _skip_error(uri, error, str(path))
         # A damaged recording of hours is not decoded again for each pair that is cut from it.
         write_file(failure, json.dumps([problem.kind, str(problem)]))
         raise problem from error
@@ -214,21 +206,21 @@ def _enhancer(name: str) -> Any:
     from ..pipeline.settings import AudioSeparatorSettings
 
     if name != AudioSeparatorSettings.name:
-        raise PartError(
+        raise SkipError(
             "missing_enhancement", f"the recordings were enhanced by {name!r}, which this version does not know."
         )
     try:
         return AudioSeparatorEnhancer(AudioSeparatorSettings())
     except (ImportError, ComponentError) as error:
         reason = f"the recordings were enhanced by {name}, which cannot run here: {error}; pip install it."
-        raise PartError("missing_enhancement", reason) from error
+        raise SkipError("missing_enhancement", reason) from error
 
 
-def _part_error(uri: str, error: Exception, path: str) -> PartError:
+def _skip_error(uri: str, error: Exception, path: str) -> SkipError:
     """Sort an error of reading by what the user can do about it; take the local path out of its message."""
     reason = str(error).replace(path, uri)
     if isinstance(error, FileNotFoundError):
-        return PartError("missing_audio", reason)
+        return SkipError("missing_audio", reason)
     if isinstance(error, TruncatedAudioError):
-        return PartError("truncated_audio", reason)
-    return PartError("wrong_audio" if isinstance(error, SilentAudioError) else "undecodable_audio", reason)
+        return SkipError("truncated_audio", reason)
+    return SkipError("wrong_audio" if isinstance(error, SilentAudioError) else "undecodable_audio", reason)

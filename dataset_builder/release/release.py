@@ -20,14 +20,14 @@ from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common.escaping import escape_code
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.package_files import CARDS
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import SkipError, is_recorded
 from sdiareward.pairs.schema import features, stable_id
 
 from ..formats.shards import ShardWriter, read_rows
-from ..pairing.pairing import is_recorded
-from ..reports.data_card import content_id, describe_drops, render_card
+from ..reports.data_card import content_id, render_card, summarize_skipped
 from .fingerprints import fingerprint
-from .recorded_parts import AudioRoots, PartError, file_version, find_part, read_recording
+from .recorded_parts import AudioRoots, file_version, find_part, read_recording
 from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
 
 
@@ -77,17 +77,17 @@ def release(
     total = sum(1 for _ in read_rows(folder, ["pair_id"]))
     scrubber = _Scrubber(names, regions)
     taker = _FingerprintTaker(audio_roots or AudioRoots(), Path(f"{output}-work"))
-    drops: list[Drop] = []
+    skipped: list[Skipped] = []
     with ShardWriter(output, release_features()) as writer:
         for split, row in tqdm(read_rows(folder), total=total, desc="release", unit="pair"):
             try:
                 writer.write(split, _release_row(row, scrubber, taker))
-            except PartError as error:
-                drops.append(Drop(f"pair {row['pair_id']}", error.kind, str(error)))
+            except SkipError as error:
+                skipped.append(Skipped(f"pair {row['pair_id']}", error.kind, str(error)))
             except AudioError as error:
-                drops.append(Drop(f"pair {row['pair_id']}", "undecodable_audio", str(error)))
+                skipped.append(Skipped(f"pair {row['pair_id']}", "undecodable_audio", str(error)))
     settings = {**_public_settings(folder), "phone_regions": list(regions), "num_names": len(scrubber.names)}
-    return _write_report(output, writer.counts, drops, settings, scrubber.counts)
+    return _write_report(output, writer.counts, skipped, settings, scrubber.counts)
 
 
 def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _FingerprintTaker) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _Fingerprin
             else:
                 fingerprints = [fingerprint(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
             if not parts:
-                raise PartError("no_reference", f"a {side} turn does not say where it comes from; build it again.")
+                raise SkipError("no_reference", f"a {side} turn does not say where it comes from; build it again.")
             text = scrubber.join([part["text"] for part in parts])
             turns.append({**turn, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
         sides[side] = [{name: value for name, value in turn.items() if name != "audio"} for turn in turns]
@@ -110,7 +110,7 @@ def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _Fingerprin
 
 def _public_part(part: Mapping[str, Any], scrubber: _Scrubber) -> dict[str, Any]:
     if contains_name(re.sub(r"[\W_]+", " ", part["uri"] or ""), scrubber.names):
-        raise PartError("name_in_reference", "a reference holds one of the names to take out; rename the file.")
+        raise SkipError("name_in_reference", "a reference holds one of the names to take out; rename the file.")
     return {**part, "text": scrubber.scrub(part["text"])}
 
 
@@ -133,7 +133,7 @@ class _Scrubber:
         """Join the scrubbed parts of a turn; an identifier that goes over the border of two parts remains one."""
         text = " ".join(texts)
         if len(texts) > 1 and (found := scrub(text, self.names, self._regions)[1]):
-            raise PartError(
+            raise SkipError(
                 "identifier_across_parts", f"a turn names {sorted(found)} across two parts; edit its text."
             )
         return text
@@ -171,12 +171,12 @@ def _public_settings(folder: Path) -> dict[str, Any]:
 def _write_report(
     output: Path,
     counts: Sequence[Mapping[str, Any]],
-    drops: Sequence[Drop],
+    skipped: Sequence[Skipped],
     settings: Mapping[str, Any],
     scrubbed: Mapping[str, int],
 ) -> dict[str, Any]:
     report: dict[str, Any] = {"build_id": content_id(output), "config": dict(settings)}
-    report |= {"scrubbed": dict(sorted(scrubbed.items())), "pairs": list(counts), **describe_drops(drops)}
+    report |= {"scrubbed": dict(sorted(scrubbed.items())), "pairs": list(counts), **summarize_skipped(skipped)}
     write_file(output / "README.md", _render_release_card(report))
     # Last, for it says that the rest is complete.
     write_file(output / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")

@@ -16,9 +16,9 @@ import yaml
 from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.files import write_file
 from sdiareward.common.package_files import CARDS
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 
-from ..pairing.splits import SPLITS
+from ..formats.shards import SPLITS
 
 
 CARD_TEMPLATE = CARDS / "dataset_card.md"
@@ -46,19 +46,23 @@ _SYNTHETIC_ONLY = "colloquial_scripts"
 
 
 def write_report(
-    folder: Path, counts: Sequence[Mapping[str, Any]], drops: Sequence[Drop], settings: Mapping[str, Any], **more: Any
+    folder: Path,
+    counts: Sequence[Mapping[str, Any]],
+    skipped: Sequence[Skipped],
+    settings: Mapping[str, Any],
+    **more: Any,
 ) -> dict[str, Any]:
     """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report.
 
     Args:
         folder (`Path`): Data set folder.
         counts (`Sequence[Mapping]`): `ShardWriter.counts`.
-        drops (`Sequence[Drop]`): What was left out.
+        skipped (`Sequence[Skipped]`): What was left out.
         settings (`Mapping`): What decided the content, JSON values by name.
         **more: Further entries of the report.
     """
     report = {"build_id": content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
-    report |= describe_drops(drops)
+    report |= summarize_skipped(skipped)
     write_file(folder / "README.md", render_card(report))
     # Last, for it says that the rest is complete.
     write_file(folder / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
@@ -79,11 +83,11 @@ def read_finished(folder: Path, plan_id: str) -> dict[str, Any] | None:
     return report if report.get("plan_id") == plan_id else None
 
 
-def describe_drops(drops: Sequence[Drop]) -> dict[str, Any]:
+def summarize_skipped(skipped: Sequence[Skipped]) -> dict[str, Any]:
     """Return the report's entries on what was left out: counts by kind, and each item with its reason."""
     return {
-        "drops": dict(sorted(Counter(drop.kind for drop in drops).items())),
-        "skipped": [asdict(drop) for drop in drops],
+        "drops": dict(sorted(Counter(skip.kind for skip in skipped).items())),
+        "skipped": [asdict(skip) for skip in skipped],
     }
 
 

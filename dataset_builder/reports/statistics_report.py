@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.common.files import write_file
+from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.markdown import render_table
 from sdiareward.pairs.schema import SIDES, SUBSETS, stable_id
 
-from ..formats.shards import read_rows
-from ..pairing.pairing import is_recorded
-from ..pairing.splits import SPLITS
+from ..episodes import is_recorded
+from ..formats.shards import SPLITS, read_rows
 
 
 _BY = ("split", "criterion", "subset", "source", "synthesizer", "language", "license")
@@ -229,9 +228,8 @@ def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:
     durations.set(title="(b) Duration", xlabel="seconds per dialogue", ylabel="dialogues")
     turns.set(title="(c) Turns", xlabel="turns per dialogue", ylabel="dialogues")
     durations.legend()
-    unfinished = path.with_name(f".{path.name}.tmp")
-    figure.savefig(unfinished, format="png", dpi=150)
-    unfinished.replace(path)
+    with replace_atomically(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
 
 
 def _draw_categories(axes: Any, categories: Sequence[Mapping[str, Any]]) -> None:

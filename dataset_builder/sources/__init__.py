@@ -1,7 +1,7 @@
 """Corpora, one file each; the docstring of the file is the corpus' card.
 
 What a source yields: `Episode` (recorded dialogues), `ScriptPair` (text only), `Recording` (long recordings, for the
-pipeline), and `Drop` in place of anything that it has to leave out. It raises only when the corpus as a whole is
+pipeline), and `Skipped` in place of anything that it has to leave out. It raises only when the corpus as a whole is
 absent or not what it should be.
 """
 
@@ -14,7 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, Recording, ScriptPair
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair
 
 from .reading import existing_file
 
@@ -33,7 +34,7 @@ SOURCES = (
 # A module has one of these: `function(path, **options)`.
 _READERS = ("items", "episodes", "recordings", "script_pairs")
 
-Item = Episode | ScriptPair | Recording | Drop
+Item = Episode | ScriptPair | Recording | Skipped
 
 
 def read_source(name: str, path: str | Path | None = None, options: Mapping[str, Any] | None = None) -> Iterator[Item]:

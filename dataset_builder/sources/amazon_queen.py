@@ -23,10 +23,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part, Turn
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.pairs.schema import UNKNOWN
 
-from ..release.references import make_reference
+from ..references import make_reference
 
 
 _ARCHIVE = "queen.1c"
@@ -46,7 +47,7 @@ class Conversation(NamedTuple):
     person: dict[int, str]
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
+def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield episodes of up to three consecutive exchanges of one conversation.
 
     Args:
@@ -61,11 +62,11 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
         try:
             conversation = parse_conversation(archive[name])
         except (struct.error, StopIteration, IndexError) as error:
-            yield Drop(f"amazon_queen {name}", "bad_entry", f"not the strings of a conversation: {error!r}.")
+            yield Skipped(f"amazon_queen {name}", "bad_entry", f"not the strings of a conversation: {error!r}.")
             continue
         exchanges = []
         for exchange in _exchanges(conversation, archive):
-            if isinstance(exchange, Drop):
+            if isinstance(exchange, Skipped):
                 yield exchange
             else:
                 exchanges.append(exchange)
@@ -151,7 +152,7 @@ def _parse_strings(body: bytes, position: int, count: int) -> dict[int, str]:
     return strings
 
 
-def _exchanges(conversation: Conversation, archive: Mapping[str, bytes]) -> Iterator[tuple[Turn, Turn] | Drop]:
+def _exchanges(conversation: Conversation, archive: Mapping[str, bytes]) -> Iterator[tuple[Turn, Turn] | Skipped]:
     """Yield each line of the player with its answer, or which clip of them is missing."""
     for string_id, line in conversation.player.items():
         prefix = f"{conversation.key:02d}{string_id & 0xFFFF:04X}"
@@ -159,12 +160,12 @@ def _exchanges(conversation: Conversation, archive: Mapping[str, bytes]) -> Iter
         clips = [clip for side in sides for clip in side]
         if missing := [name for name, _ in clips if not archive.get(name)]:
             reason = f"the archive has no {', '.join(missing)}; a turn needs all of its clips."
-            yield Drop(f"amazon_queen {prefix}", "missing_audio", reason)
+            yield Skipped(f"amazon_queen {prefix}", "missing_audio", reason)
         elif all(sides):
             player, person = (tuple(_part(name, text, archive) for name, text in side) for side in sides)
             yield Turn("user", player), Turn("assistant", person)
         elif clips:
-            yield Drop(f"amazon_queen {prefix}", "no_answer", f"only one side speaks: {clips[0][1]!r}.")
+            yield Skipped(f"amazon_queen {prefix}", "no_answer", f"only one side speaks: {clips[0][1]!r}.")
 
 
 def _clips(string: str, prefix: str) -> list[tuple[str, str]]:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from sdiareward.dataset_builder.episodes import Drop, Part, Turn
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Part, Turn
 from sdiareward.pairs.schema import MAX_TURNS, ROLES, UNKNOWN
 
 
@@ -37,8 +38,8 @@ class Stretch(NamedTuple):
     secondary: str
 
 
-def cut_dialogue(utterances: Sequence[Utterance], item: str) -> Iterator[Stretch | Drop]:
-    """Yield the episodes of a dialogue, and a `Drop` for every turn that belongs to none.
+def cut_dialogue(utterances: Sequence[Utterance], item: str) -> Iterator[Stretch | Skipped]:
+    """Yield the episodes of a dialogue, and a `Skipped` for every turn that belongs to none.
 
     Args:
         utterances (`Sequence[Utterance]`): Sorted by `number`; a jump in it marks an utterance that is missing.
@@ -54,7 +55,7 @@ def cut_dialogue(utterances: Sequence[Utterance], item: str) -> Iterator[Stretch
             else:
                 first = turns[start][0]
                 reason = f"{first.part.text!r} has no neighbour left to make an exchange with."
-                yield Drop(f"{item} utterance {first.number}", "no_answer", reason)
+                yield Skipped(f"{item} utterance {first.number}", "no_answer", reason)
             start += max(length, 1)
 
 

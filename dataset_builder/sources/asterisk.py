@@ -21,10 +21,11 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part, Turn
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.pairs.schema import ROLES, UNKNOWN, stable_id
 
-from ..release.references import make_reference
+from ..references import make_reference
 from .reading import find_clip
 
 
@@ -37,7 +38,7 @@ _TURNS_PER_EPISODE = 4
 _MIN_WORDS = 3
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
+def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield episodes of four prompts of one application.
 
     Args:
@@ -50,7 +51,7 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
     prompts: dict[str, Part] = {}
     for name, text in read_transcript(root / _TRANSCRIPT):
         prompt = _prompt(root, name, text, prompts)
-        if isinstance(prompt, Drop):
+        if isinstance(prompt, Skipped):
             yield prompt
         else:
             prompts[name] = prompt
@@ -59,7 +60,9 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
         for start in range(0, len(names), _TURNS_PER_EPISODE):
             chosen = names[start : start + _TURNS_PER_EPISODE]
             if len(chosen) % 2:
-                yield Drop(f"asterisk {chosen[-1]}", "no_answer", f"{application} has no prompt left to pair it with.")
+                yield Skipped(
+                    f"asterisk {chosen[-1]}", "no_answer", f"{application} has no prompt left to pair it with."
+                )
             if even := chosen[: len(chosen) - len(chosen) % 2]:
                 yield _episode(application, start, {name: prompts[name] for name in even})
 
@@ -92,16 +95,16 @@ def _unpack(path: Path) -> bytes:
     return data
 
 
-def _prompt(root: Path, name: str, text: str, known: Mapping[str, Part]) -> Part | Drop:
+def _prompt(root: Path, name: str, text: str, known: Mapping[str, Part]) -> Part | Skipped:
     item, relative = f"asterisk {name}", f"{_SOUNDS.as_posix()}/{name}.wav"
     if name in known:
-        return Drop(item, "duplicate", "the transcript has it twice; the first line is kept.")
+        return Skipped(item, "duplicate", "the transcript has it twice; the first line is kept.")
     if "[" in text:
-        return Drop(item, "no_speech", f"described as {text!r}; brackets stand for tones and music.")
+        return Skipped(item, "no_speech", f"described as {text!r}; brackets stand for tones and music.")
     if len(text.split()) < _MIN_WORDS:
-        return Drop(item, "too_short", f"says {text!r}; a turn needs at least {_MIN_WORDS} words.")
+        return Skipped(item, "too_short", f"says {text!r}; a turn needs at least {_MIN_WORDS} words.")
     clip = find_clip(root, relative, item)
-    return clip if isinstance(clip, Drop) else Part(text, str(clip), ref=make_reference("asterisk", relative))
+    return clip if isinstance(clip, Skipped) else Part(text, str(clip), ref=make_reference("asterisk", relative))
 
 
 def _episode(application: str, start: int, prompts: Mapping[str, Part]) -> Episode:

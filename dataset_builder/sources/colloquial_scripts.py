@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.package_files import SCRIPTS
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part, ScriptPair, Turn
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
 
 from .reading import read_json_lines
 
@@ -22,7 +23,7 @@ from .reading import read_json_lines
 DEFAULT_PATH = SCRIPTS / "colloquial_scripts.jsonl"
 
 
-def script_pairs(path: Path | None = None) -> Iterator[ScriptPair | Drop]:
+def script_pairs(path: Path | None = None) -> Iterator[ScriptPair | Skipped]:
     """Yield the written and the spoken script of each scenario.
 
     Args:
@@ -35,16 +36,16 @@ def script_pairs(path: Path | None = None) -> Iterator[ScriptPair | Drop]:
     """
     seen: set[str] = set()
     for item, row in read_json_lines(path or DEFAULT_PATH, "colloquial_scripts"):
-        if isinstance(row, Drop):
+        if isinstance(row, Skipped):
             yield row
             continue
         try:
             pair = ScriptPair(written=_episode(row, "written"), spoken=_episode(row, "spoken"))
         except (KeyError, TypeError) as error:
-            yield Drop(item, "bad_row", f"a field is missing or of another kind: {error!r}.")
+            yield Skipped(item, "bad_row", f"a field is missing or of another kind: {error!r}.")
             continue
         if pair.written.name in seen:
-            yield Drop(item, "duplicate", f"scenario_id {row['scenario_id']!r} was used before; the first is kept.")
+            yield Skipped(item, "duplicate", f"scenario_id {row['scenario_id']!r} was used before; the first is kept.")
             continue
         seen.add(pair.written.name)
         yield pair

@@ -21,10 +21,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part
 from sdiareward.pairs.schema import TAXONOMY, UNKNOWN
 
-from ..release.references import make_reference
+from ..references import make_reference
 from .assembly import Stretch, Utterance, cut_dialogue
 from .reading import find_clip
 
@@ -32,7 +33,7 @@ from .reading import find_clip
 _ACTS, _EMOTIONS = TAXONOMY["dailytalk"]
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
+def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield the dialogues, cut after 16 turns.
 
     Args:
@@ -47,18 +48,18 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
             f"{path}: metadata.json of DailyTalk not found; download and unpack it, and give its folder."
         )
     for dialogue, entries in _by_number(_read_metadata(path / "metadata.json"), "dailytalk dialogue"):
-        if isinstance(entries, Drop):
+        if isinstance(entries, Skipped):
             yield entries
             continue
         utterances = []
         for index, entry in _by_number(entries, f"dailytalk dialogue {dialogue} utterance"):
-            utterance = entry if isinstance(entry, Drop) else _utterance(path, dialogue, index, entry)
-            if isinstance(utterance, Drop):
+            utterance = entry if isinstance(entry, Skipped) else _utterance(path, dialogue, index, entry)
+            if isinstance(utterance, Skipped):
                 yield utterance
             else:
                 utterances.append(utterance)
         for stretch in cut_dialogue(utterances, f"dailytalk dialogue {dialogue}"):
-            yield stretch if isinstance(stretch, Drop) else _episode(dialogue, stretch)
+            yield stretch if isinstance(stretch, Skipped) else _episode(dialogue, stretch)
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
@@ -71,11 +72,11 @@ def _read_metadata(path: Path) -> dict[str, Any]:
     return metadata
 
 
-def _by_number(entries: dict[str, Any], label: str) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
-    """Yield the entries in the order of their numbers, first a `Drop` for each that has none or is no object."""
+def _by_number(entries: dict[str, Any], label: str) -> Iterator[tuple[int, dict[str, Any] | Skipped]]:
+    """Yield the entries in the order of their numbers, first a `Skipped` for each that has none or is no object."""
     for key, entry in entries.items():
         if not (_is_number(key) and isinstance(entry, dict)):
-            yield -1, Drop(f"{label} {key}", "bad_entry", "a number as key and an object as value are needed.")
+            yield -1, Skipped(f"{label} {key}", "bad_entry", "a number as key and an object as value are needed.")
     numbered = {int(key): entry for key, entry in entries.items() if _is_number(key) and isinstance(entry, dict)}
     for number in sorted(numbered):
         yield number, numbered[number]
@@ -86,19 +87,19 @@ def _is_number(key: str) -> bool:
     return key.isdecimal() and len(key) < 10
 
 
-def _utterance(root: Path, dialogue: int, index: int, entry: dict[str, Any]) -> Utterance | Drop:
+def _utterance(root: Path, dialogue: int, index: int, entry: dict[str, Any]) -> Utterance | Skipped:
     item = f"dailytalk dialogue {dialogue} utterance {index}"
     text, speaker = entry.get("text"), entry.get("speaker")
     if not (isinstance(text, str) and text.strip()):
-        return Drop(item, "missing_text", f"text is {text!r}; an utterance needs its words.")
+        return Skipped(item, "missing_text", f"text is {text!r}; an utterance needs its words.")
     primary = str(entry.get("act") or UNKNOWN).strip().capitalize()
     secondary = str(entry.get("emotion")).strip().title()
     if primary not in _ACTS or secondary not in _EMOTIONS:
         found = f"act is {entry.get('act')!r} and emotion {entry.get('emotion')!r}"
-        return Drop(item, "unknown_label", f"{found}; Table 5 has {sorted(_ACTS)} and {sorted(_EMOTIONS)}.")
+        return Skipped(item, "unknown_label", f"{found}; Table 5 has {sorted(_ACTS)} and {sorted(_EMOTIONS)}.")
     relative = f"data/{dialogue}/{index}_{speaker}_d{dialogue}.wav"
     clip = find_clip(root, relative, item)
-    if isinstance(clip, Drop):
+    if isinstance(clip, Skipped):
         return clip
     part = Part(text.strip(), str(clip), ref=make_reference("dailytalk", relative))
     return Utterance(index, str(speaker), part, primary, secondary)

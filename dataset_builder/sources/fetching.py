@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 
 from .youtube import DEFAULT_LICENSE, MANIFEST
 
@@ -128,13 +128,13 @@ class FetchReport:
         fetched (`list[str]`): Names of the files that are new.
         num_present (`int`): Recordings that had been fetched before.
         num_other_titles (`int`): Recordings of channels whose titles have no keyword.
-        drops (`list[Drop]`): Recordings and lists that failed, with the reason.
+        skipped (`list[Skipped]`): Recordings and lists that failed, with the reason.
     """
 
     fetched: list[str] = field(default_factory=list)
     num_present: int = 0
     num_other_titles: int = 0
-    drops: list[Drop] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
 
 
 class _Candidate(NamedTuple):
@@ -176,8 +176,8 @@ def fetch(settings: FetchSettings) -> FetchReport:
     with YoutubeDL({**_options(settings), "download_archive": set(urls), "playlist_items": "0"}) as downloader:
         for candidate in tqdm(candidates, desc="fetch", unit="recording"):
             row = _download(downloader, candidate, settings, urls)
-            if isinstance(row, Drop):
-                report.drops.append(row)
+            if isinstance(row, Skipped):
+                report.skipped.append(row)
             elif row is None:
                 report.num_present += 1
             else:
@@ -247,7 +247,7 @@ def _listed_candidates(settings: FetchSettings, report: FetchReport) -> Iterator
                     yield _Candidate(entry["url"], f"youtube {url}, {name}")
                 else:
                     reason = f"lists {address[:80]!r}; only http:// and https:// are read."
-                    report.drops.append(Drop(f"youtube {url}", "scheme_refused", reason))
+                    report.skipped.append(Skipped(f"youtube {url}", "scheme_refused", reason))
 
 
 def _entries(settings: FetchSettings, url: str, limit: int | None, report: FetchReport) -> list[dict[str, Any]]:
@@ -261,37 +261,37 @@ def _entries(settings: FetchSettings, url: str, limit: int | None, report: Fetch
         with YoutubeDL({**_options(settings), "extract_flat": "in_playlist", "playlistend": limit}) as lister:
             listing = lister.extract_info(url, download=False)
     except (YoutubeDLError, *_EXTRACTOR_BUGS) as error:
-        report.drops.append(Drop(f"youtube {url}", "listing_failed", _first_line(error)))
+        report.skipped.append(Skipped(f"youtube {url}", "listing_failed", _first_line(error)))
         return []
     entries = [entry for entry in (listing or {}).get("entries") or () if entry and entry.get("url")]
     if not entries:
         reason = "lists no recordings; name a single recording under 'videos'."
-        report.drops.append(Drop(f"youtube {url}", "empty_listing", reason))
+        report.skipped.append(Skipped(f"youtube {url}", "empty_listing", reason))
     return entries
 
 
 def _download(
     downloader: YoutubeDL, candidate: _Candidate, settings: FetchSettings, urls: dict[str, str]
-) -> dict[str, Any] | Drop | None:
+) -> dict[str, Any] | Skipped | None:
     """Download one recording; return its row of the manifest, or None if it was there before."""
     from yt_dlp.utils import YoutubeDLError, make_archive_id
 
     try:
         info = downloader.extract_info(candidate.url)
     except (YoutubeDLError, *_EXTRACTOR_BUGS) as error:
-        return Drop(candidate.item, "fetch_failed", _first_line(error))
+        return Skipped(candidate.item, "fetch_failed", _first_line(error))
     if info is None:
         return None
     if info.get("_type") == "playlist":
-        return Drop(candidate.item, "not_a_recording", "is a list; name it under 'channels'.")
+        return Skipped(candidate.item, "not_a_recording", "is a list; name it under 'channels'.")
     name, url = make_archive_id(info["extractor_key"], info["id"]), info["webpage_url"]
     if name in urls:
         # Sites number their recordings; elsewhere the id is the file's name, which two files may share.
         reason = f"{urls[name]} has the same name {info['id']!r}; fetch one of them into another folder."
-        return None if urls[name] == url else Drop(candidate.item, "duplicate", reason)
+        return None if urls[name] == url else Skipped(candidate.item, "duplicate", reason)
     path = Path(next(iter(info.get("requested_downloads") or [{}])).get("filepath", ""))
     if not path.is_file() or path.stat().st_size == 0:
-        return Drop(candidate.item, "fetch_failed", f"{info['id']}: nothing was written; is it a live stream?")
+        return Skipped(candidate.item, "fetch_failed", f"{info['id']}: nothing was written; is it a live stream?")
     urls[name] = url
     return {
         "id": info["id"],

@@ -30,10 +30,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part
 from sdiareward.pairs.schema import UNKNOWN, stable_id
 
-from ..release.references import make_reference
+from ..references import make_reference
 from .assembly import Stretch, Utterance, cut_dialogue
 from .reading import find_clip
 
@@ -57,7 +58,7 @@ class Line(NamedTuple):
     dialog: str
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
+def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield the exchanges of the two fish, level by level.
 
     Args:
@@ -77,11 +78,11 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
         yield from _read_level(root, level)
 
 
-def _read_level(root: Path, level: str) -> Iterator[Episode | Drop]:
+def _read_level(root: Path, level: str) -> Iterator[Episode | Skipped]:
     item = f"fillets {level}"
     folder = root / "script" / level
     if not (folder / "dialogs_cs.lua").is_file():
-        yield Drop(
+        yield Skipped(
             item, "missing_text", f"script/{level}/dialogs_cs.lua: not found; the words of the clips are there."
         )
         return
@@ -93,14 +94,14 @@ def _read_level(root: Path, level: str) -> Iterator[Episode | Drop]:
     used: set[str] = set()
     for name, exchange in exchanges.items():
         for built in _cut(root, level, exchange, words):
-            if isinstance(built, Drop):
+            if isinstance(built, Skipped):
                 yield built
             else:
                 used.update(part.ref or "" for turn in built.turns for part in turn.parts)
                 yield _episode(level, name, built)
     clips = {make_reference("fillets", _relative(level, path.stem)) for path in (root / f"sound/{level}/cs").iterdir()}
     if alone := clips - used:
-        yield Drop(item, "no_answer", f"{len(alone)} of {len(clips)} clips are in no exchange of the two fish.")
+        yield Skipped(item, "no_answer", f"{len(alone)} of {len(clips)} clips are in no exchange of the two fish.")
 
 
 def read_dialogs(script: str) -> dict[str, str]:
@@ -129,15 +130,15 @@ def read_exchanges(code: Iterable[str]) -> Iterator[list[Line]]:
             exchange, depth = [], 0
 
 
-def _cut(root: Path, level: str, exchange: list[Line], words: Mapping[str, str]) -> Iterator[Stretch | Drop]:
+def _cut(root: Path, level: str, exchange: list[Line], words: Mapping[str, str]) -> Iterator[Stretch | Skipped]:
     utterances = []
     for index, (fish, dialog) in enumerate(exchange):
         item, relative = f"fillets {level}/{dialog}", _relative(level, dialog)
         clip = find_clip(root, relative, item)
-        if isinstance(clip, Drop):
+        if isinstance(clip, Skipped):
             yield clip
         elif not words.get(dialog):
-            yield Drop(item, "missing_text", "dialogs_cs.lua has no words for it; a turn needs its words.")
+            yield Skipped(item, "missing_text", "dialogs_cs.lua has no words for it; a turn needs its words.")
         else:
             part = Part(words[dialog], str(clip), ref=make_reference("fillets", relative))
             utterances.append(Utterance(index, fish, part))

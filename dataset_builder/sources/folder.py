@@ -25,10 +25,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part, Recording, Turn, validate_episode
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn, validate_episode
 from sdiareward.pairs.schema import MODALITY_SUBSETS, UNKNOWN, is_text, is_time, stable_id
 
-from ..release.references import make_reference
+from ..references import make_reference
 from .reading import find_clip, read_json_lines
 
 
@@ -46,7 +47,7 @@ _SUFFIXES = _AUDIO_SUFFIXES | {".mka", ".mkv", ".mov", ".mp4", ".webm"}
 
 def items(
     path: Path | None = None, *, language: str | None = None, license: str | None = None, subset: str = "wild"
-) -> Iterator[Episode | Recording | Drop]:
+) -> Iterator[Episode | Recording | Skipped]:
     """Yield the dialogues and long recordings of a folder, in the manifest's order or that of the file names.
 
     Args:
@@ -72,11 +73,11 @@ def items(
         raise ValueError(f"{path}: has no {MANIFEST}; write one, or give language and license as options.")
 
 
-def _read_manifest(root: Path, defaults: Mapping[str, str | None]) -> Iterator[Episode | Recording | Drop]:
+def _read_manifest(root: Path, defaults: Mapping[str, str | None]) -> Iterator[Episode | Recording | Skipped]:
     seen: set[str] = set()
     for item, line in read_json_lines(root / MANIFEST, "folder"):
-        row = line if isinstance(line, Drop) else _check_row(line, defaults, seen, item)
-        if isinstance(row, Drop):
+        row = line if isinstance(line, Skipped) else _check_row(line, defaults, seen, item)
+        if isinstance(row, Skipped):
             yield row
         else:
             seen.add(row["id"])
@@ -85,42 +86,42 @@ def _read_manifest(root: Path, defaults: Mapping[str, str | None]) -> Iterator[E
 
 def _check_row(
     line: Mapping[str, Any], defaults: Mapping[str, str | None], seen: set[str], item: str
-) -> dict[str, Any] | Drop:
+) -> dict[str, Any] | Skipped:
     row = {**{key: value for key, value in defaults.items() if value}, **line}
     known = _DIALOGUE_KEYS if "turns" in row else _RECORDING_KEYS
     if unknown := sorted(set(row) - known):
-        return Drop(item, "unknown_key", f"has the keys {unknown}; it may have {sorted(known)}.")
+        return Skipped(item, "unknown_key", f"has the keys {unknown}; it may have {sorted(known)}.")
     texts = [*_COMMON_KEYS, *({"group", "primary", "secondary"} & set(row))]
     if bad := sorted(key for key in texts if not (is_text(row.get(key)) and row[key].strip())):
-        return Drop(item, "missing_field", f"{bad} are absent or no text; write them in the line or as options.")
+        return Skipped(item, "missing_field", f"{bad} are absent or no text; write them in the line or as options.")
     if row["subset"] not in MODALITY_SUBSETS:
-        return Drop(item, "bad_subset", f"subset is {row['subset']!r}; use one of {list(MODALITY_SUBSETS)}.")
+        return Skipped(item, "bad_subset", f"subset is {row['subset']!r}; use one of {list(MODALITY_SUBSETS)}.")
     if row["id"] in seen:
-        return Drop(item, "duplicate", f"id {row['id']!r} was used by an earlier line; the first is kept.")
+        return Skipped(item, "duplicate", f"id {row['id']!r} was used by an earlier line; the first is kept.")
     return row
 
 
-def _recording(root: Path, row: Mapping[str, Any], item: str) -> Recording | Drop:
+def _recording(root: Path, row: Mapping[str, Any], item: str) -> Recording | Skipped:
     if not _RECORDING_ID.fullmatch(row["id"]):
-        return Drop(item, "bad_id", f"id is {row['id']!r}; letters, digits, '_', '.', '-' only, as it names files.")
+        return Skipped(item, "bad_id", f"id is {row['id']!r}; letters, digits, '_', '.', '-' only, as it names files.")
     clip = _clip(root, row, item)
-    if isinstance(clip, Drop):
+    if isinstance(clip, Skipped):
         return clip
     ref = make_reference("folder", row["audio"])
     return Recording(row["id"], str(clip), ref, "folder", row["subset"], row["language"], row["license"])
 
 
-def _clip(root: Path, row: Mapping[str, Any], item: str) -> Path | Drop:
+def _clip(root: Path, row: Mapping[str, Any], item: str) -> Path | Skipped:
     if not (isinstance(row.get("audio"), str) and row["audio"]):
-        return Drop(item, "missing_audio", f"audio is {row.get('audio')!r}; a path below the folder is needed.")
+        return Skipped(item, "missing_audio", f"audio is {row.get('audio')!r}; a path below the folder is needed.")
     return find_clip(root, row["audio"], item)
 
 
-def _episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Drop:
+def _episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Skipped:
     turns = []
     for position, turn in enumerate(row["turns"] if isinstance(row["turns"], list) else ()):
         built = _turn(root, turn, f"{item} turn {position}")
-        if isinstance(built, Drop):
+        if isinstance(built, Skipped):
             return built
         turns.append(built)
     episode = Episode(
@@ -137,33 +138,33 @@ def _episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Drop:
     try:
         validate_episode(episode)
     except ValueError as error:
-        return Drop(item, "bad_turns", str(error))
+        return Skipped(item, "bad_turns", str(error))
     return episode
 
 
-def _turn(root: Path, turn: Any, item: str) -> Turn | Drop:
+def _turn(root: Path, turn: Any, item: str) -> Turn | Skipped:
     if not isinstance(turn, dict) or set(turn) - _TURN_KEYS:
-        return Drop(item, "bad_turns", f"is {str(turn)[:80]}; an object with {sorted(_TURN_KEYS)} is needed.")
+        return Skipped(item, "bad_turns", f"is {str(turn)[:80]}; an object with {sorted(_TURN_KEYS)} is needed.")
     text, start_s, end_s = turn.get("text"), turn.get("start_s", 0.0), turn.get("end_s")
     if not (isinstance(text, str) and text.strip()):
-        return Drop(item, "missing_text", f"text is {text!r}; a turn needs its words.")
+        return Skipped(item, "missing_text", f"text is {text!r}; a turn needs its words.")
     if not (is_time(start_s) and (end_s is None or (is_time(end_s) and start_s < end_s))):
-        return Drop(item, "bad_times", f"start_s {start_s!r}, end_s {end_s!r}: 0 <= start_s < end_s is needed.")
+        return Skipped(item, "bad_times", f"start_s {start_s!r}, end_s {end_s!r}: 0 <= start_s < end_s is needed.")
     clip = _clip(root, turn, item)
-    if isinstance(clip, Drop):
+    if isinstance(clip, Skipped):
         return clip
     ref = make_reference("folder", turn["audio"])
     return Turn(turn.get("role", ""), (Part(text.strip(), str(clip), start_s, end_s, ref),))
 
 
-def _list_recordings(root: Path, common: Mapping[str, str]) -> Iterator[Recording | Drop]:
+def _list_recordings(root: Path, common: Mapping[str, str]) -> Iterator[Recording | Skipped]:
     relatives = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
     relatives = [name for name in relatives if Path(name).suffix.lower() in _SUFFIXES and "/." not in f"/{name}"]
     if not relatives:
         raise FileNotFoundError(f"{root}: holds neither {MANIFEST} nor recordings ({', '.join(sorted(_SUFFIXES))}).")
     for relative in relatives:
         clip = find_clip(root, relative, f"folder {relative}")
-        if isinstance(clip, Drop):
+        if isinstance(clip, Skipped):
             yield clip
             continue
         name = re.sub(r"[^\w.-]+", "-", relative).strip(".-")[:60]

@@ -28,10 +28,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part
 from sdiareward.pairs.schema import TAXONOMY
 
-from ..release.references import make_reference
+from ..references import make_reference
 from .assembly import Stretch, Utterance, cut_dialogue
 from .reading import decode_table_line, existing_file, find_clip
 
@@ -46,7 +47,7 @@ _COLUMNS = ("Utterance", "Speaker", "Emotion", "Sentiment", "Dialogue_ID", "Utte
 _CORRECTED_PREFIX = "final_videos_test"
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
+def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield stretches of two speakers in turn, by split and dialogue.
 
     Args:
@@ -62,7 +63,7 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
     for split, table in tables.items():
         if table is None:
             name = _SPLITS[split][0]
-            yield Drop(f"meld {split}", "missing_table", f"{name}: not found in {path} or {path / split}.")
+            yield Skipped(f"meld {split}", "missing_table", f"{name}: not found in {path} or {path / split}.")
         else:
             yield from _read_split(path, split, table)
 
@@ -79,29 +80,29 @@ def _find_table(root: Path, split: str) -> Path | None:
     return next((path for path in (root / name, root / split / name) if path.is_file()), None)
 
 
-def _read_split(root: Path, split: str, table: Path) -> Iterator[Episode | Drop]:
+def _read_split(root: Path, split: str, table: Path) -> Iterator[Episode | Skipped]:
     dialogues: dict[int, dict[int, Utterance]] = defaultdict(dict)
     for item, row in read_table(table):
-        if isinstance(row, Drop):
+        if isinstance(row, Skipped):
             yield row
             continue
         dialogue, index = int(row["Dialogue_ID"]), int(row["Utterance_ID"])
         utterance = _utterance(root, split, row, item)
         if index in dialogues[dialogue]:
             reason = f"dialogue {dialogue} already has an utterance {index}; the first is kept."
-            yield Drop(item, "duplicate", reason)
-        elif isinstance(utterance, Drop):
+            yield Skipped(item, "duplicate", reason)
+        elif isinstance(utterance, Skipped):
             yield utterance
         else:
             dialogues[dialogue][index] = utterance
     for dialogue in sorted(dialogues):
         utterances = [dialogues[dialogue][index] for index in sorted(dialogues[dialogue])]
         for stretch in cut_dialogue(utterances, f"meld {split} dialogue {dialogue}"):
-            yield stretch if isinstance(stretch, Drop) else _episode(f"{split}/dia{dialogue}", stretch)
+            yield stretch if isinstance(stretch, Skipped) else _episode(f"{split}/dia{dialogue}", stretch)
 
 
-def read_table(path: Path) -> Iterator[tuple[str, dict[str, str] | Drop]]:
-    """Yield `(item, row)` for each line of a MELD table; a `Drop` stands in for a line that is no row.
+def read_table(path: Path) -> Iterator[tuple[str, dict[str, str] | Skipped]]:
+    """Yield `(item, row)` for each line of a MELD table; a `Skipped` stands in for a line that is no row.
 
     Args:
         path (`Path`): One of the three CSV files. Each line is parsed by itself: a stray quote costs one row.
@@ -122,36 +123,36 @@ def read_table(path: Path) -> Iterator[tuple[str, dict[str, str] | Drop]]:
             yield item, _parse_row(line, header, item)
 
 
-def _parse_row(line: str, header: list[str], item: str) -> dict[str, str] | Drop:
+def _parse_row(line: str, header: list[str], item: str) -> dict[str, str] | Skipped:
     try:
         values = next(csv.reader([line], strict=True))
     except csv.Error as error:
-        return Drop(item, "bad_row", f"{error}; the row is {line[:60]!r}.")
+        return Skipped(item, "bad_row", f"{error}; the row is {line[:60]!r}.")
     row = dict(zip(header, values, strict=False))
     if len(values) != len(header):
-        return Drop(item, "bad_row", f"has {len(values)} fields, the table {len(header)}.")
+        return Skipped(item, "bad_row", f"has {len(values)} fields, the table {len(header)}.")
     if not all(row[column].isdecimal() and len(row[column]) < 10 for column in ("Dialogue_ID", "Utterance_ID")):
         numbers = f"{row['Dialogue_ID']!r} and {row['Utterance_ID']!r}"
-        return Drop(item, "bad_row", f"Dialogue_ID and Utterance_ID are {numbers}; numbers are needed.")
+        return Skipped(item, "bad_row", f"Dialogue_ID and Utterance_ID are {numbers}; numbers are needed.")
     return row
 
 
-def _utterance(root: Path, split: str, row: Mapping[str, str], item: str) -> Utterance | Drop:
+def _utterance(root: Path, split: str, row: Mapping[str, str], item: str) -> Utterance | Skipped:
     text, labels = row["Utterance"].strip(), (row["Sentiment"].capitalize(), row["Emotion"].capitalize())
     if not text:
-        return Drop(item, "missing_text", "Utterance is empty; an utterance needs its words.")
+        return Skipped(item, "missing_text", "Utterance is empty; an utterance needs its words.")
     for label, allowed in zip(labels, TAXONOMY["meld"], strict=True):
         if label not in allowed:
-            return Drop(item, "unknown_label", f"{label!r} is not in Table 5, which has {sorted(allowed)}.")
+            return Skipped(item, "unknown_label", f"{label!r} is not in Table 5, which has {sorted(allowed)}.")
     index = int(row["Utterance_ID"])
     clip = _find_clip(root, split, f"dia{int(row['Dialogue_ID'])}_utt{index}.mp4", item)
-    if isinstance(clip, Drop):
+    if isinstance(clip, Skipped):
         return clip
     part = Part(text, str(clip), ref=make_reference("meld", f"{_SPLITS[split][1]}/{clip.name}"))
     return Utterance(index, row["Speaker"].strip(), part, *labels)
 
 
-def _find_clip(root: Path, split: str, name: str, item: str) -> Path | Drop:
+def _find_clip(root: Path, split: str, name: str, item: str) -> Path | Skipped:
     """Look for the corrected clip first, in both places where the archive of the split may have been unpacked."""
     folder = _SPLITS[split][1]
     folder = folder if (root / folder).is_dir() else f"{split}/{folder}"

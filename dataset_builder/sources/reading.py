@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 
-from ..release.references import inside
+from ..references import inside
 
 
 # Windows-1252 puts quotes and dashes where Unicode has control characters that no transcript means.
@@ -18,7 +18,7 @@ _WINDOWS_CHARACTERS = {
 }
 
 
-def find_clip(root: Path, relative: str, item: str) -> Path | Drop:
+def find_clip(root: Path, relative: str, item: str) -> Path | Skipped:
     """Return the file `root / relative`, or why it cannot be used.
 
     Args:
@@ -27,20 +27,20 @@ def find_clip(root: Path, relative: str, item: str) -> Path | Drop:
         item (`str`): What to call it in the report.
 
     Returns:
-        `Path` or `Drop`: Of kind `outside_root`, `missing_audio` or `empty_audio`.
+        `Path` or `Skipped`: Of kind `outside_root`, `missing_audio` or `empty_audio`.
     """
     try:
         path = inside(root, relative)
         size = path.stat().st_size if path.is_file() else None
     # RuntimeError: a link that leads back to itself.
     except (ValueError, RuntimeError) as error:
-        return Drop(item, "outside_root", str(error))
+        return Skipped(item, "outside_root", str(error))
     except OSError as error:
-        return Drop(item, "missing_audio", f"{relative}: {error.strerror}; a readable file is needed.")
+        return Skipped(item, "missing_audio", f"{relative}: {error.strerror}; a readable file is needed.")
     if size is None:
-        return Drop(item, "missing_audio", f"{relative}: no such file under {root}.")
+        return Skipped(item, "missing_audio", f"{relative}: no such file under {root}.")
     if size == 0:
-        return Drop(item, "empty_audio", f"{relative}: has 0 bytes; get the file again.")
+        return Skipped(item, "empty_audio", f"{relative}: has 0 bytes; get the file again.")
     return path
 
 
@@ -57,8 +57,8 @@ def existing_file(root: Path, relative: str) -> Path:
     return path
 
 
-def read_json_lines(path: Path, label: str) -> Iterator[tuple[str, dict[str, Any] | Drop]]:
-    """Yield `(item, object)` for each line of a JSONL file; a `Drop` stands in for what is no object.
+def read_json_lines(path: Path, label: str) -> Iterator[tuple[str, dict[str, Any] | Skipped]]:
+    """Yield `(item, object)` for each line of a JSONL file; a `Skipped` stands in for what is no object.
 
     Args:
         path (`Path`): The file.
@@ -71,15 +71,15 @@ def read_json_lines(path: Path, label: str) -> Iterator[tuple[str, dict[str, Any
                 yield item, _parse_line(line, item)
 
 
-def _parse_line(line: bytes, item: str) -> dict[str, Any] | Drop:
+def _parse_line(line: bytes, item: str) -> dict[str, Any] | Skipped:
     try:
         value = json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        return Drop(item, "not_utf8", f"byte {line[error.start]:#04x} at {error.start}: save the file as UTF-8.")
+        return Skipped(item, "not_utf8", f"byte {line[error.start]:#04x} at {error.start}: save the file as UTF-8.")
     except (ValueError, RecursionError) as error:
-        return Drop(item, "not_json", f"{error}; one JSON object a line is needed.")
+        return Skipped(item, "not_json", f"{error}; one JSON object a line is needed.")
     if not isinstance(value, dict):
-        return Drop(item, "not_json", f"found {type(value).__name__}; one JSON object a line is needed.")
+        return Skipped(item, "not_json", f"found {type(value).__name__}; one JSON object a line is needed.")
     return value
 
 

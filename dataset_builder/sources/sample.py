@@ -22,11 +22,12 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.common.files import write_file
 from sdiareward.common.package_files import SAMPLE
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part, Turn, validate_episode
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, Turn, validate_episode
 from sdiareward.pairs.schema import stable_id
 from sdiareward.perturbations.channel import encode_opus
 
-from ..release.references import make_reference
+from ..references import make_reference
 from .reading import find_clip, read_json_lines
 
 
@@ -34,7 +35,7 @@ DEFAULT_PATH = SAMPLE
 _COLUMNS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
+def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield the episodes of a sample folder.
 
     Args:
@@ -51,18 +52,18 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Drop]:
         )
     seen: set[tuple[str, str]] = set()
     for item, row in read_json_lines(manifest, "sample"):
-        episode = row if isinstance(row, Drop) else _from_row(row, root, item)
+        episode = row if isinstance(row, Skipped) else _from_row(row, root, item)
         if isinstance(episode, Episode):
             if (key := (episode.source, episode.name)) in seen:
-                episode = Drop(item, "duplicate", f"{' '.join(key)} was an earlier line; the first is kept.")
+                episode = Skipped(item, "duplicate", f"{' '.join(key)} was an earlier line; the first is kept.")
             seen.add(key)
         yield episode
 
 
-def _from_row(row: Mapping[str, Any], root: Path, item: str) -> Episode | Drop:
+def _from_row(row: Mapping[str, Any], root: Path, item: str) -> Episode | Skipped:
     try:
         clip = find_clip(root, row["audio"], item)
-        if isinstance(clip, Drop):
+        if isinstance(clip, Skipped):
             return clip
         audio, ref = str(clip), make_reference("sample", row["audio"])
         turns = tuple(
@@ -75,9 +76,9 @@ def _from_row(row: Mapping[str, Any], root: Path, item: str) -> Episode | Drop:
         validate_episode(episode)
         return episode
     except (KeyError, TypeError) as error:
-        return Drop(item, "bad_row", f"a field is missing or of another kind: {error!r}.")
+        return Skipped(item, "bad_row", f"a field is missing or of another kind: {error!r}.")
     except ValueError as error:
-        return Drop(item, "bad_row", str(error))
+        return Skipped(item, "bad_row", str(error))
 
 
 def write_sample(source: Iterable[Episode], root: Path, max_bytes: int) -> int:

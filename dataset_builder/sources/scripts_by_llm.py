@@ -26,7 +26,8 @@ from typing import Any
 
 from sdiareward.common.files import JsonLines, split_lines
 from sdiareward.common.package_files import SCRIPTS
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part, ScriptPair, Turn
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
 from sdiareward.llm.client import ChatClient, ChatError
 from sdiareward.pairs.schema import MAX_TURNS, ROLES
 
@@ -115,7 +116,7 @@ def plan_scripts(scenarios: Iterable[Scenario], variations: int) -> list[tuple[S
 
 def script_pairs(
     client: ChatClient, scenarios: Iterable[Scenario] | None = None, settings: ScriptSettings | None = None
-) -> Iterator[ScriptPair | Drop]:
+) -> Iterator[ScriptPair | Skipped]:
     """Yield, in order of the plan, the written and the spoken script of each variation, or why there is none.
 
     Args:
@@ -130,7 +131,7 @@ def script_pairs(
     settings = settings or ScriptSettings()
     plan = plan_scripts(read_scenarios() if scenarios is None else scenarios, settings.variations)
     for row in _script_rows(client, plan, settings):
-        yield row if isinstance(row, Drop) else _script_pair(row)
+        yield row if isinstance(row, Skipped) else _script_pair(row)
 
 
 def write_scripts(
@@ -138,7 +139,7 @@ def write_scripts(
     client: ChatClient,
     scenarios: Iterable[Scenario] | None = None,
     settings: ScriptSettings | None = None,
-) -> list[Drop]:
+) -> list[Skipped]:
     """Write scripts to a JSONL file that the source `colloquial_scripts` reads; go on where an earlier run stopped.
 
     Args:
@@ -148,7 +149,7 @@ def write_scripts(
         settings (`ScriptSettings`, *optional*): What is asked for.
 
     Returns:
-        `list[Drop]`: What could not be written; the next run asks for it again.
+        `list[Skipped]`: What could not be written; the next run asks for it again.
 
     Raises:
         EndpointError: The model cannot be reached at all; what is written stays.
@@ -162,18 +163,18 @@ def write_scripts(
     known = {row["scenario_id"] for row in written}
     plan = plan_scripts(read_scenarios() if scenarios is None else scenarios, settings.variations)
     todo = [(scenario, number) for scenario, number in plan if _script_id(scenario, number) not in known]
-    drops = []
+    skipped = []
     for row in _script_rows(client, todo, settings, seen={_fingerprint(row["written"]) for row in written}):
-        if isinstance(row, Drop):
-            drops.append(row)
+        if isinstance(row, Skipped):
+            skipped.append(row)
         else:
             file.append([row])
-    return drops
+    return skipped
 
 
 def _script_rows(
     client: ChatClient, plan: Sequence[tuple[Scenario, int]], settings: ScriptSettings, seen: Iterable[str] = ()
-) -> Iterator[dict[str, Any] | Drop]:
+) -> Iterator[dict[str, Any] | Skipped]:
     """Yield a row of the JSONL file for each entry of the plan; the second of two equal dialogues is dropped."""
     fingerprints = set(seen)
     make = partial(_make_script, client=client, settings=settings)
@@ -183,14 +184,14 @@ def _script_rows(
             fingerprint = _fingerprint(row["written"])
             if fingerprint in fingerprints:
                 reason = "the model wrote the same dialogue before; raise the temperature."
-                row = Drop(f"{SOURCE} {row['scenario_id']}", "duplicate_script", reason)
+                row = Skipped(f"{SOURCE} {row['scenario_id']}", "duplicate_script", reason)
             fingerprints.add(fingerprint)
         yield row
 
 
 def _make_script(
     entry: tuple[Scenario, int], *, client: ChatClient, settings: ScriptSettings
-) -> dict[str, Any] | Drop:
+) -> dict[str, Any] | Skipped:
     """Have one variation written and then turned into speech."""
     scenario, number = entry
     labels = {"domain": scenario.domain, "topic": scenario.topic}
@@ -204,7 +205,7 @@ def _make_script(
             _speaking_messages(given, settings), partial(_read_spoken, given=given, settings=settings)
         )
     except ChatError as error:
-        return Drop(f"{SOURCE} {name}", kind, str(error))
+        return Skipped(f"{SOURCE} {name}", kind, str(error))
     provenance = {"group": scenario.scenario_id, "license": settings.license, **_writer(client, settings)}
     return {"scenario_id": name, **labels, "hard": False, **provenance, "written": written, "spoken": spoken}
 

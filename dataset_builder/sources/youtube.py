@@ -22,9 +22,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sdiareward.dataset_builder.episodes import Drop, Recording
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Recording
 
-from ..release.references import inside, make_reference
+from ..references import inside, make_reference
 from .reading import find_clip, read_json_lines
 
 
@@ -36,7 +37,7 @@ _OTHER_SUFFIXES = {".part", ".ytdl", ".temp", ".json", ".jsonl", ".txt", ".vtt"}
 
 def recordings(
     path: Path | None = None, *, language: str | None = None, license: str | None = None
-) -> Iterator[Recording | Drop]:
+) -> Iterator[Recording | Skipped]:
     """Yield what was fetched, in the order of the manifest.
 
     Args:
@@ -52,10 +53,10 @@ def recordings(
     replaced = {key: value for key, value in (("language", language), ("license", license)) if value}
     seen: set[str] = set()
     for item, row in read_json_lines(path / MANIFEST, "youtube"):
-        recording = row if isinstance(row, Drop) else _recording(path, row | replaced, item)
+        recording = row if isinstance(row, Skipped) else _recording(path, row | replaced, item)
         if isinstance(recording, Recording):
             if recording.recording_id in seen:
-                recording = Drop(item, "duplicate", f"{recording.recording_id} was an earlier line; it is kept.")
+                recording = Skipped(item, "duplicate", f"{recording.recording_id} was an earlier line; it is kept.")
             else:
                 seen.add(recording.recording_id)
         yield recording
@@ -75,11 +76,11 @@ def locate(root: Path, path: str, member: str | None = None) -> Path:
     return inside(root, files[0].name)
 
 
-def _recording(root: Path, row: Mapping[str, Any], item: str) -> Recording | Drop:
+def _recording(root: Path, row: Mapping[str, Any], item: str) -> Recording | Skipped:
     if bad := [key for key in ("file", "language", "license") if not (isinstance(row.get(key), str) and row[key])]:
-        return Drop(item, "missing_field", f"{bad} are absent or no text; fetch into this folder again.")
+        return Skipped(item, "missing_field", f"{bad} are absent or no text; fetch into this folder again.")
     clip = find_clip(root, row["file"], item)
-    if isinstance(clip, Drop):
+    if isinstance(clip, Skipped):
         return clip
     ref = make_reference("youtube", clip.stem)
     return Recording(clip.stem, str(clip), ref, "youtube", "wild", row["language"], row["license"])

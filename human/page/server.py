@@ -21,7 +21,7 @@ from typing import Any
 
 from sdiareward.common.files import JsonLines
 from sdiareward.common.package_files import HUMAN_PAGE
-from sdiareward.dataset_builder.release.references import inside
+from sdiareward.dataset_builder.references import inside
 
 from ..agreement import CHOICES, TIE
 from ..files import read_study

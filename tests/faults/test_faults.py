@@ -259,7 +259,7 @@ def test_a_small_disk_is_full_read_only_and_gone(disk, tmp_path):
 
 def test_shards_that_cannot_be_begun_anew_say_why(disk, tmp_path):
     with small_disk(tmp_path / "disk", 8192) as change:
-        (tmp_path / "disk" / ".data").mkdir()
+        (tmp_path / "disk" / ".data.tmp").mkdir()
         change("ro")
         with pytest.raises(OSError, match="Read-only"), ShardWriter(tmp_path / "disk"):
             pass

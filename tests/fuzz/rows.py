@@ -13,10 +13,11 @@ from fuzz.running import Target, World
 from fuzz.values import TEXTS, changed, damaged_texts, json_texts, texts, values
 from hypothesis import strategies as st
 
-from sdiareward.dataset_builder.episodes import Drop
-from sdiareward.dataset_builder.formats.official_form import _LeftOutError, _row
-from sdiareward.dataset_builder.pairing.filtering import rule_drop
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import SkipError
+from sdiareward.dataset_builder.pairing.filtering import check_rules
 from sdiareward.dataset_builder.release.fingerprints import compare, fingerprint
+from sdiareward.dataset_builder.release.official_form import _row
 from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, Rebuilt, rebuild_row
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
 from sdiareward.pairs.dialogue_files import DialogueError, read_dialogue
@@ -53,13 +54,13 @@ _ROW = {
 
 
 def _validate_row(world: World, row: Any) -> None:
-    drop = rule_drop(row) if isinstance(row, Mapping) else None
+    skip = check_rules(row) if isinstance(row, Mapping) else None
     try:
         validate_row(row)
     except ValueError:
-        assert drop is not None or not isinstance(row, Mapping)
+        assert skip is not None or not isinstance(row, Mapping)
         raise
-    assert drop is None
+    assert skip is None
     assert all(0 < turn["duration_s"] <= MAX_TURN_S for side in ("chosen", "rejected") for turn in row[side])
     "".join(row[name] for name in ("pair_id", "source", "primary", "secondary", "license")).encode()
 
@@ -84,7 +85,7 @@ def _rebuild_row(world: World, case: tuple[str, Any]) -> None:
     if not isinstance(row, dict):
         return
     settings = RebuildSettings(AudioRoots(world.folder / "roots"), world.folder / "cache", allow_reencoded=True)
-    assert isinstance(rebuild_row(split, row, settings), (Drop, Rebuilt))
+    assert isinstance(rebuild_row(split, row, settings), (Skipped, Rebuilt))
 
 
 def _official(world: World) -> dict[str, Any]:
@@ -205,7 +206,7 @@ TARGETS = (
         lambda world: st.tuples(st.sampled_from(("train", "test", "x")), changed(_released(world))),
         _rebuild_row,
     ),
-    Target("official row", "rows", lambda world: changed(_official(world)), _import_row, (_LeftOutError,)),
+    Target("official row", "rows", lambda world: changed(_official(world)), _import_row, (SkipError,)),
     Target("fingerprint", "rows", lambda _: _fingerprints(), _compare),
     Target("messages", "dialogues", lambda _: changed(_messages("a.wav")) | values(), _validate_messages),
     Target("turns of a row", "dialogues", lambda _: changed(_row_turns(audio={"path": "a"})) | values(), _as_turns),

@@ -10,8 +10,9 @@ from fuzz.running import Target, World
 from fuzz.values import damaged, damaged_texts, json_texts, texts
 from hypothesis import strategies as st
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, Recording, ScriptPair, validate_episode
-from sdiareward.dataset_builder.release.references import make_reference, split_reference
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
+from sdiareward.dataset_builder.references import make_reference, split_reference
 from sdiareward.dataset_builder.sources import amazon_queen, fillets, locate, read_source
 
 
@@ -79,7 +80,7 @@ def model_bin(name: str = "encoder/x", value: np.ndarray | None = None) -> bytes
 def check_items(items: Any) -> None:
     """Read all that a source yields, as the builder does: what it takes must be what it says it is."""
     for item in items:
-        if isinstance(item, Drop):
+        if isinstance(item, Skipped):
             assert item.kind and item.reason
             item.reason.encode("utf-8", "surrogatepass")
         elif isinstance(item, Recording):

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.formats import sdiareward
 from sdiareward.dataset_builder.release import reconstruct
 from sdiareward.pairs.rows import BlockDialogues, ParquetRows, dialogue_columns, read_block
@@ -67,9 +67,9 @@ def _tables(_: World) -> st.SearchStrategy[bytes]:
 
 def _read_release(world: World, data: bytes) -> None:
     folder = world.write(f"release/{_SHARD}", data).parents[2]
-    drops: list[Drop] = []
-    rows = list(reconstruct._read_shards(folder, drops))
-    assert len(rows) == 2 or drops
+    skipped: list[Skipped] = []
+    rows = list(reconstruct._read_shards(folder, skipped))
+    assert len(rows) == 2 or skipped
 
 
 def _read_to_score(world: World, data: bytes) -> None:

@@ -253,7 +253,7 @@ def test_a_packed_transcript_is_whole_and_small(tmp_path):
 
 def test_a_dialogue_of_an_impossible_number_costs_itself_alone(tmp_path):
     (tmp_path / "metadata.json").write_text(json.dumps({"9" * 5_000: {}, "x": {}}))
-    assert [drop.kind for drop in read_source("dailytalk", tmp_path)] == ["bad_entry", "bad_entry"]
+    assert [skip.kind for skip in read_source("dailytalk", tmp_path)] == ["bad_entry", "bad_entry"]
 
 
 def test_a_line_of_the_sample_with_a_list_for_a_name_costs_itself_alone(tmp_path):
@@ -261,7 +261,7 @@ def test_a_line_of_the_sample_with_a_list_for_a_name_costs_itself_alone(tmp_path
     row = dict.fromkeys(("name", "source", "subset", "group", "primary", "secondary", "language", "license"), ["x"])
     row |= {"audio": "a.wav", "turns": [], "native_coding": []}
     (tmp_path / "manifest.jsonl").write_text(json.dumps(row))
-    assert [drop.kind for drop in read_source("sample", tmp_path)] == ["bad_row"]
+    assert [skip.kind for skip in read_source("sample", tmp_path)] == ["bad_row"]
 
 
 @pytest.mark.parametrize(

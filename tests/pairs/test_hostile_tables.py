@@ -111,10 +111,10 @@ def test_a_shard_of_a_release_with_texts_that_are_none_costs_itself_alone(tmp_pa
     folder.mkdir(parents=True)
     (folder / "test-00000-of-00001.parquet").write_bytes(pack({"pair_id": pa.array([b"\xff"]).view(pa.string())}))
     (folder / "train-00000-of-00001.parquet").write_bytes(shards()[0])
-    drops = []
-    assert [split for split, _ in reconstruct._read_shards(tmp_path, drops)] == ["train", "train"]
-    (drop,) = drops
-    assert (drop.item, drop.kind) == ("modality/test-00000-of-00001.parquet", "invalid_shard")
+    skipped = []
+    assert [split for split, _ in reconstruct._read_shards(tmp_path, skipped)] == ["train", "train"]
+    (skip,) = skipped
+    assert (skip.item, skip.kind) == ("modality/test-00000-of-00001.parquet", "invalid_shard")
 
 
 def line(**changes):

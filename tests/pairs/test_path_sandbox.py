@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.formats import sdiareward as builder
-from sdiareward.dataset_builder.formats.official_form import read_official
-from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, PartError, find_part
-from sdiareward.dataset_builder.release.references import inside
+from sdiareward.dataset_builder.references import inside
+from sdiareward.dataset_builder.release.official_form import read_official
+from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, audio_roots, require_inside
@@ -73,7 +74,7 @@ def test_no_path_leaves_the_root_whatever_its_form(path, root):
     with pytest.raises(ValueError, match="lies outside of .*must be relative"):
         inside(root, path)
     found = find_clip(root, path, "row 1")
-    assert isinstance(found, Drop)
+    assert isinstance(found, Skipped)
     assert found.kind == "outside_root"
 
 
@@ -86,7 +87,7 @@ def test_ordinary_names_stay_usable(path, root):
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_a_release_cannot_name_them(path, root, tmp_path):
     reference = {"uri": f"folder:{path}", "start_s": 0.0, "end_s": 0.2, "text": "hello"}
-    with pytest.raises(PartError) as error:
+    with pytest.raises(SkipError) as error:
         find_part(reference, AudioRoots(by_source={"folder": root}), tmp_path / "cache")
     assert error.value.kind == "outside_root"
     assert str(tmp_path) not in str(error.value)
@@ -101,7 +102,7 @@ def test_the_loading_script_refuses_the_same_paths(path, root):
 def test_a_video_that_links_elsewhere_is_not_taken(root):
     (root / "abcdefghijk.wav").symlink_to(root.parent / "secret.wav")
     reference = {"uri": "youtube:abcdefghijk", "start_s": 0.0, "end_s": None, "text": "hello"}
-    with pytest.raises(PartError, match="outside"):
+    with pytest.raises(SkipError, match="outside"):
         find_part(reference, AudioRoots(by_source={"youtube": root}), root.parent / "cache")
 
 
@@ -112,8 +113,8 @@ def test_a_released_data_set_cannot_name_them_either_and_a_pipe_does_not_hang(pa
     messages = [{"role": role, "content": items} for role in ("user", "assistant")]
     rows = [{"chosen": messages, "rejected": messages, "category": "wild", "source": "youtube"}]
     datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "official")
-    (drop,) = read_official(tmp_path / "official", root)
-    assert drop.kind == ("missing_audio" if path == "pipe.wav" else "path_outside_root")
+    (skip,) = read_official(tmp_path / "official", root)
+    assert skip.kind == ("missing_audio" if path == "pipe.wav" else "path_outside_root")
 
 
 def row_of(path, as_bytes=False):

@@ -15,10 +15,11 @@ import soundfile
 import torch
 
 from sdiareward.audio_sdiareward import resample
-from sdiareward.dataset_builder.builder import _make_part
+from sdiareward.dataset_builder.builder import make_pair
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.dataset_builder.pairing.pairing import PairPlan, make_row
 from sdiareward.dataset_builder.pairing.reference_clips import NoReference
+from sdiareward.dataset_builder.parts import PartFolder
 from sdiareward.synthesis import DialogueSynthesizer, ReferenceClip, SynthesisError, Synthesizer, load_synthesizer
 from sdiareward.synthesis.soulx_podcast import build, to_turns
 from sdiareward.synthesis.soulx_script import make_script
@@ -438,5 +439,5 @@ def test_a_dialogue_without_a_usable_clip_is_pruned_and_the_endpoint_is_not_aske
 
 def test_a_build_counts_the_dialogues_it_pruned(soulx_server, make_tone, tmp_path):
     episodes = [make_episode(make_tone, [6.0, seconds]) for seconds in (5.5, 1.0)]
-    drops = [_make_part(make_soulx_plan(soulx_server, episode), tmp_path) for episode in episodes]
-    assert [drop.kind if drop else None for drop in drops] == [None, "no_reference_clip"]
+    skipped = [make_pair(make_soulx_plan(soulx_server, episode), PartFolder(tmp_path)) for episode in episodes]
+    assert [skip.kind if skip else None for skip in skipped] == [None, "no_reference_clip"]

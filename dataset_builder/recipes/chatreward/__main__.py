@@ -100,12 +100,12 @@ def _write(args: argparse.Namespace) -> int:
     output, count = Path(values.pop("output")), int(values.pop("count"))
     endpoint = make_settings(ChatSettings, values.pop("endpoint"), f"{args.config}: endpoint")
     client = ChatClient(endpoint, output.with_name(f"{output.name}-answers"))
-    drops = write_scenarios(output, client, count, **values)
+    skipped = write_scenarios(output, client, count, **values)
     done = len(read_scenarios(output)) if output.is_file() else 0
-    sys.stdout.write(f"{output}: {done} scenarios, {len(drops)} missing; {client.usage}\n")
-    for drop in drops:
-        sys.stdout.write(f"  {drop.kind}: {drop.item}: {drop.reason}\n")
-    return 1 if drops else 0
+    sys.stdout.write(f"{output}: {done} scenarios, {len(skipped)} missing; {client.usage}\n")
+    for skip in skipped:
+        sys.stdout.write(f"  {skip.kind}: {skip.item}: {skip.reason}\n")
+    return 1 if skipped else 0
 
 
 def _rate(args: argparse.Namespace) -> int:
@@ -120,10 +120,10 @@ def _rate(args: argparse.Namespace) -> int:
 
 
 def _stats(args: argparse.Namespace) -> int:
-    from .statistics_report import missing_extra_hint, render_statistics, write_statistics
+    from .statistics_report import compute_statistics, render_statistics, write_statistics
 
     if args.output_dir is None:
-        sys.stdout.write(render_statistics(missing_extra_hint(args.folder)))
+        sys.stdout.write(render_statistics(compute_statistics(args.folder)))
     else:
         write_statistics(args.folder, args.output_dir)
         sys.stdout.write(f"{args.output_dir}: {', '.join(sorted(path.name for path in args.output_dir.iterdir()))}\n")

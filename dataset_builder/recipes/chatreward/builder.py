@@ -20,12 +20,12 @@ from typing import Any
 
 from sdiareward.common.files import write_file
 from sdiareward.common.locks import lock_folder
+from sdiareward.common.skipped import Skipped
 from sdiareward.common.worker_pool import open_worker_pool
-from sdiareward.dataset_builder.episodes import Drop
 from sdiareward.pairs.schema import stable_id
 
 from ...formats.shards import ShardWriter
-from ...reports.data_card import content_id, describe_drops, read_finished
+from ...reports.data_card import content_id, read_finished, summarize_skipped
 from .data_card import render_card
 from .recording import Recorder
 from .scenarios import Scenario, read_scenarios
@@ -140,7 +140,7 @@ def _record_part(plan: Plan, recorder: Recorder) -> None:
     temporary = plan.part.with_suffix(".tmp")
     pq.write_table(pa.Table.from_pylist(recorded.rows, schema=features().arrow_schema), temporary)
     os.replace(temporary, plan.part)
-    notes = {name: [asdict(drop) for drop in getattr(recorded, name)] for name in ("drops", "rejected")}
+    notes = {name: [asdict(skip) for skip in getattr(recorded, name)] for name in ("drops", "rejected")}
     write_file(plan.notes, json.dumps(notes, ensure_ascii=False))
 
 
@@ -176,10 +176,10 @@ def _write_report(
     output: Path, plans: Sequence[Plan], plan_id: str, config: ChatRewardConfig, versions: Mapping[str, str]
 ) -> dict[str, Any]:
     notes = [json.loads(plan.notes.read_text(encoding="utf-8")) for plan in plans]
-    drops, rejected = ([Drop(**drop) for note in notes for drop in note[name]] for name in ("drops", "rejected"))
+    skipped, rejected = ([Skipped(**skip) for note in notes for skip in note[name]] for name in ("drops", "rejected"))
     statistics = compute_statistics(output)
     if not statistics["samples"]:
-        raise ValueError(f"no sample is left of {len(plans)} scenarios: {[drop.reason for drop in drops[:3]]}.")
+        raise ValueError(f"no sample is left of {len(plans)} scenarios: {[skip.reason for skip in skipped[:3]]}.")
     report = {
         "build_id": content_id(output),
         "plan_id": plan_id,
@@ -187,9 +187,9 @@ def _write_report(
         "synthesizers": dict(versions),
         "scenarios": {"read": len(plans), **statistics["scenarios"]},
         "samples": statistics["by"]["split"],
-        "rejected_lines": dict(sorted(Counter(drop.kind for drop in rejected).items())),
-        **describe_drops(drops),
-        "rejected": [asdict(drop) for drop in rejected],
+        "rejected_lines": dict(sorted(Counter(skip.kind for skip in rejected).items())),
+        **summarize_skipped(skipped),
+        "rejected": [asdict(skip) for skip in rejected],
     }
     return write_report(output, report, statistics)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 
 
 _COLUMNS = ("sample_id", "rater", "score")
@@ -25,7 +25,7 @@ _WIDE = 2
 Ratings = Mapping[str, Mapping[str, int]]
 
 
-def read_ratings(path: str | Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Drop]]:
+def read_ratings(path: str | Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Skipped]]:
     """Read a CSV of ratings.
 
     Args:
@@ -33,7 +33,7 @@ def read_ratings(path: str | Path, known: set[str]) -> tuple[dict[str, dict[str,
         known (`set[str]`): The `sample_id`s of the data set.
 
     Returns:
-        `tuple`: The ratings by sample and rater, and a `Drop` for each row that cannot be used.
+        `tuple`: The ratings by sample and rater, and a `Skipped` for each row that cannot be used.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -41,7 +41,7 @@ def read_ratings(path: str | Path, known: set[str]) -> tuple[dict[str, dict[str,
     """
     path = Path(path)
     ratings: dict[str, dict[str, int]] = defaultdict(dict)
-    drops = []
+    skipped = []
     with path.open(encoding="utf-8-sig", newline="") as file:
         rows = csv.DictReader(file)
         if missing := [name for name in _COLUMNS if name not in (rows.fieldnames or ())]:
@@ -50,10 +50,10 @@ def read_ratings(path: str | Path, known: set[str]) -> tuple[dict[str, dict[str,
             item = f"{path.name} line {rows.line_num}"
             problem = _find_problem(row, known, ratings)
             if problem:
-                drops.append(Drop(item, *problem))
+                skipped.append(Skipped(item, *problem))
             else:
                 ratings[row["sample_id"].strip()][row["rater"].strip()] = int(row["score"])
-    return dict(ratings), drops
+    return dict(ratings), skipped
 
 
 def _find_problem(row: Mapping[str, str | None], known: set[str], ratings: Ratings) -> tuple[str, str] | None:

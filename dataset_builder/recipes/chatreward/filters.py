@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.dataset_builder.episodes import SkipError
 
 from ...pipeline.asr import FasterWhisperTranscriber
 from ...pipeline.settings import FasterWhisperSettings
-from ...pipeline.turns import RecordingDropped
 from .schema import CATEGORIES
 
 
@@ -54,7 +54,7 @@ class WordErrors:
         """
         try:
             heard = self._transcriber.transcribe(array, language)
-        except RecordingDropped:
+        except SkipError:
             return None
         return word_error_rate(text, heard, language)
 

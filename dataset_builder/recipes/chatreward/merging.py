@@ -38,7 +38,7 @@ def merge_experts(folder: str | Path, ratings_path: str | Path, output: str | Pa
     design = {row["sample_id"]: row["design_score"] for row in read_labels(folder)}
     ratings, bad_rows = read_ratings(ratings_path, set(design))
     if not ratings:
-        raise ValueError(f"{ratings_path}: no row can be used ({[drop.reason for drop in bad_rows[:3]]}).")
+        raise ValueError(f"{ratings_path}: no row can be used ({[skip.reason for skip in bad_rows[:3]]}).")
     _copy(folder, output, ratings)
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
     build_id = content_id(output)
@@ -46,7 +46,7 @@ def merge_experts(folder: str | Path, ratings_path: str | Path, output: str | Pa
         "build_id": build_id,
         "plan_id": stable_id(report["plan_id"], build_id),
         "experts": describe_agreement(design, ratings),
-        "bad_rows": [asdict(drop) for drop in bad_rows],
+        "bad_rows": [asdict(skip) for skip in bad_rows],
     }
     return write_report(output, report, compute_statistics(output))
 

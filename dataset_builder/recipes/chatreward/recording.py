@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.recordings import join_turns
 from sdiareward.pairs.schema import stable_id
 from sdiareward.perturbations.channel import encode_flac
@@ -36,7 +36,7 @@ _GENDERS = ("female", "male")
 
 
 class LineRejected(Exception):  # noqa: N818 - an outcome that is counted, not an error
-    """Raised where a line cannot be used; has the `kind` and the `reason` of its `Drop`."""
+    """Raised where a line cannot be used; has the `kind` and the `reason` of its `Skipped`."""
 
     def __init__(self, kind: str, reason: str):
         super().__init__(reason)
@@ -71,13 +71,13 @@ class Recorded:
 
     Args:
         rows (`list[dict]`): Its samples, columns of `schema.features`.
-        drops (`list[Drop]`): The samples that are missing.
-        rejected (`list[Drop]`): Every line that was spoken or tried in vain, by whichever cast.
+        skipped (`list[Skipped]`): The samples that are missing.
+        rejected (`list[Skipped]`): Every line that was spoken or tried in vain, by whichever cast.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
-    drops: list[Drop] = field(default_factory=list)
-    rejected: list[Drop] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+    rejected: list[Skipped] = field(default_factory=list)
 
 
 class Recorder:
@@ -115,8 +115,8 @@ class Recorder:
         takes = {} if question is None else self._record_answers(scenario, answering, recorded.rejected)
         for score in scenario.answers:
             outcome = self._join(scenario, score, question, takes.get(score))
-            if isinstance(outcome, Drop):
-                recorded.drops.append(outcome)
+            if isinstance(outcome, Skipped):
+                recorded.skipped.append(outcome)
             else:
                 recorded.rows.append(outcome)
         return recorded
@@ -136,7 +136,7 @@ class Recorder:
         by_gender = {gender: [(cast, gender) for cast in casts] for gender in _GENDERS}
         return by_gender[asking] + by_gender[answering], by_gender[answering] + by_gender[asking]
 
-    def _record_question(self, scenario: Scenario, speakers: list[Speaker], rejected: list[Drop]) -> Take | None:
+    def _record_question(self, scenario: Scenario, speakers: list[Speaker], rejected: list[Skipped]) -> Take | None:
         """Return the first question that passes; put the others on `rejected`."""
         for cast, gender in speakers:
             take = self._try_line(cast, scenario, QUESTION, scenario.question, gender)
@@ -146,19 +146,19 @@ class Recorder:
         return None
 
     def _record_answers(
-        self, scenario: Scenario, speakers: list[Speaker], rejected: list[Drop]
-    ) -> dict[int, Take | Drop]:
+        self, scenario: Scenario, speakers: list[Speaker], rejected: list[Skipped]
+    ) -> dict[int, Take | Skipped]:
         """Return the answers of the first speaker all of whose answers pass, else of the one with the most.
 
         A speaker is given up at the first answer that fails; only when all have failed do they say the rest.
         """
-        attempts: list[dict[int, Take | Drop]] = [{} for _ in speakers]
+        attempts: list[dict[int, Take | Skipped]] = [{} for _ in speakers]
         for is_last_round in (False, True):
             for (cast, gender), takes in zip(speakers, attempts, strict=True):
                 for score, line in scenario.answers.items():
                     if score not in takes:
                         takes[score] = take = self._try_line(cast, scenario, str(score), line, gender)
-                        if isinstance(take, Drop):
+                        if isinstance(take, Skipped):
                             rejected.append(take)
                             if not is_last_round:
                                 break
@@ -167,11 +167,11 @@ class Recorder:
         # Of equals the one who could say most of it, whose drops tell more than that there is no voice.
         return max(attempts, key=lambda takes: (_count_takes(takes), -_count_silent(takes)))
 
-    def _try_line(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take | Drop:
+    def _try_line(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take | Skipped:
         try:
             return self._speak(cast, scenario, name, line, gender)
         except LineRejected as error:
-            return Drop(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error.reason}")
+            return Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error.reason}")
 
     def _speak(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take:
         """Speak and check a line; the sound of the attribute `audio` is put under a question that has passed."""
@@ -218,28 +218,28 @@ class Recorder:
         return mix_event(speech, event, snr_db=events.snr_db, lead_s=events.lead_s)
 
     def _join(
-        self, scenario: Scenario, score: int, question: Take | None, answer: Take | Drop | None
-    ) -> dict[str, Any] | Drop:
+        self, scenario: Scenario, score: int, question: Take | None, answer: Take | Skipped | None
+    ) -> dict[str, Any] | Skipped:
         """Return a sample of the scenario, or why there is none."""
         item = f"{scenario.scenario_id} {score}"
         if question is None or answer is None:
-            return Drop(item, "no_question", "nobody could ask the question; see the rejected lines.")
-        if isinstance(answer, Drop):
-            return Drop(item, answer.kind, answer.reason)
+            return Skipped(item, "no_question", "nobody could ask the question; see the rejected lines.")
+        if isinstance(answer, Skipped):
+            return Skipped(item, answer.kind, answer.reason)
         array = join_turns([question.array, answer.array], self._config.gap_s)
         duration_s = len(array) / SAMPLING_RATE
         if not self._config.min_s <= duration_s <= self._config.max_s:
             limits = f"{self._config.min_s:.0f} to {self._config.max_s:.0f} s are kept"
-            return Drop(item, "duration", f"the dialogue lasts {duration_s:.1f} s; {limits}.")
+            return Skipped(item, "duration", f"the dialogue lasts {duration_s:.1f} s; {limits}.")
         return _make_row(scenario, score, question, answer, array)
 
 
-def _count_takes(takes: Mapping[int, Take | Drop]) -> int:
+def _count_takes(takes: Mapping[int, Take | Skipped]) -> int:
     return sum(isinstance(take, Take) for take in takes.values())
 
 
-def _count_silent(takes: Mapping[int, Take | Drop]) -> int:
-    return sum(isinstance(take, Drop) and take.kind == NO_VOICE for take in takes.values())
+def _count_silent(takes: Mapping[int, Take | Skipped]) -> int:
+    return sum(isinstance(take, Skipped) and take.kind == NO_VOICE for take in takes.values())
 
 
 def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, array: np.ndarray) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import JsonLines
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
 from sdiareward.pairs.schema import stable_id
 
@@ -95,7 +95,7 @@ def _labels(part: str) -> list[tuple[str | None, str | None]]:
 
 def write_scenarios(
     path: str | Path, client: ChatClient, count: int, *, seed: int = 0, license: str = _LICENSE
-) -> list[Drop]:
+) -> list[Skipped]:
     """Write scenarios to a JSONL file that `scenarios.read_scenarios` reads; go on where an earlier run stopped.
 
     Args:
@@ -106,7 +106,7 @@ def write_scenarios(
         license (`str`): What they are marked with; the terms of the model's provider decide what holds.
 
     Returns:
-        `list[Drop]`: What could not be written; the next run asks for it again.
+        `list[Skipped]`: What could not be written; the next run asks for it again.
 
     Raises:
         EndpointError: The model cannot be reached at all; what is written stays.
@@ -120,22 +120,22 @@ def write_scenarios(
             raise ValueError(f"{file.path}, line {number}: was written with {other}, not {writer}; use another file.")
     known, questions = {row["scenario_id"] for row in written}, {_plain(row["question"]["text"]) for row in written}
     slots = [slot for slot in plan_slots(count, seed=seed) if slot.scenario_id not in known]
-    drops = []
+    skipped = []
     for slot, found in zip(slots, _ask_all(client, slots, license), strict=True):
         if isinstance(found, Scenario) and _plain(found.question.text) in questions:
-            found = Drop(slot.scenario_id, "duplicate_question", "was asked before; raise the temperature.")
-        if isinstance(found, Drop):
-            drops.append(found)
+            found = Skipped(slot.scenario_id, "duplicate_question", "was asked before; raise the temperature.")
+        if isinstance(found, Skipped):
+            skipped.append(found)
         else:
             questions.add(_plain(found.question.text))
             file.append([{**found.as_row(), **writer}])
-    return drops
+    return skipped
 
 
-def _ask_all(client: ChatClient, slots: Sequence[Slot], license: str) -> Iterable[Scenario | Drop]:
+def _ask_all(client: ChatClient, slots: Sequence[Slot], license: str) -> Iterable[Scenario | Skipped]:
     ask = partial(_ask, client=client, license=license)
     for slot, found in zip(slots, client.map(ask, slots, description="scenarios"), strict=True):
-        yield Drop(slot.scenario_id, "writing_failed", str(found)) if isinstance(found, Exception) else found
+        yield Skipped(slot.scenario_id, "writing_failed", str(found)) if isinstance(found, Exception) else found
 
 
 def _ask(slot: Slot, *, client: ChatClient, license: str) -> Scenario:

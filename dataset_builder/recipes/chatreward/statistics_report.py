@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.files import write_file
+from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.markdown import render_table
 
 from .schema import CATEGORIES, PARTS, SPLITS
@@ -212,9 +212,8 @@ def plot_attributes(statistics: Mapping[str, Any], path: Path) -> None:
     bars.tick_params(axis="y", labelsize=7)
     bars.margins(y=0.01)
     bars.set(title="samples by category", xlabel="samples")
-    unfinished = path.with_name(f".{path.name}.tmp")
-    figure.savefig(unfinished, format="png", dpi=120, metadata={"Software": None})
-    unfinished.replace(path)
+    with replace_atomically(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=120, metadata={"Software": None})
 
 
 def draw_words(statistics: Mapping[str, Any], path: Path) -> None:
@@ -227,6 +226,5 @@ def draw_words(statistics: Mapping[str, Any], path: Path) -> None:
     from wordcloud import WordCloud
 
     cloud = WordCloud(width=1000, height=560, background_color="white", random_state=0, colormap="cividis")
-    unfinished = path.with_name(f".{path.name}.tmp")
-    cloud.generate_from_frequencies(statistics["words"]).to_image().save(unfinished, format="png")
-    unfinished.replace(path)
+    with replace_atomically(path) as temporary:
+        cloud.generate_from_frequencies(statistics["words"]).to_image().save(temporary, format="png")

@@ -1,8 +1,8 @@
 import pytest
 
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
-from sdiareward.dataset_builder.reports.data_card import content_id, describe_drops, summarize
+from sdiareward.dataset_builder.reports.data_card import content_id, summarize, summarize_skipped
 
 
 def make_row(number, criterion="modality", duration_s=1.5):
@@ -90,8 +90,12 @@ def test_a_folder_without_shards_is_refused_with_what_to_do(tmp_path):
 
 
 def test_the_summary_counts_pairs_hours_and_drops_by_reason(tmp_path):
-    drops = [Drop("a", "missing_audio", "gone"), Drop("b", "missing_audio", "gone"), Drop("c", "no_text", "empty")]
-    text = summarize({"pairs": write(tmp_path, 4), **describe_drops(drops)})
+    skipped = [
+        Skipped("a", "missing_audio", "gone"),
+        Skipped("b", "missing_audio", "gone"),
+        Skipped("c", "no_text", "empty"),
+    ]
+    text = summarize({"pairs": write(tmp_path, 4), **summarize_skipped(skipped)})
     assert text.splitlines()[0] == "4 pairs, 0.00 h chosen, 0.00 h rejected"
     assert "  by synthesizer: piper 4" in text
     assert text.splitlines()[-3:] == ["3 left out", "  missing_audio: 2", "  no_text: 1"]

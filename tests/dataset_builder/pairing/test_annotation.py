@@ -4,7 +4,8 @@ import pytest
 import soundfile
 from support.chat_server import ChatServer, Reply
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part, ScriptPair, Turn
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
 from sdiareward.dataset_builder.pairing.annotation import annotate_episodes, annotate_rows
 from sdiareward.llm.client import ChatClient, ChatSettings, EndpointError
 from sdiareward.pairs.schema import TAXONOMY
@@ -81,9 +82,9 @@ def test_only_the_label_that_is_missing_is_filled(ask, make_row):
 def test_a_label_outside_table_5_is_asked_for_again_and_then_drops_the_pair(ask, make_row):
     with ChatServer({"primary": "Joy", "secondary": "Laughter"}) as server:
         client = ask(server)
-        (drop,) = annotate_rows([make_row()], client)
-    assert isinstance(drop, Drop) and drop.kind == "annotation_failed"
-    assert "'primary' is 'Joy'; it must be one of ['Anger'" in drop.reason
+        (skip,) = annotate_rows([make_row()], client)
+    assert isinstance(skip, Skipped) and skip.kind == "annotation_failed"
+    assert "'primary' is 'Joy'; it must be one of ['Anger'" in skip.reason
     assert len(server.requests) == 3
     assert client.usage["failures"] == 1
 
@@ -120,9 +121,9 @@ def test_an_episode_is_labelled_before_pairs_are_made_of_it(ask, make_episode):
 @pytest.mark.parametrize(("audio", "kind"), [(b"noise", "unusable_audio"), ("/nowhere/a.wav", "missing_audio")])
 def test_a_recording_that_cannot_be_heard_costs_its_episode(ask, make_episode, audio, kind):
     with ChatServer(LABELS) as server:
-        (drop,) = annotate_episodes([make_episode(audio=audio)], ask(server))
-    assert drop.kind == kind
-    assert drop.item == "youtube e0"
+        (skip,) = annotate_episodes([make_episode(audio=audio)], ask(server))
+    assert skip.kind == kind
+    assert skip.item == "youtube e0"
 
 
 def test_an_unusable_endpoint_ends_the_run(ask, make_row):

@@ -7,15 +7,15 @@ import pytest
 import soundfile
 from support.chat_server import ChatServer, Reply
 
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.pairing.filtering import (
     DIMENSIONS,
     PROMPT_VERSION,
     FilterSettings,
     Scores,
+    check_rules,
     filter_rows,
     judge_pair,
-    rule_drop,
 )
 from sdiareward.dataset_builder.prompts import JUDGE, prompt_version
 from sdiareward.llm.client import ChatClient, ChatSettings, EndpointError
@@ -71,8 +71,8 @@ def ask(tmp_path):
 
 
 def test_a_sound_pair_breaks_no_rule(make_row):
-    assert rule_drop(make_row()) is None
-    assert rule_drop(make_row(turns=16)) is None
+    assert check_rules(make_row()) is None
+    assert check_rules(make_row(turns=16)) is None
 
 
 def shorten(row):
@@ -116,22 +116,22 @@ def drop_column_and_turn(row):
 def test_a_pair_that_breaks_a_rule_is_dropped_under_the_name_of_the_rule(make_row, spoil, kind, reason):
     row = make_row()
     spoil(row)
-    drop = rule_drop(row)
-    assert drop.kind == kind
-    assert reason in drop.reason
-    assert "pair p0" in drop.item
+    skip = check_rules(row)
+    assert skip.kind == kind
+    assert reason in skip.reason
+    assert "pair p0" in skip.item
 
 
 def test_more_than_sixteen_turns_are_too_many(make_row):
-    assert rule_drop(make_row(turns=18)).kind == "turn_count"
+    assert check_rules(make_row(turns=18)).kind == "turn_count"
 
 
 def test_without_a_judge_only_the_rules_apply(make_row):
     good, bad = make_row(), make_row("p1")
     stretch(bad)
-    kept, drop = filter_rows([good, bad], None)
+    kept, skip = filter_rows([good, bad], None)
     assert kept is good
-    assert drop.kind == "turn_duration"
+    assert skip.kind == "turn_duration"
 
 
 def heard(part):
@@ -189,7 +189,7 @@ def test_a_pair_is_kept_if_the_scores_that_count_reach_the_threshold(ask, make_r
     with ChatServer(answer) as server:
         (result,) = filter_rows([make_row()], ask(server), FilterSettings(**settings))
     if low:
-        assert isinstance(result, Drop) and result.kind == "low_quality"
+        assert isinstance(result, Skipped) and result.kind == "low_quality"
         assert f"gave {low}; at least" in result.reason
         assert "A sounds meant." in result.reason
     else:
@@ -224,10 +224,10 @@ def test_a_judge_that_fails_for_good_costs_its_pair_unless_the_settings_keep_it(
     rows = [make_row("p0"), make_row("p1", turns=4)]
     with ChatServer("hm", "hm", "hm", verdict()) as server:
         client = ask(server, concurrency=1)
-        drop, kept = filter_rows(rows, client)
-    assert drop.kind == "judge_failed"
-    assert drop.item == "amazon_queen pair p0"
-    assert "begins 'hm'" in drop.reason
+        skip, kept = filter_rows(rows, client)
+    assert skip.kind == "judge_failed"
+    assert skip.item == "amazon_queen pair p0"
+    assert "begins 'hm'" in skip.reason
     assert kept["pair_id"] == "p1"
     assert client.usage["failures"] == 1
     with ChatServer("hm") as server:
@@ -244,7 +244,7 @@ def test_a_second_run_calls_nothing_and_a_stricter_one_neither(ask, make_row):
         client = ask(server)
         assert list(filter_rows(rows, client)) == first
         strict = list(filter_rows(rows, client, FilterSettings(min_score=5)))
-        assert [drop.kind for drop in strict] == ["low_quality"] * 3
+        assert [skip.kind for skip in strict] == ["low_quality"] * 3
         assert len(server.requests) == calls == 3
     assert client.usage["cached"] == 6
 
@@ -276,9 +276,9 @@ def test_a_turn_that_cannot_be_decoded_costs_its_pair(ask, make_row):
     row = make_row()
     row["rejected"][1]["audio"]["bytes"] = b"no audio"
     with ChatServer(verdict()) as server:
-        (drop,) = filter_rows([row], ask(server))
-    assert drop.kind == "unusable_audio"
-    assert "rejected turn 1" in drop.reason
+        (skip,) = filter_rows([row], ask(server))
+    assert skip.kind == "unusable_audio"
+    assert "rejected turn 1" in skip.reason
 
 
 def test_an_unusable_endpoint_ends_the_run_instead_of_dropping_every_pair(ask, make_row):

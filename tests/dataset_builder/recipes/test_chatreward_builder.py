@@ -145,14 +145,14 @@ def test_what_no_voice_can_say_is_dropped_with_the_reason(make_config, tmp_path)
     row["answers"]["5"]["category"] = "indian"
     recorded = Recorder(make_config(tmp_path)).record(make_scenario(row), "train")
     assert [sample["score"] for sample in recorded.rows] == [3, 1]
-    assert [(drop.item, drop.kind) for drop in recorded.drops] == [("generation-accent-01 5", "no_voice")]
-    assert "has no voice for accent 'indian'" in recorded.drops[0].reason
+    assert [(skip.item, skip.kind) for skip in recorded.skipped] == [("generation-accent-01 5", "no_voice")]
+    assert "has no voice for accent 'indian'" in recorded.skipped[0].reason
 
 
 def test_a_dialogue_that_is_too_long_is_dropped(make_config, tmp_path):
     recorded = Recorder(make_config(tmp_path, max_s=8.0)).record(SCENARIOS["content-text-01"], "train")
-    assert {drop.kind for drop in recorded.drops} == {"duration"}
-    assert "8 s are kept" in recorded.drops[0].reason
+    assert {skip.kind for skip in recorded.skipped} == {"duration"}
+    assert "8 s are kept" in recorded.skipped[0].reason
 
 
 def test_a_line_that_is_not_understood_is_rejected(make_config, tmp_path):
@@ -164,8 +164,8 @@ def test_a_line_that_is_not_understood_is_rejected(make_config, tmp_path):
     recorded = Recorder(config).record(make_scenario(row), "train")
     assert [sample["score"] for sample in recorded.rows] == [5, 1]
     assert recorded.rows[0]["response_wer"] <= 0.05
-    assert [(drop.item, drop.kind) for drop in recorded.drops] == [("understanding-volume-01 3", "wer")]
-    kinds = [drop.kind for drop in recorded.rejected if drop.item == "understanding-volume-01 3"]
+    assert [(skip.item, skip.kind) for skip in recorded.skipped] == [("understanding-volume-01 3", "wer")]
+    kinds = [skip.kind for skip in recorded.rejected if skip.item == "understanding-volume-01 3"]
     assert sorted(kinds) == ["no_voice", "wer"]
 
 

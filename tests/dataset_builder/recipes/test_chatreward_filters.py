@@ -110,16 +110,16 @@ def test_ratings_are_read_and_bad_rows_told_by_line(tmp_path):
         *[("a", "ann", 4), ("b", "ann", 1), ("a", "ben", 5), ("x", "ann", 5), ("a", "ann", 2)],
         *[("a", "cem", "five"), ("b", "", 3), ("b", "ben", 6)],
     )
-    ratings, drops = read_ratings(path, {"a", "b"})
+    ratings, skipped = read_ratings(path, {"a", "b"})
     assert ratings == {"a": {"ann": 4, "ben": 5}, "b": {"ann": 1}}
-    assert [(drop.item, drop.kind) for drop in drops] == [
+    assert [(skip.item, skip.kind) for skip in skipped] == [
         ("ratings.csv line 5", "unknown_sample"),
         ("ratings.csv line 6", "rated_twice"),
         ("ratings.csv line 7", "bad_score"),
         ("ratings.csv line 8", "missing_rater"),
         ("ratings.csv line 9", "bad_score"),
     ]
-    assert "'five'" in drops[2].reason
+    assert "'five'" in skipped[2].reason
 
 
 def test_a_table_without_scores_is_refused(tmp_path):

@@ -59,8 +59,8 @@ def test_a_plan_has_the_shares_of_the_paper_and_every_category():
 def test_every_kind_of_scenario_is_written_and_passes_the_checks(ask, tmp_path):
     path = tmp_path / "scenarios.jsonl"
     with ChatServer(writer) as server:
-        drops = write_scenarios(path, ask(server), 60)
-    assert drops == []
+        skipped = write_scenarios(path, ask(server), 60)
+    assert skipped == []
     scenarios = read_scenarios(path)
     assert {scenario.part for scenario in scenarios} == set(PARTS)
     assert {scenario.attribute for scenario in scenarios} == {*CATEGORIES, None}
@@ -112,9 +112,9 @@ def test_implicit_questions_that_name_the_label_are_not_taken(ask, tmp_path):
         return json.dumps(answer)
 
     with ChatServer(blunt) as server:
-        drops = write_scenarios(tmp_path / "s.jsonl", ask(server), 8)
-    assert [drop.item.split("-")[1] for drop in drops] == ["implicit"] * 2
-    assert all("must not name" in drop.reason for drop in drops)
+        skipped = write_scenarios(tmp_path / "s.jsonl", ask(server), 8)
+    assert [skip.item.split("-")[1] for skip in skipped] == ["implicit"] * 2
+    assert all("must not name" in skip.reason for skip in skipped)
 
 
 def test_a_question_that_comes_twice_is_dropped(ask, tmp_path):
@@ -122,9 +122,9 @@ def test_a_question_that_comes_twice_is_dropped(ask, tmp_path):
         return json.dumps({**json.loads(writer(body)), "question": "What is the time in Rome?"})
 
     with ChatServer(forgetful) as server:
-        drops = write_scenarios(tmp_path / "s.jsonl", ask(server), 10)
+        skipped = write_scenarios(tmp_path / "s.jsonl", ask(server), 10)
     # Three of the ten ask for a voice by name, which this question does not.
-    assert Counter(drop.kind for drop in drops) == {"writing_failed": 3, "duplicate_question": 6}
+    assert Counter(skip.kind for skip in skipped) == {"writing_failed": 3, "duplicate_question": 6}
     assert len(read_scenarios(tmp_path / "s.jsonl")) == 1
 
 

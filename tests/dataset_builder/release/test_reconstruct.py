@@ -12,12 +12,12 @@ import pytest
 import soundfile
 
 from sdiareward.dataset_builder.__main__ import main
-from sdiareward.dataset_builder.episodes import Episode
+from sdiareward.dataset_builder.episodes import Episode, SkipError
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.pairing.pairing import PairPlan, make_row
 from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, rebuild_row
 from sdiareward.dataset_builder.release.reconstruct import reconstruct
-from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, PartError, find_part, read_recording
+from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part, read_recording
 from sdiareward.dataset_builder.release.release import release
 from sdiareward.dataset_builder.sources import amazon_queen, colloquial_scripts, sample
 from sdiareward.perturbations.channel import ChannelSettings, encode_opus
@@ -145,8 +145,8 @@ def rebuild(row, tmp_path, roots=None):
 def test_a_reference_that_leads_nowhere_is_a_line_of_the_report(built, tmp_path, changed, kind):
     row = modality_rows(built)[0]
     row["chosen"][1]["audio_ref"][0].update(changed)
-    drop = rebuild(row, tmp_path)
-    assert (drop.item, drop.kind) == (f"pair {row['pair_id']}", kind)
+    skip = rebuild(row, tmp_path)
+    assert (skip.item, skip.kind) == (f"pair {row['pair_id']}", kind)
 
 
 @pytest.mark.parametrize(
@@ -164,8 +164,8 @@ def test_a_reference_that_leads_nowhere_is_a_line_of_the_report(built, tmp_path,
     ],
 )
 def test_a_malformed_row_is_a_line_of_the_report(built, tmp_path, column, value):
-    drop = rebuild({**modality_rows(built)[0], column: value}, tmp_path)
-    assert drop.kind == "invalid_row"
+    skip = rebuild({**modality_rows(built)[0], column: value}, tmp_path)
+    assert skip.kind == "invalid_row"
 
 
 def test_rows_without_fingerprints_or_with_damaged_ones_are_told_as_no_release(built, tmp_path):
@@ -177,8 +177,8 @@ def test_rows_without_fingerprints_or_with_damaged_ones_are_told_as_no_release(b
 
 
 def test_a_synthesizer_that_is_not_installed_costs_its_pairs(built, tmp_path):
-    drop = rebuild({**modality_rows(built)[0], "synthesizer": "openai-speech"}, tmp_path)
-    assert drop.kind in ("synthesis_failed", "invalid_row")
+    skip = rebuild({**modality_rows(built)[0], "synthesizer": "openai-speech"}, tmp_path)
+    assert skip.kind in ("synthesis_failed", "invalid_row")
 
 
 def test_a_damaged_shard_and_a_pair_that_comes_twice_cost_no_other(built, tmp_path):
@@ -226,7 +226,7 @@ def test_a_long_recording_is_cut_from_the_copy_that_the_pipeline_cuts_from(tmp_p
     assert np.array_equal(np.round(read_recording(part) * 32768).astype(int), steps)
 
     enhanced = {**reference, "uri": "youtube:abc-1?enhancement=magic"}
-    with pytest.raises(PartError, match="magic") as caught:
+    with pytest.raises(SkipError, match="magic") as caught:
         find_part(enhanced, AudioRoots(tmp_path / "audio"), tmp_path / "recordings")
     assert caught.value.kind == "missing_enhancement"
 
@@ -238,7 +238,7 @@ def test_a_damaged_long_recording_is_decoded_once_and_told_each_time(tmp_path, m
     path.write_bytes(path.read_bytes()[:40_000])
     reference = {"uri": "youtube:abc", "start_s": 0.0, "end_s": 1.0, "text": "so"}
     for _ in range(2):
-        with pytest.raises(PartError) as caught:
+        with pytest.raises(SkipError) as caught:
             find_part(reference, AudioRoots(tmp_path / "audio"), tmp_path / "recordings")
         assert caught.value.kind == "truncated_audio"
         assert str(tmp_path) not in str(caught.value)
@@ -251,7 +251,7 @@ def test_audio_roots_are_one_folder_for_all_and_places_of_single_sources(tmp_pat
     assert roots.of("meld") == Path("/corpora/meld=1")
     assert roots.of("youtube") == tmp_path / "youtube"
     assert roots.of("sample") == sample.DEFAULT_PATH
-    with pytest.raises(PartError, match="--audio-root dailytalk=DIR"):
+    with pytest.raises(SkipError, match="--audio-root dailytalk=DIR"):
         roots.of("dailytalk")
     with pytest.raises(ValueError, match="no source"):
         AudioRoots.parse([str(tmp_path), str(tmp_path)])

@@ -11,9 +11,10 @@ import soundfile
 from support.paths import SAMPLE
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.dataset_builder.episodes import Drop, Episode, Part, validate_episode
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, validate_episode
 from sdiareward.dataset_builder.pipeline.media import read_media
-from sdiareward.dataset_builder.release.references import split_reference
+from sdiareward.dataset_builder.references import split_reference
 from sdiareward.dataset_builder.sources import dailytalk, locate, meld, read_source, sample
 from sdiareward.dataset_builder.sources.assembly import Utterance, cut_dialogue
 
@@ -26,7 +27,7 @@ def episodes_of(items):
 
 
 def drops_of(items):
-    return [(item.item, item.kind) for item in items if isinstance(item, Drop)]
+    return [(item.item, item.kind) for item in items if isinstance(item, Skipped)]
 
 
 def texts_of(episode):
@@ -321,7 +322,7 @@ def test_a_corpus_that_is_not_there_says_what_to_download(name, tmp_path):
 def test_a_dialogue_is_cut_where_a_third_speaker_or_a_gap_is(speakers, numbers, expected):
     utterances = [Utterance(number, name, Part(name)) for number, name in zip(numbers, speakers, strict=True)]
     found = [
-        f"no {stretch.reason[1]}" if isinstance(stretch, Drop) else "".join(t.parts[0].text for t in stretch.turns)
+        f"no {stretch.reason[1]}" if isinstance(stretch, Skipped) else "".join(t.parts[0].text for t in stretch.turns)
         for stretch in cut_dialogue(utterances, "dialogue")
     ]
     assert found == expected

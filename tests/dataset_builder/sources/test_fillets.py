@@ -3,8 +3,9 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, validate_episode
-from sdiareward.dataset_builder.release.references import split_reference
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, validate_episode
+from sdiareward.dataset_builder.references import split_reference
 from sdiareward.dataset_builder.sources import fillets, locate, read_source
 
 
@@ -88,15 +89,15 @@ def write_level(tmp_path, make_tone):
 
 def test_an_exchange_of_the_two_fish_is_an_episode_of_its_level(write_level):
     root = write_level('addm(0, "pot-m-velik")\naddm(1, "pot-m-dik")\naddv(random(8), "pot-v-kras")\n')
-    episode, drop = read_source("fillets", root)
+    episode, skip = read_source("fillets", root)
     validate_episode(episode)
     assert [turn.text for turn in episode.turns] == ["Je to „velké“. Děkuji.", 'Řekl: "Krása."']
     assert (episode.group, episode.language, episode.license) == ("wreck", "cs", "GPL-2.0-only")
     part = episode.turns[1].parts[0]
     assert part.ref == "fillets:sound/wreck/cs/pot-v-kras.ogg"
     assert locate("fillets", root, split_reference(part.ref)[1]) == Path(part.audio)
-    assert (drop.item, drop.kind) == ("fillets wreck", "no_answer")
-    assert drop.reason.startswith("2 of 5 clips")
+    assert (skip.item, skip.kind) == ("fillets wreck", "no_answer")
+    assert skip.reason.startswith("2 of 5 clips")
 
 
 def test_an_exchange_that_two_branches_hold_is_taken_once(write_level):
@@ -109,7 +110,7 @@ def test_a_line_without_clip_or_words_is_dropped_and_cuts_the_exchange(write_lev
     root = write_level("\n".join([*lines, 'addv(0, "pot-v-nic")']))
     (root / "sound/wreck/cs/pot-v-kras.ogg").unlink()
     items = list(read_source("fillets", root))
-    assert [(item.item, item.kind) for item in items if isinstance(item, Drop)][:3] == [
+    assert [(item.item, item.kind) for item in items if isinstance(item, Skipped)][:3] == [
         ("fillets wreck/pot-v-kras", "missing_audio"),
         ("fillets wreck/pot-v-nic", "missing_text"),
         ("fillets wreck/pot-m-velik utterance 0", "no_answer"),
@@ -121,5 +122,5 @@ def test_a_line_without_clip_or_words_is_dropped_and_cuts_the_exchange(write_lev
 def test_a_level_without_a_table_is_dropped_whole(write_level):
     root = write_level("")
     (root / "script/wreck/dialogs_cs.lua").unlink()
-    (drop,) = read_source("fillets", root)
-    assert (drop.item, drop.kind) == ("fillets wreck", "missing_text")
+    (skip,) = read_source("fillets", root)
+    assert (skip.item, skip.kind) == ("fillets wreck", "missing_text")

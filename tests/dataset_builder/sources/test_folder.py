@@ -4,8 +4,9 @@ from pathlib import Path
 import pytest
 import soundfile
 
-from sdiareward.dataset_builder.episodes import Drop, Episode, Recording, validate_episode
-from sdiareward.dataset_builder.release.references import split_reference
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Recording, validate_episode
+from sdiareward.dataset_builder.references import split_reference
 from sdiareward.dataset_builder.sources import locate, read_source
 
 
@@ -117,12 +118,12 @@ def test_options_fill_in_what_a_line_does_not_say(write_folder):
 )
 def test_a_bad_line_is_dropped_by_its_number_and_the_others_are_kept(write_folder, line, kind, reason):
     root = write_folder(dialogue(id="first"), b"", line, dialogue(id="last"))
-    first, drop, last = read_source("folder", root, OPTIONS)
+    first, skip, last = read_source("folder", root, OPTIONS)
     assert [first.name, last.name] == ["first", "last"]
-    assert isinstance(drop, Drop)
-    assert drop.item.startswith("folder manifest.jsonl line 3")
-    assert drop.kind == kind
-    assert reason in drop.reason
+    assert isinstance(skip, Skipped)
+    assert skip.item.startswith("folder manifest.jsonl line 3")
+    assert skip.kind == kind
+    assert reason in skip.reason
 
 
 def test_a_folder_without_a_manifest_is_long_recordings(write_folder):
@@ -135,7 +136,7 @@ def test_a_folder_without_a_manifest_is_long_recordings(write_folder):
         "folder:calls/b.flac",
         "folder:long talk.ogg",
     ]
-    assert [(item.item, item.kind) for item in items if isinstance(item, Drop)] == [
+    assert [(item.item, item.kind) for item in items if isinstance(item, Skipped)] == [
         ("folder empty.wav", "empty_audio")
     ]
     ids = [item.recording_id for item in items if isinstance(item, Recording)]
@@ -159,8 +160,8 @@ def test_a_number_sign_in_a_file_name_survives_its_reference(write_folder):
 def test_a_link_that_leads_out_of_the_folder_is_dropped(write_folder):
     root = write_folder()
     (root / "link.wav").symlink_to(root.parent / "secret.wav")
-    drops = [item for item in read_source("folder", root, OPTIONS) if isinstance(item, Drop)]
-    assert ("folder link.wav", "outside_root") in [(drop.item, drop.kind) for drop in drops]
+    skipped = [item for item in read_source("folder", root, OPTIONS) if isinstance(item, Skipped)]
+    assert ("folder link.wav", "outside_root") in [(skip.item, skip.kind) for skip in skipped]
 
 
 @pytest.mark.parametrize("options", [{}, {"language": "en"}, {"license": "CC0-1.0"}])

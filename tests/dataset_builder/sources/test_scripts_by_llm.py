@@ -4,7 +4,8 @@ from collections import Counter
 import pytest
 from support.chat_server import ChatServer, Reply
 
-from sdiareward.dataset_builder.episodes import Drop, ScriptPair, validate_episode
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import ScriptPair, validate_episode
 from sdiareward.dataset_builder.sources import colloquial_scripts, read_source
 from sdiareward.dataset_builder.sources.scripts_by_llm import (
     Scenario,
@@ -132,9 +133,9 @@ def test_punctuation_and_numbers_are_no_emoticons(ask):
 @pytest.mark.parametrize(("answers", "kind"), [(("no",), "writing_failed"), ((WRITTEN, "no"), "speaking_failed")])
 def test_a_script_that_never_comes_is_a_drop_with_its_reason(ask, answers, kind):
     with ChatServer(*answers) as server:
-        (drop,) = script_pairs(ask(server), [SCENARIO], SHORT)
-    assert isinstance(drop, Drop) and drop.kind == kind
-    assert drop.item == "colloquial_scripts travel-s01-v01"
+        (skip,) = script_pairs(ask(server), [SCENARIO], SHORT)
+    assert isinstance(skip, Skipped) and skip.kind == kind
+    assert skip.item == "colloquial_scripts travel-s01-v01"
 
 
 def test_the_second_of_two_equal_dialogues_is_dropped_also_by_a_later_run(ask, tmp_path):
@@ -146,10 +147,10 @@ def test_the_second_of_two_equal_dialogues_is_dropped_also_by_a_later_run(ask, t
     path = tmp_path / "scripts.jsonl"
     with ChatServer(same) as server:
         first, second = script_pairs(ask(server), [SCENARIO], settings)
-        drops = [write_scripts(path, ask(server), [SCENARIO], settings) for _ in range(2)]
+        skipped = [write_scripts(path, ask(server), [SCENARIO], settings) for _ in range(2)]
     assert isinstance(first, ScriptPair)
     assert second.kind == "duplicate_script"
-    assert drops == [[second], [second]]
+    assert skipped == [[second], [second]]
     assert len(path.read_text().splitlines()) == 1
 
 
@@ -193,8 +194,8 @@ def test_what_could_not_be_written_is_asked_for_again_by_the_next_run(ask, tmp_p
     path = tmp_path / "scripts.jsonl"
     with ChatServer("no", "no", "no", writer) as server:
         client = ask(server, concurrency=1)
-        (drop,) = write_scripts(path, client, SCENARIOS, SETTINGS)
-        assert (drop.kind, drop.item) == ("writing_failed", "colloquial_scripts travel-s01-v01")
+        (skip,) = write_scripts(path, client, SCENARIOS, SETTINGS)
+        assert (skip.kind, skip.item) == ("writing_failed", "colloquial_scripts travel-s01-v01")
         assert len(path.read_text().splitlines()) == 5
         assert write_scripts(path, client, SCENARIOS, SETTINGS) == []
     assert len(path.read_text().splitlines()) == 6

@@ -9,8 +9,9 @@ import pytest
 from support.paths import SAMPLE
 
 from sdiareward.audio_sdiareward import read_audio, resample
-from sdiareward.dataset_builder.episodes import Drop, Episode, ScriptPair, validate_episode
-from sdiareward.dataset_builder.release.references import split_reference
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, ScriptPair, validate_episode
+from sdiareward.dataset_builder.references import split_reference
 from sdiareward.dataset_builder.sources import SOURCES, amazon_queen, asterisk, locate, read_source, sample
 from sdiareward.perturbations.channel import encode
 
@@ -20,7 +21,7 @@ def episodes_of(items):
 
 
 def drops_of(items):
-    return [(item.item, item.kind) for item in items if isinstance(item, Drop)]
+    return [(item.item, item.kind) for item in items if isinstance(item, Skipped)]
 
 
 def pack_strings(strings, base):
@@ -79,9 +80,9 @@ def test_all_episodes_of_one_conversation_share_a_group(queen):
 
 
 def test_an_exchange_without_all_its_clips_is_dropped_by_name(queen):
-    (drop,) = [item for item in amazon_queen.episodes(queen) if isinstance(item, Drop)]
-    assert (drop.item, drop.kind) == ("amazon_queen 030007", "missing_audio")
-    assert "030007P1.SB" in drop.reason
+    (skip,) = [item for item in amazon_queen.episodes(queen) if isinstance(item, Skipped)]
+    assert (skip.item, skip.kind) == ("amazon_queen 030007", "missing_audio")
+    assert "030007P1.SB" in skip.reason
 
 
 def test_a_damaged_conversation_costs_only_itself(tmp_path, clip):
@@ -238,7 +239,7 @@ def test_a_script_without_a_side_is_dropped(tmp_path):
     lines = [row, {**row, "scenario_id": "b", "spoken": None}, row]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     items = list(read_source("colloquial_scripts", path))
-    assert [type(item).__name__ for item in items] == ["ScriptPair", "Drop", "Drop"]
+    assert [type(item).__name__ for item in items] == ["ScriptPair", "Skipped", "Skipped"]
     assert [item.kind for item in items[1:]] == ["bad_row", "duplicate"]
 
 

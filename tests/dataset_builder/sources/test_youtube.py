@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
-from sdiareward.dataset_builder.episodes import Drop, Recording
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Recording
 from sdiareward.dataset_builder.sources import locate, read_source
 from sdiareward.dataset_builder.sources.fetching import Channel, FetchSettings, fetch
 
@@ -102,7 +103,7 @@ def server(media):
 def test_fetched_recordings_are_the_originals_and_come_out_of_the_source(settings, media, tmp_path):
     report = fetch(settings(language="de"))
     assert sorted(report.fetched) == ["one.ogg", "three.ogg", "two.ogg"]
-    assert report.drops == []
+    assert report.skipped == []
     recordings = list(read_source("youtube", tmp_path / "fetched"))
     assert [(r.recording_id, r.ref, r.language) for r in recordings] == [
         (name, f"youtube:{name}", "de") for name in ("one", "three", "two")
@@ -118,7 +119,7 @@ def test_a_second_fetch_downloads_nothing(server, settings):
     manifest = Path(chosen.output_dir, "manifest.jsonl").read_bytes()
     files = {path.name: path.stat().st_mtime_ns for path in Path(chosen.output_dir).iterdir()}
     report = fetch(chosen)
-    assert (report.fetched, report.num_present, report.drops) == ([], 2, [])
+    assert (report.fetched, report.num_present, report.skipped) == ([], 2, [])
     assert {path.name: path.stat().st_mtime_ns for path in Path(chosen.output_dir).iterdir()} == files
     assert Path(chosen.output_dir, "manifest.jsonl").read_bytes() == manifest
 
@@ -135,15 +136,15 @@ def test_a_failure_is_recorded_and_does_not_stop_the_others(settings, media):
     gone = (media / "gone.ogg").as_uri()
     report = fetch(settings(videos=(gone, (media / "one.ogg").as_uri())))
     assert report.fetched == ["one.ogg"]
-    assert [(drop.item, drop.kind) for drop in report.drops] == [(f"youtube {gone}", "fetch_failed")]
-    assert "No such file" in report.drops[0].reason
+    assert [(skip.item, skip.kind) for skip in report.skipped] == [(f"youtube {gone}", "fetch_failed")]
+    assert "No such file" in report.skipped[0].reason
 
 
 def test_file_addresses_are_refused_unless_they_are_allowed(settings):
     report = fetch(settings(allow_file_urls=False))
     assert report.fetched == []
-    assert {drop.kind for drop in report.drops} == {"fetch_failed"}
-    assert "file://" in report.drops[0].reason
+    assert {skip.kind for skip in report.skipped} == {"fetch_failed"}
+    assert "file://" in report.skipped[0].reason
 
 
 def test_two_files_of_one_name_are_not_taken_for_the_same(settings, media):
@@ -153,7 +154,7 @@ def test_two_files_of_one_name_are_not_taken_for_the_same(settings, media):
     for expected in (["one.ogg"], []):
         report = fetch(settings(videos=addresses))
         assert report.fetched == expected
-        assert [(drop.item, drop.kind) for drop in report.drops] == [(f"youtube {addresses[1]}", "duplicate")]
+        assert [(skip.item, skip.kind) for skip in report.skipped] == [(f"youtube {addresses[1]}", "duplicate")]
 
 
 def test_a_channel_gives_the_recordings_with_a_keyword_in_the_title_and_no_names(server, settings, media):
@@ -162,7 +163,7 @@ def test_a_channel_gives_the_recordings_with_a_keyword_in_the_title_and_no_names
     report = fetch(chosen)
     assert report.fetched == ["first.ogg"]
     assert report.num_other_titles == 1
-    assert [(drop.item, drop.kind) for drop in report.drops] == [
+    assert [(skip.item, skip.kind) for skip in report.skipped] == [
         (f"youtube {server.url}/feed.xml, {server.url}/gone.ogg", "fetch_failed")
     ]
     folder = Path(chosen.output_dir)
@@ -180,7 +181,7 @@ def test_a_channel_without_keywords_gives_all_up_to_its_limit(server, settings, 
 
 def test_a_channel_that_cannot_be_listed_is_recorded(server, settings):
     report = fetch(settings(channels=[Channel(f"{server.url}/nowhere.xml"), Channel(f"{server.url}/one.ogg")]))
-    assert [(drop.item, drop.kind) for drop in report.drops] == [
+    assert [(skip.item, skip.kind) for skip in report.skipped] == [
         (f"youtube {server.url}/nowhere.xml", "listing_failed"),
         (f"youtube {server.url}/one.ogg", "empty_listing"),
     ]
@@ -189,7 +190,7 @@ def test_a_channel_that_cannot_be_listed_is_recorded(server, settings):
 def test_a_list_among_the_videos_is_not_fetched_whole(server, settings, media):
     (media / "feed.xml").write_text(FEED.format(root=server.url))
     report = fetch(settings(videos=(f"{server.url}/feed.xml",)))
-    assert (report.fetched, [drop.kind for drop in report.drops]) == ([], ["not_a_recording"])
+    assert (report.fetched, [skip.kind for skip in report.skipped]) == ([], ["not_a_recording"])
 
 
 def test_a_fetch_that_was_killed_continues_its_file_where_it_stopped(server, settings, media):
@@ -232,7 +233,7 @@ def test_bad_lines_of_a_manifest_are_dropped(settings, tmp_path):
     path.write_text(good + "".join(json.dumps(line) + "\n" for line in bad) + good.splitlines()[0] + "\nnot JSON\n")
     items = list(read_source("youtube", tmp_path / "fetched"))
     assert len([item for item in items if isinstance(item, Recording)]) == 3
-    assert [(item.item, item.kind) for item in items if isinstance(item, Drop)] == [
+    assert [(item.item, item.kind) for item in items if isinstance(item, Skipped)] == [
         ("youtube manifest.jsonl line 4", "outside_root"),
         ("youtube manifest.jsonl line 5", "missing_audio"),
         ("youtube manifest.jsonl line 6", "missing_field"),

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 import soundfile
 
-from sdiareward.dataset_builder.episodes import Drop
-from sdiareward.dataset_builder.formats.official_form import import_official, read_official, write_official
+from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
+from sdiareward.dataset_builder.release.official_form import import_official, read_official, write_official
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import features, validate_row
@@ -135,10 +135,10 @@ def test_a_pair_that_cannot_be_read_is_reported_and_nothing_else_is_lost(problem
     (tmp_path / "secret.wav").write_bytes(b"")
     path, root = save({"train": [broken, example("d2", category="wild")]}, audio=False)
     save_audio(root, "d1", "d2")
-    drop, kept = read_official(path, root)
-    assert isinstance(drop, Drop)
-    assert (drop.item, drop.kind) == ("train row 0", kind)
-    assert re.search(reason, drop.reason)
+    skip, kept = read_official(path, root)
+    assert isinstance(skip, Skipped)
+    assert (skip.item, skip.kind) == ("train row 0", kind)
+    assert re.search(reason, skip.reason)
     assert kept[1]["subset"] == "wild"
 
 
@@ -152,9 +152,9 @@ def save_audio(root, *folders):
 def test_what_is_no_audio_is_reported(save):
     path, root = save({"train": [example("d1", category="wild")]})
     (root / "d1" / "tts-1.wav").write_bytes(b"not audio")
-    (drop,) = read_official(path, root)
-    assert drop.kind == "unusable_audio"
-    assert "rejected turn 1: d1/tts-1.wav" in drop.reason
+    (skip,) = read_official(path, root)
+    assert skip.kind == "unusable_audio"
+    assert "rejected turn 1: d1/tts-1.wav" in skip.reason
 
 
 def test_other_rates_and_channels_are_converted(save, make_tone):
@@ -172,8 +172,8 @@ def test_a_prefix_is_taken_off_and_a_path_inside_the_root_may_be_absolute(save):
     for content, prefix in zip(pair["chosen"], ("/authors/", f"{root}/"), strict=True):
         content["content"][1]["audio"] = prefix + content["content"][1]["audio"]
     path, _ = save({"train": [pair]}, audio=False)
-    (drop,) = read_official(path, root)
-    assert drop.kind == "path_outside_root"
+    (skip,) = read_official(path, root)
+    assert skip.kind == "path_outside_root"
     ((split, _),) = read_official(path, root, path_prefix="/authors/")
     assert split == "train"
 
@@ -205,9 +205,9 @@ def test_recordings_inside_the_table_are_read_too(save, make_tone):
 def test_a_pair_that_comes_twice_is_kept_once(save):
     pair = example("d1", category="wild")
     path, root = save({"train": [pair], "validation": [pair]})
-    kept, drop = read_official(path, root)
+    kept, skip = read_official(path, root)
     assert kept[0] == "train"
-    assert (drop.item, drop.kind) == ("validation row 0", "duplicate_id")
+    assert (skip.item, skip.kind) == ("validation row 0", "duplicate_id")
 
 
 def test_an_unknown_split_has_to_be_named(save):

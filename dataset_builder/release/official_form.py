@@ -21,19 +21,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import MAX_RECORDING_S, SAMPLING_RATE, AudioError
-from sdiareward.dataset_builder.episodes import Drop
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.labels import SUBSET_OF_SOURCE
 from sdiareward.pairs.loading import leave_audio_encoded, turns_to_messages
 from sdiareward.pairs.path_sandbox import require_own_tables
 from sdiareward.pairs.schema import SIDES, SUBSETS, TAXONOMY, UNKNOWN, features, stable_id, validate_row
 from sdiareward.perturbations.channel import encode_flac
 
-from ..pairing.splits import SPLITS
+from ..formats.file_export import export_turns
+from ..formats.shards import SPLITS, ShardWriter, read_rows
 from ..pipeline.media import read_media
 from ..reports.data_card import write_report
 from ..sources.reading import existing_file
-from .file_export import export_turns
-from .shards import ShardWriter, read_rows
 
 
 if TYPE_CHECKING:
@@ -51,14 +51,6 @@ _UNSTATED: dict[str, Any] = {
 _KEPT_FORMATS = ("FLAC", "WAV", "OGG")
 
 
-class _LeftOutError(Exception):
-    """A pair that cannot be read: `kind` to count by, and the reason."""
-
-    def __init__(self, kind: str, reason: str):
-        super().__init__(reason)
-        self.kind = kind
-
-
 def import_official(path: Path, audio_root: Path, output: Path, **options: Any) -> dict[str, Any]:
     """Write a data set in the released form as a data set folder of ours; return its report.
 
@@ -70,20 +62,20 @@ def import_official(path: Path, audio_root: Path, output: Path, **options: Any) 
     """
     from tqdm import tqdm
 
-    drops = []
+    skipped = []
     with ShardWriter(output) as writer:
         for item in tqdm(read_official(path, audio_root, **options), desc="import", unit="pair"):
-            if isinstance(item, Drop):
-                drops.append(item)
+            if isinstance(item, Skipped):
+                skipped.append(item)
             else:
                 writer.write(*item)
-    return write_report(output, writer.counts, drops, {"sources": [{"name": "official_form"}]})
+    return write_report(output, writer.counts, skipped, {"sources": [{"name": "official_form"}]})
 
 
 def read_official(
     path: Path, audio_root: Path, *, path_prefix: str = "", splits: Mapping[str, str] | None = None
-) -> Iterator[tuple[str, dict[str, Any]] | Drop]:
-    """Yield `(split, row)` of every pair of a data set in the released form, and a `Drop` for each that is unusable.
+) -> Iterator[tuple[str, dict[str, Any]] | Skipped]:
+    """Yield `(split, row)` of every pair of a data set in the released form, `Skipped` for each that is unusable.
 
     Audio that is not 16 kHz mono WAV, FLAC or OGG is converted to 16 kHz mono FLAC.
 
@@ -106,11 +98,11 @@ def read_official(
             item = f"{name} row {index}"
             try:
                 row = _row(example, audio_root, path_prefix, shared)
-            except _LeftOutError as error:
-                yield Drop(item, error.kind, str(error))
+            except SkipError as error:
+                yield Skipped(item, error.kind, str(error))
                 continue
             if row["pair_id"] in seen:
-                yield Drop(item, "duplicate_id", f"{row['pair_id']} comes twice; the first is kept.")
+                yield Skipped(item, "duplicate_id", f"{row['pair_id']} comes twice; the first is kept.")
                 continue
             seen.add(row["pair_id"])
             yield split, row
@@ -162,7 +154,7 @@ def _row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folder
         return _checked_row(example, root, path_prefix, shared_folders)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         reason = f"a field is missing or of another kind ({error!r:.200}); the released form is needed."
-        raise _LeftOutError("invalid_pair", reason) from error
+        raise SkipError("invalid_pair", reason) from error
 
 
 def _checked_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
@@ -189,7 +181,7 @@ def _subset(example: Mapping[str, Any], source: str) -> str:
     for name in (*stated, source, SUBSET_OF_SOURCE.get(source, "")):
         if name in SUBSETS:
             return name
-    raise _LeftOutError(
+    raise SkipError(
         "unknown_subset",
         f"neither category {example.get('category')!r} nor source {source!r} tells one of {list(SUBSETS)}.",
     )
@@ -212,7 +204,7 @@ def _turn(message: Mapping[str, Any], root: Path, path_prefix: str, place: str) 
     other = {item["type"] for item in items} - {"text", "audio"}
     if len(recordings) != 1 or other:
         found = f"{len(recordings)} recordings" + (f" and {sorted(other)}" if other else "")
-        raise _LeftOutError("unsupported_turn", f"{place}: has {found}; a turn is text with one recording.")
+        raise SkipError("unsupported_turn", f"{place}: has {found}; a turn is text with one recording.")
     data, name = _fetch(recordings[0], root, path_prefix, place)
     data, duration_s = _conform(data, f"{place}: {name}")
     ending = {b"fLaC": "flac", b"OggS": "ogg"}.get(data[:4], "wav")
@@ -233,9 +225,9 @@ def _fetch(audio: str | Mapping[str, Any], root: Path, path_prefix: str, place: 
     try:
         return existing_file(root, relative).read_bytes(), relative
     except ValueError as error:
-        raise _LeftOutError("path_outside_root", f"{place}: {error} Or pass path_prefix.") from error
+        raise SkipError("path_outside_root", f"{place}: {error} Or pass path_prefix.") from error
     except OSError as error:
-        raise _LeftOutError("missing_audio", f"{place}: {relative} is not in {root}.") from error
+        raise SkipError("missing_audio", f"{place}: {relative} is not in {root}.") from error
 
 
 def _conform(data: bytes, label: str) -> tuple[bytes, float]:
@@ -251,7 +243,7 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
     try:
         array = read_media(data, name=label, max_s=MAX_RECORDING_S)
     except AudioError as error:
-        raise _LeftOutError("unusable_audio", str(error)) from error
+        raise SkipError("unusable_audio", str(error)) from error
     return encode_flac(array), len(array) / SAMPLING_RATE
 
 
@@ -264,7 +256,7 @@ def _validate(row: Mapping[str, Any]) -> None:
     try:
         validate_row(row)
     except ValueError as error:
-        raise _LeftOutError("invalid_pair", str(error)) from error
+        raise SkipError("invalid_pair", str(error)) from error
 
 
 def write_official(

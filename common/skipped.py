@@ -1,0 +1,20 @@
+"""What was skipped, and why: one type for every room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """Something that was skipped, for the report.
+
+    Args:
+        item (`str`): What: a pair, a row, a file, a segment with its times.
+        kind (`str`): Why, as a short `snake_case` word that a summary counts by, such as `"missing_audio"`.
+        reason (`str`): Why, for a reader: what was found and what is needed.
+    """
+
+    item: str
+    kind: str
+    reason: str

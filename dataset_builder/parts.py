@@ -1,0 +1,100 @@
+"""Make the rows of a data set in worker processes; each finished part stays on disk, so that a killed run resumes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sdiareward.common.files import replace_atomically, write_file
+from sdiareward.common.worker_pool import open_worker_pool
+from sdiareward.pairs.schema import features
+
+
+if TYPE_CHECKING:
+    import datasets
+
+_Job = TypeVar("_Job")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class PartFolder:
+    """A folder of finished parts: for each a Parquet file of its rows, and JSON notes if there are any.
+
+    Args:
+        folder (`Path`): The folder; created by the first `write`.
+        columns (`datasets.Features`, *optional*): Columns of a row; `schema.features()` by default.
+    """
+
+    folder: Path
+    columns: datasets.Features | None = None
+
+    def has(self, name: str) -> bool:
+        """Tell whether a part is finished."""
+        return self._path(name).is_file()
+
+    def write(self, name: str, rows: Sequence[dict[str, Any]], notes: Any = None) -> None:
+        """Write a part: its notes first, because the Parquet file marks it as finished."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if notes:
+            write_file(self._path(name).with_suffix(".json"), json.dumps(notes, ensure_ascii=False))
+        schema = (self.columns or features()).arrow_schema
+        with replace_atomically(self._path(name)) as temporary:
+            pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), temporary)
+
+    def read_rows(self, name: str) -> list[dict[str, Any]]:
+        """Return the rows of a part; none if it is not finished."""
+        import pyarrow.parquet as pq
+
+        return pq.read_table(self._path(name)).to_pylist() if self.has(name) else []
+
+    def read_notes(self, name: str) -> Any:
+        """Return the notes of a part; None if it has none or is not finished."""
+        path = self._path(name).with_suffix(".json")
+        return json.loads(path.read_text(encoding="utf-8")) if self.has(name) and path.is_file() else None
+
+    def _path(self, name: str) -> Path:
+        return self.folder / f"{name}.parquet"
+
+
+_WORKER: dict[str, Callable[[Any], Any]] = {}
+
+
+def run_jobs(
+    function: Callable[[_Job], _Result], jobs: Sequence[_Job], num_workers: int, description: str
+) -> Iterator[_Result]:
+    """Yield the result of each job as it is finished, with a progress bar.
+
+    Args:
+        function (`Callable`): Does a job. It is sent once to each worker, where it may keep what it has loaded.
+        jobs (`Sequence`): What it is called with.
+        num_workers (`int`): Worker processes; with one worker or one job, this process does the work.
+        description (`str`): Label of the progress bar.
+
+    Raises:
+        RunBlockedError: A worker was killed.
+    """
+    from tqdm import tqdm
+
+    if num_workers <= 1 or len(jobs) <= 1:
+        yield from map(function, tqdm(jobs, desc=description))
+        return
+    with open_worker_pool(num_workers, _start_worker, (function,)) as pool:
+        futures = [pool.submit(_run_in_worker, job) for job in jobs]
+        for future in tqdm(as_completed(futures), total=len(futures), desc=description):
+            yield future.result()
+
+
+def _start_worker(function: Callable[[Any], Any]) -> None:
+    _WORKER["function"] = function
+
+
+def _run_in_worker(job: Any) -> Any:
+    return _WORKER["function"](job)
