@@ -10,10 +10,9 @@ from sdiareward.scoring.calibration import Calibration, sigmoid
 
 from .bodies import BadRequestError
 from .forms import CompareRequest, CompareResponse, Dialogue, Options, Problem, Result, ScoreRequest, ScoreResponse
-from .inputs import Messages, Recordings, TurnError, addresses, problem, read_dialogue_form, turn_of
+from .inputs import Messages, TurnError, problem, read_dialogue_form, turn_of
 from .replica import ScoreJob
 from .settings import ServiceSettings
-from .urls import UrlFetcher
 
 
 if TYPE_CHECKING:
@@ -29,23 +28,14 @@ class Judge:
 
     Args:
         cluster ([`ModelCluster`]): The running copies.
-        settings ([`ServiceSettings`]): What is refused, and where recordings may be fetched.
+        settings ([`ServiceSettings`]): What is refused.
         metrics ([`Metrics`]): Where dialogues are counted.
-
-    Raises:
-        ValueError: A prefix of allowed addresses is none.
     """
 
     def __init__(self, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics):
         self._cluster = cluster
         self._limits = settings.limits
         self._metrics = metrics
-        self._fetcher = UrlFetcher(
-            settings.allowed_url_prefixes,
-            max_bytes=self._limits.max_body_bytes,
-            timeout_s=self._limits.fetch_timeout_s,
-            total_timeout_s=self._limits.request_timeout_s,
-        )
         parameters = cluster.facts.calibration
         self._calibration = Calibration(parameters) if parameters else None
 
@@ -85,8 +75,7 @@ class Judge:
     ) -> list[Result]:
         """Return the result of each dialogue."""
         self._check(options)
-        recordings = Recordings(files, await self._fetcher.fetch_all(addresses(dialogues, self._limits)))
-        read = await asyncio.to_thread(self._read, dialogues, recordings, options.require_audio)
+        read = await asyncio.to_thread(self._read, dialogues, files, options.require_audio)
         good = [each for each in read if not isinstance(each, TurnError)]
         outcomes = iter(await self._outcomes(ScoreJob(good, options.criterion)))
         results = []
@@ -107,12 +96,12 @@ class Judge:
         return done.outcomes
 
     def _read(
-        self, dialogues: Sequence[Dialogue], recordings: Recordings, require_audio: bool
+        self, dialogues: Sequence[Dialogue], files: Mapping[str, bytes], require_audio: bool
     ) -> list[Messages | TurnError]:
         read: list[Messages | TurnError] = []
         for dialogue in dialogues:
             try:
-                read.append(read_dialogue_form(dialogue, recordings, self._limits, require_audio=require_audio))
+                read.append(read_dialogue_form(dialogue, files, self._limits, require_audio=require_audio))
             except TurnError as error:
                 read.append(error)
         return read
