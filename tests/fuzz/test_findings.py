@@ -350,7 +350,7 @@ def test_a_dialogue_of_other_things_than_messages_is_refused(tiny_processor):
         ([{"role": "user", "content": [5]}], "its content holds a int"),
         ([{"role": "user", "content": [{"text": 5}]}], "its text is a int"),
         ([{"role": "user", "content": "\ud800"}], "half a character"),
-        ([5], "is not an object"),
+        ([5], "is a int; give an object"),
         ({"role": "user"}, "is a dict; give a list"),
     ):
         with pytest.raises(ValueError, match=problem):
