@@ -13,6 +13,7 @@ from fuzz.running import Target, World
 from fuzz.values import TEXTS, changed, damaged_texts, json_texts, values
 from hypothesis import strategies as st
 
+from sdiareward.audio_sdiareward import validate_form
 from sdiareward.dataset_builder.episodes import Drop
 from sdiareward.dataset_builder.formats.official_form import _LeftOutError, _row
 from sdiareward.dataset_builder.pairing.filtering import rule_drop
@@ -21,7 +22,6 @@ from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, Rebui
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
 from sdiareward.pairs.dialogue_files import DialogueError, read_dialogue
 from sdiareward.pairs.loading import turns_to_messages
-from sdiareward.pairs.rows import _as_messages
 from sdiareward.pairs.schema import MAX_TURN_S, validate_row
 from sdiareward.processing_sdiareward import MAX_TURNS, validate_messages
 from sdiareward.serving.bodies import BadRequestError, Body
@@ -127,7 +127,7 @@ def _validate_messages(world: World, value: Any) -> None:
 
 
 def _as_turns(world: World, value: Any) -> None:
-    turns_to_messages(_as_messages(value))
+    validate_form(turns_to_messages(value))
 
 
 def _prepare(world: World, dialogue: Any) -> None:
