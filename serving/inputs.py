@@ -12,30 +12,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sdiareward.audio_sdiareward import AudioError
-from sdiareward.pairs.dialogue_files import check_recording
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.audio_sdiareward import MAX_TURNS, AudioError, DialogueError, validate_messages
+from sdiareward.pairs.recordings import check_recording
 from sdiareward.pairs.schema import MAX_TURN_S
-from sdiareward.processing_sdiareward import MAX_TURNS, validate_messages
 
 from .forms import Audio, Dialogue, Problem, Turn
 from .settings import Limits
 
 
 Messages = list[dict[str, Any]]
-
-
-class TurnError(ValueError):
-    """Raised for a turn that cannot be judged.
-
-    Args:
-        message (`str`): What was found and what is required.
-        turn (`int`, *optional*): Number of the turn, from 1; None if it is about the whole dialogue.
-    """
-
-    def __init__(self, message: str, turn: int | None = None):
-        super().__init__(message)
-        self.turn = turn
 
 
 def read_dialogue_form(
@@ -50,19 +35,19 @@ def read_dialogue_form(
         require_audio (`bool`, *optional*, defaults to `True`): Refuse a turn without audio.
 
     Raises:
-        TurnError: It cannot be judged.
+        DialogueError: It cannot be scored.
     """
     # Before any recording is decoded.
     if excess := _excess(dialogue, limits):
-        raise TurnError(excess)
+        raise DialogueError(excess)
     messages = []
     for number, turn in enumerate(dialogue.turns, start=0 if _has_system(dialogue) else 1):
         try:
             messages.append({"role": turn.role, "content": _read_turn(turn, files, limits, require_audio)})
         except ValueError as error:
-            raise TurnError(f"turn {number}: {error}", number) from error
-    _check_order(messages)
-    return turns_to_messages(messages)
+            raise DialogueError(str(error), number) from error
+    validate_messages(messages)
+    return messages
 
 
 def _has_system(dialogue: Dialogue) -> bool:
@@ -108,14 +93,6 @@ def _read_recording(audio: Audio, files: Mapping[str, bytes]) -> bytes:
     if name not in files:
         raise ValueError(f"there is no file part {name[:80]!r}; the request has {', '.join(sorted(files)) or 'none'}.")
     return files[name]
-
-
-def _check_order(messages: Messages) -> None:
-    try:
-        validate_messages(messages)
-    except ValueError as error:
-        reason = str(error).removeprefix("dialogue, ").removeprefix("dialogue: ")
-        raise TurnError(reason, turn_of(reason)) from error
 
 
 def turn_of(reason: str) -> int | None:

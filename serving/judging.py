@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.scoring.calibration import Calibration, sigmoid
 
 from .bodies import BadRequestError
 from .forms import CompareRequest, CompareResponse, Dialogue, Options, Problem, Result, ScoreRequest, ScoreResponse
-from .inputs import Messages, TurnError, problem, read_dialogue_form, turn_of
+from .inputs import Messages, problem, read_dialogue_form, turn_of
 from .replica import ScoreJob
 from .settings import ServiceSettings
 
@@ -76,11 +77,11 @@ class Judge:
         """Return the result of each dialogue."""
         self._check(options)
         read = await asyncio.to_thread(self._read, dialogues, files, options.require_audio)
-        good = [each for each in read if not isinstance(each, TurnError)]
+        good = [each for each in read if not isinstance(each, DialogueError)]
         outcomes = iter(await self._outcomes(ScoreJob(good, options.criterion)))
         results = []
         for number, (each, place) in enumerate(zip(read, places, strict=True), start=1):
-            outcome = each if isinstance(each, TurnError) else next(outcomes)
+            outcome = each if isinstance(each, DialogueError) else next(outcomes)
             results.append(self._result(outcome, options, place, number))
         num_refused = sum(result.error is not None for result in results)
         self._metrics.dialogues.labels("refused").inc(num_refused)
@@ -97,17 +98,17 @@ class Judge:
 
     def _read(
         self, dialogues: Sequence[Dialogue], files: Mapping[str, bytes], require_audio: bool
-    ) -> list[Messages | TurnError]:
-        read: list[Messages | TurnError] = []
+    ) -> list[Messages | DialogueError]:
+        read: list[Messages | DialogueError] = []
         for dialogue in dialogues:
             try:
                 read.append(read_dialogue_form(dialogue, files, self._limits, require_audio=require_audio))
-            except TurnError as error:
+            except DialogueError as error:
                 read.append(error)
         return read
 
-    def _result(self, outcome: float | str | TurnError, options: Options, place: Place, number: int) -> Result:
-        if isinstance(outcome, TurnError):
+    def _result(self, outcome: float | str | DialogueError, options: Options, place: Place, number: int) -> Result:
+        if isinstance(outcome, DialogueError):
             return Result(reward=None, error=problem(str(outcome), outcome.turn, place, number))
         if isinstance(outcome, str):
             return Result(reward=None, error=problem(outcome, turn_of(outcome), place, number))

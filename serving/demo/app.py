@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.package_files import DEMO, EXAMPLES, NANO
-from sdiareward.pairs.dialogue_files import AUDIO_SUFFIXES
+from sdiareward.pairs.recordings import AUDIO_SUFFIXES
 from sdiareward.pairs.schema import MAX_TURN_S
 from sdiareward.processing_sdiareward import MAX_TURNS
 from sdiareward.scoring.dataset import ModelChoice

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.pairs.dialogue_files import AUDIO_SUFFIXES, check_recording, read_dialogue, sort_naturally
+from sdiareward.pairs.dialogue_files import read_dialogue, sort_naturally
 from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.recordings import AUDIO_SUFFIXES, check_recording
 from sdiareward.pairs.schema import ROLES
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.processing_sdiareward import MAX_TURNS, validate_messages

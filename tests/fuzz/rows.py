@@ -13,20 +13,19 @@ from fuzz.running import Target, World
 from fuzz.values import TEXTS, changed, damaged_texts, json_texts, values
 from hypothesis import strategies as st
 
-from sdiareward.audio_sdiareward import validate_form
+from sdiareward.audio_sdiareward import MAX_TURNS, DialogueError, validate_form, validate_messages
 from sdiareward.dataset_builder.episodes import Drop
 from sdiareward.dataset_builder.formats.official_form import _LeftOutError, _row
 from sdiareward.dataset_builder.pairing.filtering import rule_drop
 from sdiareward.dataset_builder.release.fingerprints import compare, fingerprint
 from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, Rebuilt, rebuild_row
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
-from sdiareward.pairs.dialogue_files import DialogueError, read_dialogue
+from sdiareward.pairs.dialogue_files import read_dialogue
 from sdiareward.pairs.loading import turns_to_messages
 from sdiareward.pairs.schema import MAX_TURN_S, validate_row
-from sdiareward.processing_sdiareward import MAX_TURNS, validate_messages
 from sdiareward.serving.bodies import BadRequestError, Body
 from sdiareward.serving.forms import CompareRequest, ScoreRequest
-from sdiareward.serving.inputs import TurnError, read_dialogue_form
+from sdiareward.serving.inputs import read_dialogue_form
 from sdiareward.serving.settings import Limits
 
 
@@ -181,7 +180,7 @@ def _read_request(world: World, text: str) -> None:
         for dialogue in request.dialogues if form is ScoreRequest else (request.a, request.b):
             try:
                 messages = read_dialogue_form(dialogue, body.files, limits)
-            except TurnError:
+            except DialogueError:
                 continue
             validate_messages(messages)
 
