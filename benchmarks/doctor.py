@@ -2,7 +2,7 @@
 
     python -m benchmarks.doctor
 
-What the doctor says of this machine stays here: it is of no use to others.
+The facts about this machine are not kept.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def examine() -> dict[str, Any]:
-    """Return the seconds of a whole examination without the Hub, its checks by status, and the invariants."""
+    """Return the seconds of a whole examination, its checks by status, and the invariants."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
         command = [sys.executable, "-m", "sdiareward.cli", "doctor", "--offline", "--output", str(path)]
@@ -44,7 +44,7 @@ def examine() -> dict[str, Any]:
 
 
 def summarise(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of what the doctor wrote what is no affair of this machine alone.
+    """Return the part of an examination that is not about this machine alone.
 
     Args:
         found (`Mapping`): The file of `--output`.

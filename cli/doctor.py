@@ -1,4 +1,4 @@
-"""`sdiareward doctor`: look at the environment, and measure a reward's invariants on this machine."""
+"""`sdiareward doctor`: report facts about this machine, and measure the invariants of a reward on it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from sdiareward.common.package_files import NANO
 
@@ -28,35 +27,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to its parser."""
     parser.epilog = (
         "Exit status: 0 if nothing failed, 1 if something did, 2 if the checkpoint, the device or the output file "
-        "that was given cannot be used. No token, no name of a home folder and no proxy is shown, so that the report "
-        "can be pasted into an issue."
+        "that was given cannot be used. The report holds no token and no home folder."
     )
     parser.add_argument("--model", help="checkpoint folder or Hub id (default: the nano checkpoint of the package)")
     parser.add_argument("--device", help="such as cuda:0 (default: an accelerator if there is one)")
     parser.add_argument("--output", type=Path, help="JSON file for the findings")
-    parser.add_argument("--offline", action="store_true", help="do not ask the Hub")
+    parser.add_argument("--offline", action="store_true", help="do not contact the Hub")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if there is a warning, too")
 
 
 def run(args: argparse.Namespace) -> int:
     """Examine this machine; return the exit status."""
-    from sdiareward.doctor.examination import exit_status, unusable_checkpoint
-    from sdiareward.doctor.redaction import Redactor
+    if args.offline:
+        # Read by `huggingface_hub` when it is imported.
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    from sdiareward.doctor.examination import exit_status, shorten, unusable_checkpoint
 
     model = str(NANO) if args.model is None else args.model
     _require_checkpoint(model)
     _require_place(args.output)
-    _show_everything(sys.stdout)
-    shown = "the package's nano" if args.model is None else Redactor().clean(model)
+    shown = "the package's nano" if args.model is None else shorten(model)
+    print(f"sdiareward doctor, checkpoint: {shown}", flush=True)
     started = time.perf_counter()
     try:
-        findings = _examine(args, model, shown)
+        findings = _examine(model, args.device)
     except KeyboardInterrupt:
         print("sdiareward: interrupted", file=sys.stderr)
         return 130
     seconds = time.perf_counter() - started
     status = exit_status(findings, args.strict)
-    # What comes with the package is at fault only if the installation is.
+    # The checkpoint of the package is at fault only if the installation is.
     reason = unusable_checkpoint(findings) if args.model or args.device else None
     _conclude(args.output, findings, shown, seconds, status if reason is None else 2)
     if reason is not None:
@@ -64,34 +64,28 @@ def run(args: argparse.Namespace) -> int:
     return status
 
 
-def _examine(args: argparse.Namespace, model: str, shown: str) -> list[Finding]:
-    """Make all checks, each printed when it is done."""
-    from sdiareward.doctor.examination import all_checks
+def _examine(model: str, device: str | None) -> list[Finding]:
+    """Make all checks; print each as soon as it is done."""
+    from sdiareward.doctor.examination import all_checks, examine
     from sdiareward.doctor.findings import Settings
-    from sdiareward.doctor.isolation import run_checks
-    from sdiareward.doctor.report import lines_of
+    from sdiareward.doctor.report import render_finding
 
-    settings = Settings(model, args.device, args.offline, getattr(sys.stdout, "encoding", None))
     findings: list[Finding] = []
-    checks = all_checks()
-    print(f"sdiareward doctor, checkpoint: {shown}", flush=True)
-
-    def noted() -> Iterator[Finding]:
-        for finding in run_checks(checks, settings):
-            findings.append(finding)
-            yield finding
-
-    for line in lines_of(noted(), checks):
-        print(line, flush=True)
+    width = max(len(check.name) for check in all_checks())
+    for finding in examine(Settings(model, device)):
+        if not findings or findings[-1].section != finding.section:
+            print(f"\n{finding.section}")
+        print(render_finding(finding, width), flush=True)
+        findings.append(finding)
     return findings
 
 
 def _conclude(output: Path | None, findings: list[Finding], shown: str, seconds: float, status: int) -> None:
     """Print the last line, and write the file that was asked for."""
     from sdiareward.common.files import write_file
-    from sdiareward.doctor.report import record_of, summary_of
+    from sdiareward.doctor.report import record_of, render_summary
 
-    print(f"\n{summary_of(findings, seconds)}", flush=True)
+    print(f"\n{render_summary(findings, seconds)}", flush=True)
     if output is None:
         return
     try:
@@ -112,10 +106,3 @@ def _require_checkpoint(model: str) -> None:
 def _require_place(output: Path | None) -> None:
     if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
         raise InputError(f"--output {output}: no file can be there; give a file in a folder that exists.")
-
-
-def _show_everything(stream: TextIO) -> None:
-    """Let characters that the stream does not know be shown by their codes instead of being an error."""
-    reconfigure = getattr(stream, "reconfigure", None)
-    if reconfigure is not None:
-        reconfigure(errors="backslashreplace")

@@ -98,7 +98,8 @@ def _check_form(args: argparse.Namespace) -> None:
 
 def _score_files(args: argparse.Namespace) -> int:
     """Score one dialogue, or two and the margin between them."""
-    from sdiareward.pairs.dialogue_files import DialogueError, read_dialogue
+    from sdiareward.audio_sdiareward import DialogueError
+    from sdiareward.pairs.dialogue_files import read_dialogue
 
     paths = [args.dialogue] if args.other is None else [args.dialogue, args.other]
     try:

@@ -66,7 +66,7 @@ def _add_replicas(group: Any) -> None:
 def _add_limits(group: Any) -> None:
     from sdiareward.serving.settings import Limits
 
-    body = "largest request, and most that the addresses in it may give (default: %(default)g)"
+    body = "largest request (default: %(default)g)"
     group.add_argument("--max-body-mib", type=float, default=Limits.max_body_bytes / _MIB, help=body)
     in_flight = "requests at once; more get 503 (default: %(default)s)"
     group.add_argument("--max-in-flight", type=int, default=Limits.max_in_flight, help=in_flight)
@@ -80,8 +80,6 @@ def _add_limits(group: Any) -> None:
     group.add_argument("--body-timeout-s", type=float, default=Limits.body_timeout_s, help=slow)
     answer = "how long the model may take, waiting included (default: %(default)g)"
     group.add_argument("--request-timeout-s", type=float, default=Limits.request_timeout_s, help=answer)
-    urls = "fetch recordings from addresses that begin so; may be repeated (default: fetch nothing)"
-    group.add_argument("--allow-url-prefix", action="append", default=[], metavar="PREFIX", help=urls)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -126,7 +124,6 @@ def _settings(args: argparse.Namespace) -> ServiceSettings:
             batch_wait_s=args.batch_wait_s,
             object_store_bytes=args.object_store_mib * _MIB,
         ),
-        allowed_url_prefixes=tuple(args.allow_url_prefix),
         api_key=read_api_key(args.api_key_file),
         drain_timeout_s=args.drain_timeout_s,
     )

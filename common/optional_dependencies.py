@@ -41,7 +41,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "judges": ("accelerate", "openai", "peft", "trl"),
     "ray": ("ray",),
     "serve": (
-        "aiohttp",
         "fastapi",
         "fastapi_offline",
         "prometheus_client",
@@ -50,7 +49,6 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "requests",
         "starlette",
         "uvicorn",
-        "yarl",
     ),
     "demo": ("gradio", "jinja2", "matplotlib"),
     "pipeline-paper": ("audio_separator", "pyannote"),

@@ -1,32 +1,60 @@
-"""All checks in their order, and what their findings amount to."""
+"""Make all checks in their order, and tell what their findings amount to."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from .attention import attention_checks
-from .findings import FAILED, WARNING, Check, Finding
-from .folders import folder_checks
-from .hub import hub_checks
+from sdiareward.common.redaction import redact
+
+from .facts import fact_checks
+from .findings import FAILED, PASSED, SKIPPED, WARNING, Check, Finding, Outcome, Settings
 from .invariants import LOADING, invariant_checks
-from .machine import machine_checks
-from .packages import import_checks, version_checks
-from .sound import sound_checks
 from .subject import UNUSABLE
 
 
+_MAX_CHARACTERS = 300
+
+
 def all_checks() -> list[Check]:
-    """Return every check; those that others need come first."""
-    return [
-        *version_checks(),
-        *import_checks(),
-        *machine_checks(),
-        *attention_checks(),
-        *sound_checks(),
-        *folder_checks(),
-        *hub_checks(),
-        *invariant_checks(),
-    ]
+    """Return every check: first the facts, then the invariants, which begin with loading the checkpoint."""
+    return [*fact_checks(), *invariant_checks()]
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Yield the finding of each check as soon as it is known.
+
+    Args:
+        settings ([`Settings`]): Which checkpoint, where.
+    """
+    is_loaded = False
+    names = {check.name for check in invariant_checks()}
+    for check in all_checks():
+        started = time.perf_counter()
+        if check.name in names - {LOADING} and not is_loaded:
+            outcome = Outcome(SKIPPED, f"needs '{LOADING}'")
+        else:
+            outcome = _run(check, settings)
+        if check.name == LOADING:
+            is_loaded = outcome.status in (PASSED, WARNING)
+        yield Finding(check.section, check.name, time.perf_counter() - started, outcome)
+
+
+def _run(check: Check, settings: Settings) -> Outcome:
+    try:
+        outcome = check.function(settings)
+    # A broken installation raises what it likes, and that is what the report is for.
+    except (Exception, SystemExit) as error:
+        outcome = Outcome(FAILED, f"{type(error).__name__}: {error}")
+    return replace(outcome, found=shorten(outcome.found))
+
+
+def shorten(text: str) -> str:
+    """Return a text in one line, without tokens, the home folder written as `~`."""
+    line = " ".join(redact(text).replace(str(Path.home()), "~").split())
+    return line if len(line) <= _MAX_CHARACTERS else f"{line[:_MAX_CHARACTERS]}..."
 
 
 def exit_status(findings: Sequence[Finding], strict: bool = False) -> int:

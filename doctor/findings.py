@@ -13,19 +13,15 @@ STATUSES = (PASSED, WARNING, FAILED, SKIPPED)
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user said; pickles, and serves as a key.
+    """What is measured, and where; serves as a key.
 
     Args:
-        model (`str`): Folder or Hub name of the checkpoint that is measured.
+        model (`str`): Folder or Hub name of the checkpoint.
         device (`str`, *optional*): Where it computes; by default an accelerator if there is one.
-        offline (`bool`): Whether the Hub is not to be asked.
-        stdout_encoding (`str`, *optional*): Encoding of the stream that the user reads.
     """
 
     model: str
     device: str | None = None
-    offline: bool = False
-    stdout_encoding: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,27 +47,22 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Check:
-    """A check; pickles.
+    """Something to look at.
 
     Args:
-        section (`str`): Heading that it stands under.
-        name (`str`): Unlike that of any other check.
-        function (`Callable`): Makes an [`Outcome`] of [`Settings`]; a function of a module, or a `partial` of one.
-        needs (`tuple[str, ...]`): Names of checks without which it makes no sense: it is skipped if one of them failed
-            or was skipped itself.
-        limit_s (`float`): Seconds after which it counts as hung.
+        section (`str`): Heading of the report.
+        name (`str`): Unique among all checks.
+        function (`Callable`): Makes an [`Outcome`] of [`Settings`].
     """
 
     section: str
     name: str
     function: Callable[[Settings], Outcome]
-    needs: tuple[str, ...] = ()
-    limit_s: float = 60.0
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What became of a check.
+    """The result of a check.
 
     Args:
         section (`str`): Of the check.
@@ -86,12 +77,6 @@ class Finding:
     outcome: Outcome
 
     def as_record(self) -> dict[str, Any]:
-        """Return the finding as it stands in the JSON file."""
+        """Return the finding as it is written to the JSON file."""
         head = {"section": self.section, "name": self.name, "seconds": round(self.seconds, 3)}
         return head | asdict(self.outcome)
-
-
-def reason_of(error: BaseException) -> str:
-    """Return what was raised in one line."""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.scoring.tolerances import SAME_REWARD, SAVED_FLOAT32, scaled
 
-from .attention import BACK_ENDS, unusable
+from .facts import ATTENTIONS, GIB, find_attention_problem, read_available_memory_bytes
 from .findings import FAILED, PASSED, SKIPPED, Check, Outcome, Settings
-from .machine import GIB, available_memory_bytes
-from .packages import CORE, import_of
 from .subject import Subject, check_loading, forward, load_scorer, load_subject
 
 
@@ -27,8 +25,6 @@ if TYPE_CHECKING:
     from sdiareward.scoring.scorer import Scorer
 
 LOADING = "checkpoint loads"
-# A model of 7 billion parameters on a CPU takes its time.
-_LIMIT_S = 1800.0
 # Everything in one batch.
 _ALL_TOKENS = 10**9
 # Beside the weights: activations, and what the allocator keeps.
@@ -37,18 +33,18 @@ _MEMORY_FACTOR = 1.2
 
 def invariant_checks() -> list[Check]:
     """Return the checks of the invariants, loading the checkpoint first."""
-    loads = Check("invariants", LOADING, check_loading, tuple(map(import_of, CORE)), _LIMIT_S)
     functions: dict[str, Callable[[Settings], Outcome]] = {
+        LOADING: check_loading,
         "repeated = identical": _repeated,
         "alone = batch": _alone,
         "left = right padding": _padding,
-        **{f"{name} attention": partial(_attention, name) for name in BACK_ENDS},
+        **{f"{name} attention": partial(_attention, name) for name in ATTENTIONS},
         "prefix reuse on = off": _prefixes,
         "cached features = audio": _cached,
         "half precision ~ float32": _dtypes,
         "saved = loaded": _saved,
     }
-    return [loads, *(Check("invariants", name, run, (LOADING,), _LIMIT_S) for name, run in functions.items())]
+    return [Check("invariants", name, function) for name, function in functions.items()]
 
 
 def _repeated(settings: Settings) -> Outcome:
@@ -83,7 +79,7 @@ def _attention(name: str, settings: Settings) -> Outcome:
     own = model.config._attn_implementation
     if name == own:
         return Outcome(SKIPPED, "is what the checkpoint uses by itself; the others are compared with it")
-    if (reason := unusable(name, model.device.type)) is not None:
+    if (reason := find_attention_problem(name, model.device.type)) is not None:
         return Outcome(SKIPPED, reason)
     if name.startswith("flash") and subject.dtype == "float32":
         return Outcome(SKIPPED, "computes in half precision only; this checkpoint is in float32")
@@ -159,7 +155,7 @@ def _lacks_memory(subject: Subject, needed_bytes: float) -> str | None:
     import torch
 
     device = subject.scorer.model.device
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory_bytes()
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else read_available_memory_bytes()
     if free is None or needed_bytes <= free:
         return None
     return f"a second copy of the weights wants {needed_bytes / GIB:.1f} GiB, of which {free / GIB:.1f} are free"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.package_files import EXAMPLES
 
+from .facts import GIB
 from .findings import FAILED, PASSED, WARNING, Outcome, Settings
-from .machine import GIB
 
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ _CRITERION = "joint"
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with what it is to judge.
+    """A model and the dialogues that it scores.
 
     Args:
         scorer ([`Scorer`]): The checkpoint, loaded as `sdiareward score` loads it.
         dialogues (`list[list[dict]]`): Of one to four turns; several begin alike.
-        criterion (`str`): Prompt that they are judged under.
+        criterion (`str`): Prompt that they are scored under.
         rewards (`list[float]`): Reward of each, computed alone by the model's plain forward pass.
     """
 
@@ -105,11 +105,15 @@ def forward(scorer: Scorer, dialogues: Sequence[Dialogue], criterion: str, **opt
 
 
 def check_loading(settings: Settings) -> Outcome:
-    """Load the checkpoint and say what it is."""
+    """Load the checkpoint and describe it."""
     import math
+
+    from transformers.utils import logging
 
     from sdiareward.scoring.dataset import ScoringError
 
+    # Otherwise each change of the attention warns about a part that the model does not have.
+    logging.set_verbosity_error()
     try:
         subject = load_subject(settings)
     except ScoringError as error:
@@ -128,6 +132,6 @@ def check_loading(settings: Settings) -> Outcome:
     if not all(map(math.isfinite, subject.rewards)):
         return Outcome(FAILED, f"{found}; rewards are not finite", "try another dtype", details=details)
     if max(subject.rewards) == min(subject.rewards):
-        found += "; all dialogues get the same reward, so that what follows says nothing"
+        found += "; all dialogues get the same reward, so the invariants cannot fail"
         return Outcome(WARNING, found, "give a trained checkpoint", details=details)
     return Outcome(PASSED, found, details=details)

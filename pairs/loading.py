@@ -85,8 +85,10 @@ def pair_names(pairs: datasets.Dataset) -> list[str]:
     return list(pairs["pair_id"]) if "pair_id" in pairs.column_names else [f"row {row}" for row in range(len(pairs))]
 
 
-def turns_to_messages(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def turns_to_messages(turns: Any) -> Any:
     """Turn one side of a pair into messages: text before audio in each turn, as the paper interleaves them.
+
+    What is malformed is returned as it is: `validate_form` and the processor name it.
 
     Args:
         turns (`Sequence[Mapping]`): Turns of our schema (`role`, `text`, `audio`), or messages with a `content` list,
@@ -95,13 +97,23 @@ def turns_to_messages(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     Returns:
         `list[dict]`: `{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio"}]}` for each turn.
     """
-    return [_message(turn) for turn in turns]
+    return [_message(turn) for turn in turns] if _is_list(turns) else turns
 
 
-def _message(turn: Mapping[str, Any]) -> dict[str, Any]:
+def _message(turn: Any) -> Any:
+    if not isinstance(turn, Mapping):
+        return turn
     content = turn.get("content")
     if content is None:
         content = [{"type": kind, kind: turn[kind]} for kind in ("text", "audio") if turn.get(kind)]
-    elif not isinstance(content, str):
-        content = [{key: value for key, value in item.items() if value is not None} for item in content]
-    return {"role": turn["role"], "content": content}
+    elif _is_list(content):
+        content = [_without_none(item) for item in content]
+    return {"role": turn.get("role"), "content": content}
+
+
+def _without_none(item: Any) -> Any:
+    return {key: value for key, value in item.items() if value is not None} if isinstance(item, Mapping) else item
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import audio_duration_s
+from sdiareward.audio_sdiareward import DialogueError, audio_duration_s, validate_form
 
 from .loading import leave_audio_encoded, turns_to_messages
 from .path_sandbox import audio_roots, load_safe_builder, require_inside, require_own_tables
@@ -320,7 +320,7 @@ class BlockDialogues(Sequence[Any]):
         """Return the messages of a dialogue.
 
         Raises:
-            ValueError: It is no list of turns, or a recording lies outside of the root or its header cannot be read.
+            DialogueError: It is malformed, or a recording lies outside of the root or its header cannot be read.
         """
         if not 0 <= index < len(self):
             raise IndexError(f"dialogue {index} of {len(self)}")
@@ -328,7 +328,8 @@ class BlockDialogues(Sequence[Any]):
         name = self._block.sides[side]
         # `datasets` keeps content of mixed kinds as JSON.
         decoded = self._block.features.decode_example({name: self._block.table.column(name)[row].as_py()})
-        messages = _as_messages(decoded[name])
+        messages = turns_to_messages(decoded[name])
+        validate_form(messages)
         durations_s = [
             self._find(item, number)
             for number, turn in enumerate(messages, start=1)
@@ -350,12 +351,4 @@ class BlockDialogues(Sequence[Any]):
                 require_inside(item["audio"], self._roots)
             return audio_duration_s(item["audio"])
         except (ValueError, OSError, TypeError) as error:
-            raise ValueError(f"turn {turn}: {error}") from error
-
-
-def _as_messages(turns: Any) -> list[dict[str, Any]]:
-    if not isinstance(turns, list) or not all(isinstance(turn, Mapping) and turn.get("role") for turn in turns):
-        found = "missing" if turns is None else f"a {type(turns).__name__}"
-        problem = "has a turn without a role" if isinstance(turns, list) else f"is {found}"
-        raise ValueError(f"the dialogue {problem}; give a list of turns or messages, each with its role.")
-    return turns_to_messages(turns)
+            raise DialogueError(str(error), turn) from error

@@ -50,9 +50,6 @@ def create_app(cluster: ModelCluster, settings: ServiceSettings) -> ASGIApp:
     Args:
         cluster ([`ModelCluster`]): The running copies of the model.
         settings ([`ServiceSettings`]): What is allowed.
-
-    Raises:
-        ValueError: A prefix of allowed addresses is none.
     """
     metrics = Metrics()
     app = FastAPIOffline(

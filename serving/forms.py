@@ -18,13 +18,12 @@ class Audio(Form):
 
     base64: str | None = Field(default=None, description="The encoded file, in base64.")
     file: str | None = Field(default=None, description="Name of the part of a multipart request that holds the file.")
-    url: str | None = Field(default=None, description="Where the server fetches it, if it allows the address.")
 
     @model_validator(mode="after")
     def _require_one(self) -> Audio:
-        given = [name for name in ("base64", "file", "url") if getattr(self, name) is not None]
+        given = [name for name in ("base64", "file") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"found {', '.join(given) or 'nothing'}; give exactly one of base64, file and url")
+            raise ValueError(f"found {', '.join(given) or 'nothing'}; give either base64 or file")
         return self
 
 

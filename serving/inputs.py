@@ -9,15 +9,12 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sdiareward.audio_sdiareward import AudioError
-from sdiareward.pairs.dialogue_files import check_recording
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.audio_sdiareward import MAX_TURNS, AudioError, DialogueError, validate_messages
+from sdiareward.pairs.recordings import check_recording
 from sdiareward.pairs.schema import MAX_TURN_S
-from sdiareward.processing_sdiareward import MAX_TURNS, validate_messages
 
 from .forms import Audio, Dialogue, Problem, Turn
 from .settings import Limits
@@ -26,87 +23,31 @@ from .settings import Limits
 Messages = list[dict[str, Any]]
 
 
-class TurnError(ValueError):
-    """Raised for a turn that cannot be judged.
-
-    Args:
-        message (`str`): What was found and what is required.
-        turn (`int`, *optional*): Number of the turn, from 1; None if it is about the whole dialogue.
-    """
-
-    def __init__(self, message: str, turn: int | None = None):
-        super().__init__(message)
-        self.turn = turn
-
-
-@dataclass(frozen=True)
-class Recordings:
-    """Hold what a request's recordings are looked up in.
-
-    Args:
-        files (`Mapping[str, bytes]`): Files of a multipart request by the name of their part.
-        fetched (`Mapping[str, bytes | str]`): What addresses gave: a file, or why there is none.
-    """
-
-    files: Mapping[str, bytes]
-    fetched: Mapping[str, bytes | str]
-
-    def read(self, audio: Audio) -> bytes:
-        """Return an encoded file.
-
-        Raises:
-            ValueError: There is none.
-        """
-        if audio.base64 is not None:
-            try:
-                return base64.b64decode(audio.base64, validate=True)
-            except binascii.Error as error:
-                raise ValueError(f"its audio is not base64 ({error}); encode the file's bytes.") from error
-        if audio.file is not None:
-            if audio.file not in self.files:
-                found = ", ".join(sorted(self.files)) or "none"
-                raise ValueError(f"there is no file part {audio.file[:80]!r}; the request has {found}.")
-            return self.files[audio.file]
-        found_or_reason = self.fetched[audio.url or ""]
-        if isinstance(found_or_reason, str):
-            raise ValueError(found_or_reason)
-        return found_or_reason
-
-
-def addresses(dialogues: Sequence[Dialogue], limits: Limits) -> Iterator[str]:
-    """Yield every address that dialogues name, but not those of dialogues that are too long to be judged."""
-    for dialogue in dialogues:
-        for turn in dialogue.turns if _excess(dialogue, limits) is None else ():
-            for item in turn.items():
-                if item.audio is not None and item.audio.url is not None:
-                    yield item.audio.url
-
-
 def read_dialogue_form(
-    dialogue: Dialogue, recordings: Recordings, limits: Limits, *, require_audio: bool = True
+    dialogue: Dialogue, files: Mapping[str, bytes], limits: Limits, *, require_audio: bool = True
 ) -> Messages:
     """Return the messages of one dialogue, its audio encoded as `{"bytes", "path"}`.
 
     Args:
         dialogue ([`Dialogue`]): As a client sent it.
-        recordings ([`Recordings`]): Where its audio is.
+        files (`Mapping[str, bytes]`): Files of a multipart request by the name of their part.
         limits ([`Limits`]): What is refused.
         require_audio (`bool`, *optional*, defaults to `True`): Refuse a turn without audio.
 
     Raises:
-        TurnError: It cannot be judged.
+        DialogueError: It cannot be scored.
     """
     # Before any recording is decoded.
     if excess := _excess(dialogue, limits):
-        raise TurnError(excess)
+        raise DialogueError(excess)
     messages = []
     for number, turn in enumerate(dialogue.turns, start=0 if _has_system(dialogue) else 1):
         try:
-            messages.append({"role": turn.role, "content": _read_turn(turn, recordings, limits, require_audio)})
+            messages.append({"role": turn.role, "content": _read_turn(turn, files, limits, require_audio)})
         except ValueError as error:
-            raise TurnError(f"turn {number}: {error}", number) from error
-    _check_order(messages)
-    return turns_to_messages(messages)
+            raise DialogueError(str(error), number) from error
+    validate_messages(messages)
+    return messages
 
 
 def _has_system(dialogue: Dialogue) -> bool:
@@ -122,13 +63,13 @@ def _excess(dialogue: Dialogue, limits: Limits) -> str | None:
     return f"has {num_turns} turns; this server judges at most {longest}, keep the last {longest}."
 
 
-def _read_turn(turn: Turn, recordings: Recordings, limits: Limits, require_audio: bool) -> list[dict[str, Any]]:
+def _read_turn(turn: Turn, files: Mapping[str, bytes], limits: Limits, require_audio: bool) -> list[dict[str, Any]]:
     content: list[dict[str, Any]] = []
     for item in turn.items():
         if item.audio is None:
             content.append({"type": "text", "text": item.text})
         else:
-            data = recordings.read(item.audio)
+            data = _read_recording(item.audio, files)
             try:
                 check_recording(data, min(limits.max_turn_s or MAX_TURN_S, MAX_TURN_S))
             except AudioError as error:
@@ -141,12 +82,17 @@ def _read_turn(turn: Turn, recordings: Recordings, limits: Limits, require_audio
     return content
 
 
-def _check_order(messages: Messages) -> None:
-    try:
-        validate_messages(messages)
-    except ValueError as error:
-        reason = str(error).removeprefix("dialogue, ").removeprefix("dialogue: ")
-        raise TurnError(reason, turn_of(reason)) from error
+def _read_recording(audio: Audio, files: Mapping[str, bytes]) -> bytes:
+    """Return the encoded file that a turn names or holds."""
+    if audio.base64 is not None:
+        try:
+            return base64.b64decode(audio.base64, validate=True)
+        except binascii.Error as error:
+            raise ValueError(f"its audio is not base64 ({error}); encode the file's bytes.") from error
+    name = audio.file or ""
+    if name not in files:
+        raise ValueError(f"there is no file part {name[:80]!r}; the request has {', '.join(sorted(files)) or 'none'}.")
+    return files[name]
 
 
 def turn_of(reason: str) -> int | None:

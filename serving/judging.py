@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.scoring.calibration import Calibration, sigmoid
 
 from .bodies import BadRequestError
 from .forms import CompareRequest, CompareResponse, Dialogue, Options, Problem, Result, ScoreRequest, ScoreResponse
-from .inputs import Messages, Recordings, TurnError, addresses, problem, read_dialogue_form, turn_of
+from .inputs import Messages, problem, read_dialogue_form, turn_of
 from .replica import ScoreJob
 from .settings import ServiceSettings
-from .urls import UrlFetcher
 
 
 if TYPE_CHECKING:
@@ -29,23 +29,14 @@ class Judge:
 
     Args:
         cluster ([`ModelCluster`]): The running copies.
-        settings ([`ServiceSettings`]): What is refused, and where recordings may be fetched.
+        settings ([`ServiceSettings`]): What is refused.
         metrics ([`Metrics`]): Where dialogues are counted.
-
-    Raises:
-        ValueError: A prefix of allowed addresses is none.
     """
 
     def __init__(self, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics):
         self._cluster = cluster
         self._limits = settings.limits
         self._metrics = metrics
-        self._fetcher = UrlFetcher(
-            settings.allowed_url_prefixes,
-            max_bytes=self._limits.max_body_bytes,
-            timeout_s=self._limits.fetch_timeout_s,
-            total_timeout_s=self._limits.request_timeout_s,
-        )
         parameters = cluster.facts.calibration
         self._calibration = Calibration(parameters) if parameters else None
 
@@ -85,13 +76,12 @@ class Judge:
     ) -> list[Result]:
         """Return the result of each dialogue."""
         self._check(options)
-        recordings = Recordings(files, await self._fetcher.fetch_all(addresses(dialogues, self._limits)))
-        read = await asyncio.to_thread(self._read, dialogues, recordings, options.require_audio)
-        good = [each for each in read if not isinstance(each, TurnError)]
+        read = await asyncio.to_thread(self._read, dialogues, files, options.require_audio)
+        good = [each for each in read if not isinstance(each, DialogueError)]
         outcomes = iter(await self._outcomes(ScoreJob(good, options.criterion)))
         results = []
         for number, (each, place) in enumerate(zip(read, places, strict=True), start=1):
-            outcome = each if isinstance(each, TurnError) else next(outcomes)
+            outcome = each if isinstance(each, DialogueError) else next(outcomes)
             results.append(self._result(outcome, options, place, number))
         num_refused = sum(result.error is not None for result in results)
         self._metrics.dialogues.labels("refused").inc(num_refused)
@@ -107,18 +97,18 @@ class Judge:
         return done.outcomes
 
     def _read(
-        self, dialogues: Sequence[Dialogue], recordings: Recordings, require_audio: bool
-    ) -> list[Messages | TurnError]:
-        read: list[Messages | TurnError] = []
+        self, dialogues: Sequence[Dialogue], files: Mapping[str, bytes], require_audio: bool
+    ) -> list[Messages | DialogueError]:
+        read: list[Messages | DialogueError] = []
         for dialogue in dialogues:
             try:
-                read.append(read_dialogue_form(dialogue, recordings, self._limits, require_audio=require_audio))
-            except TurnError as error:
+                read.append(read_dialogue_form(dialogue, files, self._limits, require_audio=require_audio))
+            except DialogueError as error:
                 read.append(error)
         return read
 
-    def _result(self, outcome: float | str | TurnError, options: Options, place: Place, number: int) -> Result:
-        if isinstance(outcome, TurnError):
+    def _result(self, outcome: float | str | DialogueError, options: Options, place: Place, number: int) -> Result:
+        if isinstance(outcome, DialogueError):
             return Result(reward=None, error=problem(str(outcome), outcome.turn, place, number))
         if isinstance(outcome, str):
             return Result(reward=None, error=problem(outcome, turn_of(outcome), place, number))

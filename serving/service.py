@@ -34,13 +34,7 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
 
     from .app import create_app
     from .cluster import model_cluster
-    from .urls import parse_prefixes
 
-    try:
-        # Before the model is loaded.
-        parse_prefixes(settings.allowed_url_prefixes)
-    except ValueError as error:
-        raise ScoringError(str(error)) from error
     with _bind(settings) as listener:
         port = listener.getsockname()[1]
         with model_cluster(replace(settings, port=port)) as cluster:

@@ -23,8 +23,7 @@ class Limits:
     """Say what the server refuses.
 
     Args:
-        max_body_bytes (`int`, *optional*, defaults to 32 MiB): Largest body of a request, and most bytes that the
-            addresses in it may give together.
+        max_body_bytes (`int`, *optional*, defaults to 32 MiB): Largest body of a request.
         max_dialogues (`int`, *optional*, defaults to 64): Dialogues in a request.
         max_turns (`int`, *optional*): Turns of a dialogue, if fewer than a dialogue may have anyway.
         max_turn_s (`float`, *optional*): Seconds of a turn, if fewer than a turn may have anyway.
@@ -32,9 +31,7 @@ class Limits:
             last. Times `max_body_bytes` this bounds what bodies take in memory.
         max_queued (`int`, *optional*, defaults to 64): Requests that may wait for a copy of the model.
         body_timeout_s (`float`, *optional*, defaults to 30.0): How long a body may take to arrive.
-        request_timeout_s (`float`, *optional*, defaults to 120.0): How long the model may take, waiting included, and
-            before that how long fetching all recordings of a request may take.
-        fetch_timeout_s (`float`, *optional*, defaults to 10.0): How long fetching one recording may take.
+        request_timeout_s (`float`, *optional*, defaults to 120.0): How long the model may take, waiting included.
         retry_after_s (`int`, *optional*, defaults to 1): What a client that is turned away is told to wait.
 
     Raises:
@@ -49,7 +46,6 @@ class Limits:
     max_queued: int = 64
     body_timeout_s: float = 30.0
     request_timeout_s: float = 120.0
-    fetch_timeout_s: float = 10.0
     retry_after_s: int = 1
 
     def __post_init__(self) -> None:
@@ -108,7 +104,6 @@ class ServiceSettings:
         port (`int`, *optional*, defaults to 8000): Port to listen at; 0 takes a free one.
         limits ([`Limits`], *optional*): What is refused.
         replicas ([`Replicas`], *optional*): Copies of the model.
-        allowed_url_prefixes (`tuple[str, ...]`, *optional*): Where recordings may be fetched; by default nowhere.
         api_key (`ApiKey`, *optional*): What a client must show; without it everyone is served.
         drain_timeout_s (`float`, *optional*, defaults to 60.0): How long the server may go on answering at its end.
 
@@ -121,7 +116,6 @@ class ServiceSettings:
     port: int = 8000
     limits: Limits = field(default_factory=Limits)
     replicas: Replicas = field(default_factory=Replicas)
-    allowed_url_prefixes: tuple[str, ...] = ()
     api_key: ApiKey | None = None
     drain_timeout_s: float = 60.0
 

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.audio_sdiareward import MAX_TURNS, DialogueError
 from sdiareward.common.package_files import DEMO, EXAMPLES, NANO
-from sdiareward.pairs.dialogue_files import AUDIO_SUFFIXES
+from sdiareward.pairs.recordings import AUDIO_SUFFIXES
 from sdiareward.pairs.schema import MAX_TURN_S
-from sdiareward.processing_sdiareward import MAX_TURNS
 from sdiareward.scoring.dataset import ModelChoice
 
 from . import on_gpu
@@ -28,7 +28,6 @@ from .turns import (
     MAX_FILE_BYTES,
     MAX_WORDS_CHARACTERS,
     Turn,
-    TurnError,
     add_turns,
     make_messages,
     read_example,
@@ -215,7 +214,7 @@ def _take_files(name: str, turns: Sequence[Turn], files: str | list[str] | None)
     message = ""
     try:
         turns = add_turns(turns, read_files(paths))
-    except TurnError as error:
+    except DialogueError as error:
         message = str(error)
     for folder in {path.parent for path in paths}:
         # Gradio makes one for each upload; another of the same content may be on its way into it.
@@ -246,7 +245,7 @@ def _judge(
     """Judge what the panels hold; say what stands in the way."""
     try:
         if not first:
-            raise TurnError("dialogue A has no turns; upload, record or choose an example there.")
+            raise DialogueError("dialogue A has no turns; upload, record or choose an example there.")
         given = [(first, first_words)] + ([(second, second_words)] if second or second_words.strip() else [])
         dialogues = [
             make_messages(turns, words, f"dialogue {name}") for name, (turns, words) in zip(NAMES, given, strict=False)

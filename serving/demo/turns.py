@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.pairs.dialogue_files import AUDIO_SUFFIXES, check_recording, read_dialogue, sort_naturally
+from sdiareward.audio_sdiareward import MAX_TURNS, SAMPLING_RATE, AudioError, DialogueError, validate_messages
+from sdiareward.pairs.dialogue_files import read_dialogue, sort_naturally
 from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.recordings import AUDIO_SUFFIXES, read_recording
 from sdiareward.pairs.schema import ROLES
 from sdiareward.perturbations.channel import encode_flac
-from sdiareward.processing_sdiareward import MAX_TURNS, validate_messages
 
 
 if TYPE_CHECKING:
@@ -23,10 +23,6 @@ MAX_DIALOGUE_S = 300.0
 MAX_WORDS_CHARACTERS = 8000
 # File names are shown; nobody needs all of a long one.
 _MAX_NAME_CHARACTERS = 60
-
-
-class TurnError(ValueError):
-    """Raised for what cannot become a turn or a dialogue; its message is for the reader of the page."""
 
 
 @dataclass(frozen=True)
@@ -55,17 +51,18 @@ def read_turn(content: bytes, name: str) -> Turn:
         name (`str`): What to call it in a message.
 
     Raises:
-        TurnError: It is too large, as a file or decoded, or too long, or no recording that can be judged.
+        DialogueError: It is too large, as a file or decoded, or too long, or no recording that can be judged.
     """
     label = name if len(name) <= _MAX_NAME_CHARACTERS else f"{name[: _MAX_NAME_CHARACTERS - 1]}…"
     if len(content) > MAX_FILE_BYTES:
-        raise TurnError(f"{label}: has {len(content) / 2**20:.1f} MB; at most {MAX_FILE_BYTES // 2**20} MB are taken.")
+        raise DialogueError(
+            f"{label}: has {len(content) / 2**20:.1f} MB; at most {MAX_FILE_BYTES // 2**20} MB are taken."
+        )
     source = {"bytes": content, "path": label}
     try:
-        check_recording(source)
-        array = read_audio(source, name=label)
+        array = read_recording(source, name=label)
     except AudioError as error:
-        raise TurnError(str(error).replace("\n", " ")) from error
+        raise DialogueError(str(error).replace("\n", " ")) from error
     return _turn_of(array)
 
 
@@ -77,14 +74,14 @@ def add_turns(turns: Sequence[Turn], new: Sequence[Turn]) -> tuple[Turn, ...]:
     """Return a dialogue with more turns.
 
     Raises:
-        TurnError: It would have too many turns or last too long.
+        DialogueError: It would have too many turns or last too long.
     """
     both = (*turns, *new)
     if len(both) > MAX_TURNS:
-        raise TurnError(f"that would be {len(both)} turns; a dialogue has at most {MAX_TURNS}. Nothing was added.")
+        raise DialogueError(f"that would be {len(both)} turns; a dialogue has at most {MAX_TURNS}. Nothing was added.")
     total_s = sum(turn.duration_s for turn in both)
     if total_s > MAX_DIALOGUE_S:
-        raise TurnError(
+        raise DialogueError(
             f"that would be {total_s:.0f} s; a dialogue has at most {MAX_DIALOGUE_S:g} s here. Nothing was added."
         )
     return both
@@ -97,7 +94,7 @@ def read_files(paths: Sequence[Path]) -> list[Turn]:
         paths (`list[Path]`): Files that were uploaded for this.
 
     Raises:
-        TurnError: One of them is no recording that can be judged; all are deleted all the same.
+        DialogueError: One of them is no recording that can be judged; all are deleted all the same.
     """
     try:
         return [read_turn(_read(path), path.name) for path in sorted(paths, key=sort_naturally)]
@@ -108,13 +105,13 @@ def read_files(paths: Sequence[Path]) -> list[Turn]:
 
 def _read(path: Path) -> bytes:
     if path.suffix.lower() not in AUDIO_SUFFIXES:
-        raise TurnError(f"{path.name}: is no {', '.join(AUDIO_SUFFIXES)} file; only recordings can be judged.")
+        raise DialogueError(f"{path.name}: is no {', '.join(AUDIO_SUFFIXES)} file; only recordings can be judged.")
     try:
         # One byte more than is taken tells that it is too much.
         with path.open("rb") as file:
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise TurnError(f"{path.name}: was lost on its way; upload it again.") from error
+        raise DialogueError(f"{path.name}: was lost on its way; upload it again.") from error
 
 
 def read_example(path: Path) -> tuple[tuple[Turn, ...], str]:
@@ -141,13 +138,15 @@ def split_words(words: str, num_turns: int, name: str) -> list[str]:
         name (`str`): What to call the dialogue in a message.
 
     Raises:
-        TurnError: There is too much of it, or more lines than turns.
+        DialogueError: There is too much of it, or more lines than turns.
     """
     if len(words) > MAX_WORDS_CHARACTERS:
-        raise TurnError(f"{name}: its words have {len(words)} characters; at most {MAX_WORDS_CHARACTERS} are taken.")
+        raise DialogueError(
+            f"{name}: its words have {len(words)} characters; at most {MAX_WORDS_CHARACTERS} are taken."
+        )
     lines = [line.strip() for line in words.rstrip().splitlines()]
     if len(lines) > num_turns:
-        raise TurnError(
+        raise DialogueError(
             f"{name}: has words of {len(lines)} turns and recordings of {num_turns}; write one line a turn, an empty "
             "one where the words are unknown."
         )
@@ -163,16 +162,13 @@ def make_messages(turns: Sequence[Turn], words: str, name: str) -> list[dict[str
         name (`str`): What to call it in a message, for instance `"Dialogue A"`.
 
     Raises:
-        TurnError: The words do not fit, or there is an odd number of turns.
+        DialogueError: The words do not fit, or there is an odd number of turns.
     """
     texts = split_words(words, len(turns), name)
     rows = [
         {"role": role_of(index), "text": text, "audio": {"bytes": turn.flac, "path": None}}
         for index, (turn, text) in enumerate(zip(turns, texts, strict=True))
     ]
-    messages = turns_to_messages(rows)
-    try:
-        validate_messages(messages, name=name)
-    except ValueError as error:
-        raise TurnError(str(error)) from error
+    messages: list[dict[str, Any]] = turns_to_messages(rows)
+    validate_messages(messages, name=name)
     return messages

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 
+from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.cli import main
-from sdiareward.pairs.dialogue_files import DialogueError, read_dialogue, sort_naturally
+from sdiareward.pairs.dialogue_files import read_dialogue, sort_naturally
 
 
 @pytest.fixture
@@ -110,11 +111,11 @@ BAD_JSON = {
     "a_number": ("3", "holds no list of turns"),
     "no_turns": ('{"episode": []}', "holds no list of turns"),
     "empty": ("[]", "has no turns"),
-    "turn_is_text": ('["hello"]', "turn 1: is a string; give an object"),
+    "turn_is_text": ('["hello"]', "turn 1: is a str; give an object"),
     "no_role": ('[{"audio": "a.wav"}]', "turn 1: its role is missing"),
-    "audio_is_number": ('[{"role": "user", "audio": 3}]', "turn 1: its audio is a number"),
-    "content_is_number": ('[{"role": "user", "content": 3}]', "turn 1: its content is a number"),
-    "item_is_text": ('[{"role": "user", "content": ["a"]}]', "turn 1: its content holds a string"),
+    "audio_is_number": ('[{"role": "user", "audio": 3}, {"role": "assistant"}]', "turn 1: its audio is a int"),
+    "content_is_number": ('[{"role": "user", "content": 3}]', "turn 1: its content is a int"),
+    "item_is_text": ('[{"role": "user", "content": ["a"]}]', "turn 1: its content holds a str"),
     "image": ('[{"role": "user", "content": [{"type": "image"}]}]', "only text and audio"),
 }
 
@@ -178,7 +179,7 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded
 ):
     soundfile.write(tmp_path / "bomb.flac", np.zeros((4_000_000, 8), dtype=np.int16), 655_350)
     path = write_dialogue([{"role": role, "audio": "bomb.flac"} for role in ("user", "assistant")])
-    monkeypatch.setattr("sdiareward.pairs.dialogue_files.read_audio", lambda *_: pytest.fail("it was decoded"))
+    monkeypatch.setattr("sdiareward.pairs.recordings.read_audio", lambda *_: pytest.fail("it was decoded"))
     with pytest.raises(DialogueError, match=r"turn 1: .*bomb\.flac: has 8 channels at 655350 Hz"):
         read_dialogue(path)
 

@@ -1,148 +1,120 @@
+"""The facts, the report and the command; what the invariants measure is tested in `test_invariants.py`."""
+
 import json
 import os
 import re
-import tomllib
-from pathlib import Path
+import signal
+import subprocess
+import sys
 
 import pytest
-from support import doctor_faults
+from packaging.requirements import Requirement
 from support.paths import ROOT
 
-from sdiareward.doctor import packages
-from sdiareward.doctor.cgroups import cpu_limit, memory_limit_bytes
-from sdiareward.doctor.examination import all_checks, exit_status, unusable_checkpoint
+from sdiareward.cli import main
+from sdiareward.doctor import examination, facts
+from sdiareward.doctor.examination import all_checks, examine, exit_status, shorten, unusable_checkpoint
 from sdiareward.doctor.findings import FAILED, PASSED, SKIPPED, WARNING, Check, Finding, Outcome, Settings
-from sdiareward.doctor.folders import refusal_of
-from sdiareward.doctor.isolation import run_checks
-from sdiareward.doctor.redaction import Redactor
-from sdiareward.doctor.report import lines_of, record_of, summary_of
+from sdiareward.doctor.report import record_of, render_finding, render_summary
 from sdiareward.scoring.tolerances import SAME_REWARD, SAVED_FLOAT32, scaled
 
 
-SETTINGS = Settings("a model")
-
-
-def check(function, *needs, name=None, limit_s=20.0):
-    return Check("section", name or function.__name__, function, needs, limit_s)
-
-
-def found_by(*checks):
-    return {finding.name: finding.outcome for finding in run_checks(checks, SETTINGS)}
-
-
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (doctor_faults.raises, "ImportError: libcudart.so.12: cannot open shared object file"),
-        (doctor_faults.asks_to_exit, "SystemExit: this CPU is too old"),
-        (doctor_faults.reads_address_zero, r"ended the process by SIGSEGV, in .*ctypes/__init__\.py, line \d+"),
-        (doctor_faults.is_killed, "ended the process by SIGKILL, as the system does when memory runs out"),
-        (doctor_faults.ends_the_process, "ended the process with status 3"),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
-def test_a_check_that_goes_wrong_is_a_line_and_the_next_one_runs(function, expected):
-    found = found_by(check(function), check(doctor_faults.works))
-    assert found[function.__name__].status == FAILED
-    assert re.fullmatch(expected, found[function.__name__].found)
-    assert found["works"].status == PASSED
-    assert found["works"].found.endswith("model a model")
-
-
-def test_a_check_that_hangs_is_given_up():
-    found = found_by(check(doctor_faults.hangs, limit_s=0.5), check(doctor_faults.works))
-    assert (found["hangs"].status, found["hangs"].found) == (FAILED, "did not end within 0.5 s")
-    assert found["works"].status == PASSED
-
-
-def test_checks_share_a_process_as_long_as_it_lives():
-    found = found_by(*(check(doctor_faults.works, name=name) for name in "ab"))
-    assert found["a"].found == found["b"].found
-    assert str(os.getpid()) not in found["a"].found
-
-
-def test_a_check_is_skipped_without_what_it_needs_and_so_is_what_needs_it():
-    first, second, third = check(doctor_faults.raises), check(doctor_faults.works, "raises"), doctor_faults.works
-    found = found_by(first, second, check(third, "works", name="third"))
-    assert [outcome.status for outcome in found.values()] == [FAILED, SKIPPED, SKIPPED]
-    assert found["works"].found == "needs 'raises', see there"
-
-
-def test_what_libraries_print_does_not_reach_the_user(capfd):
-    assert found_by(check(doctor_faults.prints_noise))["prints_noise"].status == PASSED
-    assert capfd.readouterr() == ("", "")
-
-
-def test_what_a_check_gives_arrives_as_plain_values():
-    outcome = found_by(check(doctor_faults.gives_objects_of_a_library))["gives_objects_of_a_library"]
-    assert {type(outcome.found), *map(type, outcome.details.values())} == {str}
-    assert outcome.details == {"version": "1.0", "other": "<class 'object'>"}
-
-
-def test_what_a_check_tells_is_without_secrets_in_texts_remedies_and_details(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path / "margaret"))
-    monkeypatch.setenv("HF_TOKEN", "a-token-of-another-form")
-    monkeypatch.setenv("HTTPS_PROXY", "http://margaret:password@proxy.internal:3128")
-    outcome = found_by(check(doctor_faults.tells_secrets))["tells_secrets"]
-    assert outcome.found == "~/cache and *** and http://***"
-    assert (outcome.remedy, outcome.details["path"], outcome.details["all"]) == ("look at ~", "~/x", [outcome.found])
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("hf_abcdefghijklmnopqrstuvwxyz", "hf_***"),
-        ("Authorization: Bearer abc", "Authorization: ***"),
-        ("https://me:secret@host.org/path", "https://***/path"),
-        ("via proxy.internal, port 3128", "via ***, port 3128"),
-        ("via http://proxy.internal:3128/", "via ***/"),
-        ("/home/ann/cache and /Users/bob", "/home/***/cache and /Users/***"),
-        ("https://huggingface.co answers", "https://huggingface.co answers"),
-        ("OPENAI key sk-1234567890 of 12", "OPENAI key *** of 12"),
-    ],
-)
-def test_each_kind_of_secret_is_taken_out_and_nothing_else(text, expected):
-    environment = {
-        "http_proxy": "http://proxy.internal:3128",
-        "OPENAI_API_KEY": "sk-1234567890",
-        "TOKENIZERS": "answers",
-    }
-    assert Redactor(environment).clean(text) == expected
-
-
-def test_the_home_folder_is_replaced_as_a_whole_only(monkeypatch, tmp_path):
-    monkeypatch.setenv("HOME", str(tmp_path / "ann"))
-    redactor = Redactor({})
-    assert redactor.clean(f"{tmp_path}/ann/x: {tmp_path}/anna") == f"~/x: {tmp_path}/anna"
-    monkeypatch.setenv("HOME", "/")
-    assert Redactor({}).clean("/etc") == "/etc"
+SETTINGS = Settings("a model", "cpu")
 
 
 def finding(status, name="a", section="one", **fields):
     return Finding(section, name, 0.25, Outcome(status, fields.pop("found", "words"), **fields))
 
 
-def test_the_table_has_a_line_for_each_check_under_its_section():
+def raise_on_import(_):
+    raise ImportError("libcudart.so.12: cannot open\nshared object file")
+
+
+def find_the_checkpoint_unusable(settings):
+    return Outcome(FAILED, f"model {settings.model}: no such thing", details={"unusable_checkpoint": True})
+
+
+def replace_checks(monkeypatch, loading):
+    first = Check("facts", "torch", raise_on_import)
+    checks = [Check("invariants", "checkpoint loads", loading), Check("invariants", "alone = batch", raise_on_import)]
+    monkeypatch.setattr(examination, "fact_checks", lambda: [first])
+    monkeypatch.setattr(examination, "invariant_checks", lambda: checks)
+
+
+def test_a_check_that_raises_is_a_line_and_the_next_one_runs(monkeypatch):
+    replace_checks(monkeypatch, lambda _: Outcome(PASSED, "loaded"))
+    found = {each.name: each.outcome for each in examine(SETTINGS)}
+    line = "ImportError: libcudart.so.12: cannot open shared object file"
+    assert [(found[name].status, found[name].found) for name in ("torch", "alone = batch")] == [(FAILED, line)] * 2
+    assert found["checkpoint loads"].status == PASSED
+
+
+def test_invariants_are_skipped_without_a_checkpoint(monkeypatch):
+    replace_checks(monkeypatch, find_the_checkpoint_unusable)
+    found = {each.name: each.outcome for each in examine(SETTINGS)}
+    assert (found["alone = batch"].status, found["alone = batch"].found) == (SKIPPED, "needs 'checkpoint loads'")
+
+
+def test_names_are_unique():
+    names = [check.name for check in all_checks()]
+    assert len(set(names)) == len(names)
+
+
+def test_the_facts_of_a_sound_machine_pass():
+    for check in facts.fact_checks():
+        outcome = check.function(SETTINGS)
+        assert outcome.status == (outcome.status if check.section == "extras" else PASSED), check.name
+        assert outcome.found and "\n" not in outcome.found
+
+
+def test_a_package_that_is_too_old_or_missing_fails_with_what_to_install():
+    old = facts._look_at_package(Requirement("numpy>=99"), SETTINGS)
+    assert (old.status, old.remedy) == (FAILED, 'pip install "numpy>=99"')
+    assert old.found.endswith("; >=99 is required")
+    missing = facts._look_at_package(Requirement("no-such-package>=1"), SETTINGS)
+    assert (missing.status, missing.found) == (FAILED, "not installed; >=1 is required")
+
+
+def test_another_version_than_the_tested_one_is_reported(monkeypatch):
+    monkeypatch.setattr(facts, "read_tested_versions", lambda: {"numpy": "0.1"})
+    assert facts._look_at_package(Requirement("numpy"), SETTINGS).found.endswith("; tested with 0.1")
+
+
+def test_an_extra_that_is_not_installed_is_skipped_with_what_to_install(monkeypatch):
+    monkeypatch.setattr(facts, "read_requirements", lambda extra: [Requirement("no-such-package")])
+    outcome = facts._look_at_extra("demo", SETTINGS)
+    assert (outcome.status, outcome.found) == (SKIPPED, "lacks no-such-package")
+    assert outcome.remedy == 'if wanted, pip install "sdiareward[demo]"'
+
+
+def test_a_format_that_libsndfile_lacks_is_a_warning(monkeypatch):
+    monkeypatch.setattr("soundfile.available_formats", lambda: {"WAV": "", "FLAC": "", "OGG": ""})
+    outcome = facts._look_at_libsndfile(SETTINGS)
+    assert (outcome.status, "cannot read MP3" in outcome.found) == (WARNING, True)
+
+
+def test_tokens_and_the_home_folder_are_not_shown(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path / "margaret"))
+    assert shorten(f"{tmp_path}/margaret/model,\nhf_abcdefghijklmnopqrstuvwxyz") == "~/model, hf_***"
+    assert len(shorten("word " * 100)) == 303
+
+
+def test_the_table_has_a_line_for_each_check():
     findings = [
         finding(PASSED, "alone = batch", measured=2.4e-7, limit=1e-4, found=""),
         finding(SKIPPED, "flash"),
         finding(FAILED, "saved", "two", remedy="do this"),
     ]
-    checks = [check(doctor_faults.works, name=each.name) for each in findings]
-    assert "\n".join(lines_of(findings, checks)).splitlines() == [
-        "",
-        "one",
+    assert [render_finding(each, 13) for each in findings] == [
         "  ok    alone = batch     0.2 s  2.4e-07, at most 1.0e-04",
         "  skip  flash             0.2 s  words",
-        "",
-        "two",
         "  FAIL  saved             0.2 s  words -> do this",
     ]
-    assert summary_of(findings, 3.21) == "1 passed, 1 failed, 1 skipped; 3.2 s"
+    assert render_summary(findings, 3.21) == "1 passed, 1 failed, 1 skipped; 3.2 s"
 
 
-def test_long_words_go_on_under_the_column_they_began_in():
-    lines = list(lines_of([finding(PASSED, found="word " * 60)], [check(doctor_faults.works, name="a")]))[1:]
+def test_long_lines_are_wrapped_under_their_column():
+    lines = render_finding(finding(PASSED, found="word " * 60), 1).splitlines()
     assert all(len(line) <= 118 for line in lines)
     assert lines[1].startswith(" " * lines[0].index("word") + "word")
 
@@ -162,7 +134,7 @@ def test_only_a_checkpoint_that_is_itself_at_fault_is_unusable():
     assert unusable_checkpoint([finding(FAILED, "checkpoint loads")]) is None
 
 
-def test_the_record_is_json_with_what_is_not_a_number_in_words():
+def test_the_record_is_json_with_nan_as_text():
     findings = [finding(FAILED, measured=float("nan"), limit=1.0), finding(PASSED, "b", details={"x": [1]})]
     record = record_of(findings, "nano", 2.0, 1)
     json.dumps(record, allow_nan=False)
@@ -181,72 +153,6 @@ def test_the_record_is_json_with_what_is_not_a_number_in_words():
     }
 
 
-def test_every_check_has_a_name_of_its_own_and_comes_after_what_it_needs():
-    seen = set()
-    for each in all_checks():
-        assert each.name not in seen
-        assert set(each.needs) <= seen, each.name
-        seen.add(each.name)
-
-
-def test_the_core_is_that_of_the_project_and_every_part_of_it_has_a_tested_version():
-    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    assert {re.split("[<>=]", line)[0] for line in dependencies} == set(packages.CORE)
-    assert {name.replace("_", "-") for name in packages.CORE} <= packages.tested_versions().keys()
-
-
-def write_groups(folder, own, **files):
-    (folder / "own").write_text(own)
-    for path, text in files.items():
-        file = folder / "mount" / path.replace("__", "/").replace("_DOT_", ".")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{text}\n")
-    return folder / "mount", folder / "own"
-
-
-def test_limits_of_control_groups_of_version_2_are_the_least_up_to_the_root(tmp_path):
-    files = {
-        "job__memory_DOT_max": 8 * 2**30,
-        "job__step__memory_DOT_max": "max",
-        "job__cpu_DOT_max": "150000 100000",
-        "job__step__cpu_DOT_max": "max 100000",
-        "other__memory_DOT_max": 1,
-    }
-    places = write_groups(tmp_path, "0::/job/step\n", **files)
-    assert memory_limit_bytes(*places) == 8 * 2**30
-    assert cpu_limit(*places) == 1.5
-
-
-def test_limits_of_control_groups_of_version_1_are_found_under_their_controllers(tmp_path):
-    files = {
-        "memory__memory_DOT_limit_in_bytes": 2**63 - 4096,
-        "memory__docker__abc__memory_DOT_limit_in_bytes": 2**31,
-        "cpu,cpuacct__cpu_DOT_cfs_quota_us": 1,
-        "cpu__docker__abc__cpu_DOT_cfs_quota_us": 50_000,
-        "cpu__docker__abc__cpu_DOT_cfs_period_us": 100_000,
-        "cpu__cpu_DOT_cfs_quota_us": -1,
-        "cpu__cpu_DOT_cfs_period_us": 100_000,
-    }
-    places = write_groups(tmp_path, "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n", **files)
-    assert memory_limit_bytes(*places) == 2**31
-    assert cpu_limit(*places) == 0.5
-
-
-def test_without_control_groups_nothing_is_limited(tmp_path):
-    places = write_groups(tmp_path, "0::/\n", **{"memory_DOT_max": "max"})
-    assert memory_limit_bytes(*places) is cpu_limit(*places) is None
-    assert memory_limit_bytes(tmp_path / "none", tmp_path / "nothing") is None
-
-
-def test_a_folder_is_tried_by_writing_and_left_as_it_was(tmp_path):
-    assert refusal_of(tmp_path) is None
-    assert refusal_of(tmp_path / "not" / "there") is None
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "file").touch()
-    assert refusal_of(tmp_path / "file" / "cache") == "Not a directory"
-    assert refusal_of(Path("/proc/self/cache")) is not None
-
-
 def test_a_tolerance_grows_with_the_rewards():
     assert scaled(1e-4, [0.5, -0.2]) == 1e-4
     assert scaled(1e-4, [0.5, -20.0]) == pytest.approx(2e-3)
@@ -258,3 +164,69 @@ def test_the_guide_states_the_limits_that_are_measured_against():
     stated = {name: [float(cell) for cell in cells.split("|")] for name, cells in rows if re.search(r"\| *0", cells)}
     same = [SAME_REWARD[dtype] for dtype in ("float32", "float16", "bfloat16")]
     assert stated == {"same reward": same, "repeated": [0, 0, 0], "saved = loaded": [SAVED_FLOAT32, *same[1:]]}
+
+
+def test_the_command_reports_a_torch_that_cannot_be_imported(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
+    paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "sdiareward.cli", "doctor", "--offline", "--output", str(tmp_path / "found.json")]
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, text=True, cwd=tmp_path
+    )
+    found = {check["name"]: check for check in json.loads((tmp_path / "found.json").read_text())["checks"]}
+    assert (done.returncode, done.stderr) == (1, "")
+    assert found["torch"]["found"] == "ImportError: libcudart.so.12: cannot open shared object file"
+    assert {found[name]["status"] for name in ("device", "checkpoint loads")} == {"failed"}
+    assert found["alone = batch"]["status"] == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "no/such/folder"], "--model no/such/folder: no such folder"),
+        (["--model", "EMPTY"], "EMPTY: holds no config.json"),
+        (["--output", "no/such/folder/found.json"], "no file can be there"),
+    ],
+)
+def test_what_cannot_be_examined_or_written_is_refused_at_once(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "EMPTY").mkdir()
+    assert main(["doctor", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("sdiareward: error: ")
+    assert message in captured.err
+    assert len(captured.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--model", "ORG/NAME"], 2), (["--device", "abacus"], 2), ([], 1)])
+def test_a_checkpoint_that_was_given_and_is_at_fault_itself_is_bad_input(
+    arguments, status, monkeypatch, capsys, tmp_path
+):
+    loading = Check("invariants", "checkpoint loads", find_the_checkpoint_unusable)
+    monkeypatch.setattr(examination, "fact_checks", list)
+    monkeypatch.setattr(examination, "invariant_checks", lambda: [loading])
+    assert main(["doctor", *arguments, "--output", str(tmp_path / "found.json")]) == status
+    shown, errors = capsys.readouterr()
+    assert "FAIL  checkpoint loads" in shown
+    assert len(errors.splitlines()) == (status == 2)
+    assert errors.endswith(": no such thing\n" if status == 2 else "")
+    assert json.loads((tmp_path / "found.json").read_text())["exit_status"] == status
+
+
+def test_an_interrupt_ends_the_command_without_a_traceback():
+    command = [sys.executable, "-m", "sdiareward.cli", "doctor", "--offline"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in process.stdout:
+        if line.startswith("  ok "):
+            break
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, "sdiareward: interrupted\n")
+
+
+def test_help_is_there_at_once():
+    command = [sys.executable, "-X", "importtime", "-m", "sdiareward.cli", "doctor", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "--offline" in done.stdout
+    assert not any(f" {module}\n" in done.stderr for module in ("torch", "numpy", "huggingface_hub"))

@@ -134,7 +134,7 @@ def test_what_cannot_be_computed_here_is_skipped_with_the_reason(settings, monke
     flash = CHECKS["flash_attention_2 attention"].function(settings)
     assert (flash.status, "flash_attn" in flash.found) == (SKIPPED, True)
     assert CHECKS["sdpa attention"].function(settings).status == SKIPPED
-    monkeypatch.setattr(invariants, "available_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(invariants, "read_available_memory_bytes", lambda: 1000)
     for name in ("half precision ~ float32", "saved = loaded"):
         outcome = CHECKS[name].function(settings)
         assert (outcome.status, outcome.found[:32]) == (SKIPPED, "a second copy of the weights wan")
@@ -148,25 +148,21 @@ def test_a_head_that_gives_the_same_to_all_is_a_warning(tiny_config, tiny_proces
     assert "all dialogues get the same reward" in outcome.found
 
 
-def test_the_command_examines_a_checkpoint_and_shows_no_secret(tiny_checkpoint, tmp_path, monkeypatch, capfd):
+def test_the_command_examines_a_checkpoint_and_shows_no_home_folder(tiny_checkpoint, tmp_path, monkeypatch, capfd):
     home = tmp_path / "margaret"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("HF_HOME", str(home / "hub"))
-    monkeypatch.setenv("HF_TOKEN", "hf_" + 30 * "b")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (home / "model").symlink_to(tiny_checkpoint)
     output = home / "found.json"
-    assert main(["doctor", "--model", str(home / "model"), "--offline", "--output", str(output)]) == 0
+    assert main(["doctor", "--model", str(home / "model"), "--output", str(output)]) == 0
     shown, errors = capfd.readouterr()
     record = json.loads(output.read_text())
     assert errors == ""
     assert shown.splitlines()[0] == "sdiareward doctor, checkpoint: ~/model"
     assert "margaret" not in shown + output.read_text()
-    assert "bbbbbb" not in shown + output.read_text()
     found = {check["name"]: check for check in record["checks"]}
     assert [name for name in MEASURED if found[name]["status"] != "passed"] == []
-    assert (record["model"], record["exit_status"], found["answers"]["status"]) == ("~/model", 0, "skipped")
+    assert (record["model"], record["exit_status"]) == ("~/model", 0)
     assert sorted(os.listdir(home)) == ["found.json", "model"]
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import soundfile
 from fuzz.audio import make_tone
 from fuzz.running import Target, World
-from fuzz.values import TEXTS, changed, damaged_texts, json_texts, texts, values
+from fuzz.values import TEXTS, changed, damaged_texts, json_texts, values
 from hypothesis import strategies as st
 
+from sdiareward.audio_sdiareward import MAX_TURNS, DialogueError, validate_form, validate_messages
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.pairing.filtering import check_rules
@@ -20,16 +21,13 @@ from sdiareward.dataset_builder.release.fingerprints import compare, fingerprint
 from sdiareward.dataset_builder.release.official_form import _row
 from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, Rebuilt, rebuild_row
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
-from sdiareward.pairs.dialogue_files import DialogueError, read_dialogue
+from sdiareward.pairs.dialogue_files import read_dialogue
 from sdiareward.pairs.loading import turns_to_messages
-from sdiareward.pairs.rows import _as_messages
 from sdiareward.pairs.schema import MAX_TURN_S, validate_row
-from sdiareward.processing_sdiareward import MAX_TURNS, validate_messages
 from sdiareward.serving.bodies import BadRequestError, Body
 from sdiareward.serving.forms import CompareRequest, ScoreRequest
-from sdiareward.serving.inputs import Recordings, TurnError, addresses, read_dialogue_form
+from sdiareward.serving.inputs import read_dialogue_form
 from sdiareward.serving.settings import Limits
-from sdiareward.serving.urls import UrlError, UrlFetcher
 
 
 _ROLES = ("user", "assistant")
@@ -129,7 +127,7 @@ def _validate_messages(world: World, value: Any) -> None:
 
 
 def _as_turns(world: World, value: Any) -> None:
-    turns_to_messages(_as_messages(value))
+    validate_form(turns_to_messages(value))
 
 
 def _prepare(world: World, dialogue: Any) -> None:
@@ -173,7 +171,6 @@ def _request_body() -> dict[str, Any]:
 
 def _read_request(world: World, text: str) -> None:
     body, limits = Body(text.encode("utf-8", "surrogatepass"), {"a": tone_wav()}), Limits()
-    recordings = Recordings(body.files, {})
     forms: tuple[Any, ...] = (ScoreRequest, CompareRequest)
     for form in forms:
         try:
@@ -182,21 +179,12 @@ def _read_request(world: World, text: str) -> None:
             assert error.problems
             continue
         for dialogue in request.dialogues if form is ScoreRequest else (request.a, request.b):
-            fetched = dict.fromkeys(addresses([dialogue], limits), "its address is not fetched")
             try:
-                messages = read_dialogue_form(dialogue, Recordings(recordings.files, fetched), limits)
-            except TurnError:
+                messages = read_dialogue_form(dialogue, body.files, limits)
+            except DialogueError:
                 continue
             validate_messages(messages)
 
-
-def _require_allowed(world: World, address: str) -> None:
-    url = UrlFetcher(("https://example.org/a/",), max_bytes=1, timeout_s=1, total_timeout_s=1).require_allowed(address)
-    assert (url.scheme, url.host, url.port) == ("https", "example.org", 443)
-    assert url.path.startswith("/a/") and ".." not in url.path
-
-
-_ADDRESSES = ("https://example.org/a/x.wav", "https://example.org/a/%2e%2e/b", "http://user@example.org:1/a/?q#f")
 
 TARGETS = (
     Target("schema row", "rows", lambda _: changed(_ROW), _validate_row),
@@ -219,11 +207,4 @@ TARGETS = (
         (DialogueError,),
     ),
     Target("request", "requests", lambda _: json_texts(_request_body()), _read_request),
-    Target(
-        "address",
-        "requests",
-        lambda _: damaged_texts(*_ADDRESSES) | texts(),
-        _require_allowed,
-        (UrlError,),
-    ),
 )

@@ -14,7 +14,7 @@ from fuzz.rows import tone_wav
 from fuzz.running import Target, World, run_case
 from fuzz.sources import _archive, model_bin
 
-from sdiareward.audio_sdiareward import AudioError, audio_duration_s, read_audio
+from sdiareward.audio_sdiareward import AudioError, DialogueError, audio_duration_s, read_audio
 from sdiareward.checkpoint_io import nano
 from sdiareward.common.files import JsonLines
 from sdiareward.common.yaml_files import parse_yaml
@@ -34,7 +34,7 @@ from sdiareward.judges.zero_shot.backends import ReplayBackend
 from sdiareward.judges.zero_shot.settings import EndpointSettings
 from sdiareward.layouts_sdiareward import read_processor_fields
 from sdiareward.llm.json_parsing import parse_json
-from sdiareward.pairs.dialogue_files import DialogueError, read_dialogue
+from sdiareward.pairs.dialogue_files import read_dialogue
 from sdiareward.pairs.prompts import read_prompts
 from sdiareward.pairs.schema import validate_row
 
@@ -350,7 +350,7 @@ def test_a_dialogue_of_other_things_than_messages_is_refused(tiny_processor):
         ([{"role": "user", "content": [5]}], "its content holds a int"),
         ([{"role": "user", "content": [{"text": 5}]}], "its text is a int"),
         ([{"role": "user", "content": "\ud800"}], "half a character"),
-        ([5], "is not an object"),
+        ([5], "is a int; give an object"),
         ({"role": "user"}, "is a dict; give a list"),
     ):
         with pytest.raises(ValueError, match=problem):

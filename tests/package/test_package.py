@@ -22,8 +22,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 README = (ROOT / "README.md").read_text()
 # Not on the package index: an engine that is installed from its repository; the Hub's own module on its GPUs.
 OUTSIDE = {"soulxpodcast", "spaces"}
-# Brought by what the extra names: jinja2, pyannote.audio, requests, scikit-learn, fastapi, aiohttp.
-INDIRECT = {"markupsafe", "pyannote", "scipy", "starlette", "urllib3", "yarl"}
+# Brought by what the extra names: jinja2, pyannote.audio, requests, scikit-learn, fastapi.
+INDIRECT = {"markupsafe", "pyannote", "scipy", "starlette", "urllib3"}
 
 
 def test_importing_the_package_is_quick_and_leaves_torch_alone():

@@ -182,7 +182,7 @@ def turns(*roles):
         ([], "has no turns"),
         (turns("system"), "has no turns"),
         ("hello", "is a str; give a list"),
-        ([{"role": "user"}], "turn 1: is not an object with a role and content"),
+        ([{"role": "user"}], "turn 1: its content is missing"),
         (turns("user", "judge"), "turn 2: its role is 'judge'"),
         (turns("user", "user"), "turn 2: two user turns in a row"),
         (turns("assistant", "user"), "turn 1: the dialogue begins with the assistant"),

@@ -180,7 +180,7 @@ def test_bad_rows_are_skipped_with_reasons_and_tried_again(score, write_rows, ma
     skipped = lines(tmp_path / "out" / "skipped.jsonl")
     assert [(line["row"], line["pair_id"]) for line in skipped] == [(k, f"pair-{k}") for k in (1, 2, 3, 4)]
     reasons = [line["reason"] for line in skipped]
-    assert "chosen: the dialogue is missing" in reasons[0]
+    assert "chosen: is missing; give a list of turns" in reasons[0]
     assert reasons[1].startswith("rejected: turn 2: ")
     assert "late.flac: no such audio file" in reasons[1]
     assert "criterion is 'beauty'" in reasons[2]

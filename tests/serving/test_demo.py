@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.common.package_files import EXAMPLES, NANO
 from sdiareward.pairs.dialogue_files import read_dialogue
 from sdiareward.scoring.calibration import Calibration, fit
@@ -19,7 +20,6 @@ from sdiareward.serving.demo.turns import (
     MAX_FILE_BYTES,
     MAX_WORDS_CHARACTERS,
     Turn,
-    TurnError,
     add_turns,
     make_messages,
     read_example,
@@ -86,7 +86,7 @@ def test_files_are_read_in_the_order_of_their_names_and_deleted(tmp_path, make_t
 def test_a_wrong_file_is_refused_in_one_line_and_deleted(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)
-    with pytest.raises(TurnError, match=message) as raised:
+    with pytest.raises(DialogueError, match=message) as raised:
         read_files([path])
     assert "\n" not in str(raised.value)
     assert str(tmp_path) not in str(raised.value)
@@ -97,21 +97,23 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros((4_000_000, 8), dtype=np.int16), 655_350, format="FLAC")
     assert buffer.tell() < 100_000
-    monkeypatch.setattr("sdiareward.serving.demo.turns.read_audio", lambda *_, **__: pytest.fail("it was decoded"))
-    with pytest.raises(TurnError, match="^bomb.flac: has 8 channels at 655350 Hz; give one or two at 192 kHz or less"):
+    monkeypatch.setattr("sdiareward.pairs.recordings.read_audio", lambda *_, **__: pytest.fail("it was decoded"))
+    with pytest.raises(
+        DialogueError, match="^bomb.flac: has 8 channels at 655350 Hz; give one or two at 192 kHz or less"
+    ):
         read_turn(buffer.getvalue(), "bomb.flac")
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):
-    with pytest.raises(TurnError, match=r"^a.wav: was lost on its way; upload it again.$"):
+    with pytest.raises(DialogueError, match=r"^a.wav: was lost on its way; upload it again.$"):
         read_files([tmp_path / "a.wav"])
 
 
 def test_a_dialogue_has_no_more_than_16_turns_and_300_seconds(turn):
     assert len(add_turns((turn,) * 15, [turn])) == 16
-    with pytest.raises(TurnError, match="17 turns; a dialogue has at most 16. Nothing was added"):
+    with pytest.raises(DialogueError, match="17 turns; a dialogue has at most 16. Nothing was added"):
         add_turns((turn,) * 16, [turn])
-    with pytest.raises(TurnError, match="301 s; a dialogue has at most 300 s"):
+    with pytest.raises(DialogueError, match="301 s; a dialogue has at most 300 s"):
         add_turns((Turn(b"", 60.0),) * 5, [Turn(b"", 0.6)])
 
 
@@ -132,7 +134,7 @@ def test_words_belong_to_turns_line_by_line(turn):
     ],
 )
 def test_words_and_turns_that_make_no_dialogue_are_refused(turn, num_turns, words, message):
-    with pytest.raises(TurnError, match=message):
+    with pytest.raises(DialogueError, match=message):
         make_messages((turn,) * num_turns, words, "dialogue A")
 
 

@@ -8,9 +8,7 @@ import os
 import re
 import signal
 import socket
-import threading
 import time
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import psutil
@@ -53,30 +51,14 @@ def scorer(checkpoint):
     return Scorer.from_pretrained(checkpoint, device="cpu")
 
 
-class Files(SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Return a folder and the address under which a server of this machine gives its files."""
-    folder = tmp_path_factory.mktemp("files")
-    http = ThreadingHTTPServer(("127.0.0.1", 0), lambda *args: Files(*args, directory=str(folder)))
-    threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-    yield folder, f"http://127.0.0.1:{http.server_port}/"
-    http.shutdown()
-    http.server_close()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory, checkpoint, files):
+def server(tmp_path_factory, checkpoint):
     folder = tmp_path_factory.mktemp("server")
     (folder / "key").write_text(KEY)
     options = ["--cpus-per-replica", "0", "--threads", "1", "--device", "cpu", "--object-store-mib", "80"]
     options += ["--max-batch-size", "4", "--batch-wait-s", "0.05", "--max-body-mib", "1", "--max-dialogues", "4"]
     options += ["--max-in-flight", str(MAX_IN_FLIGHT), "--body-timeout-s", str(BODY_TIMEOUT_S)]
-    options += ["--api-key-file", str(folder / "key"), "--allow-url-prefix", f"{files[1]}open/"]
+    options += ["--api-key-file", str(folder / "key")]
     server = Server(folder, checkpoint, *options)
     yield server
     server.end()
@@ -241,20 +223,13 @@ def test_without_the_key_nothing_is_scored_and_the_key_is_never_logged(server):
     assert KEY not in repr(RewardClient(server.url, KEY))
 
 
-def test_recordings_are_fetched_from_the_list_and_files_of_the_server_never_read(server, files, dialogues, rewards):
-    folder, address = files
-    (folder / "open").mkdir()
+def test_neither_files_nor_addresses_of_the_server_are_read(server, dialogues, tmp_path):
+    inside = tmp_path / "0.wav"
     turns = encode_dialogue(dialogues[0])["turns"]
-    for number, turn in enumerate(turns):
-        for name in (f"open/{number}.wav", f"{number}.wav"):
-            (folder / name).write_bytes(base64.b64decode(turn["content"][1]["audio"]["base64"]))
-        turn["content"][1]["audio"] = {"url": f"{address}open/{number}.wav"}
-    request = {"dialogues": [{"turns": turns}]}
-    assert post(server, json=request).json()["results"][0]["reward"] == pytest.approx(rewards[0], abs=1e-5)
-    inside = str(folder / "0.wav")
-    for audio in ({"url": f"{address}0.wav"}, {"url": f"file://{inside}"}, {"url": inside}, {"file": inside}):
+    inside.write_bytes(base64.b64decode(turns[0]["content"][1]["audio"]["base64"]))
+    for audio in ({"url": server.url}, {"url": inside.as_uri()}, {"file": str(inside)}, {"path": str(inside)}):
         turns[0]["content"][1]["audio"] = audio
-        answer = post(server, json=request)
+        answer = post(server, json={"dialogues": [{"turns": turns}]})
         assert answer.status_code == 422
         assert answer.json()["detail"][0]["turn"] == 1
 
