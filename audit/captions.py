@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import describe_worst
 
@@ -54,7 +54,7 @@ def _flips(row: Mapping[str, Any]) -> str:
 
 
 def _nuisance(row: Mapping[str, Any]) -> dict[str, str]:
-    title = NUISANCES[row["nuisance"]].title.format("…")
+    title = PERTURBATIONS[row["nuisance"]].title.format("…")
     return {
         "caption": f"{title}: accuracy, and mean shift of the reward over the natural margin, by severity.",
         "alt": f"Lines by severity. {_percent(row['flip_rate'])} of the pairs flip on average, at worst "

@@ -7,7 +7,7 @@ from typing import Any
 
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
 from sdiareward.perturbations.attacks import ATTACKS
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .modality_ablation import AUDIO_ONLY, BOTH, TEXT_ONLY
 from .ties import TWINS
@@ -52,7 +52,7 @@ def _totals(audit: Audit) -> dict[str, Measured]:
     tried = [row["nuisance"] for row in nuisances.get("by_nuisance", ()) if row["flip_rate"] is not None]
     num_trained = sum(bool(_was_trained(audit, "nuisances", name)) for name in tried)
     notes = [
-        f"over {len(tried)} of {len(NUISANCES)} changes" if 0 < len(tried) < len(NUISANCES) else "",
+        f"over {len(tried)} of {len(PERTURBATIONS)} changes" if 0 < len(tried) < len(PERTURBATIONS) else "",
         f"{num_trained} of {len(tried)} in training" if num_trained else "",
     ]
     of_all = "; ".join(filter(None, notes))
@@ -72,13 +72,13 @@ def describe_worst(worst: Mapping[str, Any]) -> str:
         worst (`Mapping`): Of `statistics.sum_up`.
     """
     sides = "both sides" if worst["place"] == "both" else f"the {worst['place']} side"
-    return f"{NUISANCES[worst['nuisance']].describe(worst['severity'])}, on {sides}"
+    return f"{PERTURBATIONS[worst['nuisance']].format_title(worst['severity'])}, on {sides}"
 
 
 def _nuisances(audit: Audit) -> dict[str, Measured]:
     rows = {row["nuisance"]: row for row in (audit["nuisances"] or {}).get("by_nuisance", ())}
     found = {}
-    for name in NUISANCES:
+    for name in PERTURBATIONS:
         row = rows.get(name)
         title = name.replace("_", " ")
         if row is None or row["flip_rate"] is None:

@@ -15,7 +15,7 @@ from sdiareward.common.files import JsonLines
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attacks import Attack, AttackContext, is_heard
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, RewardFunction, Turn, to_messages
-from sdiareward.perturbations.effects import NUISANCES, apply
+from sdiareward.perturbations.registry import PERTURBATIONS, apply
 
 from .sampling import PairSample
 
@@ -68,7 +68,9 @@ def nuisance_key(name: str, severity: float) -> str:
 def settings_of(names: Iterable[str]) -> list[tuple[str, float]]:
     """Return each nuisance with each of its usual severities, from weak to strong; without any, with its default."""
     return [
-        (name, severity) for name in names for severity in NUISANCES[name].severities or (NUISANCES[name].default,)
+        (name, severity)
+        for name in names
+        for severity in PERTURBATIONS[name].severities or (PERTURBATIONS[name].default,)
     ]
 
 
@@ -76,7 +78,7 @@ def nuisance_conditions(settings: Iterable[tuple[str, float]], seed: int = 0) ->
     """Return a condition for each nuisance with a severity.
 
     Args:
-        settings (`Iterable[tuple[str, float]]`): Keys of `effects.NUISANCES`, each with a severity.
+        settings (`Iterable[tuple[str, float]]`): Keys of `registry.PERTURBATIONS`, each with a severity.
         seed (`int`, *optional*, defaults to 0): Of what is random.
     """
     return [_nuisance_condition(name, severity, seed) for name, severity in settings]
@@ -136,7 +138,7 @@ def change_turns(turns: Sequence[Turn], name: str, severity: float, seeds: Seque
 
     Args:
         turns (`Sequence[Turn]`): The dialogue; it stays as it is.
-        name (`str`): A key of `effects.NUISANCES`.
+        name (`str`): A key of `registry.PERTURBATIONS`.
         severity (`float`): In the nuisance's unit.
         seeds (`Sequence[int]`): Of what is random, one a turn at least.
     """

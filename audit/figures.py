@@ -10,7 +10,7 @@ import numpy as np
 
 from sdiareward.evaluation.report.figures import LINES, PANEL_INCHES, figure_file, marker_style, shorten
 from sdiareward.perturbations.decoded_pairs import AuditPair
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .occlusion import draw as draw_occlusion
 from .statistics import PLACES
@@ -89,7 +89,7 @@ def draw_nuisance(figure: Any, rows: Sequence[Mapping[str, Any]], natural: Mappi
         accuracy.plot(positions, [100 * row["accuracy"] for row in found], label=PLACE_TITLES[place], **style)
         shift.plot(positions, [_ratio(row["mean_shift"], natural["natural_margin"]) for row in found], **style)
     accuracy.axhline(100 * natural["accuracy"], color="black", linestyle=":", linewidth=1.2, label="unchanged")
-    nuisance = NUISANCES[rows[0]["nuisance"]]
+    nuisance = PERTURBATIONS[rows[0]["nuisance"]]
     accuracy.set(title=nuisance.title.format("…"), ylabel="accuracy, %")
     shift.axhline(0, color="black", linestyle=":", linewidth=1.2)
     shift.set(ylabel="mean shift over\nnatural margin", xlabel=f"severity, {nuisance.unit}" if nuisance.unit else "")

@@ -12,7 +12,7 @@ from sdiareward.common.package_files import AUDIT, EVALUATION_PAGE
 from sdiareward.evaluation.columns import TITLES
 from sdiareward.evaluation.report.pieces import FILTERS, content_hash, picture
 from sdiareward.perturbations.decoded_pairs import AuditPair
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .captions import describe_figures
 from .checks import describe_worst, num_by_status
@@ -95,7 +95,7 @@ def render_page(
         sections=[(key, title) for key, title in SECTIONS.items() if key in _ALWAYS or audit[key]],
         titles={**TITLES, "colloquialness": "colloquialness", "overall_micro": "all pairs"},
         places=PLACE_TITLES,
-        nuisances=NUISANCES,
+        nuisances=PERTURBATIONS,
         settings=_settings(audit),
         style=Markup(style),
         style_hash=content_hash(style),

@@ -25,7 +25,7 @@ from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import measure_checks
 from .conditions import (
@@ -90,7 +90,7 @@ class AuditJob:
     split: str = "test"
     train_split: str = "train"
     num_pairs: int = 60
-    nuisances: tuple[str, ...] = tuple(NUISANCES)
+    nuisances: tuple[str, ...] = tuple(PERTURBATIONS)
     attacks: tuple[str, ...] = tuple(ATTACKS)
     parts: tuple[str, ...] = DEFAULT_PARTS
     left_out_model: str | None = None

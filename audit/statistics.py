@@ -214,7 +214,7 @@ def measure_nuisances(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
 
     Args:
         pairs (`Pairs`): The pairs with the rewards of the nuisances' conditions.
-        names (`Sequence[str]`): Keys of `effects.NUISANCES`.
+        names (`Sequence[str]`): Keys of `registry.PERTURBATIONS`.
 
     Returns:
         `dict[str, Any]`: `rows`, one for each nuisance, severity and place with what `describe_change` gives and, by

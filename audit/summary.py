@@ -9,7 +9,7 @@ from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.markdown import render_table
 from sdiareward.evaluation.columns import TITLES
 from sdiareward.evaluation.summary import interval
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import describe_worst, num_by_status
 from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
@@ -96,7 +96,7 @@ def _nuisances(audit: Audit) -> list[str]:
         [name, *_means(row)]
         for row in audit["nuisances"]["by_nuisance"]
         if row["flip_rate"] is not None
-        for name in [NUISANCES[row["nuisance"]].title.format("…")]
+        for name in [PERTURBATIONS[row["nuisance"]].title.format("…")]
     ]
     places = [[PLACE_TITLES[row["place"]], *_means(row)] for row in audit["nuisances"]["by_place"] if row["worst"]]
     columns = [

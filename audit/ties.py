@@ -27,13 +27,13 @@ from sdiareward.evaluation.summary import Labels, Scores, groups_of
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.decoded_pairs import AuditPair, RewardFunction, Turn, to_messages
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .resampling import Counts, Floats, draw_groups, percentiles
 
 
 # Nuisances that make twins: lossy codings, each at the mildest of its usual severities.
-TWINS: dict[str, float] = {name: NUISANCES[name].severities[0] for name in ("mp3", "opus", "mulaw")}
+TWINS: dict[str, float] = {name: PERTURBATIONS[name].severities[0] for name in ("mp3", "opus", "mulaw")}
 _SHARE_OF_TWINS = 0.95
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _NUM_THRESHOLDS = 20

@@ -27,4 +27,4 @@ def read_trained_with(model: str) -> dict[str, list[str]] | None:
         settings = AugmentationSettings(**names)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # It is a note beside a verdict, and the folder may be anybody's.
-    return {"nuisances": list(settings.nuisances()), "attacks": list(settings.attacks())}
+    return {"nuisances": list(settings.list_perturbations()), "attacks": list(settings.find_attacks())}

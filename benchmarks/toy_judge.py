@@ -36,7 +36,7 @@ from transformers import TrainerCallback
 from benchmarks.racing import describe_cpu
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.provenance import write_run
-from sdiareward.perturbations.voice_shaping import change_tempo, set_level
+from sdiareward.perturbations.effects import ChangeTempo, SetLevel
 
 
 if TYPE_CHECKING:
@@ -266,7 +266,8 @@ def make_samples(clips: Sequence[np.ndarray], seed: int) -> datasets.Dataset:
         for score in SCORES:
             is_loud, is_fast = _SETTINGS[score][generator.integers(len(_SETTINGS[score]))]
             level_dbfs = _LEVELS_DBFS[is_loud] + generator.uniform(-3, 3)
-            recording = set_level(change_tempo(clip, _TEMPOS[is_fast]), level_dbfs)
+            faster = ChangeTempo(_TEMPOS[is_fast])(clip, SAMPLING_RATE)
+            recording = SetLevel(level_dbfs)(faster, SAMPLING_RATE)
             audio = {"bytes": encode(recording, SAMPLING_RATE, "WAV", "PCM_16", None), "path": None}
             row = {"sample_id": f"{number}-{score}", "scenario_id": str(number), "score": score, "audio": audio}
             rows.append(row)

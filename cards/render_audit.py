@@ -19,7 +19,7 @@ from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_markdown_table
 from sdiareward.perturbations.attacks import ATTACKS
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .render import render_readme
 
@@ -61,7 +61,7 @@ def render_nuisances() -> str:
     """Return the changes with their severities."""
     rows = [
         [name, nuisance.title.format("…"), ", ".join(f"{severity:g}" for severity in nuisance.severities)]
-        for name, nuisance in NUISANCES.items()
+        for name, nuisance in PERTURBATIONS.items()
     ]
     return "\n".join(render_markdown_table(["name", "change", "severities"], rows, num_left=3))
 

@@ -96,7 +96,7 @@ def _job(args: argparse.Namespace) -> AuditJob:
     from sdiareward.audit.run import DEFAULT_PARTS, PARTS, AuditJob
     from sdiareward.audit.verdicts import unknown_patterns
     from sdiareward.perturbations.attacks import ATTACKS
-    from sdiareward.perturbations.effects import NUISANCES
+    from sdiareward.perturbations.registry import PERTURBATIONS
     from sdiareward.scoring.dataset import ModelChoice
 
     if unknown := unknown_patterns(args.fail_on, check_names()):
@@ -108,7 +108,7 @@ def _job(args: argparse.Namespace) -> AuditJob:
         ModelChoice(args.model, dtype=args.dtype, device=args.device, batch_tokens=args.batch_tokens),
         args.data,
         args.output_dir,
-        nuisances=_named("--nuisances", args.nuisances, NUISANCES),
+        nuisances=_named("--nuisances", args.nuisances, PERTURBATIONS),
         attacks=_named("--attacks", args.attacks, ATTACKS),
         parts=parts,
         left_out_model=args.left_out or None,

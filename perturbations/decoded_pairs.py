@@ -1,4 +1,4 @@
-"""Pairs as the audit works on them: decoded once, so that their sound and their words can be changed at will."""
+"""Pairs decoded into memory, so that attacks and the audit can change their sound and their words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import datasets
 
 Messages = list[dict[str, Any]]
-# From dialogues and the criterion of each to their rewards; one call with many dialogues is faster than many calls.
+# From dialogues and the criterion of each to their rewards; few large calls are faster than many small ones.
 RewardFunction = Callable[[Sequence[Messages], Sequence[str]], list[float]]
 
 
@@ -28,9 +28,9 @@ class Turn:
 
     Args:
         role (`str`): `"user"` or `"assistant"`.
-        text (`str`): What is said; empty where there is no transcript.
-        array (`np.ndarray` of shape `(num_samples,)`): How it sounds, mono float32 at `SAMPLING_RATE`. It may be
-            shared with other turns: it is never changed in place.
+        text (`str`): Transcript; empty if there is none.
+        array (`np.ndarray` of shape `(num_samples,)`): Recording, mono float32 at `SAMPLING_RATE`. Other turns may
+            share it: it is never changed in place.
     """
 
     role: str
@@ -44,11 +44,11 @@ class AuditPair:
 
     Args:
         pair_id (`str`): Its id.
-        criterion (`str`): Which prompt it is judged under.
+        criterion (`str`): Name of the prompt that the model gets.
         subset (`str`): Column of Table 2 that it counts in.
         source (`str`): Corpus.
-        synthesizer (`str`, *optional*): What spoke the synthetic side or sides.
-        group_id (`str`, *optional*): Recording or dialogue it is cut from.
+        synthesizer (`str`, *optional*): Synthesizer of the synthetic side or sides.
+        group_id (`str`, *optional*): Recording or dialogue that it comes from.
         license (`str`, *optional*): Of its recordings.
         chosen (`list[Turn]`): The preferred dialogue.
         rejected (`list[Turn]`): The other one.
@@ -70,8 +70,9 @@ def to_messages(turns: Iterable[Turn], audio: bool = True, text: bool = True) ->
 
     Args:
         turns (`Iterable[Turn]`): The dialogue.
-        audio (`bool`, *optional*, defaults to `True`): Give the recordings.
-        text (`bool`, *optional*, defaults to `True`): Give the transcripts; an empty one is left out in any case.
+        audio (`bool`, *optional*, defaults to `True`): Include the recordings.
+        text (`bool`, *optional*, defaults to `True`): Include the transcripts; an empty one is always
+            omitted.
 
     Example:
         >>> to_messages([Turn("user", "hm", np.zeros(400, dtype=np.float32))], audio=False)
@@ -90,11 +91,11 @@ def to_messages(turns: Iterable[Turn], audio: bool = True, text: bool = True) ->
 
 
 def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int]) -> list[AuditPair]:
-    """Decode pairs.
+    """Decode rows of a data set of pairs.
 
     Args:
-        pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them, in our form or the released one.
-        rows (`Iterable[int]`): Which of them.
+        pairs (`datasets.Dataset`): Pairs from `loading.load_pairs`, in our form or the released one.
+        rows (`Iterable[int]`): Their numbers.
 
     Returns:
         `list[AuditPair]`: In the order of `rows`.
@@ -102,7 +103,7 @@ def decode_pairs(pairs: datasets.Dataset, rows: Iterable[int]) -> list[AuditPair
     Raises:
         AudioError: A recording cannot be read, or a turn has none or several; the message names pair, side and turn.
         FileNotFoundError: A recording does not exist.
-        ValueError: What a pair is cannot be told; see `labels.describe_pairs`.
+        ValueError: A pair has no valid labels; see `labels.describe_pairs`.
     """
     subset = pairs.select(list(rows))
     labels = describe_pairs(subset)
@@ -121,7 +122,7 @@ def _read_side(turns: Sequence[Mapping[str, Any]], name: str) -> list[Turn]:
         items = [{"type": "text", "text": content}] if isinstance(content, str) else content
         sounds = [item["audio"] for item in items if item["type"] == "audio"]
         if len(sounds) != 1:
-            raise AudioError(f"{name} turn {number}: has {len(sounds)} recordings; the audit needs one a turn.")
+            raise AudioError(f"{name} turn {number}: has {len(sounds)} recordings; give exactly one per turn.")
         words = " ".join(item["text"] for item in items if item["type"] == "text")
         read.append(Turn(message["role"], words, read_audio(sounds[0], name=f"{name} turn {number}")))
     return read

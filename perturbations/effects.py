@@ -1,196 +1,292 @@
-"""Change a recording in ways that must not change what is thought of the conversation: level, room, noise, coding.
+"""Effects on a recording: gain, silence, noise, room, equaliser, clipping, resampling, speed, tempo.
 
-A judge of dialogues that is moved by one of these listens to the recording instead of the people. Needs no torch. A
-new nuisance is a function in `nuisance_filters` and an entry of `NUISANCES`; its severities go from weak to strong.
-The entries stand in the order in which things happen on the way from the mouth to the file, in which `apply_chain`
-makes several of them.
+All but silence, speed and tempo keep the length (resampling within a few samples), and none delays the signal. Needs
+NumPy and soxr only; `Tempo` needs FFmpeg's libraries (`av`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+from sdiareward.audio_sdiareward import resample
 
-from . import filters as filters
+from .levels import measure_level, scale_to_level, trim_silence
+from .transform import Transform
+
+
+# Frames this far below the loudest one are pauses, not speech, when the level of a noise is set, in dB.
+_TRIM_DB = 35.0
+_TELEPHONE_LOW_HZ = 300.0
+# Width of the flanks of the telephone band, as a share of the edge's frequency: steeper ones ring.
+_FLANK = 0.1
+# A tilt turns the spectrum around this frequency; below the lower one it stays as it is there.
+_TILT_PIVOT_HZ, _TILT_LOW_HZ = 1000.0, 62.5
+# A living room, and the distance from mouth to microphone.
+_ROOM_M3, _DISTANCE_M = 60.0, 1.0
+# Sound reaches a wall and comes back before there is any reverberation.
+_FIRST_REFLECTION_S = 0.003
+_PEAK = 0.99
+
+Generator = np.random.Generator
 
 
 @dataclass(frozen=True)
-class Nuisance:
-    """One kind of change.
+class Gain(Transform):
+    """Scale the signal; nothing is clipped.
 
     Args:
-        title (`str`): What it does, with `{}` where the severity goes.
-        unit (`str`): Unit of the severity; empty for a change that has none.
-        severities (`tuple[float, ...]`): Usual severities from weak to strong, of both signs where both make sense;
-            empty for a change that has none.
-        default (`float`): Severity where none is asked for.
-        limits (`tuple[float, float]`): Lowest and highest severity that it can work with.
-        change (`Callable`): From samples, rate in Hz, severity and source of randomness to samples.
-        keeps_length (`bool`): Whether there are as many samples after it as before.
+        gain_db (`float`): In dB.
     """
 
-    title: str
-    unit: str
-    severities: tuple[float, ...]
-    default: float
-    limits: tuple[float, float]
-    change: Callable[[np.ndarray, int, float, np.random.Generator], np.ndarray]
-    keeps_length: bool = True
+    gain_db: float
 
-    def describe(self, severity: float | None = None) -> str:
-        """Return the title with a severity, by default the usual one."""
-        return self.title.format(f"{self.default if severity is None else severity:g}")
-
-    def draw(self, rng: np.random.Generator) -> float:
-        """Draw a severity anywhere between the usual ones, of either sign where both are usual."""
-        return float(rng.uniform(min(self.severities), max(self.severities))) if self.severities else self.default
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the scaled signal."""
+        return samples * np.float32(10 ** (self.gain_db / 20))
 
 
-def apply(
-    name: str, array: np.ndarray, sampling_rate: int, severity: float | None = None, *, seed: int = 0
-) -> np.ndarray:
-    """Change a recording.
+@dataclass(frozen=True)
+class SetLevel(Transform):
+    """Scale the signal to a level, or to a lower one where its peak would clip.
 
     Args:
-        name (`str`): Which change, a key of `NUISANCES`.
-        array (`np.ndarray` of shape `(num_samples,)`): Mono signal.
-        sampling_rate (`int`): Its rate, in Hz.
-        severity (`float`, *optional*): In the unit of the nuisance; by default its `default`.
-        seed (`int`, *optional*, defaults to 0): Of what is random; the same seed gives the same samples.
-
-    Returns:
-        `np.ndarray` of shape `(num_samples,)`, longer where silence is added, shorter or longer where the speed
-        changes; float32. The input is not changed.
-
-    Raises:
-        ValueError: There is no such nuisance, or the signal or the severity is none that it can work with.
-
-    Example:
-        >>> apply("gain", np.array([1.0, -0.5]), 16_000, -20).tolist() == [np.float32(0.1), np.float32(-0.05)]
-        True
-        >>> len(apply("leading_silence", np.zeros(100), 16_000, 0.5))
-        8100
+        level_dbfs (`float`): Root mean square, in dB of full scale.
     """
-    (nuisance,) = require_known([name])
-    if array.ndim != 1 or not array.size:
-        raise ValueError(f"the signal has shape {array.shape}; a mono one with samples is needed, (num_samples,).")
-    value = nuisance.default if severity is None else float(severity)
-    low, high = nuisance.limits
-    if not low <= value <= high:
-        unit = f" {nuisance.unit}" if nuisance.unit else ""
-        raise ValueError(f"{name} is {value:g}{unit}; it must lie between {low:g} and {high:g}.")
-    changed = nuisance.change(np.asarray(array, dtype=np.float32), sampling_rate, value, np.random.default_rng(seed))
-    return np.asarray(changed, dtype=np.float32)
+
+    level_dbfs: float
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the scaled signal, within full scale."""
+        gain = 10 ** (self.level_dbfs / 20) / max(measure_level(samples), 1e-9)
+        highest = _PEAK / max(float(np.abs(samples).max(initial=0.0)), 1e-9)
+        return (samples * min(gain, highest)).astype(np.float32)
 
 
-def require_known(names: Iterable[str]) -> list[Nuisance]:
-    """Return the nuisances of these names.
-
-    Raises:
-        ValueError: There is no nuisance of a name.
-    """
-    unknown = [name for name in names if name not in NUISANCES]
-    if unknown:
-        raise ValueError(f"the nuisance is {unknown[0]!r}; it must be one of {', '.join(sorted(NUISANCES))}.")
-    return [NUISANCES[name] for name in names]
-
-
-def draw_chain(names: Sequence[str], rng: np.random.Generator, max_changes: int = 3) -> list[tuple[str, float]]:
-    """Draw one to `max_changes` different changes with their severities, in the order of `NUISANCES`.
+@dataclass(frozen=True)
+class AddSilence(Transform):
+    """Put zeros before or after the signal.
 
     Args:
-        names (`Sequence[str]`): Among which.
-        rng (`np.random.Generator`): Source of randomness.
-        max_changes (`int`, *optional*, defaults to 3): At most so many.
+        duration_s (`float`): In seconds.
+        place (`str`): `"before"` or `"after"`.
     """
-    count = rng.integers(1, min(max_changes, len(names)) + 1)
-    drawn = set(rng.choice(np.array(names), count, replace=False).tolist())
-    return [(name, nuisance.draw(rng)) for name, nuisance in NUISANCES.items() if name in drawn]
+
+    duration_s: float
+    place: Literal["before", "after"]
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the longer signal."""
+        silence = np.zeros(round(self.duration_s * sampling_rate), dtype=np.float32)
+        return np.concatenate([silence, samples] if self.place == "before" else [samples, silence])
 
 
-def apply_chain(array: np.ndarray, sampling_rate: int, chain: Iterable[tuple[str, float]], *, seed: int) -> np.ndarray:
-    """Apply changes one after another, as `draw_chain` gives them; otherwise as `apply`."""
-    for name, severity in chain:
-        array = apply(name, array, sampling_rate, severity, seed=seed)
-    return array
-
-
-def change_recordings(
-    messages: Sequence[Mapping[str, Any]], change: Callable[[int, np.ndarray], np.ndarray]
-) -> list[dict[str, Any]]:
-    """Return a dialogue with every recording changed.
+@dataclass(frozen=True)
+class AddNoise(Transform):
+    """Add white or pink noise below the level of the speech between its first and last loud frame.
 
     Args:
-        messages (`list[dict]`): Messages as the processor takes them; they stay as they are.
-        change (`Callable`): From the number of the message and its samples, 16 kHz mono, to other samples.
-
-    Raises:
-        AudioError, FileNotFoundError, TypeError: A recording cannot be read; see `audio_sdiareward.read_audio`.
+        snr_db (`float`): Level of the speech above the noise, in dB.
+        color (`str`): `"white"`, or `"pink"` for the same power in each octave.
     """
 
-    def change_item(item: Mapping[str, Any], number: int) -> dict[str, Any]:
-        if item.get("audio") is None:
-            return dict(item)
-        array = change(number, read_audio(item["audio"]))
-        return {**item, "audio": {"array": array, "sampling_rate": SAMPLING_RATE}}
+    snr_db: float
+    color: Literal["white", "pink"] = "white"
 
-    return [
-        dict(message)
-        if isinstance(message["content"], str)
-        else {**message, "content": [change_item(item, number) for item in message["content"]]}
-        for number, message in enumerate(messages)
-    ]
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the noisy signal."""
+        rng = np.random.default_rng(rng)
+        if self.color == "white":
+            noise = rng.standard_normal(len(samples), dtype=np.float32)
+        else:
+            spectrum = np.fft.rfft(rng.standard_normal(len(samples)))
+            spectrum[0] = 0
+            spectrum[1:] /= np.sqrt(np.arange(1, len(spectrum)))
+            noise = np.fft.irfft(spectrum, len(samples))
+        speech_level = measure_level(trim_silence(samples, _TRIM_DB))
+        return samples + scale_to_level(noise, speech_level * 10 ** (-self.snr_db / 20))
 
 
-_S, _DB, _HZ, _RATE = (0.0, 60.0), (-60.0, 60.0), (400.0, 384_000.0), (2000.0, 384_000.0)
-_SNR_DB, _ANY = (-20.0, 120.0), (-math.inf, math.inf)
+@dataclass(frozen=True)
+class Reverberate(Transform):
+    """Put the signal into a room; the level stays.
 
-NUISANCES: dict[str, Nuisance] = {
-    "speed": Nuisance(
-        "speed (and pitch) {} %", "%", (-1.0, 1.0, -3.0, 3.0), 3.0, (-50.0, 100.0), filters.change_speed, False
-    ),
-    "leading_silence": Nuisance(
-        "{} s of silence before each turn", "s", (0.5, 1.0, 2.0), 0.5, _S, filters.add_leading_silence, False
-    ),
-    "trailing_silence": Nuisance(
-        "{} s of silence after each turn", "s", (0.5, 1.0, 2.0), 0.5, _S, filters.add_trailing_silence, False
-    ),
-    "reverberation": Nuisance(
-        "a room that rings for {} s (RT60)", "s", (0.2, 0.4, 0.8), 0.4, (0.02, 10.0), filters.reverberate
-    ),
-    "noise": Nuisance(
-        "noise {} dB below the speech", "dB", (30.0, 20.0, 10.0), 30.0, _SNR_DB, filters.add_white_noise
-    ),
-    "pink_noise": Nuisance(
-        "pink noise {} dB below the speech", "dB", (30.0, 20.0, 10.0), 30.0, _SNR_DB, filters.add_pink_noise
-    ),
-    "tilt": Nuisance(
-        "equaliser of {} dB per octave", "dB per octave", (-1.0, 1.0, -3.0, 3.0), -3.0, (-24.0, 24.0), filters.tilt
-    ),
-    "gain": Nuisance("level {} dB", "dB", (-3.0, 3.0, -6.0, 6.0), -6.0, _DB, filters.change_level),
-    "polarity": Nuisance("polarity inverted", "", (), 0.0, _ANY, filters.invert),
-    "dc_offset": Nuisance(
-        "offset of {} of full scale", "of full scale", (0.003, 0.01, 0.03), 0.01, (-1.0, 1.0), filters.shift
-    ),
-    "clipping": Nuisance("{} % of the samples clipped", "%", (0.1, 1.0, 5.0), 1.0, (0.0, 99.0), filters.clip),
-    "telephone_band": Nuisance(
-        "band of 300 to {} Hz", "Hz", (3800.0, 3400.0, 3000.0), 3400.0, _HZ, filters.limit_to_telephone_band
-    ),
-    "narrow_band": Nuisance(
-        "sampled at {} Hz in between", "Hz", (10_000.0, 8000.0, 6000.0), 8000.0, _RATE, filters.resample_and_back
-    ),
-    "resampling": Nuisance(
-        "resampled to {} Hz and back", "Hz", (44_100.0, 11_025.0), 44_100.0, _RATE, filters.resample_and_back
-    ),
-    "mulaw": Nuisance(
-        "mu-law at 8 kHz with {} bits", "bits", (8.0, 7.0, 6.0), 8.0, (2.0, 16.0), filters.code_as_mulaw
-    ),
-    "mp3": Nuisance("MP3 of {} kbit/s", "kbit/s", (64.0, 32.0, 16.0), 32.0, (12.0, 110.0), filters.code_as_mp3),
-    "opus": Nuisance("Opus of {} kbit/s", "kbit/s", (32.0, 16.0, 8.0), 16.0, (6.0, 256.0), filters.code_as_opus),
-}
+    The impulse response is the direct sound, then noise under an exponential decay, as strong against it as in a
+    diffuse field (Hopkins and Stryker's formula). The tail after the end of the signal is cut off.
+
+    Args:
+        rt60_s (`float`): Time in which the sound decays by 60 dB, in seconds.
+    """
+
+    rt60_s: float
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the signal in the room."""
+        time_s = np.arange(1, round(self.rt60_s * sampling_rate)) / sampling_rate
+        noise = np.random.default_rng(rng).standard_normal(len(time_s))
+        tail = noise * 10 ** (-3 * time_s / self.rt60_s) * (time_s >= _FIRST_REFLECTION_S)
+        critical_distance_m = 0.057 * math.sqrt(_ROOM_M3 / self.rt60_s)
+        tail *= _DISTANCE_M / critical_distance_m / math.sqrt(np.sum(np.square(tail)))
+        size = _fast_size(len(samples) + len(tail))
+        response = np.concatenate([[1.0], tail])
+        wet = np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(response, size), size)[: len(samples)]
+        return scale_to_level(wet, measure_level(samples))
+
+
+@dataclass(frozen=True)
+class Tilt(Transform):
+    """Make the sound brighter or duller; the level stays.
+
+    Args:
+        db_per_octave (`float`): Slope of the equaliser, in dB per octave.
+    """
+
+    db_per_octave: float
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the equalised signal."""
+
+        def gain(hertz: np.ndarray) -> np.ndarray:
+            octaves = np.log2(np.maximum(hertz, _TILT_LOW_HZ) / _TILT_PIVOT_HZ)
+            return 10 ** (self.db_per_octave * octaves / 20)
+
+        return scale_to_level(_weigh_spectrum(samples, sampling_rate, gain), measure_level(samples))
+
+
+@dataclass(frozen=True)
+class TelephoneBand(Transform):
+    """Keep the band from 300 Hz to an upper edge.
+
+    Args:
+        high_hz (`float`): Upper edge, in Hz.
+    """
+
+    high_hz: float
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the filtered signal."""
+
+        def gain(hertz: np.ndarray) -> np.ndarray:
+            low = np.interp(hertz, [_TELEPHONE_LOW_HZ * (1 - _FLANK), _TELEPHONE_LOW_HZ], [0.0, 1.0])
+            return low * np.interp(hertz, [self.high_hz, self.high_hz * (1 + _FLANK)], [1.0, 0.0])
+
+        return _weigh_spectrum(samples, sampling_rate, gain)
+
+
+def _weigh_spectrum(samples: np.ndarray, sampling_rate: int, gain: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Multiply the spectrum by a gain per frequency, without delay."""
+    # Zeros after the signal: the filter is circular.
+    size = _fast_size(len(samples) + sampling_rate // 10)
+    spectrum = np.fft.rfft(samples, size) * gain(np.fft.rfftfreq(size, 1 / sampling_rate))
+    return np.fft.irfft(spectrum, size)[: len(samples)]
+
+
+def _fast_size(num_samples: int) -> int:
+    """Return the next power of two: a Fourier transform of another size can take ten times as long."""
+    return 1 << (num_samples - 1).bit_length()
+
+
+@dataclass(frozen=True)
+class InvertPolarity(Transform):
+    """Change the sign of every sample."""
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the inverted signal."""
+        return -samples
+
+
+@dataclass(frozen=True)
+class AddOffset(Transform):
+    """Add a constant to every sample.
+
+    Args:
+        offset (`float`): As a share of full scale.
+    """
+
+    offset: float
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the shifted signal."""
+        return samples + np.float32(self.offset)
+
+
+@dataclass(frozen=True)
+class Clip(Transform):
+    """Clip the loudest samples.
+
+    Args:
+        percent (`float`): Share of the samples that are clipped, in percent.
+    """
+
+    percent: float
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the clipped signal."""
+        limit = np.quantile(np.abs(samples), 1 - self.percent / 100)
+        return np.clip(samples, -limit, limit)
+
+
+@dataclass(frozen=True)
+class Resample(Transform):
+    """Resample to another rate and back.
+
+    Args:
+        rate_hz (`float`): The other rate, in Hz.
+    """
+
+    rate_hz: float
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the signal at its own rate again."""
+        between = round(self.rate_hz)
+        return resample(resample(samples, sampling_rate, between), between, sampling_rate)
+
+
+@dataclass(frozen=True)
+class ChangeSpeed(Transform):
+    """Play faster or slower; the pitch moves with the speed, as on a tape.
+
+    Args:
+        percent (`float`): Change of the speed, in percent; below 0 slower.
+    """
+
+    percent: float
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the shorter or longer signal."""
+        return resample(samples, round(sampling_rate * (1 + self.percent / 100)), sampling_rate)
+
+
+@dataclass(frozen=True)
+class ChangeTempo(Transform):
+    """Make speech faster or slower at the same pitch, with FFmpeg's `atempo`.
+
+    Args:
+        tempo (`float`): Factor of the speaking rate, 0.5 to 100; above 1 faster.
+    """
+
+    tempo: float
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the shorter or longer signal."""
+        import av
+
+        graph = av.filter.Graph()
+        time_base = Fraction(1, sampling_rate)
+        source = graph.add_abuffer(sample_rate=sampling_rate, format="flt", layout="mono", time_base=time_base)
+        graph.link_nodes(source, graph.add("atempo", str(self.tempo)), graph.add("abuffersink")).configure()
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples[None], np.float32), "flt", "mono")
+        frame.sample_rate, frame.pts = sampling_rate, 0
+        graph.push(frame)
+        graph.push(None)
+        chunks: list[np.ndarray] = []
+        while True:
+            try:
+                chunks.append(graph.pull().to_ndarray().reshape(-1))
+            except (av.error.BlockingIOError, av.error.EOFError):
+                return np.concatenate(chunks).astype(np.float32)

@@ -1,13 +1,26 @@
-"""Find recordings of sounds in folders of clips."""
+"""Find recordings of sounds in folders of clips: one folder per kind of sound."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 
-def find_clips(category: str, events_dir: str | Path | None) -> list[Path]:
+from sdiareward.audio_sdiareward import read_audio
+
+
+def find_clips(category: str, folder: str | Path | None) -> list[Path]:
     """Return the clips of a category in the order of their names."""
-    if events_dir is None:
+    if folder is None:
         return []
-    folder = Path(events_dir, category)
-    return sorted(path for path in folder.glob("*") if path.is_file() and not path.name.startswith("."))
+    return sorted(path for path in Path(folder, category).glob("*") if path.is_file() and path.name[0] != ".")
+
+
+def draw_clip(category: str, folder: str | Path | None, rng: np.random.Generator) -> np.ndarray | None:
+    """Read a random clip of a category; return None if there is none.
+
+    Raises:
+        AudioError: The clip cannot be read.
+    """
+    clips = find_clips(category, folder)
+    return read_audio(clips[rng.integers(len(clips))]) if clips else None

@@ -1,12 +1,13 @@
-"""Copy-synthesis with the WORLD vocoder (`pyworld`, MIT): the same speaker and words, most of the intonation gone.
+"""Copy-synthesis with the WORLD vocoder (`pyworld`, MIT): the same speaker and words, with most intonation removed.
 
-The recording is analysed into pitch, envelope and aperiodicity and put together again with its pitch drawn towards its
-mean. It inherits the recording's channel, so what is left to hear is prosody and the vocoder.
+The recording is analysed into pitch, envelope and aperiodicity and synthesised again with its pitch drawn towards its
+mean. It inherits the recording's channel, so only prosody and the vocoder differ.
 """
 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -28,29 +29,48 @@ class WorldSynthesizer:
     is_deterministic = True
 
     def __init__(self) -> None:
-        with warnings.catch_warnings():
-            # pyworld imports pkg_resources, which warns of its own end; setuptools is held below 81 for it.
-            warnings.simplefilter("ignore", UserWarning)
-            import pyworld
-
-        self._world = pyworld
+        self._world = load_world()
         self.version = distribution_version("pyworld")
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Speak `reference` again; see `Synthesizer.speak`."""
         if reference is None:
             raise SynthesisError(f"copy-synthesis needs a recording, and there is none of {text!r}.")
-        signal = reference.astype(np.float64)
-        pitch, times = self._world.dio(signal, SAMPLING_RATE, frame_period=_FRAME_PERIOD_MS)
-        pitch = self._world.stonemask(signal, pitch, times, SAMPLING_RATE)
-        envelope = self._world.cheaptrick(signal, pitch, times, SAMPLING_RATE)
-        aperiodicity = self._world.d4c(signal, pitch, times, SAMPLING_RATE)
+        pitch, envelope, aperiodicity = analyze_speech(reference, _FRAME_PERIOD_MS)
         flat = flatten_pitch(pitch, _KEPT_VARIATION[voice % len(_KEPT_VARIATION)])
         return self._world.synthesize(flat, envelope, aperiodicity, SAMPLING_RATE, _FRAME_PERIOD_MS).astype(np.float32)
 
 
+def load_world() -> Any:
+    """Import `pyworld` without its warning."""
+    with warnings.catch_warnings():
+        # pyworld imports pkg_resources, which warns of its removal; setuptools is held below 81 for it.
+        warnings.simplefilter("ignore", UserWarning)
+        import pyworld
+
+    return pyworld
+
+
+def analyze_speech(array: np.ndarray, frame_period_ms: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Analyse 16 kHz speech with WORLD.
+
+    Args:
+        array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
+        frame_period_ms (`float`): Distance between frames, in ms.
+
+    Returns:
+        `tuple`: Pitch in Hz, shape `(num_frames,)`, 0 in unvoiced frames; spectral envelope and aperiodicity, shape
+        `(num_frames, num_bins)`.
+    """
+    world, signal = load_world(), array.astype(np.float64)
+    pitch, times = world.dio(signal, SAMPLING_RATE, frame_period=frame_period_ms)
+    pitch = world.stonemask(signal, pitch, times, SAMPLING_RATE)
+    envelope = world.cheaptrick(signal, pitch, times, SAMPLING_RATE)
+    return pitch, envelope, world.d4c(signal, pitch, times, SAMPLING_RATE)
+
+
 def flatten_pitch(pitch: np.ndarray, kept: float) -> np.ndarray:
-    """Draw voiced frames towards their mean log pitch, keeping the share `kept` of their deviation."""
+    """Draw voiced frames towards their mean log pitch; keep the share `kept` of their deviation."""
     voiced = pitch > 0
     if not voiced.any():
         return pitch

@@ -20,7 +20,8 @@ import numpy as np
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn, is_recorded
 from sdiareward.pairs.schema import MAX_TURN_S, MAX_TURNS, ROLES, stable_id
-from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac, match_channel, trim_silence
+from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
+from sdiareward.perturbations.levels import trim_silence
 from sdiareward.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
 
 from ..pipeline.inspection import require_sound
@@ -192,7 +193,7 @@ def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
         array = _join(parts, plan.channel.trim_db if plan.channel else None)
         if plan.channel:
             rng = np.random.default_rng(int(stable_id(plan.pair_id, side, position), 16))
-            array = match_channel(array, plan.channel, rng)
+            array = plan.channel(array, SAMPLING_RATE, rng)
         row = _encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", f"{label}, turn {position}")
         turns.append(row | {"audio_ref": _references(turn, None if recorded else plan.synthesizer)})
     return turns
@@ -234,7 +235,7 @@ def _spoken_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesi
 
 def _native(array: np.ndarray, episode: Episode) -> np.ndarray:
     for coding in episode.native_coding:
-        array = CODINGS[coding](array)
+        array = CODINGS[coding](array, SAMPLING_RATE)
     return array
 
 

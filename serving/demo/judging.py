@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.audio_sdiareward import audio_duration_s
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
 from sdiareward.pairs.schema import CRITERIA
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 from sdiareward.scoring.calibration import Calibration
 
 from .shortcut_checks import CHECKS, Check, change_dialogue, compare
@@ -115,7 +115,7 @@ def _is_judged(subset: str, criterion: str) -> bool:
 def _notes(dialogues: Sequence[Sequence[Mapping[str, Any]]], max_turn_s: float, with_checks: bool) -> list[str]:
     """Say what of the dialogues the model does not hear."""
     notes = []
-    silence_s = NUISANCES[_SILENCE].default
+    silence_s = PERTURBATIONS[_SILENCE].default
     for name, dialogue in zip(NAMES, dialogues, strict=False):
         lengths = [audio_duration_s(item["audio"]) for turn in dialogue for item in turn["content"] if "audio" in item]
         num_cut = sum(length > max_turn_s for length in lengths)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.perturbations.effects import NUISANCES, apply, change_recordings
+from sdiareward.perturbations.registry import PERTURBATIONS, apply, change_recordings
 
 
 CHECKS = ("gain", "leading_silence", "noise", "telephone_band", "polarity")
@@ -43,7 +43,7 @@ def change_dialogue(messages: Sequence[Mapping[str, Any]], name: str) -> list[di
 
     Args:
         messages (`list[dict]`): Messages as the processor takes them; they stay as they are.
-        name (`str`): A key of `effects.NUISANCES`, at its usual severity.
+        name (`str`): A key of `registry.PERTURBATIONS`, at its usual severity.
     """
     return change_recordings(messages, lambda number, array: apply(name, array, SAMPLING_RATE, seed=number))
 
@@ -55,7 +55,7 @@ def compare(rewards: Sequence[float], changed: Mapping[str, Sequence[float]]) ->
         rewards (`list[float]`): Of one dialogue or of two.
         changed (`dict[str, list[float]]`): By nuisance, rewards of the same dialogues after the change.
     """
-    return [_compare(NUISANCES[name].describe(), rewards, new) for name, new in changed.items()]
+    return [_compare(PERTURBATIONS[name].format_title(), rewards, new) for name, new in changed.items()]
 
 
 def _compare(title: str, rewards: Sequence[float], changed: Sequence[float]) -> Check:

@@ -11,7 +11,7 @@ from sdiareward.audit.run import AuditJob, Auditor
 from sdiareward.cli import main
 from sdiareward.common.locks import lock_folder
 from sdiareward.perturbations.attacks import ATTACKS
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 from sdiareward.scoring.dataset import ModelChoice
 
 
@@ -79,7 +79,7 @@ def test_an_audit_measures_every_part_and_says_what_it_did_not_measure(audited):
     assert {"nuisances.flip_rate", "ties.identical", "ties.auroc", "hearing.audio_only.modality"} <= measured
     assert {"baselines.modality", "baselines.colloquialness"} <= measured
     assert found["left_out.synthesizer"] == "not measured"
-    assert len(found) == 4 + len(NUISANCES) + len(ATTACKS) + 6 + 4 + 2 + 2
+    assert len(found) == 4 + len(PERTURBATIONS) + len(ATTACKS) + 6 + 4 + 2 + 2
 
 
 def test_identical_dialogues_have_a_margin_of_exactly_0(audited):

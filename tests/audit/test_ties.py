@@ -6,7 +6,7 @@ from sklearn.metrics import roc_auc_score
 
 from sdiareward.audit.ties import TWINS, _Ranks, describe_ties, measure_identical
 from sdiareward.perturbations.decoded_pairs import AuditPair, Turn
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 from sdiareward.scoring.scorer import Scorer
 
 
@@ -149,8 +149,8 @@ def test_where_all_twins_are_as_far_apart_as_pairs_nothing_is_decided():
 
 
 def test_twins_are_the_mildest_usual_codings():
-    assert {name: NUISANCES[name].severities[0] for name in TWINS} == TWINS
-    assert all(abs(severity) == max(NUISANCES[name].severities) for name, severity in TWINS.items())
+    assert {name: PERTURBATIONS[name].severities[0] for name in TWINS} == TWINS
+    assert all(abs(severity) == max(PERTURBATIONS[name].severities) for name, severity in TWINS.items())
 
 
 def test_a_reward_that_depends_on_when_it_is_asked_for_is_found_out(make_tone):

@@ -7,7 +7,7 @@ from sdiareward.audit.training_record import read_trained_with
 from sdiareward.audit.verdicts import FAIL, NOT_MEASURED, PASS, Limit, Measured, judge
 from sdiareward.common.provenance import write_run
 from sdiareward.perturbations.attacks import ATTACKS
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 
 
 def given(**statuses):
@@ -37,7 +37,7 @@ def test_what_the_project_asks_for_is_in_the_limits():
 
 
 def test_there_is_a_check_for_every_nuisance_and_every_attack():
-    assert {f"nuisance.{name}" for name in NUISANCES} | {f"attack.{name}" for name in ATTACKS} <= set(
+    assert {f"nuisance.{name}" for name in PERTURBATIONS} | {f"attack.{name}" for name in ATTACKS} <= set(
         checks.check_names()
     )
 
@@ -83,7 +83,7 @@ def of_nuisances(*rates, num_pairs=(10, 10)):
     """What an audit of ten pairs measured: by nuisance the flip rate, the first of them by two severities."""
     worst = {"nuisance": "gain", "severity": 6.0, "place": "both", "flip_rate": 0.5}
     rows = [
-        {"nuisance": name, "flip_rate": rate, "worst": worst} for name, rate in zip(NUISANCES, rates, strict=False)
+        {"nuisance": name, "flip_rate": rate, "worst": worst} for name, rate in zip(PERTURBATIONS, rates, strict=False)
     ]
     cells = [{"nuisance": row["nuisance"], "num_pairs": count} for row in rows for count in num_pairs]
     total = {"flip_rate": 0.1, "worst": worst}
@@ -92,21 +92,22 @@ def of_nuisances(*rates, num_pairs=(10, 10)):
 
 
 def test_a_total_over_some_changes_says_over_how_many():
-    some, every = (checks.measure_checks(of_nuisances(*[0.1] * count)) for count in (2, len(NUISANCES)))
-    assert some["nuisances.flip_rate"].detail == f"over 2 of {len(NUISANCES)} changes"
-    assert some["nuisances.worst_flip_rate"].detail == f"level 6 dB, on both sides; over 2 of {len(NUISANCES)} changes"
+    some, every = (checks.measure_checks(of_nuisances(*[0.1] * count)) for count in (2, len(PERTURBATIONS)))
+    assert some["nuisances.flip_rate"].detail == f"over 2 of {len(PERTURBATIONS)} changes"
+    worst = some["nuisances.worst_flip_rate"].detail
+    assert worst == f"level 6 dB, on both sides; over 2 of {len(PERTURBATIONS)} changes"
     assert every["nuisances.flip_rate"].detail == ""
 
 
 def test_a_change_under_which_pairs_could_not_be_scored_says_on_how_few_it_was_measured():
-    first = next(iter(NUISANCES))
+    first = next(iter(PERTURBATIONS))
     found = checks.measure_checks(of_nuisances(0.0, num_pairs=(10, 4)))[f"nuisance.{first}"]
     assert found.detail.endswith("; a severity on 4 of 10 pairs only")
     assert "only" not in checks.measure_checks(of_nuisances(0.0))[f"nuisance.{first}"].detail
 
 
 def test_a_verdict_says_whether_the_model_was_trained_with_what_it_withstands():
-    first, second, *_ = NUISANCES
+    first, second, *_ = PERTURBATIONS
     audit = {**of_nuisances(0.0, 0.0), "trained_with": {"nuisances": [second], "attacks": ["silence"]}}
     row = {"attack": "silence", "num_pairs": 4, "paid": 0.0, "paid_before": None, "gain": 0.5}
     found = checks.measure_checks({**audit, "attacks": [row, {**row, "attack": "loudest"}]})

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import soundfile
+from support.sound_files import write_sound
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.perturbations import attack_sounds, attacks
@@ -38,13 +38,6 @@ def make_pair(make_tone):
         return AuditPair(**{**labels, **sides, **changes})
 
     return make
-
-
-def write_sound(folder, name, array):
-    """Put a recording where one of such a sound is looked for; return the folder of all."""
-    (folder / name).mkdir(parents=True, exist_ok=True)
-    soundfile.write(folder / name / "one.wav", array, SAMPLING_RATE, subtype="FLOAT")
-    return folder
 
 
 @pytest.fixture
@@ -138,23 +131,6 @@ def test_the_noise_floor_of_the_recording_is_added_at_its_level(make_pair, conte
     assert not np.array_equal(turns[0].array, turns[1].array)
 
 
-def test_a_noise_floor_keeps_its_spectrum():
-    rng = np.random.default_rng(0)
-    low = np.convolve(rng.standard_normal(200_000), np.ones(8) / 8, "same").astype(np.float32)
-    noise = attack_sounds.make_noise(attack_sounds.estimate_noise_floor([low]), 100_000, rng)
-
-    def octave_db(array, edge_hz):
-        power = np.square(np.abs(np.fft.rfft(array)))
-        hertz = np.fft.rfftfreq(len(array), 1 / SAMPLING_RATE)
-        return 10 * np.log10(power[(hertz >= edge_hz) & (hertz < 2 * edge_hz)].mean())
-
-    fall = [octave_db(array, 250) - octave_db(array, 4000) for array in (low, noise)]
-    assert fall[0] > 10
-    assert fall[1] == pytest.approx(fall[0], abs=2.0)
-    assert attack_sounds.estimate_noise_floor([np.zeros(5000, np.float32)]) is None
-    assert attack_sounds.estimate_noise_floor([np.ones(100, np.float32)]) is None
-
-
 def test_clicks_are_added_within_what_is_heard(make_pair, context):
     pair = make_pair(duration_s=2.0)
     turns = attack("clicks", pair, make_context(context, heard_s=0.5))
@@ -187,32 +163,6 @@ def test_breaths_and_laughter_are_spliced_into_the_quietest_moment_of_what_is_he
         expected_db = 0.0 if turn is laughter[1] else -10.0
         change_db = 10 * np.log10(np.mean(np.square(sound)) / np.mean(np.square(array)))
         assert change_db == pytest.approx(expected_db, abs=0.1)
-
-
-def test_recordings_in_a_folder_take_the_place_of_made_sounds(tmp_path, make_tone):
-    rng, _ = np.random.default_rng(0), write_sound(tmp_path, "breath", make_tone(0.2))
-    sound = attack_sounds.load_sound("breath", rng, tmp_path)
-    assert np.allclose(sound, make_tone(0.2) / np.abs(make_tone(0.2)).max())
-    assert np.abs(attack_sounds.load_sound("laughter", rng, tmp_path)).max() == pytest.approx(1.0)
-
-
-def test_own_recordings_are_told_apart_by_what_they_hold_and_by_their_kind(tmp_path, make_tone):
-    with pytest.raises(ValueError, match="no recordings; put some into one of its folders click, breath, laughter, f"):
-        attack_sounds.fingerprint_sounds(tmp_path)
-    low, high = make_tone(0.2, 200.0), make_tone(0.2, 300.0)
-    kinds = [("a", "breath", low), ("b", "breath", low), ("c", "breath", high), ("d", "click", low)]
-    found = [attack_sounds.fingerprint_sounds(write_sound(tmp_path / name, kind, tone)) for name, kind, tone in kinds]
-    assert found[0] == found[1]
-    assert len(set(found)) == 3
-
-
-def test_a_laugh_has_syllables_at_about_five_a_second():
-    laugh = attack_sounds.load_sound("laughter", np.random.default_rng(1))
-    frames = np.square(laugh[: len(laugh) // 160 * 160].reshape(-1, 160)).mean(axis=1)
-    loudness = np.convolve(frames, np.hanning(9), "same")
-    spectrum = np.abs(np.fft.rfft(loudness - loudness.mean(), 4096))
-    rates_hz = np.fft.rfftfreq(4096, 0.01)
-    assert rates_hz[spectrum.argmax()] == pytest.approx(5.0, abs=1.0)
 
 
 def test_fillers_go_between_the_words_and_take_none_away(make_pair, context):

@@ -1,4 +1,4 @@
-"""Training pairs through other channels and against attacks, by the path that plain pairs take."""
+"""Training pairs through other channels and against attacks; they are read like plain pairs."""
 
 import json
 import math
@@ -48,7 +48,7 @@ def gains(row, plain, side):
     ]
 
 
-def test_each_pair_is_read_as_it_is_then_by_its_copies_then_against_its_attacks(pairs):
+def test_each_pair_is_followed_by_its_copies_and_its_attacks(pairs):
     settings = AugmentationSettings(["gain"], augmented_copies=2, hard_negatives=["silence"])
     rows = AugmentedPairs(pairs, settings)
     assert len(rows) == 16
@@ -60,19 +60,19 @@ def test_each_pair_is_read_as_it_is_then_by_its_copies_then_against_its_attacks(
         rows[16]
 
 
-def test_nothing_is_added_where_nothing_is_asked_for(pairs):
+def test_default_settings_add_nothing(pairs):
     assert augment(pairs, AugmentationSettings(), 6.0) is pairs
     assert len(augment(pairs, AugmentationSettings(hard_negatives=["silence"]), 6.0)) == 8
 
 
-def test_no_more_of_a_turn_is_changed_than_is_heard(pairs):
+def test_copies_are_cut_to_what_the_model_hears(pairs):
     rows = AugmentedPairs(pairs, AugmentationSettings(["polarity"]), max_turn_s=0.1)
     changed = arrays(rows[1], "chosen")
     assert [len(array) for array in changed] == [1760, 1760]
     assert np.array_equal(changed[0], -arrays(pairs[0], "chosen")[0][:1760])
 
 
-def test_one_change_is_made_of_every_turn_of_both_sides(pairs):
+def test_every_turn_of_both_sides_is_perturbed_alike(pairs):
     row = AugmentedPairs(pairs, AugmentationSettings(["gain"]))[1]
     factors = gains(row, pairs[0], "chosen") + gains(row, pairs[0], "rejected")
     assert len(factors) == 4
@@ -82,7 +82,7 @@ def test_one_change_is_made_of_every_turn_of_both_sides(pairs):
     assert texts(row, "chosen") == texts(pairs[0], "chosen")
 
 
-def test_the_sides_are_changed_each_in_its_own_way_where_asked(pairs):
+def test_augment_sides_each_perturbs_each_side_differently(pairs):
     row = AugmentedPairs(pairs, AugmentationSettings(["gain"], augment_sides="each"))[1]
     chosen, rejected = (gains(row, pairs[0], side) for side in ("chosen", "rejected"))
     assert chosen == pytest.approx([chosen[0]] * 2, rel=1e-5)
@@ -93,7 +93,7 @@ def samples(rows, index):
     return [array.tolist() for side in ("chosen", "rejected") for array in arrays(rows[index], side)]
 
 
-def test_a_row_is_the_same_whenever_it_is_read_and_another_for_another_copy_pair_or_seed(pairs):
+def test_a_row_depends_on_pair_copy_and_seed_alone(pairs):
     settings = AugmentationSettings(["all"], augmented_copies=3)
     rows = AugmentedPairs(pairs, settings)
     again = pickle.loads(pickle.dumps(rows))
@@ -114,24 +114,24 @@ def test_the_order_and_the_number_of_the_pairs_change_no_copy(pairs):
 def test_the_preset_channel_moves_nothing_in_time(pairs):
     assert not {"speed", "leading_silence", "trailing_silence"} & set(PRESETS["channel"])
     assert len(PRESETS["all"]) == len(PRESETS["channel"]) + 3
-    names = AugmentationSettings(["gain", "channel"]).nuisances()
+    names = AugmentationSettings(["gain", "channel"]).list_perturbations()
     assert set(names) == set(PRESETS["channel"])
     assert len(names) == len(set(names))
 
 
-def test_a_hard_negative_has_the_attack_on_its_rejected_side_and_the_chosen_side_as_it_is(pairs):
+def test_a_hard_negative_has_the_attack_as_its_rejected_side(pairs):
     rows = AugmentedPairs(pairs, AugmentationSettings(hard_negatives=["silence", "foreign_ending"]))
     silent, foreign = rows[1], rows[2]
     assert silent["chosen"] == foreign["chosen"] == pairs[0]["chosen"]
     assert texts(silent, "rejected") == texts(silent, "chosen")
     assert not any(array.any() for array in arrays(silent, "rejected"))
-    (beginning, ending), donor = arrays(foreign, "rejected"), arrays(pairs[2], "chosen")[1]
+    (beginning, ending), distractor = arrays(foreign, "rejected"), arrays(pairs[2], "chosen")[1]
     assert np.array_equal(beginning, arrays(pairs[0], "chosen")[0])
     # Of the same criterion there is only one other pair.
-    assert np.array_equal(ending, donor)
+    assert np.array_equal(ending, distractor)
 
 
-def test_hard_negatives_are_made_of_as_large_a_share_of_the_pairs_as_was_asked():
+def test_hard_negatives_have_the_stated_share_of_the_pairs():
     many = datasets.Dataset.from_dict({"pair_id": [f"p{row}" for row in range(1000)]})
     settings = AugmentationSettings(hard_negatives=["silence", "shuffled"], hard_negative_share=0.3)
     names = [AugmentedPairs(many, settings)["pair_id"] for _ in range(2)]
@@ -147,20 +147,20 @@ def test_hard_negatives_are_made_of_as_large_a_share_of_the_pairs_as_was_asked()
     ("options", "message"),
     [
         ({"augmentations": "gain"}, "augmentations is 'gain'; give a list of names"),
-        ({"augmentations": ["echo"]}, "the nuisance is 'echo'; it must be one of"),
+        ({"augmentations": ["echo"]}, "the perturbation is 'echo'; it must be one of"),
         ({"augmentations": ["gain"], "augmented_copies": 0}, "augmented_copies is 0; give at least 1"),
         ({"augment_sides": "left"}, "augment_sides is 'left'; it must be one of both, each"),
         ({"hard_negatives": ["bribe"]}, "the hard negative is 'bribe'; it must be one of breaths, clicks"),
         ({"hard_negative_share": 0.0}, "hard_negative_share is 0; it must lie above 0, up to 1"),
     ],
 )
-def test_settings_that_cannot_be_meant_are_refused_when_they_are_parsed(options, message):
+def test_settings_out_of_range_are_errors_when_they_are_parsed(options, message):
     with pytest.raises(ValueError, match=message):
         TrainArguments("model", "data", **options)
 
 
 @pytest.mark.parametrize("encodes", [False, True])
-def test_augmented_pairs_are_read_ahead_and_collated_like_others(
+def test_augmented_pairs_are_precomputed_and_collated_like_others(
     encodes, pairs, tiny_processor, make_tiny_model, tmp_path, monkeypatch
 ):
     rows = AugmentedPairs(pairs, AugmentationSettings(["noise"], hard_negatives=["shuffled", "silence"]))
@@ -173,8 +173,8 @@ def test_augmented_pairs_are_read_ahead_and_collated_like_others(
     assert batch.pair_ids[:4] == ["p0", "p0, copy 1", "p0, silence", "p1"]
     assert len({frozenset(side.clips) for side in batch.chosen[:2]}) == 2
     assert batch.chosen[0].clips.keys() == batch.chosen[2].clips.keys()
-    # What was read is found again, by others too.
-    for name in ("_changed", "_attacked"):
+    # The precomputed rows are found again.
+    for name in ("_perturb", "_attack"):
         monkeypatch.setattr(AugmentedPairs, name, None)
     again, _ = precompute_pairs(AugmentedPairs(pairs, rows.settings), tiny_processor, tmp_path, **options)
     assert again.to_list() == read.to_list()
@@ -214,7 +214,7 @@ FLAGS = ("--augmentations", "gain", "noise", "--augmented_copies", "1", "--hard_
 
 
 @pytest.mark.parametrize(("mode", "num_epochs"), [("full", 1), ("full", 2), ("head", 2)])
-def test_the_script_trains_on_what_is_added_and_validates_on_what_there_was(mode, num_epochs, run_script, monkeypatch):
+def test_the_script_trains_on_added_pairs_and_validates_on_given_ones(mode, num_epochs, run_script, monkeypatch):
     sizes, train = [], SDiaRewardTrainer.train
 
     def counting(trainer, *args, **options):
@@ -231,13 +231,13 @@ def test_the_script_trains_on_what_is_added_and_validates_on_what_there_was(mode
     assert run["arguments"]["hard_negatives"] == ["silence"]
 
 
-def test_a_run_that_goes_on_reads_the_rows_that_an_undisturbed_one_reads(run_script, tmp_path):
+def test_a_resumed_run_reads_the_rows_of_an_uninterrupted_one(run_script, tmp_path):
     flags = ("--num_train_epochs", "2", "--save_total_limit", "9", *FLAGS)
-    undisturbed = run_script(*flags)
+    uninterrupted = run_script(*flags)
     (tmp_path / "killed").mkdir()
-    shutil.copytree(undisturbed / "checkpoint-3", tmp_path / "killed" / "checkpoint-3")
+    shutil.copytree(uninterrupted / "checkpoint-3", tmp_path / "killed" / "checkpoint-3")
     resumed = run_script(*flags, "--resume", "True", output="killed")
-    expected, found = (load_file(folder / "model.safetensors") for folder in (undisturbed, resumed))
+    expected, found = (load_file(folder / "model.safetensors") for folder in (uninterrupted, resumed))
     assert all((found[name] == tensor).all() for name, tensor in expected.items())
 
 

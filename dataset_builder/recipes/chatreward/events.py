@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
-from sdiareward.perturbations.sound_clips import find_clips
+from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.perturbations.levels import measure_level, scale_to_level
+from sdiareward.perturbations.sound_clips import draw_clip, find_clips
 
 from .schema import CATEGORIES
 
@@ -50,9 +51,8 @@ def load_event(category: str, duration_s: float, seed: int, events_dir: str | Pa
         AudioError: A clip cannot be read.
     """
     rng, num_samples = np.random.default_rng(seed), round(duration_s * SAMPLING_RATE)
-    if clips := find_clips(category, events_dir):
-        sound = read_audio(clips[rng.integers(len(clips))])
-        sound = np.tile(sound, -(-num_samples // len(sound)))[:num_samples]
+    if (clip := draw_clip(category, events_dir, rng)) is not None:
+        sound = np.tile(clip, -(-num_samples // len(clip)))[:num_samples]
     elif category in _MAKERS:
         sound = _MAKERS[category](rng, num_samples)
     else:
@@ -78,13 +78,8 @@ def mix_event(speech: np.ndarray, event: np.ndarray, *, snr_db: float, lead_s: f
     lead = round(lead_s * SAMPLING_RATE)
     mixed = np.concatenate([np.zeros(lead, dtype=np.float32), speech])
     event = event[: len(mixed)]
-    gain = _rms(speech) / max(_rms(event), 1e-9) * 10 ** (-snr_db / 20)
-    mixed[: len(event)] += (gain * event).astype(np.float32)
+    mixed[: len(event)] += scale_to_level(event, measure_level(speech) * 10 ** (-snr_db / 20)).astype(np.float32)
     return (mixed / max(1.0, float(np.abs(mixed).max(initial=0.0)) / 0.99)).astype(np.float32)
-
-
-def _rms(array: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(np.square(array, dtype=np.float64)))) if len(array) else 0.0
 
 
 def _time_s(num_samples: int) -> np.ndarray:

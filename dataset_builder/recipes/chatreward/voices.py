@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.pairs.schema import stable_id
-from sdiareward.perturbations.voice_shaping import Shape, shape_voice
+from sdiareward.perturbations.voice_shaping import VoiceShape
 from sdiareward.synthesis import SynthesisError, Synthesizer, is_available, load_synthesizer
 from sdiareward.synthesis.espeak import EspeakSynthesizer
 
@@ -27,25 +28,25 @@ MANDARIN = "espeak-ng cmn"
 # The attributes whose categories are other voices of a cast.
 _BY_VOICE = ("gender", "accent", "language")
 # After Murray and Arnott (1993) and Burkhardt and Sendlmeier (2000): the directions are theirs, the sizes are ours.
-SHAPES: dict[str, dict[str, Shape]] = {
+SHAPES: dict[str, dict[str, VoiceShape]] = {
     "age": {
-        "children": Shape(pitch=1.35, formants=1.17, pitch_range=1.2),
-        "adolescent": Shape(pitch=1.12, formants=1.07),
-        "middle-aged": Shape(),
-        "elderly": Shape(pitch=0.86, tremor=0.04, tremor_hz=5.0, breath=0.3, tilt_db=-1.5, tempo=0.82),
+        "children": VoiceShape(pitch=1.35, formants=1.17, pitch_range=1.2),
+        "adolescent": VoiceShape(pitch=1.12, formants=1.07),
+        "middle-aged": VoiceShape(),
+        "elderly": VoiceShape(pitch=0.86, tremor=0.04, tremor_hz=5.0, breath=0.3, tilt_db=-1.5, tempo=0.82),
     },
     "emotion": {
-        "neutral": Shape(),
-        "happy": Shape(pitch=1.18, pitch_range=1.5, tempo=1.08, gain_db=2.0, tilt_db=1.0),
-        "sad": Shape(pitch=0.9, pitch_range=0.45, tempo=0.8, gain_db=-5.0, tilt_db=-2.5, breath=0.15),
-        "angry": Shape(pitch=1.06, pitch_range=1.35, tempo=1.14, gain_db=6.0, tilt_db=3.0),
-        "surprised": Shape(pitch=1.26, pitch_range=1.7, rise=1.5, gain_db=2.0),
-        "disgusted": Shape(pitch=0.82, pitch_range=0.8, tempo=0.86, gain_db=-1.0, tremor=0.05, tremor_hz=25.0),
-        "fearful": Shape(pitch=1.3, pitch_range=0.8, tempo=1.18, gain_db=-3.0, tremor=0.06, breath=0.3),
+        "neutral": VoiceShape(),
+        "happy": VoiceShape(pitch=1.18, pitch_range=1.5, tempo=1.08, gain_db=2.0, tilt_db=1.0),
+        "sad": VoiceShape(pitch=0.9, pitch_range=0.45, tempo=0.8, gain_db=-5.0, tilt_db=-2.5, breath=0.15),
+        "angry": VoiceShape(pitch=1.06, pitch_range=1.35, tempo=1.14, gain_db=6.0, tilt_db=3.0),
+        "surprised": VoiceShape(pitch=1.26, pitch_range=1.7, rise=1.5, gain_db=2.0),
+        "disgusted": VoiceShape(pitch=0.82, pitch_range=0.8, tempo=0.86, gain_db=-1.0, tremor=0.05, tremor_hz=25.0),
+        "fearful": VoiceShape(pitch=1.3, pitch_range=0.8, tempo=1.18, gain_db=-3.0, tremor=0.06, breath=0.3),
     },
-    "pitch": {"low": Shape(pitch=0.7), "normal": Shape(), "high": Shape(pitch=1.5)},
-    "speed": {"slow": Shape(tempo=0.68), "normal": Shape(), "fast": Shape(tempo=1.45)},
-    "volume": {"low": Shape(gain_db=-14.0), "normal": Shape(), "high": Shape(gain_db=9.0)},
+    "pitch": {"low": VoiceShape(pitch=0.7), "normal": VoiceShape(), "high": VoiceShape(pitch=1.5)},
+    "speed": {"slow": VoiceShape(tempo=0.68), "normal": VoiceShape(), "fast": VoiceShape(tempo=1.45)},
+    "volume": {"low": VoiceShape(gain_db=-14.0), "normal": VoiceShape(), "high": VoiceShape(gain_db=9.0)},
 }
 VOCODED = ("age", "emotion", "pitch")
 # Asked of an endpoint; section 3.2.3 words it as "repeat this sentence with the ... of ...".
@@ -204,8 +205,8 @@ def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *,
     """
     speech = _load(voice).speak(text, voice=voice.number)
     by_rule = not is_instructed and attribute in SHAPES
-    shape = SHAPES[attribute][category] if by_rule and category else Shape()
-    return shape_voice(speech, shape, vocode=by_rule and attribute in VOCODED)
+    shape = SHAPES[attribute][category] if by_rule and category else VoiceShape()
+    return replace(shape, is_vocoded=by_rule and attribute in VOCODED)(speech, SAMPLING_RATE)
 
 
 def engine_name(voice: Voice) -> str:

@@ -19,7 +19,6 @@ from sdiareward.dataset_builder.recipes.chatreward.voices import (
     order_casts,
     speak_line,
 )
-from sdiareward.perturbations.voice_shaping import Shape, change_tempo, set_level, shape_pitch, shape_voice
 from sdiareward.synthesis import load_synthesizer
 
 
@@ -47,35 +46,6 @@ def share_of_power(array, low_hz, high_hz):
     power = np.abs(np.fft.rfft(array)) ** 2
     hertz = np.fft.rfftfreq(len(array), 1 / RATE)
     return power[(hertz >= low_hz) & (hertz < high_hz)].sum() / power.sum()
-
-
-def test_another_tempo_keeps_the_pitch(make_tone):
-    fast = change_tempo(make_tone(2.0, 220.0), 1.6)
-    assert len(fast) / RATE == pytest.approx(2.0 / 1.6, abs=0.05)
-    assert np.argmax(np.abs(np.fft.rfft(fast * np.hanning(len(fast))))) * RATE / len(fast) == pytest.approx(220, abs=2)
-
-
-def test_a_level_is_reached_exactly_and_clips_nothing(make_tone):
-    assert level_db(set_level(make_tone(0.5), -30.0)) == pytest.approx(-30.0, abs=1e-3)
-    assert np.abs(set_level(make_tone(0.5), 20.0)).max() == pytest.approx(0.99, abs=1e-6)
-
-
-def test_pitch_is_shifted_spread_and_raised_as_the_shape_says():
-    pitch = np.array([0.0, 100.0, 0.0, 400.0])
-    np.testing.assert_allclose(shape_pitch(pitch, Shape(pitch=1.5)), [0, 150, 0, 600])
-    np.testing.assert_allclose(shape_pitch(pitch, Shape(pitch_range=0.5)), [0, 200 / 2**0.5, 0, 200 * 2**0.5])
-    steady = shape_pitch(np.full(161, 100.0), Shape(rise=1.5))
-    np.testing.assert_allclose(steady[[0, 80, 120, 160]], [100, 100, 125, 150])
-    shaking = shape_pitch(np.full(400, 100.0), Shape(tremor=0.1, tremor_hz=5.0))
-    assert shaking.max() == pytest.approx(110, abs=0.1)
-    assert shaking[10] == pytest.approx(110.0)
-
-
-def test_a_shape_that_makes_no_sense_is_refused():
-    with pytest.raises(ValueError, match="tempo is 0"):
-        Shape(tempo=0.0)
-    with pytest.raises(ValueError, match=r"breath=1\.5"):
-        Shape(breath=1.5)
 
 
 def test_speed_changes_the_duration_and_not_the_pitch():
@@ -110,12 +80,6 @@ def test_a_child_speaks_higher_and_with_higher_formants_than_the_old():
     assert median_pitch_hz(child) > 1.4 * median_pitch_hz(old)
     assert share_of_power(child, 3000, 8000) > share_of_power(old, 3000, 8000)
     assert len(old) > 1.1 * len(child)
-
-
-def test_silence_around_the_words_is_cut():
-    speech = load_synthesizer("espeak-ng").speak(TEXT, voice=0)
-    padded = np.concatenate([np.zeros(RATE, np.float32), speech, np.zeros(RATE, np.float32)])
-    assert len(shape_voice(padded, Shape(), vocode=False)) <= len(speech) + 0.2 * RATE
 
 
 def test_mandarin_leaves_the_english_voices_as_they_were():

@@ -1,0 +1,123 @@
+"""Effects that only attacks use: the noise floor of a recording, clicks, an inserted sound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, resample
+
+from .attack_sounds import load_sound
+from .levels import measure_level, scale_to_level
+from .transform import Transform
+
+
+_FRAME_SAMPLES = 512
+# Share of the frames, the quietest, that hold the noise floor.
+_FLOOR_SHARE = 0.1
+
+Generator = np.random.Generator
+
+
+@dataclass(frozen=True)
+class AddNoiseFloor(Transform):
+    """Add noise with the spectrum and the level of a noise floor.
+
+    Args:
+        power (`tuple[float, ...]` of length 257): Mean power of each bin of a windowed frame of 512 samples, at the
+            sampling rate of the signal; see `estimate`.
+    """
+
+    power: tuple[float, ...]
+
+    @classmethod
+    def estimate(cls, arrays: Sequence[np.ndarray]) -> AddNoiseFloor | None:
+        """Return the noise floor of some recordings, from their quietest frames.
+
+        Args:
+            arrays (`list[np.ndarray]`): Mono, at one sampling rate.
+
+        Returns:
+            `AddNoiseFloor`, or None if the quietest frames are digital silence or there are none.
+        """
+        frames = np.concatenate(
+            [array[: len(array) // _FRAME_SAMPLES * _FRAME_SAMPLES].reshape(-1, _FRAME_SAMPLES) for array in arrays]
+        )
+        if not len(frames):
+            return None
+        power = np.square(frames, dtype=np.float64).mean(axis=1)
+        quietest = frames[np.argsort(power)[: max(1, round(_FLOOR_SHARE * len(frames)))]]
+        spectrum = np.square(np.abs(np.fft.rfft(quietest * np.hanning(_FRAME_SAMPLES)))).mean(axis=0)
+        return cls(tuple(spectrum.tolist())) if spectrum.any() else None
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the noisy signal."""
+        num_samples, num_bins = len(samples), len(self.power)
+        gains = np.sqrt(np.array(self.power) / np.square(np.hanning(_FRAME_SAMPLES)).sum())
+        bins = np.linspace(0, num_bins - 1, num_samples // 2 + 1)
+        white = np.fft.rfft(np.random.default_rng(rng).standard_normal(num_samples))
+        noise = np.fft.irfft(white * np.interp(bins, np.arange(num_bins), gains), num_samples)
+        return samples + noise.astype(np.float32)
+
+
+@dataclass(frozen=True)
+class AddClicks(Transform):
+    """Add clicks at random places, as loud as the peak of the signal.
+
+    Args:
+        num_clicks (`int`): Number of clicks.
+        heard_s (`float`, *optional*): Place them within the first `heard_s` seconds.
+        sounds_dir (`str`, *optional*): Folder of recorded clicks; see `attack_sounds.load_sound`.
+    """
+
+    num_clicks: int
+    heard_s: float = math.inf
+    sounds_dir: str | None = None
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the signal with clicks."""
+        rng, changed = np.random.default_rng(rng), samples.copy()
+        peak = np.float32(np.abs(samples).max())
+        num_heard = int(min(len(samples), self.heard_s * sampling_rate))
+        for _ in range(self.num_clicks):
+            click = resample(load_sound("click", rng, self.sounds_dir), SAMPLING_RATE, sampling_rate)
+            start = rng.integers(max(1, num_heard - len(click)))
+            part = changed[start : start + len(click)]
+            part += click[: len(part)] * peak
+        return changed
+
+
+@dataclass(frozen=True)
+class InsertSound(Transform):
+    """Insert a sound at the quietest moment of the signal.
+
+    Args:
+        sound (`str`): Name of the sound; see `attack_sounds.load_sound`.
+        gain_db (`float`, *optional*, defaults to 0): Level of the sound above that of the signal, in dB.
+        heard_s (`float`, *optional*): Insert it so that it ends within the first `heard_s` seconds.
+        sounds_dir (`str`, *optional*): Folder of recorded sounds.
+    """
+
+    sound: str
+    gain_db: float = 0.0
+    heard_s: float = math.inf
+    sounds_dir: str | None = None
+
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
+        """Return the longer signal."""
+        loaded = load_sound(self.sound, np.random.default_rng(rng), self.sounds_dir)
+        inserted = resample(loaded, SAMPLING_RATE, sampling_rate)
+        inserted = scale_to_level(inserted, 10 ** (self.gain_db / 20) * measure_level(samples))
+        num_heard = int(min(len(samples) + len(inserted), self.heard_s * sampling_rate))
+        start = _find_quietest(samples[: max(1, num_heard - len(inserted))], sampling_rate)
+        return np.concatenate([samples[:start], inserted, samples[start:]])
+
+
+def _find_quietest(array: np.ndarray, sampling_rate: int) -> int:
+    """Return the first sample of the quietest 20 ms."""
+    size = sampling_rate // 50
+    frames = array[: len(array) // size * size].reshape(-1, size)
+    return int(np.square(frames).sum(axis=1).argmin()) * size if len(frames) else 0

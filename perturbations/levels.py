@@ -1,0 +1,45 @@
+"""Measure and set the level of a signal, and trim the silence around speech."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE
+
+
+_FRAME_SAMPLES = SAMPLING_RATE // 100
+_TRIM_MARGIN_FRAMES = 5
+
+
+def measure_level(samples: np.ndarray) -> float:
+    """Return the root mean square of a signal; 0 for one without samples."""
+    return math.sqrt(np.mean(np.square(samples, dtype=np.float64))) if samples.size else 0.0
+
+
+def scale_to_level(samples: np.ndarray, level: float) -> np.ndarray:
+    """Scale a signal to a root mean square; silence stays silence."""
+    return samples * (level / max(measure_level(samples), 1e-9))
+
+
+def trim_silence(array: np.ndarray, trim_db: float) -> np.ndarray:
+    """Cut the quiet frames before and after the speech and keep a margin of 50 ms.
+
+    Args:
+        array (`np.ndarray` of shape `(num_samples,)`): 16 kHz speech.
+        trim_db (`float`): Frames of 10 ms more than this far below the loudest one count as quiet, in dB.
+
+    Returns:
+        `np.ndarray`: A slice of `array`; all of it when it is silent or shorter than a frame.
+    """
+    num_frames = len(array) // _FRAME_SAMPLES
+    if num_frames == 0:
+        return array
+    power = np.square(array[: num_frames * _FRAME_SAMPLES].reshape(num_frames, -1)).mean(axis=1)
+    loud = np.flatnonzero(power > power.max() * 10 ** (-trim_db / 10))
+    if loud.size == 0:
+        return array
+    start = max(loud[0] - _TRIM_MARGIN_FRAMES, 0) * _FRAME_SAMPLES
+    end = min(loud[-1] + 1 + _TRIM_MARGIN_FRAMES, num_frames + 1) * _FRAME_SAMPLES
+    return array[start:end]

@@ -1,0 +1,62 @@
+"""The interface that every change of a recording shares; lhotse's `AudioTransform` is the model for it.
+
+A new effect is a frozen dataclass that derives from `Transform` and defines `__call__`. Its class name registers it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+
+# Effects by class name; every subclass of `Transform` enters itself.
+TRANSFORMS: dict[str, type[Transform]] = {}
+
+
+@dataclass(frozen=True)
+class Transform(ABC):
+    """One change of a recording; the fields are its parameters.
+
+    Example:
+        >>> from sdiareward.perturbations.effects import Gain
+        >>> Gain(-20.0)(np.array([1.0, -0.5]), 16_000).round(3).tolist()
+        [0.1, -0.05]
+        >>> Transform.from_dict(Gain(-20.0).to_dict())
+        Gain(gain_db=-20.0)
+    """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        TRANSFORMS[cls.__name__] = cls
+
+    @abstractmethod
+    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator | None = None) -> np.ndarray:
+        """Return the changed recording; the input is not changed in place.
+
+        Args:
+            samples (`np.ndarray` of shape `(num_samples,)`): Mono signal, float32.
+            sampling_rate (`int`): Its rate, in Hz.
+            rng (`np.random.Generator`, *optional*): Source of randomness; by default one with a fresh seed. Only
+                random effects use it.
+        """
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the name of the effect and its parameters."""
+        return {"name": type(self).__name__, **asdict(self)}
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Transform:
+        """Return the effect that `to_dict` described.
+
+        Raises:
+            ValueError: No effect has this name.
+        """
+        parameters = dict(values)
+        name = parameters.pop("name", None)
+        if name not in TRANSFORMS:
+            raise ValueError(f"the effect is {name!r}; it must be one of {', '.join(sorted(TRANSFORMS))}.")
+        return TRANSFORMS[name](**parameters)
