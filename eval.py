@@ -66,7 +66,7 @@ def evaluate(args: EvalArguments) -> int:
     train, train_labels = _load_training_pairs(args, labels) if args.baselines else (None, None)
     folder = Path(args.output_dir)
     run = {**choice.identity(), "split": args.split, "pairs": records.fingerprint_pairs(labels)}
-    run_identity.open_run(folder, run)
+    run_identity.claim_run_dir(folder, run)
     scores, skipped = pair_scoring.score_pairs(
         lambda: choice.load(folder), pairs, labels, folder, retry_failed=args.retry_failed
     )

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.provenance import describe_run
-from sdiareward.common.run_identity import open_run
+from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.baselines import KINDS
 from sdiareward.evaluation.pair_scoring import score_with_baseline
 from sdiareward.evaluation.report.content import plain
@@ -51,7 +50,7 @@ from .verdicts import judge
 
 
 if TYPE_CHECKING:
-    from sdiareward.scoring.dataset import ModelChoice
+    from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
 # What an audit is made of; the last one trains heads and is done only where it is asked for.
@@ -68,7 +67,7 @@ class AuditJob:
     """What to audit on what.
 
     Args:
-        model ([`ModelChoice`]): The model.
+        model ([`ModelSpec`]): The model.
         data (`str`): Pairs, as `loading.load_pairs` takes them.
         output_dir (`Path`): Where everything goes; a run that was killed goes on there.
         split (`str`, *optional*, defaults to `"test"`): Split to audit on.
@@ -84,7 +83,7 @@ class AuditJob:
         num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
     """
 
-    model: ModelChoice
+    model: ModelSpec
     data: str
     output_dir: Path
     split: str = "test"
@@ -103,8 +102,7 @@ class AuditJob:
         sounds = {} if self.sounds_dir is None else {"sounds": fingerprint_sounds(self.sounds_dir)}
         return {
             **sounds,
-            "model": f"{self.model.name} ({fingerprint_model(self.model.name)})",
-            "dtype": self.model.dtype,
+            **self.model.identity(),
             "split": self.split,
             "pairs": fingerprint_pairs(labels),
             "seed": self.seed,
@@ -118,7 +116,7 @@ class Auditor:
         job ([`AuditJob`]): The job.
 
     Raises:
-        ScoringError: See `ModelChoice.load`; the model does not know a criterion of the pairs.
+        ScoringError: See `ModelSpec.load`; the model does not know a criterion of the pairs.
         ValueError: The pairs cannot be audited, or the folder holds another audit.
     """
 
@@ -128,7 +126,7 @@ class Auditor:
         self.pairs = load_pairs(job.data, job.split)
         self.labels = describe_pairs(self.pairs)
         self.run = job.identity(self.labels)
-        open_run(self.folder, self.run)
+        claim_run_dir(self.folder, self.run)
         self.sample = PairSample(self.pairs, self.labels, sample_rows(self.labels, job.num_pairs, job.seed))
         self.attacks = {name: ATTACKS[name] for name in job.attacks}
         self._num_scored = 0
@@ -137,7 +135,7 @@ class Auditor:
     @cached_property
     def scorer(self) -> Scorer:
         """The model, loaded."""
-        from sdiareward.scoring.dataset import ScoringError
+        from sdiareward.scoring.model_spec import ScoringError
 
         scorer = self.job.model.load()
         unknown = {label["criterion"] for label in self.sample.labels} - set(scorer.processor.prompts)

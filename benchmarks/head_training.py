@@ -33,7 +33,7 @@ from trl import RewardConfig
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.package_files import NANO
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.lazy_sides import Sides
@@ -79,7 +79,7 @@ def main() -> int:
             "paper_size": paper_size,
         }
     args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, arguments={**vars(args), "output": args.output.name}, result=result)
+    write_provenance(args.output, arguments={**vars(args), "output": args.output.name}, result=result)
     print(json.dumps(result, indent=2))
     return 0 if result["nano"]["times_faster"] >= 100 else 1
 

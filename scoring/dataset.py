@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from datetime import timedelta
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.locks import lock_folder
-from sdiareward.common.provenance import write_run
-from sdiareward.common.run_identity import open_run
+from sdiareward.common.provenance import write_provenance
+from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.pairs.rows import Block, BlockDialogues, Rows, dialogue_columns, open_rows, read_block
 
 from .batching import complete_groups
+from .model_spec import ModelSpec, ScoringError
 from .results import Record, Results, Summary, summarise, write_results
 
 
@@ -33,66 +33,12 @@ if TYPE_CHECKING:
     from .scorer import Scorer
 
 
-class ScoringError(ValueError):
-    """Raised for a model, data set or folder that a run cannot work with; its message is for the user."""
-
-
-@dataclass(frozen=True)
-class ModelChoice:
-    """Which model scores, and how; pickles, so that any process can load it.
-
-    Args:
-        name (`str`): Folder or Hub name of a checkpoint.
-        prompts (`dict[str, str]`, *optional*): System prompts by criterion in place of the checkpoint's.
-        dtype (`str`, *optional*): Of the backbone.
-        device (`str`, *optional*): Where to compute.
-        batch_tokens (`int`, *optional*): Tokens in one forward pass.
-    """
-
-    name: str
-    prompts: Mapping[str, str] | None = None
-    dtype: str | None = None
-    device: str | None = None
-    batch_tokens: int | None = None
-
-    def load(self, criterion: str | None = None, device: str | None = None) -> Scorer:
-        """Load the model.
-
-        Args:
-            criterion (`str`, *optional*): One that it must know.
-            device (`str`, *optional*): Where to compute if the choice does not say.
-
-        Raises:
-            ScoringError: It cannot be loaded or does not know the criterion.
-        """
-        from transformers.utils.logging import disable_progress_bar
-
-        from .scorer import Scorer
-
-        disable_progress_bar()
-        options: dict[str, Any] = {"device": self.device or device, "batch_tokens": self.batch_tokens}
-        try:
-            scorer = Scorer.from_pretrained(self.name, dtype=self.dtype, prompts=self.prompts, **options)
-        # PyTorch asserts that it was built for a device, and fails at run time for want of memory.
-        except (OSError, ValueError, RuntimeError, AssertionError) as error:
-            reason = str(error).strip().partition("\n")[0]
-            # A library that finds nothing does not always say that nobody answered.
-            reach = "" if Path(self.name).exists() else ", and check the connection to the Hub"
-            raise ScoringError(
-                f"model {self.name}: cannot be loaded ({reason}); give a checkpoint folder or Hub id{reach}."
-            ) from error
-        if criterion is not None and criterion not in scorer.processor.prompts:
-            known = ", ".join(sorted(scorer.processor.prompts))
-            raise ScoringError(f"criterion is {criterion!r}; this model knows {known}.")
-        return scorer
-
-
 @dataclass(frozen=True)
 class ScoringJob:
     """What to score with what; pickles.
 
     Args:
-        model ([`ModelChoice`]): What scores.
+        model ([`ModelSpec`]): What scores.
         dataset (`str`): As `dialogue_rows.open_rows` takes it.
         split, name (`str`, *optional*): Of the data set.
         limit (`int`, *optional*): Only the first so many rows.
@@ -100,7 +46,7 @@ class ScoringJob:
         audio_root (`str`, *optional*): Where relative paths of recordings begin; by default the working directory.
     """
 
-    model: ModelChoice
+    model: ModelSpec
     dataset: str
     split: str | None = None
     name: str | None = None
@@ -113,19 +59,13 @@ class ScoringJob:
         return open_rows(self.dataset, self.split, self.name)
 
     def load_scorer(self, device: str | None = None) -> Scorer:
-        """Load the model; see `ModelChoice.load`."""
+        """Load the model; see `ModelSpec.load`."""
         return self.model.load(self.criterion, device)
 
     def identity(self, rows: Rows) -> dict[str, Any]:
         """Return what the rewards depend on: not the limit, nor where and in how many processes they are computed."""
-        model = f"{self.model.name} ({fingerprint_model(self.model.name)})"
         data = {name: getattr(self, name) for name in ("dataset", "split", "name", "criterion")}
-        return {
-            "model": model,
-            "dtype": self.model.dtype,
-            "prompts": self.model.prompts,
-            "rows": rows.fingerprint,
-        } | data
+        return {**self.model.identity(), "rows": rows.fingerprint, **data}
 
 
 @dataclass(frozen=True)
@@ -191,7 +131,7 @@ def open_results(job: ScoringJob, folder: Path) -> tuple[Rows, Results]:
         num_rows = rows.num_rows if job.limit is None else min(job.limit, rows.num_rows)
         if num_rows < 1:
             raise ValueError(f"{job.dataset}: {num_rows} rows are to be scored; give a data set or a limit of some.")
-        open_run(folder, job.identity(rows))
+        claim_run_dir(folder, job.identity(rows))
         return rows, Results(folder, num_rows, sides)
     except (OSError, ValueError) as error:
         raise ScoringError(str(error)) from error
@@ -210,7 +150,7 @@ def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
 
     Raises:
         RunBlockedError: Another run writes to the folder.
-        ScoringError: See `open_results` and `ModelChoice.load`.
+        ScoringError: See `open_results` and `ModelSpec.load`.
     """
     with joined_processes(job.model.device) as processes, nullcontext() if processes.rank else lock_folder(folder):
         if processes.rank:
@@ -316,7 +256,7 @@ def finish(job: ScoringJob, rows: Rows, before: Results, seconds: float) -> Summ
         raise ScoringError(str(error)) from error
     summary = summarise(before, after, seconds)
     rate = {"real_time_factor": summary.real_time_factor}
-    write_run(folder / "summary.json", summary=asdict(summary) | rate, job=asdict(job))
+    write_provenance(folder / "summary.json", summary=asdict(summary) | rate, job=asdict(job))
     if not summary.num_scored:
         reasons = folder / "skipped.jsonl"
         raise ScoringError(f"none of {summary.num_rows} rows could be scored; {reasons} has the reasons.")

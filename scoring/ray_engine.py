@@ -23,7 +23,8 @@ import numpy as np
 from sdiareward.common.locks import lock_folder
 from sdiareward.pairs.rows import dialogue_columns, read_block
 
-from .dataset import ScoringError, ScoringJob, finish, open_results, score_block
+from .dataset import ScoringJob, finish, open_results, score_block
+from .model_spec import ScoringError
 from .results import Record, Summary
 
 
@@ -80,7 +81,7 @@ def score_on_ray(
 
     Raises:
         RunBlockedError: Another run writes to the folder.
-        ScoringError: See `open_results` and `ModelChoice.load`; or Ray is missing, or has less than what is asked for.
+        ScoringError: See `open_results` and `ModelSpec.load`; or Ray is missing, or has less than what is asked for.
     """
     with lock_folder(folder):
         return _score_alone(job, folder, num_actors, gpus_per_actor)

@@ -386,7 +386,7 @@ def test_the_recipes_can_be_read(name):
 
 
 def test_features_are_kept_apart_from_those_of_other_uses(backbone):
-    folders = [json.loads(path.read_text()) for path in (backbone.folder / "features").glob("*/run.json")]
+    folders = [json.loads(path.read_text()) for path in (backbone.folder / "features").glob("*/identity.json")]
     assert [identity["model_revision"] for identity in folders] == [
         f"{backbone.revision}, below the means of layers 0 1"
     ]
