@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -34,7 +33,6 @@ from .conditions import (
     Rewards,
     attack_conditions,
     collect_rewards,
-    is_complete,
     nuisance_conditions,
     nuisance_key,
     settings_of,
@@ -129,7 +127,6 @@ class Auditor:
         claim_run_dir(self.folder, self.run)
         self.sample = PairSample(self.pairs, self.labels, sample_rows(self.labels, job.num_pairs, job.seed))
         self.attacks = {name: ATTACKS[name] for name in job.attacks}
-        self._num_scored = 0
         self.options: dict[str, Any] = {"num_bootstrap": job.num_bootstrap, "seed": job.seed}
 
     @cached_property
@@ -165,22 +162,8 @@ class Auditor:
 
     @cached_property
     def rewards(self) -> Rewards:
-        """The rewards of the sample under every condition; what the folder lacks is scored."""
-        conditions, log = self.conditions(), JsonLines(self.folder / "rewards.jsonl")
-        if not is_complete(self.sample, conditions, log):
-            _ = self.scorer  # What is wrong with the model is no fault of a pair.
-        start, before = time.perf_counter(), self._num_scored
-        try:
-            return collect_rewards(self._count, self.sample, conditions, log)
-        finally:
-            if num_dialogues := self._num_scored - before:
-                session = {"num_dialogues": num_dialogues, "seconds": time.perf_counter() - start}
-                JsonLines(self.folder / "sessions.jsonl").append([{**session, "audio_s": self.scorer.audio_s}])
-
-    def _count(self, dialogues: Sequence[Messages], criteria: Sequence[str]) -> list[float]:
-        found = self.reward(dialogues, criteria)
-        self._num_scored += len(dialogues)
-        return found
+        """The rewards of the sample under every condition; those that the folder lacks are scored."""
+        return collect_rewards(lambda: self.scorer, self.sample, self.conditions(), self.folder)
 
     @cached_property
     def measured(self) -> Pairs:

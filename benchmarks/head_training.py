@@ -36,7 +36,7 @@ from sdiareward.common.package_files import NANO
 from sdiareward.common.provenance import write_provenance
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pairs.lazy_sides import Sides
+from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -197,7 +197,7 @@ def measure_nano(
 
 def measure_dtypes(model: SDiaRewardModel, processor: SDiaRewardProcessor, pairs: Any, folder: Path) -> dict[str, Any]:
     """Return, by the dtype of stored hidden states, how far rewards from them are off, and their bytes a pair."""
-    sides, criteria = Sides(pairs, range(len(pairs))), [name for name in pairs["criterion"] for _ in SIDES]
+    sides, criteria = Dialogues(pairs, range(len(pairs))), [name for name in pairs["criterion"] for _ in SIDES]
     scorer = Scorer(model, processor)
     torch.set_num_threads(_NUM_THREADS)
     expected = torch.tensor(scorer.score(sides, criteria))

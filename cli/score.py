@@ -99,13 +99,14 @@ def _check_form(args: argparse.Namespace) -> None:
 def _score_files(args: argparse.Namespace) -> int:
     """Score one dialogue, or two and the margin between them."""
     from sdiareward.pairs.dialogue_files import DialogueError, read_dialogue
+    from sdiareward.pairs.labels import name_criterion
 
     paths = [args.dialogue] if args.other is None else [args.dialogue, args.other]
     try:
         dialogues = [read_dialogue(path) for path in paths]
     except DialogueError as error:
         raise InputError(str(error)) from error
-    criterion = args.criterion or "joint"
+    criterion = name_criterion(args.criterion)
     scorer = _model_choice(args).load(criterion)
     for path, dialogue in zip(paths, dialogues, strict=True):
         _say_what_is_cut(path, dialogue, scorer.processor.max_turn_s)

@@ -20,8 +20,8 @@ from sdiareward.dataset_builder.release.fingerprints import compare, fingerprint
 from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, Rebuilt, rebuild_row
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
 from sdiareward.pairs.dialogue_files import DialogueError, read_dialogue
+from sdiareward.pairs.dialogues import _as_messages
 from sdiareward.pairs.loading import turns_to_messages
-from sdiareward.pairs.rows import _as_messages
 from sdiareward.pairs.schema import MAX_TURN_S, validate_row
 from sdiareward.processing_sdiareward import MAX_TURNS, validate_messages
 from sdiareward.serving.bodies import BadRequestError, Body
