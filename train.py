@@ -104,7 +104,7 @@ def _finish(
 
     from sdiareward.checkpoint_io.nano import save_checkpoint
     from sdiareward.common.files import write_file
-    from sdiareward.common.provenance import write_run
+    from sdiareward.common.provenance import write_provenance
     from sdiareward.training.setup import ADAPTER, READ_AHEAD, TRAINED, complete_model
 
     output = Path(str(training.output_dir))
@@ -116,7 +116,7 @@ def _finish(
     (folder / "training_args.bin").unlink(missing_ok=True)
     save_checkpoint(complete_model(folder, start, training), setup.processor, output, compact=args.save_compact)
     write_file(output / "skipped.jsonl", "".join(json.dumps(pair) + "\n" for pair in setup.skipped))
-    write_run(
+    write_provenance(
         output / "run.json",
         arguments=args,
         training=training.to_dict(),

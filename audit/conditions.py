@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import JsonLines
+from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attacks import Attack, AttackContext, is_heard
-from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, RewardFunction, Turn, to_messages
+from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, to_messages
 from sdiareward.perturbations.registry import PERTURBATIONS, apply
+from sdiareward.scoring.engine import (
+    UNREADABLE,
+    Outcome,
+    Record,
+    Session,
+    check_finite,
+    complete_items,
+    score_pending,
+)
 
 from .sampling import PairSample
 
+
+if TYPE_CHECKING:
+    from sdiareward.scoring.scorer import Scorer
 
 NATURAL = "natural"
 # What the reward of an attacked dialogue is kept as.
@@ -27,10 +40,11 @@ ATTACKED = "attacked"
 REASON, ERROR = "reason", "error"
 # Decoded together; also what is scored in one call, times the dialogues of a condition.
 _CHUNK_PAIRS = 8
-# What an unusable pair or dialogue raises; anything else is a fault of ours and ends the run.
+# What a pair raises that a condition cannot change; anything else is a bug and ends the run.
 DECODING_ERRORS = (ValueError, TypeError, FileNotFoundError)
 
-Record = dict[str, Any]
+# Key of a condition and id of a pair.
+Item = tuple[str, str]
 Donors = Callable[[], Sequence[AuditPair]]
 # By condition and pair: the line of the pair, with the rewards by what they are of.
 Rewards = dict[str, dict[str, Record]]
@@ -45,14 +59,14 @@ class Condition:
         build (`Callable`): From a pair to its dialogues, by what the reward of each is kept as; or a sentence that
             says why the condition does not apply to the pair.
         num_dialogues (`int`, *optional*, defaults to 2): How many dialogues that are.
-        lacking (`str`, *optional*): Why it cannot be tried on this machine; empty if it can. Nothing of it is kept:
-            once the machine has what it lacks, the same run tries it.
+        unavailable_reason (`str`, *optional*): Why it cannot be tried on this machine; empty if it can. The reason is
+            not kept: once the machine has what is missing, the same run tries the condition.
     """
 
     key: str
     build: Callable[[AuditPair], Mapping[str, Messages] | str]
     num_dialogues: int = len(SIDES)
-    lacking: str = ""
+    unavailable_reason: str = ""
 
 
 def natural_condition() -> Condition:
@@ -127,8 +141,8 @@ def attack_conditions(
                 return "changes nothing that the model is given"
             return {ATTACKED: to_messages(turns)}
 
-        lacking = "" if attack.is_possible(sounds_dir) else f"needs {attack.needs}"
-        return Condition(attack_key(name), build, num_dialogues=1, lacking=lacking)
+        unavailable = "" if attack.is_possible(sounds_dir) else f"needs {attack.needs}"
+        return Condition(attack_key(name), build, num_dialogues=1, unavailable_reason=unavailable)
 
     return [condition(name, attack) for name, attack in attacks.items()]
 
@@ -154,140 +168,154 @@ def seed_of(*parts: Any) -> int:
 
 
 def collect_rewards(
-    rewards: RewardFunction, sample: PairSample, conditions: Sequence[Condition], log: JsonLines
+    load_scorer: Callable[[], Scorer], sample: PairSample, conditions: Sequence[Condition], folder: Path
 ) -> Rewards:
-    """Score what the log does not have yet, the natural pairs among it, and write every line as it is known.
+    """Score what the folder does not have yet, the natural pairs included, and write every line as it is known.
 
-    A pair that cannot be read or scored as it is is not tried under any other condition. What went wrong is tried
-    again by the next run.
+    A pair that cannot be read or scored as it is is not tried under any other condition. Errors are tried again by the
+    next run.
 
     Args:
-        rewards (`RewardFunction`): The model.
+        load_scorer (`Callable`): Returns the model; called only if something is left to score.
         sample (`PairSample`): The pairs.
         conditions (`Sequence[Condition]`): Conditions beside the natural one.
-        log (`JsonLines`): Where the lines are: `pair_id`, `condition`, and `rewards` by name, or a `reason` why the
-            condition does not apply to the pair, or the `error`.
+        folder (`Path`): Holds `rewards.jsonl`; see [`RewardLog`].
 
     Returns:
         `dict`: The lines of the sample by condition and `pair_id`.
     """
-    from tqdm.auto import tqdm
-
-    found = read_rewards(log)
-    plan = _possible(conditions)
-    missing = _count_missing(sample, plan, found)
-    with tqdm(total=sum(missing), unit="dialogue", desc="audit", smoothing=0.02, disable=not sum(missing)) as bar:
-        for start in range(0, len(sample), _CHUNK_PAIRS):
-            if not sum(missing[start : start + _CHUNK_PAIRS]):
-                continue
-            for records, num_dialogues in _score_chunk(rewards, sample[start : start + _CHUNK_PAIRS], plan, found):
-                log.append(records)
-                for record in records:
-                    found.setdefault(record["condition"], {})[record["pair_id"]] = record
-                bar.update(num_dialogues)
+    log = RewardLog(folder)
+    plan = [natural_condition(), *(condition for condition in conditions if not condition.unavailable_reason)]
+    pending = [
+        (condition.key, label["pair_id"])
+        for label in sample.labels
+        for condition in plan
+        if label["pair_id"] not in log.found.get(condition.key, {})
+    ]
+    score_pending(
+        pending, lambda: ConditionScorer(load_scorer(), sample, plan), log, label="audit", unit="changed pair"
+    )
     wanted = {label["pair_id"] for label in sample.labels}
     keys = [NATURAL, *(condition.key for condition in conditions)]
-    lines = {key: {i: line for i, line in found.get(key, {}).items() if i in wanted} for key in keys}
+    lines = {key: {i: line for i, line in log.found.get(key, {}).items() if i in wanted} for key in keys}
     for condition in conditions:
-        if condition.lacking:
-            lines[condition.key] = {i: {REASON: condition.lacking} for i in lines[NATURAL]} | lines[condition.key]
+        if condition.unavailable_reason:
+            absent = {i: {REASON: condition.unavailable_reason} for i in lines[NATURAL]}
+            lines[condition.key] = absent | lines[condition.key]
     return lines
 
 
-def _possible(conditions: Sequence[Condition]) -> list[Condition]:
-    """Return what is to be scored: the natural condition, and those that this machine has everything for."""
-    return [natural_condition(), *(condition for condition in conditions if not condition.lacking)]
+class RewardLog:
+    """The lines of an audit: `pair_id`, `condition`, and `rewards` by name, or a `reason`, or an `error`.
+
+    Args:
+        folder (`Path`): Holds `rewards.jsonl` and `sessions.jsonl`.
+
+    Attributes:
+        found (`dict`): Lines by condition and `pair_id`; those of errors only if they are of this session.
+    """
+
+    def __init__(self, folder: Path):
+        self._lines = JsonLines(folder / "rewards.jsonl")
+        self._sessions = JsonLines(folder / "sessions.jsonl")
+        self.found: Rewards = {}
+        for record in self._lines.read():
+            if ERROR not in record:
+                self._keep(record)
+
+    def _keep(self, record: Record) -> None:
+        self.found.setdefault(record["condition"], {})[record["pair_id"]] = record
+
+    def add(self, item: Item, outcome: Outcome) -> None:
+        """Write the line of a pair under a condition."""
+        condition, pair_id = item
+        line = {ERROR: outcome.reason} if isinstance(outcome, Skipped) else outcome
+        record = {"pair_id": pair_id, "condition": condition, **line}
+        self._lines.append([record])
+        self._keep(record)
+
+    def end(self, session: Session) -> None:
+        """Write how long the session took, if it scored anything."""
+        usage = session.usage or {}
+        if usage.get("num_dialogues"):
+            self._sessions.append([{**usage, "seconds": session.seconds, "audio_s": session.audio_s}])
 
 
-def is_complete(sample: PairSample, conditions: Sequence[Condition], log: JsonLines) -> bool:
-    """Return whether a log has all that `collect_rewards` is to collect, so that no model is needed."""
-    return not sum(_count_missing(sample, _possible(conditions), read_rewards(log)))
+class ConditionScorer:
+    """Score pairs of a sample under conditions.
 
+    Args:
+        scorer ([`Scorer`]): The model.
+        sample ([`PairSample`]): The pairs.
+        plan (`Sequence[Condition]`): The conditions, the natural one first.
+    """
 
-def _count_missing(sample: PairSample, plan: Sequence[Condition], found: Rewards) -> list[int]:
-    """Return for each pair how many dialogues have no reward yet."""
-    return [
-        sum(condition.num_dialogues for condition in plan if label["pair_id"] not in found.get(condition.key, {}))
-        for label in sample.labels
-    ]
+    def __init__(self, scorer: Scorer, sample: PairSample, plan: Sequence[Condition]):
+        self._scorer = scorer
+        self._sample = sample
+        self._plan = plan
+        self._num_dialogues = 0
 
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio scored so far."""
+        return self._scorer.audio_s
 
-def read_rewards(log: JsonLines) -> Rewards:
-    """Return the lines of a log by condition and `pair_id`, without those of errors."""
-    found: Rewards = {}
-    for record in log.read():
-        if ERROR not in record:
-            found.setdefault(record["condition"], {})[record["pair_id"]] = record
-    return found
+    def usage(self) -> dict[str, Any]:
+        """Return how many dialogues were scored."""
+        return {"num_dialogues": self._num_dialogues}
 
+    def score(self, items: Sequence[Item]) -> Iterator[tuple[Item, Outcome]]:
+        """Yield each pair under each condition as it is done; a few pairs are decoded at a time."""
+        wanted = set(items)
+        pair_ids = {pair_id for _, pair_id in items}
+        for start in range(0, len(self._sample), _CHUNK_PAIRS):
+            chunk = self._sample[start : start + _CHUNK_PAIRS]
+            if pair_ids.isdisjoint(label["pair_id"] for label in chunk.labels):
+                continue
+            yield from self._score_chunk(chunk, wanted)
 
-def _score_chunk(
-    rewards: RewardFunction, chunk: PairSample, plan: Sequence[Condition], found: Rewards
-) -> Iterator[tuple[list[Record], int]]:
-    """Yield the new lines of each condition, and how many dialogues they cost; the natural condition comes first."""
-    pairs, unreadable = _decode(chunk)
-    if unreadable:
-        yield unreadable, 0
-    for condition in plan:
-        known = found.get(condition.key, {})
-        pending = [pair for pair in pairs if pair.pair_id not in known]
-        if not pending:
-            continue
-        records = _score(rewards, pending, condition)
-        yield records, condition.num_dialogues * len(pending)
-        if condition.key == NATURAL:
-            unusable = {record["pair_id"] for record in records if ERROR in record}
-            pairs = [pair for pair in pairs if pair.pair_id not in unusable]
+    def _score_chunk(self, chunk: PairSample, wanted: Container[Item]) -> Iterator[tuple[Item, Outcome]]:
+        pairs = []
+        for number, label in enumerate(chunk.labels):
+            try:
+                pairs.append(chunk[number])
+            except (AudioError, FileNotFoundError, TypeError) as error:
+                yield (NATURAL, label["pair_id"]), Skipped(label["pair_id"], UNREADABLE, str(error))
+        unusable: set[str] = set()
+        for condition in self._plan:
+            pending = [
+                pair for pair in pairs if (condition.key, pair.pair_id) in wanted and pair.pair_id not in unusable
+            ]
+            for pair_id, outcome in self._score_condition(pending, condition):
+                if condition.key == NATURAL and isinstance(outcome, Skipped):
+                    unusable.add(pair_id)
+                yield (condition.key, pair_id), outcome
 
-
-def _decode(chunk: PairSample) -> tuple[list[AuditPair], list[Record]]:
-    """Return the pairs that can be read, and lines on those that cannot."""
-    pairs, unreadable = [], []
-    for number, label in enumerate(chunk.labels):
-        try:
-            pairs.append(chunk[number])
-        except (AudioError, FileNotFoundError, TypeError) as error:
-            unreadable.append({"pair_id": label["pair_id"], "condition": NATURAL, ERROR: str(error)})
-    return pairs, unreadable
-
-
-def _score(rewards: RewardFunction, pairs: Sequence[AuditPair], condition: Condition) -> list[Record]:
-    """Return a line for each pair."""
-    built: dict[str, Mapping[str, Messages]] = {}
-    lines: dict[str, Record] = {}
-    for pair in pairs:
-        try:
-            dialogues = condition.build(pair)
-        except DECODING_ERRORS as error:
-            lines[pair.pair_id] = {ERROR: str(error)}
-            continue
-        if isinstance(dialogues, str):
-            lines[pair.pair_id] = {REASON: dialogues}
-        else:
-            built[pair.pair_id] = dialogues
-    criteria = {pair.pair_id: pair.criterion for pair in pairs}
-    lines |= _reward_all(rewards, built, criteria)
-    return [{"pair_id": pair.pair_id, "condition": condition.key, **lines[pair.pair_id]} for pair in pairs]
-
-
-def _reward_all(
-    rewards: RewardFunction, built: Mapping[str, Mapping[str, Messages]], criteria: Mapping[str, str]
-) -> dict[str, Record]:
-    """Return the rewards of each pair's dialogues; where the call fails, pair by pair, so that one spoils no other."""
-    if not built:
-        return {}
-    dialogues = [dialogue for of_pair in built.values() for dialogue in of_pair.values()]
-    try:
-        values = iter(rewards(dialogues, [criteria[pair_id] for pair_id, of_pair in built.items() for _ in of_pair]))
-    except DECODING_ERRORS as error:
-        if len(built) == 1:
-            return dict.fromkeys(built, {ERROR: str(error)})
-        alone = (_reward_all(rewards, {pair_id: of_pair}, criteria) for pair_id, of_pair in built.items())
-        return {pair_id: line for lines in alone for pair_id, line in lines.items()}
-    return {pair_id: _line({name: next(values) for name in of_pair}) for pair_id, of_pair in built.items()}
-
-
-def _line(values: Mapping[str, float]) -> Record:
-    if all(map(math.isfinite, values.values())):
-        return {"rewards": dict(values)}
-    return {ERROR: f"the rewards are {', '.join(map(str, values.values()))}; score with the dtype float32."}
+    def _score_condition(self, pairs: Sequence[AuditPair], condition: Condition) -> Iterator[tuple[str, Outcome]]:
+        """Yield each pair under one condition, those that the condition does not apply to first."""
+        built: list[tuple[AuditPair, Mapping[str, Messages]]] = []
+        for pair in pairs:
+            try:
+                dialogues = condition.build(pair)
+            except DECODING_ERRORS as error:
+                yield pair.pair_id, Skipped(pair.pair_id, UNREADABLE, str(error))
+                continue
+            if isinstance(dialogues, str):
+                yield pair.pair_id, {REASON: dialogues}
+            else:
+                built.append((pair, dialogues))
+        if not built:
+            return
+        names, pair_ids = list(built[0][1]), [pair.pair_id for pair, _ in built]
+        dialogues_of_all = [dialogues[name] for _, dialogues in built for name in names]
+        criteria = [pair.criterion for pair, _ in built for _ in names]
+        self._num_dialogues += len(dialogues_of_all)
+        failures: dict[int, str] = {}
+        results = self._scorer.iter_scores(dialogues_of_all, criteria, skipped=failures)
+        for position, found in complete_items(results, failures, names, pair_ids):
+            if not isinstance(found, Skipped):
+                rewards = dict(zip(names, found, strict=True))
+                yield pair_ids[position], check_finite(pair_ids[position], found) or {"rewards": rewards}
+            else:
+                yield pair_ids[position], found

@@ -30,7 +30,7 @@ import numpy as np
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.files import JsonLines
-from sdiareward.common.run_identity import open_run
+from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.summary import Labels
 from sdiareward.pairs.labels import describe_pairs, fingerprint_pairs
 from sdiareward.pairs.schema import SIDES
@@ -121,7 +121,7 @@ def measure_left_out(
         raise ValueError(f"nothing can be left out: {refused[0]['criterion']}: {refused[0]['reason']}.")
     name = _locate(model, folder)
     pairs = {split: fingerprint_pairs(labels[split]) for split in SPLITS}
-    open_run(folder, {"model": fingerprint_model(name), "pairs": pairs, "settings": _plain(settings)})
+    claim_run_dir(folder, {"model": fingerprint_model(name), "pairs": pairs, "settings": _plain(settings)})
     log = JsonLines(folder / "folds.jsonl")
     known = {(record["kind"], record["name"]): record for record in log.read()}
     missing_folds = [fold for fold in folds if (fold.kind, fold.name) not in known]

@@ -18,11 +18,10 @@ import numpy as np
 
 from sdiareward.esdr_accuracy.pairwise import SUBSETS
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
+from sdiareward.evaluation.statistics import Counts, draw_groups, percentiles
 from sdiareward.evaluation.summary import Labels, Scores, accuracy_of, groups_of, one_column
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, to_messages
-
-from .resampling import Counts, draw_groups, percentiles
 
 
 BOTH, AUDIO_ONLY, TEXT_ONLY = "both", "audio_only", "text_only"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -12,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import AudioError
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.provenance import describe_run
-from sdiareward.common.run_identity import open_run
+from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.baselines import KINDS
 from sdiareward.evaluation.pair_scoring import score_with_baseline
 from sdiareward.evaluation.report.content import plain
@@ -35,7 +33,6 @@ from .conditions import (
     Rewards,
     attack_conditions,
     collect_rewards,
-    is_complete,
     nuisance_conditions,
     nuisance_key,
     settings_of,
@@ -51,7 +48,7 @@ from .verdicts import judge
 
 
 if TYPE_CHECKING:
-    from sdiareward.scoring.dataset import ModelChoice
+    from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
 # What an audit is made of; the last one trains heads and is done only where it is asked for.
@@ -68,7 +65,7 @@ class AuditJob:
     """What to audit on what.
 
     Args:
-        model ([`ModelChoice`]): The model.
+        model ([`ModelSpec`]): The model.
         data (`str`): Pairs, as `loading.load_pairs` takes them.
         output_dir (`Path`): Where everything goes; a run that was killed goes on there.
         split (`str`, *optional*, defaults to `"test"`): Split to audit on.
@@ -84,7 +81,7 @@ class AuditJob:
         num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
     """
 
-    model: ModelChoice
+    model: ModelSpec
     data: str
     output_dir: Path
     split: str = "test"
@@ -103,8 +100,7 @@ class AuditJob:
         sounds = {} if self.sounds_dir is None else {"sounds": fingerprint_sounds(self.sounds_dir)}
         return {
             **sounds,
-            "model": f"{self.model.name} ({fingerprint_model(self.model.name)})",
-            "dtype": self.model.dtype,
+            **self.model.identity(),
             "split": self.split,
             "pairs": fingerprint_pairs(labels),
             "seed": self.seed,
@@ -118,7 +114,7 @@ class Auditor:
         job ([`AuditJob`]): The job.
 
     Raises:
-        ScoringError: See `ModelChoice.load`; the model does not know a criterion of the pairs.
+        ScoringError: See `ModelSpec.load`; the model does not know a criterion of the pairs.
         ValueError: The pairs cannot be audited, or the folder holds another audit.
     """
 
@@ -128,16 +124,15 @@ class Auditor:
         self.pairs = load_pairs(job.data, job.split)
         self.labels = describe_pairs(self.pairs)
         self.run = job.identity(self.labels)
-        open_run(self.folder, self.run)
+        claim_run_dir(self.folder, self.run)
         self.sample = PairSample(self.pairs, self.labels, sample_rows(self.labels, job.num_pairs, job.seed))
         self.attacks = {name: ATTACKS[name] for name in job.attacks}
-        self._num_scored = 0
         self.options: dict[str, Any] = {"num_bootstrap": job.num_bootstrap, "seed": job.seed}
 
     @cached_property
     def scorer(self) -> Scorer:
         """The model, loaded."""
-        from sdiareward.scoring.dataset import ScoringError
+        from sdiareward.scoring.model_spec import ScoringError
 
         scorer = self.job.model.load()
         unknown = {label["criterion"] for label in self.sample.labels} - set(scorer.processor.prompts)
@@ -167,22 +162,8 @@ class Auditor:
 
     @cached_property
     def rewards(self) -> Rewards:
-        """The rewards of the sample under every condition; what the folder lacks is scored."""
-        conditions, log = self.conditions(), JsonLines(self.folder / "rewards.jsonl")
-        if not is_complete(self.sample, conditions, log):
-            _ = self.scorer  # What is wrong with the model is no fault of a pair.
-        start, before = time.perf_counter(), self._num_scored
-        try:
-            return collect_rewards(self._count, self.sample, conditions, log)
-        finally:
-            if num_dialogues := self._num_scored - before:
-                session = {"num_dialogues": num_dialogues, "seconds": time.perf_counter() - start}
-                JsonLines(self.folder / "sessions.jsonl").append([{**session, "audio_s": self.scorer.audio_s}])
-
-    def _count(self, dialogues: Sequence[Messages], criteria: Sequence[str]) -> list[float]:
-        found = self.reward(dialogues, criteria)
-        self._num_scored += len(dialogues)
-        return found
+        """The rewards of the sample under every condition; those that the folder lacks are scored."""
+        return collect_rewards(lambda: self.scorer, self.sample, self.conditions(), self.folder)
 
     @cached_property
     def measured(self) -> Pairs:

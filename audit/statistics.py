@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, SUBSETS, wilson_interval
+from sdiareward.evaluation.statistics import Counts, Floats, draw_groups, percentiles
 from sdiareward.evaluation.summary import groups_of
 from sdiareward.pairs.schema import SIDES
 
 from .conditions import ATTACKED, NATURAL, REASON, Rewards, attack_key, nuisance_key, settings_of
-from .resampling import Counts, Floats, draw_groups, percentiles
 
 
 if TYPE_CHECKING:

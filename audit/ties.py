@@ -22,14 +22,12 @@ from numpy.typing import NDArray
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
-from sdiareward.evaluation.statistics import describe_share
+from sdiareward.evaluation.statistics import Counts, Floats, describe_share, draw_groups, percentiles
 from sdiareward.evaluation.summary import Labels, Scores, groups_of
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.decoded_pairs import AuditPair, RewardFunction, Turn, to_messages
 from sdiareward.perturbations.registry import PERTURBATIONS
-
-from .resampling import Counts, Floats, draw_groups, percentiles
 
 
 # Nuisances that make twins: lossy codings, each at the mildest of its usual severities.

@@ -26,7 +26,7 @@ from trl import RewardConfig
 from benchmarks.ablation_features import Backbone
 from sdiareward.common.files import JsonLines
 from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy
-from sdiareward.evaluation.pair_scoring import score_with_model
+from sdiareward.evaluation.pair_scoring import ModelPairScorer, score_pairs
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.scoring.scorer import Scorer
@@ -184,8 +184,8 @@ class FreezeRun:
         arguments = TrainArguments(**{**self.arguments, **FREEZE_MODES[self.mode], "dataset": str(self.data)})
         checkpoint = train(arguments, training)
         pairs = load_pairs(str(self.data), "test")
-        scores, skipped = score_with_model(
-            lambda: Scorer.from_pretrained(checkpoint), pairs, describe_pairs(pairs), folder
+        scores, skipped = score_pairs(
+            lambda: ModelPairScorer(Scorer.from_pretrained(checkpoint)), pairs, describe_pairs(pairs), folder
         )
         found = measure(
             list(scores.values()), *([each[side] for each in scores.values()] for side in ("chosen", "rejected"))

@@ -50,7 +50,7 @@ from sdiareward.cards.render_ablations import render_report
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.evaluation.baselines import KINDS
 from sdiareward.evaluation.pair_scoring import score_with_baseline
 from sdiareward.pairs.schema import SIDES
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     result = Ablation(args, read_recipe(args.config, args.set)).run()
     path = Path(args.result)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_run(path, **result)
+    write_provenance(path, **result)
     report = render_report(result)
     write_file(path.with_suffix(".md"), report)
     draw_figures(result, path)

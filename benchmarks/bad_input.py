@@ -18,7 +18,7 @@ import soundfile
 import yaml
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.__main__ import main as run_command
 
 
@@ -127,7 +127,7 @@ def main() -> int:
         report = build_folder(Path(folder))
     text = json.dumps({name: report[name] for name in ("skipped", "noted")}).replace(f"{folder}/", "")
     RESULT.parent.mkdir(exist_ok=True)
-    write_run(RESULT, result=json.loads(text) | {"pairs": sum(row["pairs"] for row in report["pairs"])})
+    write_provenance(RESULT, result=json.loads(text) | {"pairs": sum(row["pairs"] for row in report["pairs"])})
     return 0
 
 

@@ -27,7 +27,7 @@ from typing import Any
 from benchmarks.racing import Contestant, describe_cpu, race, speedup
 from benchmarks.scoring_workload import duration_s, write_dialogues
 from sdiareward.common.package_files import NANO
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.scoring.scorer import Scorer
 
 
@@ -113,7 +113,7 @@ def main() -> None:
     measured = measure(args.contexts, args.rounds, args.seed)
     settings = {name: getattr(args, name) for name in ("contexts", "rounds", "seed")}
     args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, settings=settings, cpu=describe_cpu(), **measured)
+    write_provenance(args.output, settings=settings, cpu=describe_cpu(), **measured)
     print(json.dumps({name: measured[name] for name in ("speedup", "goal", "largest_difference")}, indent=1))
 
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.reports.data_card import content_id
 from sdiareward.dataset_builder.settings import read_mapping
 
@@ -49,7 +49,7 @@ def main() -> int:
         "second_run": second | {"shards_unchanged": content_id(args.output_dir) == before},
     }
     args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, config="configs/data_full.yaml", result=result)
+    write_provenance(args.output, config="configs/data_full.yaml", result=result)
     print(json.dumps(result, indent=2))
     return 0
 

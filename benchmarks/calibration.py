@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.evaluation.results_files import Evaluation, read_evaluation
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.calibration import Calibration, fit
@@ -43,7 +43,7 @@ def main() -> None:
     args = parser.parse_args()
     result = measure(read_evaluation(args.eval_dir), args.seeds)
     args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, settings={"seeds": args.seeds}, **result)
+    write_provenance(args.output, settings={"seeds": args.seeds}, **result)
     print(json.dumps(result, indent=2))
 
 

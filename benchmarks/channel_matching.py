@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.builder import BuildConfig, build
 from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.evaluation.baselines import score_baseline
@@ -52,7 +52,7 @@ def main() -> None:
     for name, channel in (("matched", config.channel), ("unmatched", None)):
         folder = str(args.output_dir / name / "sdiareward")
         results[name] = measure(dataclasses.replace(config, sources=recorded, channel=channel, output_dir=folder))
-    write_run(Path(__file__).with_suffix(".json"), config=str(args.config), acoustic_baseline=results)
+    write_provenance(Path(__file__).with_suffix(".json"), config=str(args.config), acoustic_baseline=results)
     print(json.dumps(results, indent=1))
 
 

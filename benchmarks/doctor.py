@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import racing
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 
 RESULT = racing.ROOT / "benchmarks" / "results" / "doctor_nano.json"
@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=RESULT)
     output = parser.parse_args().output
-    write_run(output, cpu=racing.describe_cpu(), **examine())
+    write_provenance(output, cpu=racing.describe_cpu(), **examine())
     print(output.read_text(encoding="utf-8"))
 
 

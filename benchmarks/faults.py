@@ -26,7 +26,7 @@ from typing import Any
 from tqdm import tqdm
 
 from sdiareward.common.files import JsonLines
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +68,7 @@ def main() -> int:
             log.append([{"fault": fault, **labs.make(command, fault, seed)}])
     trials = log.read()
     args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, result=summarise(trials))
+    write_provenance(args.output, result=summarise(trials))
     bad = [trial for trial in trials if trial["problems"]]
     print(f"{len(trials)} trials, {len(bad)} with problems; {args.output}")
     for trial in bad:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, resample
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.pipeline.media import read_media
 from sdiareward.dataset_builder.release import fingerprints
@@ -193,7 +193,7 @@ def main() -> None:
     short = measure(spoken, {name: v for name, v in VERSIONS.items() if not name.startswith("delayed")}, is_short=True)
     seconds = sum(clip.size for clip in clips) / SAMPLING_RATE
     characters = sum(len(fingerprint(clip)) for clip in clips)
-    write_run(
+    write_provenance(
         args.output,
         num_clips=len(clips),
         hours=round(seconds / 3600, 3),

@@ -35,7 +35,7 @@ from typing import Any
 from tqdm import tqdm
 
 from sdiareward.common.files import JsonLines
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +61,7 @@ def main() -> int:
         run_rounds(log, args.workers, args.kinds)
         run_coverage(log, args.kinds)
     result = summarise(log.read())
-    write_run(RESULT, result=result)
+    write_provenance(RESULT, result=result)
     return int(bool(result["failures"]))
 
 

@@ -35,7 +35,7 @@ import torch
 from benchmarks.gpu_steps import Bench, Clock, Settings
 from benchmarks.speed_models import SIZES, build
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "gpu.json"
@@ -57,7 +57,7 @@ def main() -> None:
     args.output.parent.mkdir(parents=True, exist_ok=True)
     for size in args.sizes:
         record["sizes"][size] = measure(size, device, dtype, clock, settings, record["matmul_flops_per_s"])
-        write_run(args.output, **record)
+        write_provenance(args.output, **record)
     print(table(record))
 
 

@@ -29,7 +29,7 @@ from benchmarks.gpu import describe_device, matmul_rate
 from benchmarks.gpu_steps import Clock
 from benchmarks.speed_models import SIZES, build
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.scoring.prefetch import DialoguePreparer
 from sdiareward.training.batches import PackedSide, PairBatch, collate_mels, split_by_tokens, use_packed_forward
 
@@ -59,7 +59,7 @@ def main() -> None:
             if "seconds" in found:
                 found["utilisation"] = found["flops"] / median(found["seconds"]) / record["matmul_flops_per_s"]
             record["sizes"][size][mode] = found
-            write_run(args.output, **record)
+            write_provenance(args.output, **record)
     print(table(record))
 
 

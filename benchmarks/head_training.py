@@ -33,10 +33,10 @@ from trl import RewardConfig
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.package_files import NANO
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pairs.lazy_sides import Sides
+from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -79,7 +79,7 @@ def main() -> int:
             "paper_size": paper_size,
         }
     args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, arguments={**vars(args), "output": args.output.name}, result=result)
+    write_provenance(args.output, arguments={**vars(args), "output": args.output.name}, result=result)
     print(json.dumps(result, indent=2))
     return 0 if result["nano"]["times_faster"] >= 100 else 1
 
@@ -197,7 +197,7 @@ def measure_nano(
 
 def measure_dtypes(model: SDiaRewardModel, processor: SDiaRewardProcessor, pairs: Any, folder: Path) -> dict[str, Any]:
     """Return, by the dtype of stored hidden states, how far rewards from them are off, and their bytes a pair."""
-    sides, criteria = Sides(pairs, range(len(pairs))), [name for name in pairs["criterion"] for _ in SIDES]
+    sides, criteria = Dialogues(pairs, range(len(pairs))), [name for name in pairs["criterion"] for _ in SIDES]
     scorer = Scorer(model, processor)
     torch.set_num_threads(_NUM_THREADS)
     expected = torch.tensor(scorer.score(sides, criteria))

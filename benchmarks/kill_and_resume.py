@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "kill_and_resume.json"
@@ -41,7 +41,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         result = run_trials(Path(folder), kills=args.kills, episodes=args.episodes, seed=args.seed)
     args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, result=result)
+    write_provenance(args.output, result=result)
     print(json.dumps(result, indent=2))
     return 0 if all(trial["identical"] for trial in result["trials"]) else 1
 

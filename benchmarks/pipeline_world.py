@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import write_file
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 from . import dialogue_metrics as metrics
 from .dialogue_metrics import Counts, Span
@@ -302,7 +302,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "speed": speed,
     }
     args.results.mkdir(parents=True, exist_ok=True)
-    write_run(args.results / "pipeline_world.json", **results)
+    write_provenance(args.results / "pipeline_world.json", **results)
     write_file(args.results / "pipeline_world.md", render(results))
     print(render(results))
     return results

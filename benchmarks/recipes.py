@@ -22,7 +22,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from benchmarks import racing
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "recipes_nano.json"
@@ -46,7 +46,7 @@ def main() -> None:
         evaluate(args.dataset, folder)
         runs.append(describe(mode, seed, folder))
         args.output.parent.mkdir(exist_ok=True)
-        write_run(args.output, cpu=racing.describe_cpu(), runs=runs, baselines=read_baselines(folder))
+        write_provenance(args.output, cpu=racing.describe_cpu(), runs=runs, baselines=read_baselines(folder))
     print(json.dumps(runs, indent=2))
 
 

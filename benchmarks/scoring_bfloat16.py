@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import racing
 from benchmarks.scoring_speed import MODELS, _fresh, _workload, load_model
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.scoring.tolerances import SAME_REWARD, scaled
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     models = {name: measure(name, args.dialogues, args.rounds, args.seed) for name in args.models}
     settings = {name: getattr(args, name) for name in ("dialogues", "rounds", "seed")}
     args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, settings=settings, cpu=racing.describe_cpu(), models=models)
+    write_provenance(args.output, settings=settings, cpu=racing.describe_cpu(), models=models)
     print(json.dumps(models, indent=2))
 
 

@@ -22,7 +22,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from benchmarks import racing
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "scoring_scale.json"
@@ -46,7 +46,7 @@ def main() -> None:
         for count in tqdm(args.counts, "counts")
     ]
     args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, seed=args.seed, cpu=racing.describe_cpu(), rows=rows, **growth(rows))
+    write_provenance(args.output, seed=args.seed, cpu=racing.describe_cpu(), rows=rows, **growth(rows))
     print(json.dumps(rows, indent=2))
 
 

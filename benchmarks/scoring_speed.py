@@ -31,7 +31,7 @@ from tqdm.auto import tqdm
 
 from benchmarks import racing
 from benchmarks.racing import Contestant
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def main() -> None:
     for name in args.models:
         models = {name: measure(name, args.dialogues, args.ablation_dialogues, args.rounds, args.seed)}
         path = args.output / f"scoring_speed_{name}.json"
-        write_run(path, settings=settings, cpu=racing.describe_cpu(), models=models)
+        write_provenance(path, settings=settings, cpu=racing.describe_cpu(), models=models)
         print(json.dumps(models, indent=2))
 
 

@@ -23,7 +23,7 @@ from tqdm.auto import tqdm
 
 from benchmarks import racing
 from benchmarks.serving_clients import Clients, KnownDialogues, ServerProcess, Tally, running_server, slow_clients
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "serving_load.json"
@@ -70,14 +70,14 @@ def main() -> None:
     for size in tqdm(args.batch_sizes, "batch sizes"):
         with running_server(max_batch_size=size) as server:
             parts["batch_sizes"].append(asyncio.run(measure_speed(server, known, size, args)))
-        write_run(args.output, **parts)
+        write_provenance(args.output, **parts)
     with running_server() as server:
         parts["saturation"] = asyncio.run(saturate(server, known, args))
-    write_run(args.output, **parts)
+    write_provenance(args.output, **parts)
     with running_server(body_timeout_s=_BODY_TIMEOUT_S) as server:
         parts["faults"] = asyncio.run(break_things(server, known, args))
         parts["faults"]["drain"]["exit_status"] = server.process.wait(100)
-    write_run(args.output, **parts)
+    write_provenance(args.output, **parts)
 
 
 def _parse() -> argparse.Namespace:

@@ -35,7 +35,7 @@ from transformers import TrainerCallback
 
 from benchmarks.racing import describe_cpu
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.perturbations.effects import ChangeTempo, SetLevel
 
 
@@ -75,7 +75,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     result = run(args)
     args.output.parent.mkdir(parents=True, exist_ok=True)
-    write_run(args.output, arguments={**vars(args), "work_dir": None, "output": None}, cpu=describe_cpu(), **result)
+    write_provenance(
+        args.output, arguments={**vars(args), "work_dir": None, "output": None}, cpu=describe_cpu(), **result
+    )
     draw_curve(result["curve"], args.output.with_suffix(".png"))
     print(json.dumps(result["curve"][-1], indent=2))
 

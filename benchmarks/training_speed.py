@@ -37,7 +37,7 @@ from benchmarks.head_training import build_pairs, training_config
 from benchmarks.opponents import as_items, prepare, stock_processor
 from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, load_nano
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.pairs.loading import load_pairs, turns_to_messages
 from sdiareward.pairs.schema import SIDES
 from sdiareward.training.batches import StepSampler
@@ -65,7 +65,7 @@ def main() -> None:
         result = measure(pairs, Path(folder), args.steps, args.rounds, args.seed)
     settings = {name: getattr(args, name) for name in ("episodes", "steps", "rounds", "seed")}
     args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, settings=settings, cpu=racing.describe_cpu(), **result)
+    write_provenance(args.output, settings=settings, cpu=racing.describe_cpu(), **result)
     print(json.dumps(result, indent=2))
 
 

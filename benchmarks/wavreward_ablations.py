@@ -43,8 +43,8 @@ from tqdm.auto import tqdm
 from benchmarks.racing import ROOT
 from sdiareward.cards.render_wavreward import render_ablations
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.common.provenance import write_run
-from sdiareward.common.run_identity import open_run
+from sdiareward.common.provenance import write_provenance
+from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 from sdiareward.evaluation.statistics import compare
 from sdiareward.judges.wavreward.predictions import read_predictions
@@ -95,7 +95,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     compare_with_whole(rows, args.output_dir)
     args.result.parent.mkdir(parents=True, exist_ok=True)
     result = {"settings": _settings(args), "rows": rows, "baselines": baselines}
-    write_run(args.result, **result)
+    write_provenance(args.result, **result)
     report = render_ablations(result)
     write_file(args.result.with_suffix(".md"), report)
     print(report)
@@ -150,7 +150,7 @@ def run_variant(name: str, args: argparse.Namespace) -> tuple[dict[str, Any], di
     recipe = read_recipe(name, args)
     folder = args.output_dir / name
     told = {"variant": name, "warm_up_steps": args.warm_up_steps, "recipe": recipe}
-    open_run(folder, {**told, "evaluation": evaluation_arguments(recipe, args)})
+    claim_run_dir(folder, {**told, "evaluation": evaluation_arguments(recipe, args)})
     if args.warm_up_steps:
         recipe["model_name_or_path"] = str(warm_up(recipe, args))
     trainer = VARIANTS[name].trainer

@@ -31,7 +31,7 @@ from tqdm.auto import tqdm
 
 from benchmarks.racing import ROOT, describe_cpu
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 from sdiareward.judges.nano_judge import build_nano_judge
 from sdiareward.judges.thinker import Thinker
@@ -89,7 +89,9 @@ def main(argv: Sequence[str] | None = None) -> Path:
     ]
     found = measure(thinker, ways, recordings, args.rounds, args.max_new_tokens)
     args.result.parent.mkdir(parents=True, exist_ok=True)
-    write_run(args.result, settings=_settings(args), device=describe_device(thinker), cpu=describe_cpu(), **found)
+    write_provenance(
+        args.result, settings=_settings(args), device=describe_device(thinker), cpu=describe_cpu(), **found
+    )
     print(args.result.read_text(encoding="utf-8"))
     return args.result
 

@@ -97,7 +97,7 @@ def _job(args: argparse.Namespace) -> AuditJob:
     from sdiareward.audit.verdicts import unknown_patterns
     from sdiareward.perturbations.attacks import ATTACKS
     from sdiareward.perturbations.registry import PERTURBATIONS
-    from sdiareward.scoring.dataset import ModelChoice
+    from sdiareward.scoring.model_spec import ModelSpec
 
     if unknown := unknown_patterns(args.fail_on, check_names()):
         raise InputError(f"--fail-on: there is no check {unknown[0]!r}; the checks are {', '.join(check_names())}.")
@@ -105,7 +105,7 @@ def _job(args: argparse.Namespace) -> AuditJob:
     if args.left_out is not None and "left_out" not in parts:
         parts = (*parts, "left_out")
     return AuditJob(
-        ModelChoice(args.model, dtype=args.dtype, device=args.device, batch_tokens=args.batch_tokens),
+        ModelSpec(args.model, dtype=args.dtype, device=args.device, batch_tokens=args.batch_tokens),
         args.data,
         args.output_dir,
         nuisances=_named("--nuisances", args.nuisances, PERTURBATIONS),

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve the page until it is interrupted; return the exit status."""
-    from sdiareward.scoring.dataset import ScoringError
+    from sdiareward.scoring.model_spec import ScoringError
     from sdiareward.serving.demo.app import build, launch
 
     try:

@@ -15,7 +15,7 @@ from .arguments import InputError
 
 
 if TYPE_CHECKING:
-    from sdiareward.scoring.dataset import ModelChoice
+    from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.results import Summary
     from sdiareward.scoring.scorer import Scorer
 
@@ -53,7 +53,7 @@ def _add_model_arguments(group: Any) -> None:
 def _add_dataset_arguments(group: Any) -> None:
     forms = "Parquet, JSON or JSON lines file, folder, or Hub id of pairs (chosen, rejected) or dialogues (messages)"
     group.add_argument("--dataset", help=forms)
-    resumed = "folder for scores.parquet, skipped.jsonl and run.json; the same command goes on where a run was killed"
+    resumed = "folder for scores.parquet, skipped.jsonl and identity.json; the same command resumes a killed run"
     group.add_argument("--output", type=Path, help=resumed)
     group.add_argument("--split", help="of the data set; needed if it has several")
     group.add_argument("--name", help="configuration of the data set")
@@ -72,7 +72,7 @@ def _positive(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Score what was given; return the exit status."""
-    from sdiareward.scoring.dataset import ScoringError
+    from sdiareward.scoring.model_spec import ScoringError
 
     _check_form(args)
     try:
@@ -100,13 +100,14 @@ def _score_files(args: argparse.Namespace) -> int:
     """Score one dialogue, or two and the margin between them."""
     from sdiareward.audio_sdiareward import DialogueError
     from sdiareward.pairs.dialogue_files import read_dialogue
+    from sdiareward.pairs.labels import name_criterion
 
     paths = [args.dialogue] if args.other is None else [args.dialogue, args.other]
     try:
         dialogues = [read_dialogue(path) for path in paths]
     except DialogueError as error:
         raise InputError(str(error)) from error
-    criterion = args.criterion or "joint"
+    criterion = name_criterion(args.criterion)
     scorer = _model_choice(args).load(criterion)
     for path, dialogue in zip(paths, dialogues, strict=True):
         _say_what_is_cut(path, dialogue, scorer.processor.max_turn_s)
@@ -116,16 +117,16 @@ def _score_files(args: argparse.Namespace) -> int:
     return 0
 
 
-def _model_choice(args: argparse.Namespace) -> ModelChoice:
+def _model_choice(args: argparse.Namespace) -> ModelSpec:
     from sdiareward.pairs.prompts import read_prompts
-    from sdiareward.scoring.dataset import ModelChoice
+    from sdiareward.scoring.model_spec import ModelSpec
 
     try:
         prompts = read_prompts(args.prompt_file) if args.prompt_file else None
     except (OSError, ValueError) as error:
         raise InputError(str(error)) from error
     model = args.model or str(NANO)
-    return ModelChoice(model, prompts, args.dtype, args.device, batch_tokens=args.batch_tokens)
+    return ModelSpec(model, prompts, args.dtype, args.device, batch_tokens=args.batch_tokens)
 
 
 def _say_what_is_cut(path: Path, dialogue: list[dict[str, Any]], max_turn_s: float) -> None:

@@ -84,7 +84,7 @@ def _add_limits(group: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until told to end; return the exit status."""
-    from sdiareward.scoring.dataset import ScoringError
+    from sdiareward.scoring.model_spec import ScoringError
     from sdiareward.serving.service import serve_model
 
     try:
@@ -104,13 +104,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _settings(args: argparse.Namespace) -> ServiceSettings:
     from sdiareward.pairs.prompts import read_prompts
-    from sdiareward.scoring.dataset import ModelChoice
+    from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.serving.settings import Limits, Replicas, ServiceSettings, read_api_key
 
     prompts = read_prompts(args.prompt_file) if args.prompt_file else None
     limits = {name: getattr(args, name) for name in _LIMITS}
     return ServiceSettings(
-        model=ModelChoice(args.model, prompts, args.dtype, args.device, batch_tokens=args.batch_tokens),
+        model=ModelSpec(args.model, prompts, args.dtype, args.device, batch_tokens=args.batch_tokens),
         host=args.host,
         port=args.port,
         limits=Limits(max_body_bytes=round(args.max_body_mib * _MIB), **limits),

@@ -1,4 +1,4 @@
-"""Record how a result came about: arguments, versions, git revision; written beside every result."""
+"""Record how a result was made: arguments, versions, machine, git revision; written beside every result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DISTRIBUTIONS = ("sdiareward", "torch", "transformers", "trl", "datasets", "num
 
 
 def describe_run() -> dict[str, Any]:
-    """Return the versions of what computes here, the machine, and the git revision of the code where there is one."""
+    """Return the versions of the packages, the machine, and the git revision of the code if it has one."""
     return {
         "versions": {name: _version(name) for name in _DISTRIBUTIONS},
         "python": platform.python_version(),
@@ -29,7 +29,7 @@ def describe_run() -> dict[str, Any]:
     }
 
 
-def write_run(path: str | Path, **sections: Any) -> None:
+def write_provenance(path: str | Path, **sections: Any) -> None:
     """Write `describe_run` and further sections as JSON, whole or not at all.
 
     Args:

@@ -10,18 +10,18 @@ from typing import Any
 from .files import read_json_object, write_file
 
 
-def open_run(folder: Path, identity: Mapping[str, Any]) -> None:
-    """Create a run's folder, or check that the one that exists holds results of the same identity.
+def claim_run_dir(folder: Path, identity: Mapping[str, Any]) -> None:
+    """Create a run's folder, or check that the existing one holds results of the same identity.
 
     Args:
         folder (`Path`): Where the run writes.
-        identity (`Mapping`): What the scores depend on, JSON values by name; kept in `run.json`.
+        identity (`Mapping`): What the results depend on, JSON values by name; kept in `identity.json`.
 
     Raises:
         ValueError: The folder holds results of another identity.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "run.json"
+    path = folder / "identity.json"
     if not path.exists():
         write_file(path, json.dumps(dict(identity), indent=2) + "\n")
         return

@@ -74,9 +74,9 @@ def load_subject(settings: Settings) -> Subject:
 
 def load_scorer(settings: Settings, dtype: str | None = None) -> Scorer:
     """Load the checkpoint in the dtype of its configuration, or in another."""
-    from sdiareward.scoring.dataset import ModelChoice
+    from sdiareward.scoring.model_spec import ModelSpec
 
-    return ModelChoice(settings.model, dtype=dtype, device=settings.device).load()
+    return ModelSpec(settings.model, dtype=dtype, device=settings.device).load()
 
 
 def example_dialogues() -> list[Dialogue]:
@@ -110,7 +110,7 @@ def check_loading(settings: Settings) -> Outcome:
 
     from transformers.utils import logging
 
-    from sdiareward.scoring.dataset import ScoringError
+    from sdiareward.scoring.model_spec import ScoringError
 
     # Otherwise each change of the attention warns about a part that the model does not have.
     logging.set_verbosity_error()

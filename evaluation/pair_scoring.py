@@ -1,25 +1,24 @@
 """Score both sides of every pair, with a model, a judge or a baseline, and keep the scores in a run's folder.
 
-What is there already is not computed again: scores of a model or a judge are kept line by line, a baseline's as a
-whole.
+What a run's folder has is not computed again: scores of a model or a judge are kept line by line, those of a baseline
+as a whole.
 """
 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.skipped import Skipped
+from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.labels import fingerprint_pairs
-from sdiareward.pairs.lazy_sides import Sides
-from sdiareward.pairs.prompts import read_prompts
 from sdiareward.pairs.schema import SIDES
-from sdiareward.scoring.batching import complete_groups
+from sdiareward.scoring.engine import Labels, Outcome, PairScorer, Session, complete_items, score_pending
+from sdiareward.scoring.model_spec import ModelSpec
 
 from .baselines import Kind, score_baseline
 
@@ -29,72 +28,8 @@ if TYPE_CHECKING:
 
     from sdiareward.scoring.scorer import Scorer
 
-Labels = Sequence[Mapping[str, Any]]
+Scores = dict[str, dict[str, Any]]
 _NUM_THREADS = 2
-
-
-class PairScorer(Protocol):
-    """Something that scores pairs: a reward model or a judge."""
-
-    @property
-    def audio_s(self) -> float:
-        """Seconds of audio heard so far."""
-        ...
-
-    def score_rows(
-        self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int], reasons: dict[int, str]
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield each row that is done with `chosen`, `rejected`, `margin` and whatever else its line is to hold.
-
-        Args:
-            pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
-            labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each.
-            rows (`Sequence[int]`): Which of them to score.
-            reasons (`dict[int, str]`): Receives why a row cannot be scored.
-        """
-        ...
-
-    def usage(self) -> dict[str, Any]:
-        """Return what else is worth keeping of this session."""
-        ...
-
-
-@dataclass(frozen=True)
-class ModelChoice:
-    """A reward model to evaluate, and how.
-
-    Args:
-        model (`str`): Folder or Hub name of the checkpoint.
-        dtype (`str`, *optional*): Of the backbone, such as `"bfloat16"`.
-        device (`str`, *optional*): Such as `"cuda:0"`; by default an accelerator if there is one.
-        batch_tokens (`int`, *optional*): Tokens in one forward pass.
-        prompt_file (`str`, *optional*): System prompts in place of the checkpoint's; see `prompt_files`.
-    """
-
-    model: str
-    dtype: str | None = None
-    device: str | None = None
-    batch_tokens: int | None = None
-    prompt_file: str | None = None
-
-    def identity(self) -> dict[str, Any]:
-        """Return what the scores depend on, but for the pairs."""
-        identity: dict[str, Any] = {"model": f"{self.model} ({fingerprint_model(self.model)})", "dtype": self.dtype}
-        return identity if self.prompt_file is None else {**identity, "prompts": read_prompts(self.prompt_file)}
-
-    def load(self, folder: Path) -> PairScorer:
-        """Return the model as a scorer of pairs; it writes nothing to the run's `folder`."""
-        from sdiareward.scoring.scorer import Scorer
-
-        prompts = None if self.prompt_file is None else read_prompts(self.prompt_file)
-        scorer = Scorer.from_pretrained(
-            self.model, dtype=self.dtype, device=self.device, prompts=prompts, batch_tokens=self.batch_tokens
-        )
-        return ModelPairScorer(scorer)
-
-    def describe(self, *_: Any, **__: Any) -> dict[str, Any]:
-        """Return nothing: what is to be said of a model is in its scores."""
-        return {}
 
 
 class ModelPairScorer:
@@ -113,23 +48,111 @@ class ModelPairScorer:
         return self.scorer.audio_s
 
     def score_rows(
-        self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int], reasons: dict[int, str]
-    ) -> Iterator[tuple[int, dict[str, Any]]]:
+        self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]
+    ) -> Iterator[tuple[int, Outcome]]:
         """Yield each row that is done with `chosen`, `rejected` and `margin`; see [`PairScorer`]."""
         criteria = [labels[row]["criterion"] for row in rows for _ in SIDES]
-        sides = Sides(pairs, rows)
         # Both sides of a pair in one batch: they often share clips, and a pair is done as soon as its batch is.
-        positions = [index // len(SIDES) for index in range(len(sides))]
-        bad: dict[int, str] = {}
-        results = self.scorer.iter_scores(sides, criteria, groups=positions, skipped=bad, progress=True)
-        for position, (chosen, rejected) in complete_groups(results, len(SIDES)):
-            yield rows[position], {"chosen": chosen, "rejected": rejected, "margin": chosen - rejected}
-        for index, reason in sorted(bad.items(), reverse=True):
-            reasons[rows[index // len(SIDES)]] = f"{SIDES[index % len(SIDES)]}, {reason}"
+        groups = [row for row in rows for _ in SIDES]
+        failures: dict[int, str] = {}
+        results = self.scorer.iter_scores(Dialogues(pairs, rows), criteria, groups=groups, skipped=failures)
+        pair_ids = [labels[row]["pair_id"] for row in rows]
+        for position, found in complete_items(results, failures, SIDES, pair_ids):
+            if isinstance(found, Skipped):
+                yield rows[position], found
+            else:
+                chosen, rejected = found
+                yield rows[position], {"chosen": chosen, "rejected": rejected, "margin": chosen - rejected}
 
     def usage(self) -> dict[str, Any]:
-        """Return nothing: a model costs time alone."""
+        """Return nothing: a model costs only time."""
         return {}
+
+
+@dataclass(frozen=True)
+class ModelToEvaluate:
+    """A reward model as `eval.py` takes what it evaluates; a judge's counterpart is its `JudgeSpec`.
+
+    Args:
+        spec ([`ModelSpec`]): The model.
+    """
+
+    spec: ModelSpec
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the scores depend on, except the pairs."""
+        return self.spec.identity()
+
+    def load(self, folder: Path) -> PairScorer:
+        """Return the model as a scorer of pairs; it writes nothing to the run's `folder`."""
+        return ModelPairScorer(self.spec.load())
+
+    def describe(self, *_: Any, **__: Any) -> dict[str, Any]:
+        """Return nothing: the results hold everything that is measured of a model."""
+        return {}
+
+
+class _BoundPairs:
+    """A scorer of pairs, and the pairs it scores."""
+
+    def __init__(self, scorer: PairScorer, pairs: datasets.Dataset, labels: Labels):
+        self._scorer, self._pairs, self._labels = scorer, pairs, labels
+        self.usage = scorer.usage
+
+    @property
+    def audio_s(self) -> float:
+        return self._scorer.audio_s
+
+    def score(self, items: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
+        return self._scorer.score_rows(self._pairs, self._labels, items)
+
+
+class PairLog:
+    """The scores of pairs in a run's folder: `scores.jsonl`, `skipped.jsonl` and `sessions.jsonl`.
+
+    Args:
+        folder (`Path`): The run's folder.
+        labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
+        retry_failed (`bool`): Drop the lines of pairs that have no reward, so that they are scored again.
+    """
+
+    def __init__(self, folder: Path, labels: Labels, retry_failed: bool = False):
+        self._folder = folder
+        self._labels = labels
+        self._lines = JsonLines(folder / "scores.jsonl")
+        self.scores: Scores = {record["pair_id"]: record for record in self._lines.read()}
+        self.skipped: dict[int, Skipped] = {}
+        if retry_failed:
+            self.scores = {key: record for key, record in self.scores.items() if record["margin"] is not None}
+            self._write("scores.jsonl", list(self.scores.values()))
+
+    def pending(self) -> list[int]:
+        """Return the rows that have no line yet."""
+        return [row for row, label in enumerate(self._labels) if label["pair_id"] not in self.scores]
+
+    def add(self, item: int, outcome: Outcome) -> None:
+        """Write the line of a pair; remember why one was skipped."""
+        if isinstance(outcome, Skipped):
+            self.skipped[item] = outcome
+            return
+        record = {**self._labels[item], **outcome}
+        self._lines.append([record])
+        self.scores[record["pair_id"]] = record
+
+    def end(self, session: Session) -> None:
+        """Write how long the session took."""
+        timing = {"num_pairs": session.num_scored, "audio_s": session.audio_s, "scoring_s": session.seconds}
+        JsonLines(self._folder / "sessions.jsonl").append([{**timing, **(session.usage or {})}])
+
+    def write_skipped(self) -> list[dict[str, Any]]:
+        """Write `skipped.jsonl`; return its lines, the labels of each skipped pair with the `reason`."""
+        found = [{**self._labels[row], "reason": self.skipped[row].reason} for row in sorted(self.skipped)]
+        self._write("skipped.jsonl", found)
+        return found
+
+    def _write(self, name: str, records: Sequence[Mapping[str, Any]]) -> None:
+        lines = [json.dumps(record, ensure_ascii=False) + "\n" for record in records]
+        write_file(self._folder / name, "".join(lines))
 
 
 def score_pairs(
@@ -139,15 +162,15 @@ def score_pairs(
     folder: Path,
     *,
     retry_failed: bool = False,
-) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[Scores, list[dict[str, Any]]]:
     """Score every pair that `scores.jsonl` does not have yet, writing each as soon as both of its sides are done.
 
-    A pair whose audio cannot be read is skipped; `skipped.jsonl` says why.
+    A pair whose audio cannot be read is skipped; `skipped.jsonl` has the reason.
 
     Args:
         load_scorer (`Callable`): Returns a new scorer; called only if something is left to score.
         pairs (`datasets.Dataset`): Pairs to score.
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each.
+        labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
         folder (`Path`): The run's folder.
         retry_failed (`bool`, *optional*, defaults to `False`): Score pairs that have no reward once more.
 
@@ -155,34 +178,9 @@ def score_pairs(
         `tuple[dict, list]`: The line of each scored pair by `pair_id` (its labels, `chosen`, `rejected`, `margin`),
         and the labels of each skipped pair with its `reason`.
     """
-    log = JsonLines(folder / "scores.jsonl")
-    scores = {record["pair_id"]: record for record in log.read()}
-    if retry_failed:
-        scores = {pair_id: record for pair_id, record in scores.items() if record["margin"] is not None}
-        write_file(log.path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in scores.values()))
-    pending = [row for row, label in enumerate(labels) if label["pair_id"] not in scores]
-    reasons: dict[int, str] = {}
-    if pending:
-        scorer, start, num_pairs = load_scorer(), time.perf_counter(), 0
-        try:
-            for row, found in scorer.score_rows(pairs, labels, pending, reasons):
-                record = {**labels[row], **found}
-                log.append([record])
-                scores[record["pair_id"]] = record
-                num_pairs += 1
-        finally:
-            timing = {"num_pairs": num_pairs, "audio_s": scorer.audio_s, "scoring_s": time.perf_counter() - start}
-            JsonLines(folder / "sessions.jsonl").append([{**timing, **scorer.usage()}])
-    skipped = [{**labels[row], "reason": reason} for row, reason in sorted(reasons.items())]
-    write_file(folder / "skipped.jsonl", "".join(json.dumps(record) + "\n" for record in skipped))
-    return scores, skipped
-
-
-def score_with_model(
-    load_scorer: Callable[[], Scorer], pairs: datasets.Dataset, labels: Labels, folder: Path
-) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    """Score pairs with a reward model; `load_scorer` returns a new scorer, all else is as in `score_pairs`."""
-    return score_pairs(lambda: ModelPairScorer(load_scorer()), pairs, labels, folder)
+    log = PairLog(folder, labels, retry_failed)
+    score_pending(log.pending(), lambda: _BoundPairs(load_scorer(), pairs, labels), log, label="scoring", unit="pair")
+    return log.scores, log.write_skipped()
 
 
 def score_with_baseline(
@@ -198,9 +196,9 @@ def score_with_baseline(
     Args:
         kind (`"acoustic"` or `"text"`): Which baseline.
         train (`datasets.Dataset`): Pairs to fit on.
-        train_labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each.
+        train_labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
         pairs (`datasets.Dataset`): Pairs to score.
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each.
+        labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
         folder (`Path`): The run's folder.
 
     Returns:

@@ -40,7 +40,7 @@ def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
         ValueError: A reward is missing or not finite, or no pair was scored.
     """
     folder = Path(folder)
-    for name in ("scores.jsonl", "results.json", "run.json"):
+    for name in ("scores.jsonl", "results.json", "identity.json"):
         # Results come last, so a folder that has them is complete.
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{folder}: has no {name}; give the output_dir of a finished evaluation.")
@@ -49,7 +49,7 @@ def read_evaluation(folder: str | Path, *, finite: bool = True) -> Evaluation:
         raise ValueError(f"{folder}: scores.jsonl holds no pair; evaluate at least one.")
     for record in scores:
         _check_record(record, folder, finite)
-    run, results = (read_json_object(folder / name, "evaluate again") for name in ("run.json", "results.json"))
+    run, results = (read_json_object(folder / name, "evaluate again") for name in ("identity.json", "results.json"))
     return Evaluation(folder, scores, run, results.get("config", {}))
 
 

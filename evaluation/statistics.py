@@ -1,4 +1,8 @@
-"""Two scorers on the same pairs: who is right where the other is wrong, and how sure the difference is."""
+"""Compare scorers on the same pairs, and put intervals around any statistic of pairs.
+
+Intervals are percentiles of a bootstrap that draws whole recordings, because pairs cut from one recording are not
+independent. A draw is how often each pair is in it, a weight that any statistic can take.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from sdiareward.esdr_accuracy.pairwise import wilson_interval
 
 
 Booleans = NDArray[np.bool_]
+Counts = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 def mcnemar_exact(num_only_first: int, num_only_second: int) -> float:
@@ -62,18 +68,76 @@ def paired_bootstrap(
         nothing about uncertainty.
     """
     difference = np.asarray(first, dtype=np.int64) - np.asarray(second, dtype=np.int64)
+    times, members = _draw_each_group(groups, strata, num_bootstrap, seed)
+    # Sums of whole groups: a matrix of draws by pairs would not fit in memory for large benchmarks.
+    sums, sizes = (np.bincount(members, weights, times.shape[1]) for weights in (difference, None))
+    return percentiles(times @ sums / (times @ sizes), confidence)
+
+
+def draw_groups(
+    groups: Sequence[Hashable], strata: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0
+) -> Counts:
+    """Draw groups with replacement, as many of each stratum as there are; return how often each value is drawn.
+
+    Args:
+        groups (`Sequence[Hashable]`): Recording of each value, as `summary.groups_of` names it.
+        strata (`Sequence[Hashable]`): Subset of each value; a group's stratum is the set of its values' subsets.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
+        seed (`int`, *optional*, defaults to 0): Seed of the draws; the order of the values does not matter.
+
+    Returns:
+        `np.ndarray` of shape `(num_bootstrap, num_values)`: How often each value is in each draw.
+
+    Example:
+        >>> draw_groups(["a", "a"], ["wild", "wild"], num_bootstrap=2).tolist()
+        [[1, 1], [1, 1]]
+    """
+    times, members = _draw_each_group(groups, strata, num_bootstrap, seed)
+    return times[:, members]
+
+
+def _draw_each_group(
+    groups: Sequence[Hashable], strata: Sequence[Hashable], num_bootstrap: int, seed: int
+) -> tuple[Counts, Counts]:
+    """Return how often each group is in each draw, `(num_bootstrap, num_groups)`, and the group of each value."""
+    names: dict[Hashable, set[str]] = {}
+    for group, stratum in zip(groups, strata, strict=True):
+        names.setdefault(group, set()).add(str(stratum))
+    by_stratum: dict[tuple[str, ...], list[Hashable]] = {}
+    for group in sorted(names, key=str):
+        by_stratum.setdefault(tuple(sorted(names[group])), []).append(group)
     generator = np.random.default_rng(seed)
-    sums = np.zeros((num_bootstrap, 2), dtype=np.int64)
-    for counts in _counts_by_stratum(difference, groups, strata):
-        # Groups of equal counts are exchangeable: draw how often each distinct row occurs.
-        rows, sizes = np.unique(counts, axis=0, return_counts=True)
-        times = generator.multinomial(len(counts), sizes / len(counts), size=num_bootstrap)
-        sums += times @ rows
-    draws = sums[:, 0] / sums[:, 1]
-    if np.ptp(draws) == 0:
+    index: dict[Hashable, int] = {}
+    drawn = []
+    for stratum in sorted(by_stratum):
+        for group in by_stratum[stratum]:
+            index[group] = len(index)
+        size = len(by_stratum[stratum])
+        drawn.append(generator.multinomial(size, np.full(size, 1 / size), size=num_bootstrap))
+    return np.concatenate(drawn, axis=1), np.array([index[group] for group in groups])
+
+
+def percentiles(draws: ArrayLike, confidence: float = 0.95) -> list[float] | None:
+    """Return the interval between the percentiles of a statistic's draws.
+
+    Args:
+        draws (`ArrayLike` of shape `(num_bootstrap,)`): One value per draw; NaN where there is none, ignored.
+        confidence (`float`, *optional*, defaults to 0.95): Coverage.
+
+    Returns:
+        `list[float]` or None: `[low, high]`; None if all draws are equal or NaN, which tells nothing about
+        uncertainty.
+
+    Example:
+        >>> percentiles([0.0, 1.0, 2.0, 3.0, 4.0], confidence=0.5)
+        [1.0, 3.0]
+    """
+    values: Floats = np.asarray(draws, dtype=np.float64)
+    values = values[np.isfinite(values)]
+    if not values.size or np.ptp(values) == 0:
         return None
     tail = (1 - confidence) / 2
-    return [float(bound) for bound in np.quantile(draws, [tail, 1 - tail])]
+    return [float(bound) for bound in np.quantile(values, [tail, 1 - tail])]
 
 
 def describe_share(
@@ -100,25 +164,6 @@ def describe_share(
     if interval is None:
         interval = wilson_interval(share, len(set(groups)))
     return {"num_values": len(array), "share": share, "interval": interval}
-
-
-def _counts_by_stratum(
-    difference: NDArray[np.int64], groups: Sequence[Hashable], strata: Sequence[Hashable]
-) -> list[NDArray[np.int64]]:
-    """Return, for each stratum, the summed difference and the pairs of each group, shape `(num_groups, 2)`."""
-    counts: dict[Hashable, list[int]] = {}
-    members: dict[Hashable, set[Hashable]] = {}
-    for value, group, stratum in zip(difference.tolist(), groups, strata, strict=True):
-        count = counts.setdefault(group, [0, 0])
-        count[0] += value
-        count[1] += 1
-        members.setdefault(group, set()).add(stratum)
-    by_stratum: dict[frozenset[Hashable], list[list[int]]] = {}
-    for group, count in counts.items():
-        by_stratum.setdefault(frozenset(members[group]), []).append(count)
-    # In an order of their own, not that of the pairs.
-    ordered = sorted(by_stratum, key=lambda names: sorted(map(str, names)))
-    return [np.array(by_stratum[names], dtype=np.int64) for names in ordered]
 
 
 def compare(

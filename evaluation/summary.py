@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from sdiareward.common.escaping import escape_markdown
-from sdiareward.common.files import write_file
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS, pairwise_accuracy
 from sdiareward.evaluation.columns import CRITERION_COLUMNS, TITLES
 from sdiareward.pairs.schema import SIDES
@@ -172,21 +169,6 @@ def render_report(results: Mapping[str, Any]) -> str:
         _timing_line(results["timing"]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def write_report(results: Mapping[str, Any], records: Labels, folder: Path) -> None:
-    """Write `results.json`, `results.md` and `rewards.png`, each complete or not at all.
-
-    Args:
-        results (`Mapping`): Everything that is known of the run, as JSON values.
-        records (`Sequence[Mapping]`): `subset`, `chosen` and `rejected` of each pair as the model scored it.
-        folder (`Path`): The run's folder.
-    """
-    from .report.figures import plot_rewards
-
-    write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
-    write_file(folder / "results.md", render_report(results))
-    plot_rewards(records, folder / "rewards.png")
 
 
 def _main_table(results: Mapping[str, Any]) -> str:

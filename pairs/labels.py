@@ -19,6 +19,11 @@ _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id"
 SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "scripted"}
 
 
+def name_criterion(criterion: str | None) -> str:
+    """Return the criterion of a pair or dialogue; `"joint"` where the data have none."""
+    return criterion or "joint"
+
+
 def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     """Return what the metric and the tables need to know of each pair, without its audio.
 
@@ -49,7 +54,7 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
 def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     label = {name: row.get(name) for name in _LABELS}
     label["pair_id"] = label["pair_id"] or hash_json({side: row[side] for side in SIDES})[:16]
-    label["criterion"] = label["criterion"] or "joint"
+    label["criterion"] = name_criterion(label["criterion"])
     candidates = [str(row.get(name) or "").lower().replace("-", "_") for name in ("subset", "category", "source")]
     candidates.append(SUBSET_OF_SOURCE.get(candidates[-1], ""))
     label["subset"] = next((name for name in candidates if name in SUBSETS), None)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.user_errors import PairsError, PairsNotFoundError
 
+from .path_sandbox import audio_roots, require_audio_inside
+from .rows import find_tables, leave_audio_encoded
 from .schema import SIDES
 
 
@@ -47,37 +49,16 @@ def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> data
 def _load_pairs(path: str | Path, split: str, name: str | None) -> datasets.Dataset:
     import datasets
 
-    from .path_sandbox import audio_roots, load_safe_builder, require_audio_inside
-
-    suffix = Path(path).suffix
-    if suffix in {".json", ".jsonl", ".parquet"}:
-        if not Path(path).is_file():
-            raise FileNotFoundError("no such file of pairs.")
-        kind = "parquet" if suffix == ".parquet" else "json"
-        pairs = datasets.load_dataset(kind, data_files=str(path), split="train")
-    else:
-        load_safe_builder(path, name)
-        pairs = datasets.load_dataset(str(path), name, split=split)
+    found = find_tables(path, split, name)
+    pairs = found
+    if isinstance(found, list):
+        pairs = datasets.load_dataset("parquet", data_files=found, split="train")
     missing = [side for side in SIDES if side not in pairs.column_names]
     if missing:
         raise ValueError(f"has columns {pairs.column_names}; a data set of pairs needs {list(SIDES)}.")
     pairs = pairs.cast(leave_audio_encoded(pairs.features))
     require_audio_inside(pairs, SIDES, audio_roots(path))
     return pairs
-
-
-def leave_audio_encoded(features: Any) -> Any:
-    """Return `features` with every `datasets.Audio` inside set to `decode=False`."""
-    import datasets
-
-    if isinstance(features, datasets.Audio):
-        return datasets.Audio(sampling_rate=features.sampling_rate, decode=False)
-    if isinstance(features, datasets.List):
-        return datasets.List(leave_audio_encoded(features.feature))
-    if isinstance(features, Mapping):
-        columns = {key: leave_audio_encoded(value) for key, value in features.items()}
-        return datasets.Features(columns) if isinstance(features, datasets.Features) else columns
-    return features
 
 
 def pair_names(pairs: datasets.Dataset) -> list[str]:

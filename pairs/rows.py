@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import DialogueError, audio_duration_s, validate_form
-
-from .loading import leave_audio_encoded, turns_to_messages
-from .path_sandbox import audio_roots, load_safe_builder, require_inside, require_own_tables
+from .path_sandbox import load_safe_builder, require_own_tables
 from .schema import SIDES
 
 
@@ -65,12 +62,21 @@ def open_rows(path: str | Path, split: str | None = None, name: str | None = Non
     Args:
         path (`str` or `Path`): A `.parquet`, `.json` or `.jsonl` file, a folder that `datasets.load_dataset` or
             `load_from_disk` reads, or the name of a repository on the Hub.
-        split (`str`, *optional*): Which split; may be left out where there is one only. A file is one split.
+        split (`str`, *optional*): Which split; may be omitted if there is only one. A file is one split.
         name (`str`, *optional*): Configuration of the data set.
 
     Raises:
         FileNotFoundError: There is no such data set.
         ValueError: It has no such split, or its files have different columns.
+    """
+    found = find_tables(path, split, name)
+    return ParquetRows(found) if isinstance(found, list) else ArrowRows(found)
+
+
+def find_tables(path: str | Path, split: str | None = None, name: str | None = None) -> list[str] | datasets.Dataset:
+    """Return the Parquet files of one split of a data set; of a data set in another form, load the split.
+
+    Args and errors are those of `open_rows`.
     """
     import datasets
 
@@ -79,18 +85,20 @@ def open_rows(path: str | Path, split: str | None = None, name: str | None = Non
         if not folder.is_file():
             raise FileNotFoundError(f"{path}: no such file of rows.")
         if suffix == ".parquet":
-            return ParquetRows([str(path)])
-        return ArrowRows(datasets.load_dataset("json", data_files=str(path), split="train"))
+            return [str(path)]
+        return datasets.load_dataset("json", data_files=str(path), split="train")
     if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
         require_own_tables(path)
         saved = datasets.load_from_disk(str(path))
-        return ArrowRows(saved[_choose(split, saved, path)] if isinstance(saved, datasets.DatasetDict) else saved)
+        return saved[_choose(split, saved, path)] if isinstance(saved, datasets.DatasetDict) else saved
     builder = load_safe_builder(path, name)
     files = builder.config.data_files or builder.info.splits or {}
-    split = _choose(split, files, path)
-    if builder.config.data_files and all(str(file).endswith(".parquet") for file in files[split]):
-        return ParquetRows(datasets.DownloadManager().download([str(file) for file in files[split]]))
-    return ArrowRows(datasets.load_dataset(str(path), name, split=split))
+    # `datasets` also takes slices of splits such as "test[:100]".
+    if split is None or not {"[", "+"} & set(split):
+        split = _choose(split, files, path)
+        if builder.config.data_files and all(str(file).endswith(".parquet") for file in files[split]):
+            return list(datasets.DownloadManager().download([str(file) for file in files[split]]))
+    return datasets.load_dataset(str(path), name, split=split)
 
 
 def _choose(split: str | None, known: Mapping[Any, Any], path: str | Path) -> str:
@@ -100,6 +108,20 @@ def _choose(split: str | None, known: Mapping[Any, Any], path: str | Path) -> st
     if split not in names:
         raise ValueError(f"{path}: split is {split!r}; this data set has {', '.join(names)}: give one of them.")
     return split
+
+
+def leave_audio_encoded(features: Any) -> Any:
+    """Return `features` with every `datasets.Audio` inside set to `decode=False`."""
+    import datasets
+
+    if isinstance(features, datasets.Audio):
+        return datasets.Audio(sampling_rate=features.sampling_rate, decode=False)
+    if isinstance(features, datasets.List):
+        return datasets.List(leave_audio_encoded(features.feature))
+    if isinstance(features, Mapping):
+        columns = {key: leave_audio_encoded(value) for key, value in features.items()}
+        return datasets.Features(columns) if isinstance(features, datasets.Features) else columns
+    return features
 
 
 class ArrowRows:
@@ -274,6 +296,19 @@ class Block:
         """The columns that hold dialogues."""
         return list(self.features)
 
+    def __getitem__(self, position: int) -> dict[str, Any]:
+        """Return what the columns that hold dialogues have in a row, by its position in the block."""
+        # `datasets` keeps content of mixed kinds as JSON, which its features decode.
+        row = {side: self.table.column(side)[position].as_py() for side in self.sides}
+        return dict(self.features.decode_example(row))
+
+    @property
+    def criteria(self) -> list[str | None]:
+        """The criterion of each row; None where the data set has none."""
+        if "criterion" not in self.table.column_names:
+            return [None] * len(self.numbers)
+        return list(self.table.column("criterion").to_pylist())
+
 
 def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
     """Read what is needed to score some rows.
@@ -287,68 +322,3 @@ def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
 
     table = rows.read(numbers, [*sides, *({"criterion"} & set(rows.features))])
     return Block(numbers, table, datasets.Features({side: rows.features[side] for side in sides}))
-
-
-class BlockDialogues(Sequence[Any]):
-    """The dialogues of a block of rows as messages; number `i` is side `i % num_sides` of row `i // num_sides`.
-
-    Args:
-        block ([`Block`]): The rows.
-        max_turn_s (`float`): Seconds of each recording that the model hears.
-        audio_root (`Path`, *optional*): Where relative paths of recordings begin; the working directory by default.
-        dataset (`str`, *optional*): Where the rows are from. No recording outside of it and of the root is read.
-
-    Attributes:
-        audio_s (`np.ndarray` of shape `(num_dialogues,)`): Seconds heard of each dialogue taken out, else NaN.
-        num_cut (`np.ndarray` of shape `(num_dialogues,)`): How many of its recordings are longer than that.
-    """
-
-    def __init__(
-        self, block: Block, max_turn_s: float, audio_root: str | Path | None = None, dataset: str | Path | None = None
-    ):
-        self._block = block
-        self._max_turn_s = max_turn_s
-        self._root = Path(audio_root or "")
-        self._roots = audio_roots(dataset, audio_root)
-        self.audio_s = np.full(len(self), np.nan)
-        self.num_cut = np.zeros(len(self), dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self._block.sides) * len(self._block.numbers)
-
-    def __getitem__(self, index: Any) -> Any:
-        """Return the messages of a dialogue.
-
-        Raises:
-            DialogueError: It is malformed, or a recording lies outside of the root or its header cannot be read.
-        """
-        if not 0 <= index < len(self):
-            raise IndexError(f"dialogue {index} of {len(self)}")
-        row, side = divmod(index, len(self._block.sides))
-        name = self._block.sides[side]
-        # `datasets` keeps content of mixed kinds as JSON.
-        decoded = self._block.features.decode_example({name: self._block.table.column(name)[row].as_py()})
-        messages = turns_to_messages(decoded[name])
-        validate_form(messages)
-        durations_s = [
-            self._find(item, number)
-            for number, turn in enumerate(messages, start=1)
-            for item in turn["content"]
-            if isinstance(item, dict) and item.get("audio") is not None
-        ]
-        self.num_cut[index] = sum(duration > self._max_turn_s for duration in durations_s)
-        self.audio_s[index] = sum(min(duration, self._max_turn_s) for duration in durations_s)
-        return messages
-
-    def _find(self, item: dict[str, Any], turn: int) -> float:
-        """Let a relative path begin at the root; return the recording's duration in seconds."""
-        audio = item["audio"]
-        if isinstance(audio, Mapping) and audio.get("bytes") is None:
-            audio = audio.get("path", audio)
-        item["audio"] = str(self._root / audio) if isinstance(audio, str) else audio
-        try:
-            if isinstance(item["audio"], str):
-                require_inside(item["audio"], self._roots)
-            return audio_duration_s(item["audio"])
-        except (ValueError, OSError, TypeError) as error:
-            raise DialogueError(str(error), turn) from error

@@ -44,8 +44,8 @@ _NUM_THREADS = 2
 class FeatureCache:
     """Look up and compute features of dialogues under one model and one set of settings.
 
-    A folder may hold the features of several models and settings, each in a subfolder of its own, whose `run.json`
-    says which.
+    A folder may hold the features of several models and settings, each in a subfolder of its own; the subfolder's
+    `identity.json` names them.
 
     Args:
         folder (`str` or `Path`): Where features are kept.
@@ -130,7 +130,7 @@ class FeatureCache:
     def describe(self) -> str:
         """Say how many features of this model and these settings the folder holds, and of which others it has some."""
         parts = [f"{len(self)} of model_revision {self.identity['model_revision']!r}"]
-        for path in sorted(self.folder.glob("*/run.json")):
+        for path in sorted(self.folder.glob("*/identity.json")):
             other = json.loads(path.read_text(encoding="utf-8"))
             different = [
                 f"{name} {other.get(name)!r}" for name, own in self.identity.items() if other.get(name) != own

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from sdiareward.common.files import write_file
-from sdiareward.common.run_identity import open_run
+from sdiareward.common.run_identity import claim_run_dir
 
 
 _TENSOR = "features"
@@ -48,7 +48,7 @@ class FeatureShards:
 
     Args:
         folder (`Path`): Made by the first write.
-        identity (`Mapping`): What all features in it have in common, JSON values by name; kept in `run.json`.
+        identity (`Mapping`): What all features in it have in common, JSON values by name; kept in `identity.json`.
         dtype (`torch.dtype`): In which they are stored.
 
     Raises:
@@ -105,7 +105,7 @@ class FeatureShards:
         Raises:
             ValueError: A feature is not finite in the dtype that it is stored in.
         """
-        open_run(self.folder, self.identity)
+        claim_run_dir(self.folder, self.identity)
         self._remove_abandoned()
         waiting: dict[str, torch.Tensor] = {}
         num_bytes, since = 0, time.monotonic()

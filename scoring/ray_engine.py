@@ -1,9 +1,9 @@
 """Score a data set on Ray: blocks of rows go through Ray Data to actors that hold a scorer each.
 
 Only row numbers travel to the actors, which read the rows themselves, and only records travel back: memory does not
-grow with the data. The driver alone writes, a block as soon as it arrives; so a block is scored again if the driver is
-killed before, but no row comes twice. Data, recordings and checkpoint must be where every machine of the cluster finds
-them under the same name.
+grow with the data. The driver alone writes, each block as soon as it arrives; a block is scored again if the driver is
+killed before that, but no row comes twice. Every machine of the cluster must find data, recordings and checkpoint
+under the same name.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sdiareward.common.locks import lock_folder
+from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.rows import dialogue_columns, read_block
 
-from .dataset import ScoringError, ScoringJob, finish, open_results, score_block
-from .results import Record, Summary
+from .dataset import RowScorer, ScoringJob, finish, open_results
+from .engine import Outcome, score_pending
+from .model_spec import ScoringError
+from .results import Summary
 
 
 if TYPE_CHECKING:
@@ -41,7 +44,7 @@ class BlockScorer:
 
     Args:
         job ([`ScoringJob`]): What to score.
-        device (`str`, *optional*): Where to compute if the job does not say.
+        device (`str`, *optional*): Where to compute if the job does not name a device.
         num_threads (`int`, *optional*): Threads of PyTorch on a CPU.
     """
 
@@ -50,18 +53,17 @@ class BlockScorer:
             import torch
 
             torch.set_num_threads(num_threads)
-        self._job = job
         self._rows = job.open_rows()
         self._sides = dialogue_columns(self._rows.features, job.dataset)
-        self._scorer = job.load_scorer(device)
+        self._scorer = RowScorer(job.load_scorer(device), job, self._rows, self._sides)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the records of each block of rows, as JSON."""
-        return {"records": [self._score(np.asarray(numbers)) for numbers in batch["numbers"]]}
+        """Return the outcomes of each block of rows, as JSON."""
+        return {"outcomes": [self._score(np.asarray(numbers)) for numbers in batch["numbers"]]}
 
     def _score(self, numbers: np.ndarray) -> str:
         block = read_block(self._rows, numbers, self._sides)
-        return json.dumps(list(score_block(self._scorer, self._job, block)))
+        return json.dumps(list(self._scorer.score_block(block)), default=asdict)
 
 
 def score_on_ray(
@@ -80,7 +82,7 @@ def score_on_ray(
 
     Raises:
         RunBlockedError: Another run writes to the folder.
-        ScoringError: See `open_results` and `ModelChoice.load`; or Ray is missing, or has less than what is asked for.
+        ScoringError: See `open_results` and `ModelSpec.load`; or Ray is missing, or has less than what is asked for.
     """
     with lock_folder(folder):
         return _score_alone(job, folder, num_actors, gpus_per_actor)
@@ -89,14 +91,12 @@ def score_on_ray(
 def _score_alone(job: ScoringJob, folder: Path, num_actors: int | None, gpus_per_actor: float | None) -> Summary:
     rows, results = open_results(job, folder)
     start = time.perf_counter()
-    if not results.is_scored.all():
+    pending = results.pending()
+    if pending.size:
         with _cluster():
-            resources = _divide(num_actors, gpus_per_actor)
-            num_pending = results.num_rows - int(results.is_scored.sum())
-            in_equal_parts = -(-num_pending // (_BLOCKS_AN_ACTOR * resources.num_actors))
-            blocks = results.pending_blocks(min(rows.block_rows, in_equal_parts))
-            for records in _map_blocks(job, blocks, resources):
-                results.log([min(record["row"] for record in records)]).append(records)
+            scorer = RayScorer(job, rows.block_rows, _divide(num_actors, gpus_per_actor))
+            log = results.open_log(pending)
+            score_pending(pending.tolist(), lambda: scorer, log, label=scorer.label, unit="row")
     return finish(job, rows, results, time.perf_counter() - start)
 
 
@@ -152,33 +152,55 @@ def _divide(num_actors: int | None, gpus_per_actor: float | None) -> _Resources:
     return _Resources(num_actors, 0.0, share, max(int(num_cpus / num_actors), 1))
 
 
-def _map_blocks(job: ScoringJob, blocks: list[np.ndarray], resources: _Resources) -> Iterator[list[Record]]:
-    """Yield the records of each block as it is done."""
-    import ray
-    from tqdm.auto import tqdm
+class RayScorer:
+    """Score rows of a data set with the actors of a cluster.
 
-    items = [{"numbers": numbers.tolist()} for numbers in blocks]
-    data: Dataset = ray.data.from_items(items, override_num_blocks=len(items))
-    scored = data.map_batches(
-        BlockScorer,
-        batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=resources.num_actors),
-        fn_constructor_args=(_from_anywhere(job), None if resources.num_gpus else "cpu", resources.num_threads),
-        num_cpus=resources.num_cpus,
-        num_gpus=resources.num_gpus,
-    )
-    with tqdm(total=sum(map(len, blocks)), unit="row", desc=f"{resources.num_actors} actors") as bar:
+    Args:
+        job ([`ScoringJob`]): What to score.
+        block_rows (`int`): Largest block of rows that an actor gets.
+        resources: What the actors get.
+    """
+
+    def __init__(self, job: ScoringJob, block_rows: int, resources: _Resources):
+        self._job = job
+        self._block_rows = block_rows
+        self._resources = resources
+        self.label = f"{resources.num_actors} actors"
+        self.audio_s = 0.0
+
+    def score(self, items: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
+        """Yield the rows of each block as it is done."""
+        import ray
+
         try:
-            for row in scored.iter_rows():
-                records = json.loads(row["records"])
-                yield records
-                bar.update(len(records))
+            for line in self._map(items).iter_rows():
+                for row, found in json.loads(line["outcomes"]):
+                    self.audio_s += found.get("audio_s", 0.0)
+                    yield row, Skipped(**found) if "reason" in found else found
         except ray.exceptions.RayError as error:
             # An actor's own error is the last line of the traceback that Ray hands on.
             _, _, reason = str(error).strip().rpartition("\n")[-1].partition(f"{ScoringError.__name__}: ")
             if reason:
                 raise ScoringError(reason) from error
             raise
+
+    def _map(self, items: Sequence[int]) -> Dataset:
+        """Hand the rows to the actors, by blocks."""
+        import ray
+
+        resources = self._resources
+        device = None if resources.num_gpus else "cpu"
+        in_equal_parts = -(-len(items) // (_BLOCKS_AN_ACTOR * resources.num_actors))
+        size = min(self._block_rows, in_equal_parts)
+        blocks = [{"numbers": list(items[start : start + size])} for start in range(0, len(items), size)]
+        return ray.data.from_items(blocks, override_num_blocks=len(blocks)).map_batches(
+            BlockScorer,
+            batch_size=1,
+            compute=ray.data.ActorPoolStrategy(size=resources.num_actors),
+            fn_constructor_args=(_from_anywhere(self._job), device, resources.num_threads),
+            num_cpus=resources.num_cpus,
+            num_gpus=resources.num_gpus,
+        )
 
 
 def _from_anywhere(job: ScoringJob) -> ScoringJob:

@@ -1,13 +1,13 @@
-"""Keep what scoring a data set finds: records in `partial/` while it runs, at the end a table in order of the rows.
+"""Keep the scores of a data set: records in `partial/` during the run, then one table in the order of the rows.
 
-A record of a row that was scored is `{"row", "rewards", "audio_s", "num_cut"}`, of one that was skipped
-`{"row", "reason"}`. Each block of rows has a JSON lines file of its own, so that no two processes write to one.
+The record of a scored row is `{"row", "rewards", "audio_s", "num_cut"}`, that of a skipped row `{"row", "kind",
+"reason"}`. Each process writes to its own JSON lines file, named after its first row.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 
 from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.rows import ID_COLUMNS, Rows
 from sdiareward.pairs.schema import SIDES
 
+from .engine import Outcome, Record, Session
 
-Record = dict[str, Any]
+
 _ROWS_WRITTEN_AT_ONCE = 65_536
 
 
@@ -95,18 +97,36 @@ class Results:
         """Which rows have rewards, a boolean for each."""
         return ~np.isnan(self.rewards[:, 0])
 
-    def pending_blocks(self, block_rows: int, rank: int = 0, num_ranks: int = 1) -> list[np.ndarray]:
-        """Return the numbers of the rows that one of several processes has to score, by blocks.
+    def pending(self, rank: int = 0, num_ranks: int = 1) -> np.ndarray:
+        """Return the numbers of the rows that one of several processes has to score.
 
         Neighbours stay together, so that each process reads its own part of the files.
         """
-        pending = np.array_split(np.flatnonzero(~self.is_scored), num_ranks)[rank]
-        return [pending[start : start + block_rows] for start in range(0, pending.size, block_rows)]
+        return np.array_split(np.flatnonzero(~self.is_scored), num_ranks)[rank]
 
-    def log(self, numbers: Sequence[int] | np.ndarray) -> JsonLines:
-        """Return the file for the records of a block, which is no other block's."""
-        self._partial.mkdir(parents=True, exist_ok=True)
-        return JsonLines(self._partial / f"{numbers[0]:010d}.jsonl")
+    def open_log(self, pending: np.ndarray) -> PartialLog:
+        """Return the log of a process that scores these rows; no other process writes to its file."""
+        return PartialLog(self._partial / f"{pending[0] if pending.size else 0:010d}.jsonl")
+
+
+class PartialLog:
+    """The records of one process.
+
+    Args:
+        path (`Path`): Its file, in `partial/`.
+    """
+
+    def __init__(self, path: Path):
+        self._lines = JsonLines(path)
+
+    def add(self, item: int, outcome: Outcome) -> None:
+        """Write the record of a row, or why it was skipped."""
+        self._lines.path.parent.mkdir(parents=True, exist_ok=True)
+        found = {"kind": outcome.kind, "reason": outcome.reason} if isinstance(outcome, Skipped) else outcome
+        self._lines.append([{"row": item, **found}])
+
+    def end(self, session: Session) -> None:
+        """Keep nothing: the summary of the run has the time."""
 
 
 def write_results(results: Results, rows: Rows) -> None:

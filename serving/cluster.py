@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.user_errors import RunBlockedError
-from sdiareward.scoring.dataset import ScoringError
+from sdiareward.scoring.model_spec import ScoringError
 
 from .settings import Replicas, ServiceSettings
 

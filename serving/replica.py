@@ -18,7 +18,7 @@ from ray import serve
 
 
 if TYPE_CHECKING:
-    from sdiareward.scoring.dataset import ModelChoice
+    from sdiareward.scoring.model_spec import ModelSpec
 
 logger = logging.getLogger("ray.serve")
 
@@ -79,12 +79,12 @@ class Replica:
     """Hold a model and score requests.
 
     Args:
-        choice ([`ModelChoice`]): Which model.
+        choice ([`ModelSpec`]): Which model.
         device (`str`, *optional*): Where to compute if the choice does not say.
         num_threads (`int`, *optional*): Threads of PyTorch on a CPU.
     """
 
-    def __init__(self, choice: ModelChoice, device: str | None = None, num_threads: int | None = None):
+    def __init__(self, choice: ModelSpec, device: str | None = None, num_threads: int | None = None):
         import torch
 
         if num_threads is not None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sdiareward.scoring.dataset import ScoringError
+from sdiareward.scoring.model_spec import ScoringError
 
 from .settings import ServiceSettings
 

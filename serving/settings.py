@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:
-    from sdiareward.scoring.dataset import ModelChoice
+    from sdiareward.scoring.model_spec import ModelSpec
 
 API_KEY_ENV = "SDIAREWARD_API_KEY"
 _SHORTEST_KEY = 16
@@ -99,7 +99,7 @@ class ServiceSettings:
     """Say everything that a server has to know.
 
     Args:
-        model ([`ModelChoice`]): What scores.
+        model ([`ModelSpec`]): What scores.
         host (`str`, *optional*, defaults to `"127.0.0.1"`): Address to listen at.
         port (`int`, *optional*, defaults to 8000): Port to listen at; 0 takes a free one.
         limits ([`Limits`], *optional*): What is refused.
@@ -111,7 +111,7 @@ class ServiceSettings:
         ValueError: There is no such port, or a time is negative or endless.
     """
 
-    model: ModelChoice
+    model: ModelSpec
     host: str = "127.0.0.1"
     port: int = 8000
     limits: Limits = field(default_factory=Limits)

@@ -23,7 +23,7 @@ from transformers import initialization as init
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.layouts_sdiareward import read_thinker_config
 from sdiareward.modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput, SDiaRewardPooler
-from sdiareward.pairs.lazy_sides import Sides
+from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.loading import pair_names
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.feature_cache import FeatureCache
@@ -170,7 +170,7 @@ def cache_pairs(
     keys: dict[str, list[str | None]] = {}
     reasons: list[tuple[str, int, str]] = []
     for split, pairs in splits.items():
-        sides, criteria = Sides(pairs, range(len(pairs))), _criteria(pairs)
+        sides, criteria = Dialogues(pairs, range(len(pairs))), _criteria(pairs)
         rows = [index // len(SIDES) for index in range(len(sides))]
         bad: dict[int, str] = {}
         keys[split] = cache.keys(sides, criteria, skipped=bad, progress=True)

@@ -18,7 +18,7 @@ import torch
 from accelerate import PartialState
 
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pairs.lazy_sides import Sides
+from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.packed_forward import encode_clips
@@ -115,7 +115,7 @@ class _Reader:
     def __call__(self, columns: Mapping[str, list[int]]) -> dict[str, list[Any]]:
         rows = columns["row"]
         criteria = [self._label("criterion", row) or "joint" for row in rows for _ in SIDES]
-        batch = self._prepare(range(2 * len(rows)), Sides(self.pairs, rows), criteria)
+        batch = self._prepare(range(2 * len(rows)), Dialogues(self.pairs, rows), criteria)
         lengths, reasons = _describe(batch, len(rows))
         ids = [self._label("pair_id", row) or f"row {row}" for row in rows]
         described: dict[str, list[Any]] = {"row": rows, "pair_id": ids, "length": lengths, "reason": reasons}

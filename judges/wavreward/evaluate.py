@@ -109,7 +109,7 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
     """
     from sdiareward.common.files import write_file
     from sdiareward.common.provenance import describe_run
-    from sdiareward.common.run_identity import open_run
+    from sdiareward.common.run_identity import claim_run_dir
 
     from .predictions import predict
     from .score_metrics import summarise_scores
@@ -118,7 +118,7 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
     folder = Path(args.output_dir)
     sets = _read_sets(args)
     run = _identity(args, sets)
-    open_run(folder, run)
+    claim_run_dir(folder, run)
     train = _read_training_samples(args, sets) if args.baselines else None
     judged, skipped = {}, []
     for name, samples in sets.items():

@@ -213,10 +213,10 @@ def write_results(results: Mapping[str, Any], path: Path) -> str:
         path (`Path`): Of the files, without suffix.
     """
     from sdiareward.common.files import write_file
-    from sdiareward.common.provenance import write_run
+    from sdiareward.common.provenance import write_provenance
 
     report = render_results(results)
-    write_run(path.with_suffix(".json"), **results)
+    write_provenance(path.with_suffix(".json"), **results)
     write_file(path.with_suffix(".md"), report)
     return report
 

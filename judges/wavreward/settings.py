@@ -160,7 +160,7 @@ def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments
     Returns:
         `Path`: `output_dir`: the model or its adapters, the processor and `run.json`.
     """
-    from sdiareward.common.provenance import write_run
+    from sdiareward.common.provenance import write_provenance
     from sdiareward.training.trainer import newest_checkpoint
 
     output = Path(training.output_dir)
@@ -172,7 +172,7 @@ def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments
         prompt = choose_prompt(args)
         prompt.save(output)
         (output / "training_args.bin").unlink(missing_ok=True)
-        write_run(
+        write_provenance(
             output / "run.json",
             arguments=args,
             training=training.to_dict(),

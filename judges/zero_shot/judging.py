@@ -14,8 +14,10 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.files import JsonLines
+from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.recordings import GAP_S, join_turns
 from sdiareward.pairs.schema import SIDES
+from sdiareward.scoring.engine import UNREADABLE, Outcome
 
 from .backends import AUDIO_ERRORS
 from .decisions import FAILED, Decision, decide
@@ -31,7 +33,7 @@ ANSWERS_FILE = "answers.jsonl"
 # A question and its answer, what WavReward was made for, are never left out.
 _MIN_TURNS = 2
 Labels = Sequence[Mapping[str, Any]]
-Scored = Iterator[tuple[int, dict[str, Any]]]
+Scored = Iterator[tuple[int, Outcome]]
 
 
 class PairwiseJudge:
@@ -49,10 +51,8 @@ class PairwiseJudge:
         self.max_turn_s = max_turn_s
         self.audio_s = 0.0
 
-    def score_rows(
-        self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int], reasons: dict[int, str]
-    ) -> Scored:
-        """Yield each row that is decided; a pair whose audio cannot be read goes to `reasons`.
+    def score_rows(self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]) -> Scored:
+        """Yield each row as it is decided; a pair whose audio cannot be read is skipped.
 
         Raises:
             EndpointError: Nobody can be asked at all; what has been answered is kept.
@@ -66,7 +66,7 @@ class PairwiseJudge:
             found = {question.order: next(answers) for question in asked}
             self.record.append([found[question.order].as_record(question) for question in asked])
             if unheard := [answer.problem for answer in found.values() if answer.status == "unheard"]:
-                reasons[row] = str(unheard[0])
+                yield row, Skipped(labels[row]["pair_id"], UNREADABLE, str(unheard[0]))
                 continue
             # Both answers are about the same audio, which is counted once, as a reward model's is.
             self.audio_s += max(answer.audio_s for answer in found.values())
@@ -104,21 +104,16 @@ class PointwiseJudge:
         self.max_turn_s = max_turn_s
         self.audio_s = 0.0
 
-    def score_rows(
-        self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int], reasons: dict[int, str]
-    ) -> Scored:
-        """Yield each row that is scored; a pair whose audio cannot be read goes to `reasons`."""
-        from tqdm import tqdm
-
+    def score_rows(self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]) -> Scored:
+        """Yield each row as it is scored; a pair whose audio cannot be read is skipped."""
         self.record.read()
         size = max(1, self.judge.thinker.batch_size // len(SIDES))
-        with tqdm(total=len(rows), desc="pairs") as progress:
-            for start in range(0, len(rows), size):
-                batch = rows[start : start + size]
-                for row, found in self._score_batch(pairs, batch, reasons):
-                    self.record.append([_record(labels[row], side, found[side]) for side in SIDES])
-                    yield row, _compare(found).as_record()
-                progress.update(len(batch))
+        for start in range(0, len(rows), size):
+            reasons: dict[int, str] = {}
+            for row, found in self._score_batch(pairs, rows[start : start + size], reasons):
+                self.record.append([_record(labels[row], side, found[side]) for side in SIDES])
+                yield row, _compare(found).as_record()
+            yield from ((row, Skipped(labels[row]["pair_id"], UNREADABLE, text)) for row, text in reasons.items())
 
     def _score_batch(
         self, pairs: datasets.Dataset, rows: Sequence[int], reasons: dict[int, str]

@@ -19,7 +19,7 @@ from .questions import MAX_TURN_S
 
 
 if TYPE_CHECKING:
-    from sdiareward.evaluation.pair_scoring import PairScorer
+    from sdiareward.scoring.engine import PairScorer
 
 JUDGES_FILE = CONFIGS / "judges.yaml"
 _ORDERS = "both"
@@ -217,7 +217,7 @@ class JudgeSpec:
     settings: JudgeSettings
 
     def identity(self) -> dict[str, Any]:
-        """Return what the judge's scores depend on, for `run.json`."""
+        """Return what the judge's scores depend on, for `identity.json`."""
         return {"judge": self.name, "backend": self.settings.backend, "judge_settings": self.settings.identity()}
 
     def load(self, folder: Path) -> PairScorer:

@@ -18,7 +18,7 @@ from sdiareward.audio_sdiareward import MAX_TURNS, DialogueError
 from sdiareward.common.package_files import DEMO, EXAMPLES, NANO
 from sdiareward.pairs.recordings import AUDIO_SUFFIXES
 from sdiareward.pairs.schema import MAX_TURN_S
-from sdiareward.scoring.dataset import ModelChoice
+from sdiareward.scoring.model_spec import ModelSpec
 
 from . import on_gpu
 from .judging import NAMES, Judgement, judge
@@ -71,12 +71,12 @@ def load_scorer(model: str | None = None, **options: Any) -> Scorer:
     Args:
         model (`str`, *optional*): Checkpoint folder or Hub id; by default what the environment variable
             `SDIAREWARD_MODEL` names, or the nano checkpoint of the package.
-        options: Further fields of `dataset.ModelChoice`.
+        options: Further fields of `model_spec.ModelSpec`.
 
     Raises:
         ScoringError: It cannot be loaded.
     """
-    return ModelChoice(model or os.environ.get(MODEL_VARIABLE) or str(NANO), **options).load()
+    return ModelSpec(model or os.environ.get(MODEL_VARIABLE) or str(NANO), **options).load()
 
 
 def build(scorer: Scorer | None = None, **options: Any) -> gradio.Blocks:

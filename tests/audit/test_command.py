@@ -12,7 +12,7 @@ from sdiareward.cli import main
 from sdiareward.common.locks import lock_folder
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import PERTURBATIONS
-from sdiareward.scoring.dataset import ModelChoice
+from sdiareward.scoring.model_spec import ModelSpec
 
 
 # A nuisance with two places to fail, one attack of each kind, and nothing that takes long.
@@ -177,7 +177,7 @@ def test_an_earlier_audit_of_other_pairs_is_no_measure(copy, run, capsys):
 
 def test_an_attack_takes_from_the_same_dialogues_whatever_the_size_of_the_sample(data, tiny_checkpoint, tmp_path):
     auditors = [
-        Auditor(AuditJob(ModelChoice(str(tiny_checkpoint)), str(data), tmp_path / str(size), num_pairs=size))
+        Auditor(AuditJob(ModelSpec(str(tiny_checkpoint)), str(data), tmp_path / str(size), num_pairs=size))
         for size in (1, 0)
     ]
     few, many = ([pair.pair_id for pair in auditor.donors] for auditor in auditors)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sdiareward.audit.modality_ablation import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
-from sdiareward.audit.resampling import draw_groups, percentiles
+from sdiareward.evaluation.statistics import draw_groups, percentiles
 from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, to_messages
 from sdiareward.scoring.scorer import Scorer
 

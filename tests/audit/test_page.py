@@ -11,7 +11,7 @@ from support.chromium import SIZES, needs_chromium, open_page, requested, starte
 
 from sdiareward.audit.page import MARKS, SECTIONS, render_page, write_page
 from sdiareward.audit.run import AuditJob, Auditor
-from sdiareward.scoring.dataset import ModelChoice
+from sdiareward.scoring.model_spec import ModelSpec
 
 
 SCRIPT = "<script>document.title = 'hit'</script><img src=x onerror=\"document.title='hit'\">"
@@ -27,7 +27,7 @@ def auditor(tiny_checkpoint, make_tone, tmp_path_factory):
     rows[3]["chosen"][0]["audio"]["bytes"] = b"no sound"
     datasets.Dataset.from_list(rows).to_parquet(folder / "pairs.parquet")
     job = AuditJob(
-        ModelChoice(str(tiny_checkpoint)),
+        ModelSpec(str(tiny_checkpoint)),
         str(folder / "pairs.parquet"),
         folder / "audit",
         nuisances=("gain", "polarity"),

@@ -5,7 +5,7 @@ import pytest
 from sdiareward.audit import checks, verdicts
 from sdiareward.audit.training_record import read_trained_with
 from sdiareward.audit.verdicts import FAIL, NOT_MEASURED, PASS, Limit, Measured, judge
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import PERTURBATIONS
 
@@ -121,10 +121,10 @@ def test_a_verdict_says_whether_the_model_was_trained_with_what_it_withstands():
 def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path):
     assert read_trained_with(str(tmp_path)) is None
     record = tmp_path / "run.json"
-    write_run(record, arguments={"augmentations": ["channel", "speed"], "hard_negatives": ["silence"]})
+    write_provenance(record, arguments={"augmentations": ["channel", "speed"], "hard_negatives": ["silence"]})
     found = read_trained_with(str(tmp_path))
     assert found["attacks"] == ["silence"] and {"gain", "speed"} <= set(found["nuisances"])
-    write_run(record, arguments={"train": "full"})
+    write_provenance(record, arguments={"train": "full"})
     assert read_trained_with(str(tmp_path)) == {"nuisances": [], "attacks": []}
     for text in ("[]", "{", '{"arguments": 3}', '{"arguments": {"augmentations": ["none such"]}}'):
         record.write_text(text)

@@ -20,7 +20,7 @@ from benchmarks.ablation_summary import choose_learning_rates, drift, mean_inter
 from sdiareward.cards.render_ablations import render_blocks
 from sdiareward.common.files import JsonLines
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS
-from sdiareward.pairs.lazy_sides import Sides
+from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.channel import encode
@@ -171,7 +171,7 @@ def test_a_head_gives_the_rewards_of_the_model_it_is_the_head_of(
     chosen, rejected = compute_rewards(head, backbone.collator(features), backbone.rows_of("test", features))
     pairs = study.pairs["test"]
     criteria = [name for name in pairs["criterion"] for _ in SIDES]
-    expected = Scorer(model, tiny_processor).score(Sides(pairs, range(len(pairs))), criteria)
+    expected = Scorer(model, tiny_processor).score(Dialogues(pairs, range(len(pairs))), criteria)
     assert set(criteria) < set(DEFAULT_PROMPTS)
     assert chosen == pytest.approx(expected[::2], abs=3e-4)
     assert rejected == pytest.approx(expected[1::2], abs=3e-4)
@@ -386,7 +386,7 @@ def test_the_recipes_can_be_read(name):
 
 
 def test_features_are_kept_apart_from_those_of_other_uses(backbone):
-    folders = [json.loads(path.read_text()) for path in (backbone.folder / "features").glob("*/run.json")]
+    folders = [json.loads(path.read_text()) for path in (backbone.folder / "features").glob("*/identity.json")]
     assert [identity["model_revision"] for identity in folders] == [
         f"{backbone.revision}, below the means of layers 0 1"
     ]

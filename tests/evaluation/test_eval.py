@@ -108,7 +108,7 @@ class StubScorer:
     def __init__(self):
         self.audio_s = 0.0
 
-    def iter_scores(self, dialogues, criterion, *, groups, skipped, progress):
+    def iter_scores(self, dialogues, criterion, *, groups, skipped):
         assert len(dialogues) == len(criterion) == len(groups)
         # Not in order, and both sides of a pair apart.
         for count, index in enumerate(sorted(range(len(dialogues)), key=lambda index: (index % 2, -index))):
@@ -232,7 +232,7 @@ def test_a_pair_with_bad_audio_is_skipped_recorded_counted_and_fails_a_strict_ru
     assert code == 0
     (skipped,) = lines(out / "skipped.jsonl")
     assert skipped["pair_id"] == "test-2"
-    assert skipped["reason"].startswith("rejected, turn 1: cannot be decoded")
+    assert skipped["reason"].startswith("rejected: turn 1: cannot be decoded")
     results = json.loads((out / "results.json").read_text())
     assert results["num_skipped"]["semi_wild"] == 1
     assert {result["num_pairs"]["semi_wild"] for result in results["accuracies"].values()} == {1}
@@ -258,8 +258,8 @@ def test_data_without_the_split_of_the_baselines_are_refused_in_one_line(run, da
     with pytest.raises(SystemExit, match="2"):
         run()
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert line.startswith(f"sdiareward-eval: error: {dataset}: the baselines have nothing to be fitted on (")
-    assert "'test'" in line and "--train_split" in line and "--no_baselines" in line
+    assert line.startswith(f"sdiareward-eval: error: {dataset}: there are no pairs to fit the baselines on (")
+    assert "this data set has test" in line and "--train_split" in line and "--no_baselines" in line
     assert run("--no_baselines")[0] == 0
 
 

@@ -13,7 +13,7 @@ from fuzz.values import changed, damaged, json_texts, values
 from hypothesis import strategies as st
 
 from sdiareward.common.files import JsonLines
-from sdiareward.common.run_identity import open_run
+from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.calibrate import _read_config
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.human.agreement import render_study, score_study
@@ -51,8 +51,8 @@ def _read_lines(world: World, data: bytes) -> None:
     assert all(isinstance(record, dict) for record in JsonLines(world.write("lines.jsonl", data)).read())
 
 
-def _open_run(world: World, text: str) -> None:
-    open_run(world.write("run/run.json", text).parent, {"model": "m", "pairs": "p"})
+def _claim_run_dir(world: World, text: str) -> None:
+    claim_run_dir(world.write("run/identity.json", text).parent, {"model": "m", "pairs": "p"})
 
 
 _STUDY = {
@@ -188,7 +188,7 @@ def _evaluations(_: World) -> st.SearchStrategy[tuple[str, str, str]]:
 
 
 def _read_evaluation(world: World, case: tuple[str, str, str]) -> None:
-    for name, text in zip(("scores.jsonl", "run.json", "results.json"), case, strict=True):
+    for name, text in zip(("scores.jsonl", "identity.json", "results.json"), case, strict=True):
         path = world.write(f"evaluation/{name}", text)
     found = read_evaluation(path.parent)
     assert all(isinstance(record["pair_id"], str) for record in found.scores)
@@ -201,7 +201,7 @@ def _read_own_config(world: World, text: str) -> None:
 TARGETS = (
     Target("torn lines", "files", lambda _: torn_lines(), _read_torn, ()),
     Target("lines", "files", lambda _: damaged(b'{"a": 1}\n{"b": "\xc3\xa9"}\n', b"[1]\n5\n"), _read_lines),
-    Target("run.json", "files", lambda _: json_texts({"model": "m", "pairs": "p"}), _open_run),
+    Target("identity.json", "files", lambda _: json_texts({"model": "m", "pairs": "p"}), _claim_run_dir),
     Target("study and answers", "files", _studies, _rate, (ValueError, FileNotFoundError)),
     Target("study of a rater", "files", lambda _: json_texts(_STUDY), _serve_study),
     Target("answer of a rater", "requests", lambda _: changed(_ANSWER) | values(), _answer),

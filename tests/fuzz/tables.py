@@ -23,7 +23,8 @@ from starlette.requests import Request
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.formats import sdiareward
 from sdiareward.dataset_builder.release import reconstruct
-from sdiareward.pairs.rows import BlockDialogues, ParquetRows, dialogue_columns, read_block
+from sdiareward.pairs.dialogues import Dialogues, HeardAudio
+from sdiareward.pairs.rows import ParquetRows, dialogue_columns, read_block
 from sdiareward.pairs.schema import features
 from sdiareward.scoring.prefetch import DIALOGUE_ERRORS
 from sdiareward.serving.bodies import BadRequestError, read_body
@@ -76,7 +77,8 @@ def _read_to_score(world: World, data: bytes) -> None:
     rows = ParquetRows([str(world.write("scored.parquet", data))])
     sides = dialogue_columns(rows.features, "table")
     if rows.num_rows:
-        dialogues = BlockDialogues(read_block(rows, np.arange(min(rows.num_rows, 64)), sides), 60.0)
+        block = read_block(rows, np.arange(min(rows.num_rows, 64)), sides)
+        dialogues = Dialogues(block, range(len(block.numbers)), sides, HeardAudio(60.0))
         for number in range(len(dialogues)):
             with contextlib.suppress(*DIALOGUE_ERRORS):
                 dialogues[number]

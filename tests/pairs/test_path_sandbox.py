@@ -155,7 +155,8 @@ def test_a_parquet_file_cannot_name_one_either_and_a_path_beside_its_bytes_is_on
 
 
 def test_a_row_that_is_scored_cannot_name_one(root, monkeypatch):
-    from sdiareward.pairs.rows import BlockDialogues, dialogue_columns, open_rows, read_block
+    from sdiareward.pairs.dialogues import Dialogues, HeardAudio
+    from sdiareward.pairs.rows import dialogue_columns, open_rows, read_block
 
     monkeypatch.chdir(root)
     table = root / "pairs.jsonl"
@@ -165,13 +166,13 @@ def test_a_row_that_is_scored_cannot_name_one(root, monkeypatch):
     import numpy as np
 
     block = read_block(opened, np.arange(4), dialogue_columns(opened.features, "pairs"))
-    dialogues = BlockDialogues(block, 30.0, None, table)
+    dialogues = Dialogues(block, range(4), heard=HeardAudio(30.0, None, table))
     assert len(dialogues[0]) == 2
     for index in (2, 4, 6):
         with pytest.raises(ValueError, match="turn 1: audio .* lies outside of the audio root"):
             dialogues[index]
     # Asked for, it is read.
-    assert len(BlockDialogues(block, 30.0, root.parent, table)[4]) == 2
+    assert len(Dialogues(block, range(4), heard=HeardAudio(30.0, root.parent, table))[4]) == 2
 
 
 @pytest.mark.parametrize(("name", "reason"), [("../../secret.wav", "is no study"), ("link.wav", "lies outside")])

@@ -297,7 +297,9 @@ def test_doubtful_evaluations_are_named_and_used(finished, tiny_checkpoint, tmp_
         (lambda folder, checkpoint, output: (folder / "scores.jsonl").write_text(""), "holds no pair"),
         (lambda folder, checkpoint, output: output.mkdir() or (output / "x").touch(), "nothing is overwritten"),
         (
-            lambda folder, checkpoint, output: (folder / "run.json").write_text('{"prompts": {"joint": "Other."}}'),
+            lambda folder, checkpoint, output: (folder / "identity.json").write_text(
+                '{"prompts": {"joint": "Other."}}'
+            ),
             "was run with other prompts for joint",
         ),
     ],

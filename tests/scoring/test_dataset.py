@@ -19,7 +19,7 @@ import torch
 from sdiareward.cli import main
 from sdiareward.pairs.loading import turns_to_messages
 from sdiareward.pairs.rows import ArrowRows, ParquetRows, open_rows
-from sdiareward.scoring.dataset import ModelChoice
+from sdiareward.scoring.model_spec import ModelSpec
 from sdiareward.scoring.scorer import Scorer
 
 
@@ -218,7 +218,7 @@ def test_what_is_finished_is_not_scored_again_and_a_higher_limit_goes_on(
     first = scores(tmp_path)
     assert "2 of them scored now" in score(path)[1]
     assert scores(tmp_path)[:3] == first
-    monkeypatch.setattr(ModelChoice, "load", lambda *args: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(ModelSpec, "load", lambda *args: pytest.fail("the model was loaded"))
     assert "0 of them scored now" in score(path)[1]
     assert [row["row"] for row in scores(tmp_path)] == [0, 1, 2, 3, 4]
 

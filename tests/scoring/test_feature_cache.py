@@ -331,7 +331,7 @@ def test_features_of_several_rows_lie_one_below_the_other(open_shards):
     shards = open_shards()
     assert [shards[key].tolist() for key in "abc"] == [[[1.0] * 3] * 2, [[2.0] * 3], [[3.0] * 3] * 3]
     assert [shards.num_rows(key) for key in "abc"] == [2, 1, 3]
-    assert json.loads((shards.folder / "run.json").read_text()) == IDENTITY
+    assert json.loads((shards.folder / "identity.json").read_text()) == IDENTITY
 
 
 def test_a_shard_can_be_read_by_whoever_may_read_new_files(open_shards, tmp_path):

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 
-from sdiareward.scoring.dataset import ModelChoice, ScoringError, ScoringJob, score_dataset
+from sdiareward.scoring.dataset import ScoringJob, score_dataset
+from sdiareward.scoring.model_spec import ModelSpec, ScoringError
 from sdiareward.scoring.ray_engine import score_on_ray
 
 
@@ -46,7 +47,7 @@ def pairs(tmp_path_factory, make_tone):
 
 @pytest.fixture(scope="module")
 def job(pairs, tiny_checkpoint):
-    model = ModelChoice(str(tiny_checkpoint), device="cpu", batch_tokens=1)
+    model = ModelSpec(str(tiny_checkpoint), device="cpu", batch_tokens=1)
     return ScoringJob(model, str(pairs), criterion="modality", audio_root=str(pairs.parent))
 
 
@@ -111,7 +112,7 @@ def test_a_driver_that_is_killed_leaves_rows_that_actors_do_not_score_again(job,
 
 def test_actors_that_cannot_load_the_model_end_the_run_with_their_reason(job, cluster, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    broken = ScoringJob(ModelChoice(str(tmp_path)), job.dataset)
+    broken = ScoringJob(ModelSpec(str(tmp_path)), job.dataset)
     with pytest.raises(ScoringError, match=r"^model .* cannot be loaded \(model_type is 'bert'"):
         score_on_ray(broken, tmp_path / "out", num_actors=1)
 

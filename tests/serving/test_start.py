@@ -15,12 +15,12 @@ pytest.importorskip("fastapi", reason="no serving: pip install 'sdiareward[serve
 import ray
 from ray import serve
 
-from sdiareward.scoring.dataset import ModelChoice, ScoringError
+from sdiareward.scoring.model_spec import ModelSpec, ScoringError
 from sdiareward.serving import cluster, service
 from sdiareward.serving.settings import Replicas, ServiceSettings
 
 
-SETTINGS = ServiceSettings(model=ModelChoice("nowhere"), port=0)
+SETTINGS = ServiceSettings(model=ModelSpec("nowhere"), port=0)
 
 
 @pytest.fixture

@@ -56,6 +56,28 @@ def loudness(dialogues, criteria):
     ]
 
 
+class FunctionScorer:
+    """Score dialogues one by one with a function of them; what it raises is the reason to skip a dialogue."""
+
+    audio_s = 0.0
+
+    def __init__(self, function=loudness, stop_after=None):
+        self.function, self.stop_after = function, stop_after
+        self.num_dialogues = 0
+
+    def iter_scores(self, dialogues, criteria, *, skipped):
+        if self.stop_after is not None and self.num_dialogues >= self.stop_after:
+            raise KeyboardInterrupt
+        for index, dialogue in enumerate(dialogues):
+            self.num_dialogues += 1
+            try:
+                (reward,) = self.function([dialogue], [criteria[index]])
+            except ValueError as error:
+                skipped[index] = str(error)
+            else:
+                yield index, reward
+
+
 def make_dataset(make_tone, num_pairs, *, first=0, synthesizers=("flite", "espeak-ng"), text="so, um"):
     """Return pairs whose chosen side is a low tone and whose rejected side is a high one, in our form."""
     rows = []

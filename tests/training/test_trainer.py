@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
-from sdiareward.pairs.lazy_sides import Sides
+from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.loading import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.feature_cache import FeatureCache
@@ -417,7 +417,7 @@ def test_the_script_trains_any_head_from_a_cache_and_saves_it_whole(
         per_token=mode == "attention",
     )
     assert len(cache) == 8
-    dialogues, criteria = Sides(pairs, range(4)), [name for name in pairs["criterion"] for _ in SIDES]
+    dialogues, criteria = Dialogues(pairs, range(4)), [name for name in pairs["criterion"] for _ in SIDES]
     with torch.no_grad():
         expected = [
             head(cache[key][None].float(), torch.ones(1, cache.num_rows(key))).logits.item()

@@ -1,0 +1,153 @@
+"""One evaluation: load the pairs, score them, measure, and write the report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.provenance import describe_run
+from sdiareward.common.run_identity import claim_run_dir
+from sdiareward.common.user_errors import PairsError, RunBlockedError
+from sdiareward.pairs.labels import describe_pairs, fingerprint_pairs, require_other_recordings
+from sdiareward.pairs.loading import load_pairs
+
+from .arguments import EvalArguments
+from .baselines import KINDS
+from .pair_scoring import score_pairs, score_with_baseline
+from .report import inputs, write_page
+from .report.disagreements import find_disagreements
+from .report.figures import plot_rewards
+from .summary import render_report, summarise, total_timing
+
+
+if TYPE_CHECKING:
+    import datasets
+
+    from sdiareward.scoring.engine import PairScorer
+
+LabelledPairs = tuple["datasets.Dataset", list[dict[str, Any]]]
+
+
+class Evaluated(Protocol):
+    """What is evaluated, not loaded yet: a reward model or a judge."""
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the scores depend on, except the pairs."""
+        ...
+
+    def load(self, folder: Path) -> PairScorer:
+        """Return it as a scorer of pairs that may write to the run's folder."""
+        ...
+
+    def describe(
+        self, labels: Any, scores: Mapping[str, Mapping[str, Any]], folder: Path, **options: Any
+    ) -> dict[str, Any]:
+        """Return what else the results hold of it."""
+        ...
+
+
+class Evaluation:
+    """Evaluate a model or a judge on pairs: `score`, `measure` and `report`, in this order.
+
+    Args:
+        args ([`EvalArguments`]): The settings.
+        evaluated ([`Evaluated`]): The model or the judge.
+
+    Raises:
+        PairsError: The pairs cannot be read.
+        RunBlockedError: The baselines have no training pairs.
+        ValueError: The folder holds another run, or training and evaluated pairs share recordings.
+    """
+
+    def __init__(self, args: EvalArguments, evaluated: Evaluated):
+        self.args = args
+        self.evaluated = evaluated
+        self.folder = Path(args.output_dir)
+        self.others = [inputs.read_evaluation(path) for path in args.compare]
+        self.training = inputs.read_training_runs(args.training)
+        self.pairs, self.labels = self._load_pairs(args.split, args.limit)
+        self.train, self.train_labels = self._load_training_pairs() if args.baselines else (None, None)
+        self.run = {**evaluated.identity(), "split": args.split, "pairs": fingerprint_pairs(self.labels)}
+        claim_run_dir(self.folder, self.run)
+        self.by_scorer: dict[str, Mapping[str, Any]] = {}
+        self.fitted: dict[str, Any] = {}
+        self.skipped: list[dict[str, Any]] = []
+
+    def _load_pairs(self, split: str, limit: int | None = None) -> LabelledPairs:
+        pairs = load_pairs(self.args.dataset, split, name=self.args.dataset_name)
+        if limit is not None:
+            pairs = pairs.select(range(min(limit, len(pairs))))
+        return pairs, describe_pairs(pairs)
+
+    def _load_training_pairs(self) -> LabelledPairs:
+        """Load the pairs to fit the baselines on; raise if they overlap with the evaluated pairs."""
+        args = self.args
+        try:
+            train, train_labels = self._load_pairs(args.train_split)
+        except PairsError as error:
+            remedy = "name another split with --train_split, or turn the baselines off with --no_baselines"
+            raise RunBlockedError(
+                f"{args.dataset}: there are no pairs to fit the baselines on ({error}); {remedy}."
+            ) from error
+        require_other_recordings(self.labels, train_labels, args.split, args.train_split)
+        return train, train_labels
+
+    def score(self) -> None:
+        """Score the pairs that the folder lacks, then score the same pairs with the baselines.
+
+        Raises:
+            ScoringError: The model cannot be loaded.
+            ValueError: No pair could be scored.
+        """
+        scores, self.skipped = score_pairs(
+            lambda: self.evaluated.load(self.folder),
+            self.pairs,
+            self.labels,
+            self.folder,
+            retry_failed=self.args.retry_failed,
+        )
+        rows = [row for row, label in enumerate(self.labels) if label["pair_id"] in scores]
+        if not rows:
+            reasons = self.folder / "skipped.jsonl"
+            raise ValueError(f"none of {len(self.labels)} pairs could be scored; {reasons} has the reasons.")
+        self.pairs, self.labels = self.pairs.select(rows), [self.labels[row] for row in rows]
+        self.by_scorer = {"model": scores}
+        if self.train is None or self.train_labels is None:
+            return
+        for kind in KINDS:
+            found = score_with_baseline(kind, self.train, self.train_labels, self.pairs, self.labels, self.folder)
+            self.by_scorer[kind], self.fitted[kind] = found
+
+    def measure(self) -> dict[str, Any]:
+        """Return what `results.json` holds; see `docs/evaluation.md`."""
+        args, scores = self.args, self.by_scorer["model"]
+        draws = {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
+        results = summarise(self.labels, self.by_scorer, self.train_labels, self.skipped, nan=args.nan, **draws)
+        results |= self.evaluated.describe(self.labels, scores, self.folder, **draws)
+        if self.others:
+            results["disagreements"] = find_disagreements(self.labels, scores, self.others, str(args.nan))
+        timing = total_timing(JsonLines(self.folder / "sessions.jsonl").read())
+        return {
+            **results,
+            "baselines": self.fitted,
+            "timing": timing,
+            "run": self.run,
+            "config": asdict(args),
+            **describe_run(),
+        }
+
+    def report(self, results: Mapping[str, Any]) -> str:
+        """Write results, report and, if asked for, the page; return what a terminal shows."""
+        scores, text = self.by_scorer["model"], render_report(results)
+        write_file(self.folder / "results.json", json.dumps(results, indent=2) + "\n")
+        write_file(self.folder / "results.md", text)
+        plot_rewards([scores[label["pair_id"]] for label in self.labels], self.folder / "rewards.png")
+        if not self.args.report:
+            return text
+        shown = {"others": self.others, "training": self.training, "embed_audio": self.args.embed_audio}
+        page = write_page(self.folder, results, self.pairs, self.labels, self.by_scorer, **shown)
+        return f"{text}\nPage: {page}"

@@ -1,0 +1,103 @@
+"""The dialogues of a data set as messages: one lazy sequence over pairs and over rows of any other form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import DialogueError, audio_duration_s, validate_form
+
+from .loading import turns_to_messages
+from .path_sandbox import audio_roots, require_inside
+from .schema import SIDES
+
+
+class HeardAudio:
+    """Find the recordings of a dialogue, and measure how much of them a model hears.
+
+    Args:
+        max_turn_s (`float`): Seconds of each recording that the model hears.
+        audio_root (`str` or `Path`, *optional*): Where relative paths begin; the working directory by default.
+        dataset (`str` or `Path`, *optional*): Where the rows are from. No recording outside of it and of the root is
+            read.
+    """
+
+    def __init__(self, max_turn_s: float, audio_root: str | Path | None = None, dataset: str | Path | None = None):
+        self._max_turn_s = max_turn_s
+        self._root = Path(audio_root or "")
+        self._roots = audio_roots(dataset, audio_root)
+
+    def measure(self, messages: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
+        """Let relative paths begin at the root; return the seconds heard and the number of recordings that are cut.
+
+        Raises:
+            DialogueError: A recording lies outside of the root, or its header cannot be read.
+        """
+        durations_s = [
+            self._locate(item, number)
+            for number, turn in enumerate(messages, start=1)
+            for item in turn["content"]
+            if isinstance(item, dict) and item.get("audio") is not None
+        ]
+        num_cut = sum(duration > self._max_turn_s for duration in durations_s)
+        return sum(min(duration, self._max_turn_s) for duration in durations_s), num_cut
+
+    def _locate(self, item: dict[str, Any], turn: int) -> float:
+        """Resolve the path of a recording; return its duration in seconds."""
+        audio = item["audio"]
+        if isinstance(audio, Mapping) and audio.get("bytes") is None:
+            audio = audio.get("path", audio)
+        item["audio"] = str(self._root / audio) if isinstance(audio, str) else audio
+        try:
+            if isinstance(item["audio"], str):
+                require_inside(item["audio"], self._roots)
+            return audio_duration_s(item["audio"])
+        except (ValueError, OSError, TypeError) as error:
+            raise DialogueError(str(error), turn) from error
+
+
+class Dialogues(Sequence[Any]):
+    """The dialogues of some rows, read on access; number `i` is side `i % num_sides` of row `i // num_sides`.
+
+    Args:
+        rows: Gives a row by its number, turns or messages by side: pairs as `loading.load_pairs` gives them, or a
+            `rows.Block`.
+        numbers (`Sequence[int]`): Which of the rows.
+        sides (`Sequence[str]`, *optional*): Columns that hold dialogues; both sides of a pair by default.
+        heard ([`HeardAudio`], *optional*): Finds and measures the recordings; by default they stay as they are.
+
+    Attributes:
+        audio_s (`np.ndarray` of shape `(num_dialogues,)`): Seconds heard of each dialogue that was measured, else NaN.
+        num_cut (`np.ndarray` of shape `(num_dialogues,)`): Number of its recordings that are longer than that.
+    """
+
+    def __init__(
+        self, rows: Any, numbers: Sequence[int], sides: Sequence[str] = SIDES, heard: HeardAudio | None = None
+    ):
+        self._rows = rows
+        self._numbers = numbers
+        self._sides = sides
+        self._heard = heard
+        self.audio_s = np.full(len(self), np.nan)
+        self.num_cut = np.zeros(len(self), dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._sides) * len(self._numbers)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the messages of a dialogue.
+
+        Raises:
+            DialogueError: It is malformed, or see `HeardAudio.measure`.
+        """
+        if not 0 <= index < len(self):
+            raise IndexError(f"dialogue {index} of {len(self)}")
+        position, side = divmod(index, len(self._sides))
+        messages = turns_to_messages(self._rows[self._numbers[position]][self._sides[side]])
+        validate_form(messages)
+        if self._heard is not None:
+            self.audio_s[index], self.num_cut[index] = self._heard.measure(messages)
+        return messages

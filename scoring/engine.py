@@ -1,0 +1,160 @@
+"""Score the items of a run that have no result yet, and keep each outcome as soon as it is known.
+
+One engine for every command that scores: `sdiareward score --dataset`, `eval.py` and `sdiareward audit`. A command
+brings a scorer, which yields outcomes of items, and a log, which keeps them; the engine loads the scorer only if an
+item is pending, reports progress, and records how long the session took. A run that was killed resumes, because the
+log knows what it has.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sdiareward.common.skipped import Skipped
+
+from .batching import complete_groups
+
+
+if TYPE_CHECKING:
+    import datasets
+
+Record = dict[str, Any]
+Outcome = Record | Skipped
+Labels = Sequence[Mapping[str, Any]]
+UNREADABLE, NOT_FINITE = "unreadable", "not_finite"
+
+
+@dataclass
+class Session:
+    """What one session of a run did.
+
+    Args:
+        num_scored (`int`): Items that were scored.
+        audio_s (`float`): Seconds of audio that the scorer heard.
+        seconds (`float`): How long it scored, without loading it.
+        usage (`dict`): What else the scorer reports of the session, such as the tokens of an endpoint.
+    """
+
+    num_scored: int = 0
+    audio_s: float = 0.0
+    seconds: float = 0.0
+    usage: Mapping[str, Any] | None = None
+
+
+class ItemScorer(Protocol):
+    """Something that scores the items of a run, such as the rows of a data set."""
+
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio heard so far."""
+        ...
+
+    def score(self, items: Sequence[Any]) -> Iterator[tuple[Any, Outcome]]:
+        """Yield each item as it is done, with its record or with why it was skipped."""
+        ...
+
+
+class PairScorer(Protocol):
+    """Something that scores pairs: a reward model or a judge."""
+
+    @property
+    def audio_s(self) -> float:
+        """Seconds of audio heard so far."""
+        ...
+
+    def score_rows(
+        self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Yield each row as it is done, with `chosen`, `rejected`, `margin` and whatever else its line is to hold.
+
+        Args:
+            pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
+            labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
+            rows (`Sequence[int]`): Which of the pairs to score.
+        """
+        ...
+
+    def usage(self) -> dict[str, Any]:
+        """Return what else is worth keeping of this session."""
+        ...
+
+
+class RunLog(Protocol):
+    """Where a run keeps its outcomes."""
+
+    def add(self, item: Any, outcome: Outcome) -> None:
+        """Keep the outcome of an item; a record is on disk before this returns."""
+        ...
+
+    def end(self, session: Session) -> None:
+        """Keep what a session did, however it ended."""
+        ...
+
+
+def score_pending(
+    pending: Sequence[Hashable], load_scorer: Callable[[], ItemScorer], log: RunLog, *, label: str, unit: str
+) -> Session:
+    """Score items and keep each outcome as soon as it is known.
+
+    Args:
+        pending (`Sequence`): Items without a result; if there are none, no scorer is loaded.
+        load_scorer (`Callable`): Returns the scorer.
+        log ([`RunLog`]): Keeps the outcomes and the session.
+        label (`str`): Title of the progress bar.
+        unit (`str`): What an item is called there.
+
+    Returns:
+        [`Session`]: What was done.
+    """
+    from tqdm.auto import tqdm
+
+    session = Session()
+    if not len(pending):
+        return session
+    scorer = load_scorer()
+    start, before_s = time.perf_counter(), scorer.audio_s
+    try:
+        with tqdm(total=len(pending), unit=unit, desc=label, smoothing=0.02) as bar:
+            for item, outcome in scorer.score(pending):
+                log.add(item, outcome)
+                session.num_scored += not isinstance(outcome, Skipped)
+                bar.update()
+    finally:
+        session.seconds = time.perf_counter() - start
+        session.audio_s = scorer.audio_s - before_s
+        session.usage = getattr(scorer, "usage", dict)()
+        log.end(session)
+    return session
+
+
+def complete_items(
+    results: Iterable[tuple[int, float]], failures: Mapping[int, str], names: Sequence[str], items: Sequence[Any]
+) -> Iterator[tuple[int, list[float] | Skipped]]:
+    """Collect the rewards of an item's dialogues; yield its position when all of them are known.
+
+    Args:
+        results (`Iterable[tuple[int, float]]`): What `Scorer.iter_scores` yields; dialogue `i` is number
+            `i % len(names)` of item `i // len(names)`.
+        failures (`Mapping[int, str]`): What `Scorer.iter_scores` puts into `skipped`.
+        names (`Sequence[str]`): What to call the dialogues of an item, such as `("chosen", "rejected")`.
+        items (`Sequence`): The id of each item, for what is skipped.
+    """
+    yield from complete_groups(results, len(names))
+    reasons: dict[int, list[str]] = {}
+    for index, reason in sorted(failures.items()):
+        position, number = divmod(index, len(names))
+        reasons.setdefault(position, []).append(f"{names[number]}: {reason}")
+    for position, texts in reasons.items():
+        yield position, Skipped(str(items[position]), UNREADABLE, " ".join(texts))
+
+
+def check_finite(item: Any, rewards: Sequence[float]) -> Skipped | None:
+    """Return why rewards cannot be used; None if all are finite."""
+    if all(map(math.isfinite, rewards)):
+        return None
+    found = ", ".join(map(str, rewards))
+    return Skipped(str(item), NOT_FINITE, f"the rewards are {found}; score with the dtype float32.")

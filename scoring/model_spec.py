@@ -1,0 +1,74 @@
+"""Which model scores, and how; every command that loads a reward model does it with a `ModelSpec`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+
+
+if TYPE_CHECKING:
+    from .scorer import Scorer
+
+
+class ScoringError(ValueError):
+    """Raised for a model, data set or folder that a run cannot work with; the message is for the user."""
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Name a model and the settings to load it with; pickles, so that any process can load it.
+
+    Args:
+        name (`str`): Folder or Hub id of a checkpoint.
+        prompts (`dict[str, str]`, *optional*): System prompts by criterion in place of the checkpoint's; see
+            `pairs.prompts.read_prompts`.
+        dtype (`str`, *optional*): Dtype of the backbone, such as `"bfloat16"`.
+        device (`str`, *optional*): Where to compute, such as `"cuda:0"`; by default an accelerator if there is one.
+        batch_tokens (`int`, *optional*): Tokens in one forward pass.
+    """
+
+    name: str
+    prompts: Mapping[str, str] | None = None
+    dtype: str | None = None
+    device: str | None = None
+    batch_tokens: int | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the rewards of given dialogues depend on: neither the device nor the size of a batch."""
+        identity: dict[str, Any] = {"model": f"{self.name} ({fingerprint_model(self.name)})", "dtype": self.dtype}
+        return identity if self.prompts is None else {**identity, "prompts": dict(self.prompts)}
+
+    def load(self, criterion: str | None = None, device: str | None = None) -> Scorer:
+        """Load the model.
+
+        Args:
+            criterion (`str`, *optional*): A criterion that the model must know.
+            device (`str`, *optional*): Where to compute if the spec does not name a device.
+
+        Raises:
+            ScoringError: The model cannot be loaded or does not know the criterion.
+        """
+        from transformers.utils.logging import disable_progress_bar
+
+        from .scorer import Scorer
+
+        disable_progress_bar()
+        options: dict[str, Any] = {"device": self.device or device, "batch_tokens": self.batch_tokens}
+        try:
+            scorer = Scorer.from_pretrained(self.name, dtype=self.dtype, prompts=self.prompts, **options)
+        # PyTorch asserts that it was built for a device, and raises RuntimeError when memory runs out.
+        except (OSError, ValueError, RuntimeError, AssertionError) as error:
+            reason = str(error).strip().partition("\n")[0]
+            # A library that finds nothing does not always report that the Hub did not answer.
+            reach = "" if Path(self.name).exists() else ", and check the connection to the Hub"
+            raise ScoringError(
+                f"model {self.name}: cannot be loaded ({reason}); give a checkpoint folder or Hub id{reach}."
+            ) from error
+        if criterion is not None and criterion not in scorer.processor.prompts:
+            known = ", ".join(sorted(scorer.processor.prompts))
+            raise ScoringError(f"criterion is {criterion!r}; this model knows {known}.")
+        return scorer
