@@ -79,7 +79,7 @@ def _variable_length(settings: Settings) -> Outcome:
     """Say whether PyTorch's own kernel for rows of different length, which scoring uses on CUDA, agrees with SDPA."""
     import torch
 
-    from sdiareward.scoring.packed_forward import has_varlen
+    from sdiareward.scoring.packed_attention import has_varlen
 
     device = device_of(settings)
     if device.type != "cuda":
