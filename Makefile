@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: audit demo test lint install release clean
+.PHONY: audit demo test lint nano-code install release clean
 
 install: $(VENV)/.installed
 
@@ -39,6 +39,10 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	MYPYPATH=$$(echo build/__editable__*) $(BIN)/mypy --package sdiareward
+
+# Copies the remote code into checkpoints/nano; run it after a change of the root's *_sdiareward.py.
+nano-code: install
+	$(BIN)/python -m sdiareward.checkpoint_io.remote_code
 
 # Licences of the pinned set against cards/dependency_policy.yaml, known vulnerabilities by pip-audit.
 audit: install

@@ -15,16 +15,13 @@ Notable choices:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import (
-    AutoModel,
-    AutoModelForSequenceClassification,
-    PreTrainedConfig,
-)
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedConfig
 from transformers import initialization as init
 from transformers.conversion_mapping import (
     WeightRenaming,
@@ -103,6 +100,18 @@ class SDiaRewardPooler(nn.Module):
         return is_last.float()
 
 
+def compute_reward(score: nn.Linear, pooled: torch.Tensor, reward_scale: float) -> torch.Tensor:
+    """Compute `reward_scale * score(pooled)`, float32 of shape `(batch_size, 1)`.
+
+    Args:
+        score (`nn.Linear`): The score head.
+        pooled (`torch.Tensor` of shape `(batch_size, hidden_size)`): From the pooler.
+        reward_scale (`float`): As in [`SDiaRewardConfig`].
+    """
+    with torch.autocast(pooled.device.type, enabled=False):
+        return score(pooled.to(score.weight.dtype)).float() * reward_scale
+
+
 class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
     """Score spoken dialogues with a scalar reward.
 
@@ -134,18 +143,19 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
 
     def forward(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         input_features: torch.Tensor | None = None,
         feature_attention_mask: torch.Tensor | None = None,
         audio_features: torch.Tensor | None = None,
+        compute: Callable[..., SDiaRewardOutput] | None = None,
         **kwargs: Any,
     ) -> SDiaRewardOutput:
         """Compute `reward_scale * score(pool(H))` for a batch of dialogues.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Tokens, with one audio placeholder
-                for each vector of the audio tower.
+                for each vector of the audio tower. Required without `compute`.
             attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*): 1 on tokens, 0 on
                 padding (either side); by default every token is attended.
             input_features (`torch.Tensor` of shape `(num_clips, num_mel_bins, num_frames)`, *optional*): Log-mel
@@ -153,7 +163,9 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`, *optional*): 1 on real frames.
             audio_features (`torch.Tensor` of shape `(num_audio_tokens, d_model)`, *optional*): What `encode_audio`
                 gave for the same clips; takes the place of `input_features`.
-            kwargs: Passed to the thinker.
+            compute (`Callable`, *optional*): Computes the output from the model and `kwargs` alone. DDP, FSDP and PEFT
+                wrap `forward` only: code that lays dialogues out in another way passes its function through here.
+            kwargs: Passed to the thinker, or to `compute`.
 
         Returns:
             [`SDiaRewardOutput`]: `logits` and `pooled`, both float32.
@@ -161,6 +173,10 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         Raises:
             ValueError: The number of audio vectors differs from the number of audio placeholders.
         """
+        if compute is not None:
+            return compute(self, **kwargs)
+        if input_ids is None:
+            raise TypeError("input_ids are missing; pass what SDiaRewardProcessor returns.")
         if attention_mask is None:
             attention_mask = torch.ones_like(input_ids)
         inputs_embeds = self.embed(input_ids, input_features, feature_attention_mask, audio_features)
@@ -171,7 +187,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             # Counting on over the padding keeps the library from taking it for a packed second sequence.
             backbone_mask = None
             positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        # PEFT passes every argument of a text classifier, None where the caller gave nothing.
+        # PEFT passes every argument of a text classifier, absent ones as None.
         given = {name: value for name, value in kwargs.items() if value is not None}
         hidden_states = self.model(
             inputs_embeds=inputs_embeds,
@@ -179,7 +195,9 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             position_ids=positions.expand(3, -1, -1),
             **{**given, "use_cache": False, "return_dict": True},
         ).last_hidden_state
-        return self._reward(hidden_states, attention_mask)
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            pooled = self.pooler(hidden_states, attention_mask)
+        return SDiaRewardOutput(logits=self.reward(pooled), pooled=pooled)
 
     def embed(
         self,
@@ -256,22 +274,9 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             )
         return inputs_embeds.masked_scatter(is_audio.unsqueeze(-1), audio_embeds.to(inputs_embeds))
 
-    def _reward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> SDiaRewardOutput:
-        with torch.autocast(hidden_states.device.type, enabled=False):
-            pooled = self.pooler(hidden_states, attention_mask)
-        return SDiaRewardOutput(logits=self.reward(pooled), pooled=pooled)
-
     def reward(self, pooled: torch.Tensor) -> torch.Tensor:
-        """Compute the rewards of pooled vectors in float32: the head alone.
-
-        Args:
-            pooled (`torch.Tensor` of shape `(batch_size, hidden_size)`): What the pooler gave.
-
-        Returns:
-            `torch.Tensor` of shape `(batch_size, 1)`, float32.
-        """
-        with torch.autocast(pooled.device.type, enabled=False):
-            return self.score(pooled.to(self.score.weight.dtype)).float() * self.config.reward_scale
+        """Compute the rewards of pooled vectors, as `compute_reward` does."""
+        return compute_reward(self.score, pooled, self.config.reward_scale)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
@@ -390,4 +395,4 @@ register_checkpoint_conversion_mapping(
     overwrite=True,
 )
 
-__all__ = ["SDiaRewardModel", "SDiaRewardOutput", "SDiaRewardPooler"]
+__all__ = ["SDiaRewardModel", "SDiaRewardOutput", "SDiaRewardPooler", "compute_reward"]

@@ -197,13 +197,11 @@ def _compute_features(
     """Compute the features that the cache lacks, as a training of the head does."""
     from trl import RewardConfig
 
-    from sdiareward.training.arguments import TrainArguments
-    from sdiareward.training.setup import set_up
+    from sdiareward.training.setup import set_up_head
 
-    arguments = TrainArguments(model_name_or_path=model, dataset="", train="head", from_cache=cache)
     with tempfile.TemporaryDirectory() as unused:
         training = RewardConfig(output_dir=unused, bf16=settings.bf16, report_to="none")
-        return set_up(arguments, training, {split: splits[split] for split in SPLITS})
+        return set_up_head(model, {split: splits[split] for split in SPLITS}, training, cache_folder=cache)
 
 
 def _acoustic_features(splits: Mapping[str, datasets.Dataset], folder: Path) -> dict[str, SideFeatures]:

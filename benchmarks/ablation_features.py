@@ -32,7 +32,7 @@ from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.feature_shards import FeatureShards
 from sdiareward.scoring.scorer import Features, Scorer
 from sdiareward.training.head import FeatureCollator, SDiaRewardHead, cache_pairs
-from sdiareward.training.setup import load_model
+from sdiareward.training.setup import backbone_dtype, load_model
 
 
 if TYPE_CHECKING:
@@ -166,7 +166,8 @@ def compute_features(
     Returns:
         `tuple[Backbone, list[dict]]`: The backbone, and what `cache_pairs` says of pairs that cannot be used.
     """
-    head, processor = load_model(args, training, head_only=True)
+    weights: dict[str, Any] = {"dtype": backbone_dtype(training), "pooling_mode": args.pooling_mode}
+    head, processor = load_model(args.model_name_or_path, **weights, head_only=True)
     head.config.pooling_mode = "mean"
     num_layers = head.config.get_text_config().num_hidden_layers
     layers = tuple(sorted({round(k) for k in np.linspace(0, num_layers - 1, min(MAX_LAYERS, num_layers))}))
@@ -177,7 +178,7 @@ def compute_features(
     cache = _open_cache(own, head.config, processor, revision, dtype, layers)
 
     def load_scorer() -> AllLayersScorer:
-        model, _ = load_model(args, training)
+        model, _ = load_model(args.model_name_or_path, **weights)
         # Its own pooler cannot take wide states; what is kept here is pooled afterwards.
         model.config.pooling_mode = "mean"
         return AllLayersScorer(model, processor, layers, device=training.device)

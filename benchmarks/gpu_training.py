@@ -30,8 +30,9 @@ from benchmarks.gpu_steps import Clock
 from benchmarks.speed_models import SIZES, build
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
 from sdiareward.common.provenance import write_provenance
+from sdiareward.scoring.packed_attention import packed_attention
 from sdiareward.scoring.prefetch import DialoguePreparer
-from sdiareward.training.batches import PackedSide, PairBatch, collate_mels, split_by_tokens, use_packed_forward
+from sdiareward.training.batches import PairBatch, compute_packed_rewards, split_by_tokens
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "gpu_training.json"
@@ -96,13 +97,13 @@ def measure(
     batches = [_pairs(processor, args, step) for step in range(args.steps + 1)]
     bare = model
     model = _trainable(model, mode)
-    use_packed_forward(bare)
     model.train()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=2e-5, weight_decay=0.05, fused=device.type == "cuda")
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    seconds = [clock.seconds(lambda: _step(model, batch, optimizer, args.batch_tokens))[0] for batch in batches]  # noqa: B023 (called at once)
+    with packed_attention(bare):
+        seconds = [clock.seconds(lambda: _step(model, batch, optimizer, args.batch_tokens))[0] for batch in batches]  # noqa: B023 (called at once)
     flops = [_flops(bare.config, batch, mode) for batch in batches]
     found = {
         "million_parameters": round(sum(weights.numel() for weights in bare.parameters()) / 1e6, 1),
@@ -138,10 +139,6 @@ def _pairs(processor: Any, args: argparse.Namespace, step: int) -> PairBatch:
     """Return the pairs of a step, read and ready."""
     dialogues = SyntheticDialogues(2 * args.pairs, args.seed + step, args.mean_s)
     batch = DialoguePreparer(processor)(range(len(dialogues)), dialogues, ["joint"] * len(dialogues))
-    sides = [
-        PackedSide(messages, {key: batch.mels[key] for message in messages for key in message.clips})
-        for messages in batch.dialogues
-    ]
     lengths = [sum(len(message.input_ids) for message in messages) for messages in batch.dialogues]
     both = [one + other for one, other in zip(lengths[::2], lengths[1::2], strict=True)]
     order = sorted(range(args.pairs), key=lambda pair: -both[pair])
@@ -149,15 +146,16 @@ def _pairs(processor: Any, args: argparse.Namespace, step: int) -> PairBatch:
         [str(pair) for pair in order],
         [both[pair] for pair in order],
         [True] * args.pairs,
-        [sides[2 * pair] for pair in order],
-        [sides[2 * pair + 1] for pair in order],
-        collate_mels,
+        [batch.dialogues[2 * pair] for pair in order],
+        [batch.dialogues[2 * pair + 1] for pair in order],
+        batch.mels,
     )
 
 
 def _step(model: Any, pairs: PairBatch, optimizer: torch.optim.Optimizer, batch_tokens: int) -> None:
     for first, stop in split_by_tokens(pairs.lengths_tokens, batch_tokens, 0):
-        chosen, rejected = model(**pairs.part(first, stop).inputs()).logits.squeeze(-1).chunk(2)
+        inputs = pairs.select(first, stop).inputs()
+        chosen, rejected = model(compute=compute_packed_rewards, **inputs).logits.squeeze(-1).chunk(2)
         loss = -logsigmoid(chosen - rejected).sum() + _CENTER_REWARDS * ((chosen + rejected) ** 2).sum()
         (loss / len(pairs)).backward()
     trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -169,10 +167,11 @@ def _step(model: Any, pairs: PairBatch, optimizer: torch.optim.Optimizer, batch_
 def _flops(config: Any, pairs: PairBatch, mode: str) -> int:
     """Return what a step must compute; a system prompt counts once a dialogue, although parts share it."""
     text = audio = 0
-    for side in pairs.chosen + pairs.rejected:
-        num_tokens = sum(len(message.input_ids) for message in side.messages)
+    for messages in pairs.chosen + pairs.rejected:
+        num_tokens = sum(len(message.input_ids) for message in messages)
         text += text_flops(config.text_config, num_tokens)
-        audio += sum(audio_flops(config.audio_config, mel.shape[1]) for mel in side.clips.values())
+        digests = {digest for message in messages for digest in message.clips}
+        audio += sum(audio_flops(config.audio_config, pairs.clips[digest].shape[1]) for digest in digests)
     return _TEXT_PASSES[mode] * text + audio
 
 

@@ -49,7 +49,7 @@ def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int) -> PeftModel:
     return get_peft_model(model, adapters)
 
 
-def describe_adapters(model: PeftModel, processor: SDiaRewardProcessor, output_dir: str | Path) -> None:
+def write_adapter_files(model: PeftModel, processor: SDiaRewardProcessor, output_dir: str | Path) -> None:
     """Write the configuration and the processor that belong to adapters beside what `save_pretrained` wrote of them.
 
     Args:
@@ -128,7 +128,7 @@ def load_adapted(
     """Load the model that adapters were trained on, with the adapters and their head in it.
 
     Args:
-        name_or_path (`str` or `Path`): What `save_pretrained` and `describe_adapters` wrote; folder or Hub id.
+        name_or_path (`str` or `Path`): What `save_pretrained` and `write_adapter_files` wrote; folder or Hub id.
         base_model (`str` or `Path`, *optional*): The checkpoint or backbone underneath, where it is not any more where
             the adapters say.
         merge (`bool`, *optional*, defaults to `True`): Add the adapters to the weights; without it a

@@ -9,6 +9,9 @@ from sdiareward.common.files import read_json_object
 
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+REMOTE_CODE = tuple(
+    f"{part}_sdiareward.py" for part in ("audio", "configuration", "layouts", "modeling", "processing")
+)
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
 

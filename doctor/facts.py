@@ -175,7 +175,7 @@ def find_attention_problem(name: str, device_type: str) -> str | None:
 def _look_at_attention(settings: Settings) -> Outcome:
     import torch
 
-    from sdiareward.scoring.packed_forward import has_varlen
+    from sdiareward.scoring.packed_attention import has_varlen
 
     device = select_device(settings)
     problems = {name: find_attention_problem(name, device.type) for name in ATTENTIONS}

@@ -1,134 +1,80 @@
-"""Run the thinker over many dialogues in one row: no padding, and what dialogues share is computed once.
+"""Run the model over many dialogues in one row: no padding, and a shared prefix is computed once.
 
-A batch is a forest of segments (`batching.share_beginnings`) laid end to end. A token attends to the tokens before it
-in its own segment and to the segments that come before that one in its dialogue, and to nothing else; its position is
-its place in the dialogue. Keys, values and hidden states of a shared beginning therefore exist once, and mean pooling
-stays exact: the sum of hidden states of each segment is formed once and added up along each dialogue.
+`run_packed_batch` is the whole forward pass; `Scorer` and the trainer both call it.
 
-The audio tower attends within windows of `2 * n_window` frames (2 s in Qwen2.5-Omni). Here its windows of one length
-are computed together.
+A batch is a forest of segments (`batching.build_prefix_tree`) laid end to end. A token attends to the earlier tokens
+of its own segment and to the segments before that one in its dialogue, and to nothing else. Its position is its place
+in the dialogue. Keys, values and hidden states of a shared prefix therefore exist once. Mean pooling stays exact: the
+hidden states of each segment are summed once, and the sums are added up along each dialogue.
 
-Both enter through the library's own interface for attention functions. On CUDA in half precision they run in PyTorch's
-variable-length FlashAttention, elsewhere in SDPA.
+The audio tower attends within windows of `2 * n_window` frames (2 s in Qwen2.5-Omni). Windows of one length are
+computed together.
+
+How attention is computed is in `packed_attention`.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
-from itertools import accumulate
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
-from transformers.modeling_utils import AttentionInterface
 
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 
-from .batching import Segment
+from .batching import Message, Segment, build_prefix_tree
+from .packed_attention import AUDIO_ATTENTION, TEXT_ATTENTION, PackedLayout, Windows, use_attention
 
 
-logger = logging.getLogger(__name__)
-
-TEXT_ATTENTION = "sdiareward_segments"
-AUDIO_ATTENTION = "sdiareward_windows"
-# Queries that share one mask: a longer block computes more of what the mask hides.
-_BLOCK_TOKENS = 256
-
-
-class PackedLayout:
-    """Say where each segment of a pack lies and what comes before it.
+@dataclass(frozen=True)
+class PackedOutput:
+    """Hold what the model computed of a batch of dialogues.
 
     Args:
-        lengths_tokens (`Sequence[int]`): Length of each segment.
-        parents (`Sequence[int | None]`): Segment before each; always an earlier one, or None.
+        rewards (`torch.Tensor` of shape `(num_dialogues, 1)`): Rewards, float32; NaN for another layer than the last.
+        pooled (`torch.Tensor` of shape `(num_dialogues, hidden_size)`): Pooled hidden states, float32.
+        hidden_states (`torch.Tensor` of shape `(num_tokens, hidden_size)`): Of every segment, end to end.
+        layout ([`PackedLayout`]): Where each segment lies.
+        last (`list[int]`): Last segment of each dialogue.
     """
 
-    def __init__(self, lengths_tokens: Sequence[int], parents: Sequence[int | None]):
-        self.lengths = list(lengths_tokens)
-        self.starts = [0, *accumulate(self.lengths)][:-1]
-        self.paths: list[list[int]] = []
-        for index, parent in enumerate(parents):
-            self.paths.append([index] if parent is None else [*self.paths[parent], index])
-        # By device: a model may be spread over several.
-        self._masks: dict[torch.device, torch.Tensor] = {}
-        self._varlen: dict[torch.device, tuple[Any, ...]] = {}
-
-    @property
-    def num_before(self) -> list[int]:
-        """Tokens before each segment in its dialogue."""
-        return [sum(self.lengths[index] for index in path[:-1]) for path in self.paths]
-
-    def positions(self) -> torch.Tensor:
-        """Return the place of each token in its dialogue, shape `(num_tokens,)`."""
-        pairs = zip(self.num_before, self.lengths, strict=True)
-        return torch.cat([torch.arange(before, before + length) for before, length in pairs])
-
-    def along(self, tensor: torch.Tensor, segment: int, dim: int) -> torch.Tensor:
-        """Return the part of `tensor` that belongs to a segment and to all before it in its dialogue."""
-        parts = [tensor.narrow(dim, self.starts[index], self.lengths[index]) for index in self.paths[segment]]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
-
-    def mask(self, like: torch.Tensor) -> torch.Tensor:
-        """Return a band from which the mask of every segment is cut, shape `(longest, longest before + longest)`.
-
-        Row `i` sees the columns up to `longest before + i`; a segment with fewer tokens before it skips the first
-        columns.
-        """
-        if like.device not in self._masks:
-            before = max(self.num_before)
-            longest = max((n for n, b in zip(self.lengths, self.num_before, strict=True) if b), default=0)
-            hidden = torch.ones(longest, before + longest, dtype=torch.bool, device=like.device).triu(before + 1)
-            self._masks[like.device] = like.new_zeros(hidden.shape).masked_fill(hidden, float("-inf"))
-        return self._masks[like.device]
-
-    def varlen(self, device: torch.device) -> tuple[Any, ...]:
-        """Return what a variable-length kernel takes: key rows, bounds of queries and of keys, longest of each."""
-        if device not in self._varlen:
-            rows = torch.arange(sum(self.lengths))
-            keys = [self.along(rows, segment, 0) for segment in range(len(self.lengths))]
-            num_keys = [len(key) for key in keys]
-            shares = any(len(path) > 1 for path in self.paths)
-            self._varlen[device] = (
-                torch.cat(keys).to(device) if shares else None,
-                _bounds(self.lengths, device),
-                _bounds(num_keys, device),
-                max(self.lengths),
-                max(num_keys),
-            )
-        return self._varlen[device]
+    rewards: torch.Tensor
+    pooled: torch.Tensor
+    hidden_states: torch.Tensor
+    layout: PackedLayout
+    last: list[int]
 
 
-class Windows:
-    """Say which positions of the audio tower attend to each other.
+def run_packed_batch(
+    model: SDiaRewardModel,
+    dialogues: Sequence[Sequence[Message]],
+    encode: Callable[[list[bytes]], list[torch.Tensor]],
+    *,
+    layer: int = -1,
+    share_prefixes: bool = True,
+) -> PackedOutput:
+    """Score dialogues in one forward pass without padding.
 
     Args:
-        lengths (`Sequence[int]`): Length of each window; the windows lie end to end.
+        model ([`SDiaRewardModel`]): The model.
+        dialogues (`list[list[Message]]`): Messages of each dialogue.
+        encode (`Callable`): Takes the digests of the clips in the order of the pass, and returns the audio tower's
+            vectors of each clip; see `encode_clips`.
+        layer (`int`, *optional*, defaults to -1): As in `run_packed`. Only the last hidden states have a reward.
+        share_prefixes (`bool`, *optional*, defaults to `True`): Compute the messages that several dialogues begin with
+            once.
     """
-
-    def __init__(self, lengths: Sequence[int]):
-        self.lengths = list(lengths)
-        self._varlen: dict[torch.device, tuple[Any, ...]] = {}
-        starts = torch.tensor([0, *accumulate(self.lengths)][:-1])
-        of_length = torch.tensor(self.lengths)
-        # Positions of the windows of each length, shape `(num_windows, length)`.
-        self.groups = [
-            starts[of_length == length][:, None] + torch.arange(length) for length in sorted(set(self.lengths))
-        ]
-        self.order = torch.cat([group.flatten() for group in self.groups]).argsort()
-
-    def varlen(self, device: torch.device) -> tuple[Any, ...]:
-        """Return what a variable-length kernel takes, as `Layout.varlen` does."""
-        if device not in self._varlen:
-            bounds = _bounds(self.lengths, device)
-            self._varlen[device] = (None, bounds, bounds, max(self.lengths), max(self.lengths))
-        return self._varlen[device]
-
-
-def _bounds(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
-    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+    segments, last = build_prefix_tree(dialogues, share_prefixes)
+    vectors = encode([digest for segment in segments for message in segment.messages for digest in message.clips])
+    hidden, layout = run_packed(model, segments, vectors, layer)
+    # Identical dialogues end in one segment and share one row: the product with the head may round equal rows
+    # differently, depending on their place in the batch.
+    ends = {segment: row for row, segment in enumerate(dict.fromkeys(last))}
+    with torch.autocast(hidden.device.type, enabled=False):
+        pooled = pool_packed(model, hidden, layout, list(ends))
+    rewards = model.reward(pooled) if layer < 0 else pooled.new_full((len(pooled), 1), torch.nan)
+    rows = [ends[segment] for segment in last]
+    return PackedOutput(rewards[rows], pooled[rows], hidden, layout, last)
 
 
 def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -147,7 +93,7 @@ def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[t
     mask = torch.arange(features.shape[2]) < torch.tensor(num_frames)[:, None]
     windows = Windows(window_lengths(num_frames, model.model.audio_tower.n_window))
     everything = torch.tensor([0, sum(windows.lengths)], dtype=torch.int32)
-    with _attention(model.model.audio_tower, AUDIO_ATTENTION):
+    with use_attention(model.model.audio_tower, AUDIO_ATTENTION):
         encoded = model.encode_audio(
             features.to(model.device), mask.long().to(model.device), cu_seqlens=everything, windows=windows
         )
@@ -179,24 +125,25 @@ def run_packed(
 
     Args:
         model ([`SDiaRewardModel`]): The model.
-        segments (`list[Segment]`): What `batching.share_beginnings` gave.
-        clips (`list[torch.Tensor]`): What `encode_clips` gave for each of their clips, in order.
+        segments (`list[Segment]`): From `batching.build_prefix_tree`.
+        clips (`list[torch.Tensor]`): From `encode_clips`, one for each of their clips, in order.
         layer (`int`, *optional*, defaults to -1): -1 for the last hidden states, after the final norm; `k >= 0` for
             the output of text layer `k`, 0 being the embeddings.
 
     Returns:
-        `tuple[torch.Tensor, Layout]`: Hidden states of shape `(num_tokens, hidden_size)`, and where each segment lies.
+        `tuple[torch.Tensor, PackedLayout]`: Hidden states of shape `(num_tokens, hidden_size)`, and where each segment
+        lies.
     """
     layout = PackedLayout([segment.num_tokens for segment in segments], [segment.parent for segment in segments])
     messages = [message for segment in segments for message in segment.messages]
     ids = torch.cat([torch.from_numpy(message.input_ids) for message in messages])[None].to(model.device)
     embeds = model.embed(ids, audio_features=torch.cat(list(clips)) if clips else None)
     text_model = model.model.language_model
-    with _attention(text_model, TEXT_ATTENTION):
+    with use_attention(text_model, TEXT_ATTENTION):
         output = text_model(
             inputs_embeds=embeds,
             position_ids=layout.positions().to(ids.device).expand(3, 1, -1),
-            # Already a mapping: the attention function knows what each token sees, and no mask is to be made.
+            # Already a mapping, so that no mask is built: the attention function knows what each token attends to.
             attention_mask=dict.fromkeys(text_model.config.layer_types),
             use_cache=False,
             output_hidden_states=layer >= 0,
@@ -213,7 +160,7 @@ def pool_packed(
 
     Args:
         model ([`SDiaRewardModel`]): Its pooler is used.
-        hidden (`torch.Tensor` of shape `(num_tokens, hidden_size)`): What `run_packed` gave.
+        hidden (`torch.Tensor` of shape `(num_tokens, hidden_size)`): From `run_packed`.
         layout ([`PackedLayout`]): Where each segment lies.
         last (`Sequence[int]`): Last segment of each dialogue.
 
@@ -226,145 +173,3 @@ def pool_packed(
         return torch.stack([sums[layout.paths[index]].sum(dim=0) / ends[index] for index in last])
     rows = [layout.along(hidden, index, 0)[None] for index in last]
     return torch.cat([model.pooler(row, row.new_ones(row.shape[:2])) for row in rows])
-
-
-@contextmanager
-def _attention(module: Any, name: str) -> Iterator[None]:
-    """Let a tower compute attention with one of the functions here."""
-    before = module.config._attn_implementation
-    module.config._attn_implementation = name
-    try:
-        yield
-    finally:
-        module.config._attn_implementation = before
-
-
-def _attend_segments(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: None,
-    *,
-    layout: PackedLayout,
-    scaling: float,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attend causally along each dialogue; shapes `(1, num_heads, num_tokens, head_dim)`, transposed on return."""
-    if has_varlen(query.device.type, query.dtype):
-        return _varlen_attention(query, key, value, layout.varlen(query.device), scaling, causal=True), None
-    mask = layout.mask(query)
-    outputs = []
-    for segment, length in enumerate(layout.lengths):
-        keys, values = layout.along(key, segment, 2), layout.along(value, segment, 2)
-        queries = query.narrow(2, layout.starts[segment], length)
-        before = keys.shape[2] - length
-        if not before:
-            outputs.append(_sdpa(queries, keys, values, None, scaling))
-            continue
-        hidden_before = mask.shape[1] - mask.shape[0] - before
-        for first in range(0, length, _BLOCK_TOKENS):
-            block = queries[:, :, first : first + _BLOCK_TOKENS]
-            seen = before + first + block.shape[2]
-            visible = mask[first : first + block.shape[2], hidden_before : hidden_before + seen]
-            outputs.append(_sdpa(block, keys[:, :, :seen], values[:, :, :seen], visible, scaling))
-    return torch.cat(outputs, dim=2).transpose(1, 2), None
-
-
-def _sdpa(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float
-) -> torch.Tensor:
-    return scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=scaling,
-        enable_gqa=query.shape[1] != key.shape[1],
-    )
-
-
-def _attend_windows(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: None,
-    *,
-    windows: Windows,
-    scaling: float,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attend within each window; shapes `(1, num_heads, num_positions, head_dim)`, transposed on return."""
-    if has_varlen(query.device.type, query.dtype):
-        return _varlen_attention(query, key, value, windows.varlen(query.device), scaling, causal=False), None
-    outputs = []
-    for group in windows.groups:
-        shape = (*query.shape[1:2], *group.shape, query.shape[3])
-        queries, keys, values = (_rows(tensor[0], group).view(shape).transpose(0, 1) for tensor in (query, key, value))
-        attended = scaled_dot_product_attention(queries, keys, values, scale=scaling)
-        outputs.append(attended.transpose(1, 2).flatten(0, 1))
-    return torch.cat(outputs)[windows.order.to(query.device)][None], None
-
-
-def _rows(tensor: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
-    """Return the positions of a group of windows, shape `(num_heads, num_windows * length, head_dim)`."""
-    if len(group) == 1:
-        return tensor.narrow(1, int(group[0, 0]), group.shape[1])
-    return tensor.index_select(1, group.flatten().to(tensor.device))
-
-
-def _varlen_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bounds: tuple[Any, ...], scaling: float, causal: bool
-) -> torch.Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    key_rows, *ends = bounds
-    queries, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    if key_rows is not None:
-        keys, values = keys[key_rows], values[key_rows]
-    # A window of (-1, 0) ends at the last key for the last query: causal, whatever comes before the queries.
-    window = (-1, 0) if causal else (-1, -1)
-    enable_gqa = query.shape[1] != key.shape[1]
-    attended: Any = varlen_attn(queries, keys, values, *ends, scale=scaling, window_size=window, enable_gqa=enable_gqa)
-    return attended[None]
-
-
-@lru_cache
-def has_varlen(device_type: str, dtype: torch.dtype) -> bool:
-    """Say whether PyTorch's variable-length kernel runs here and agrees with SDPA on what is asked of it."""
-    if device_type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
-        return False
-    try:
-        return _varlen_agrees(torch.device(device_type), dtype)
-    except (ImportError, NotImplementedError, RuntimeError, TypeError) as error:
-        logger.warning("variable-length attention cannot be used (%s); SDPA takes its place, slower.", error)
-        return False
-
-
-def _varlen_agrees(device: torch.device, dtype: torch.dtype) -> bool:
-    """Compare the kernel with SDPA on a segment with others before it."""
-    layout = PackedLayout([70, 33, 41], [None, 0, 0])
-    generator = torch.Generator().manual_seed(0)
-    shapes = ((1, 4, 144, 64), (1, 2, 144, 64), (1, 2, 144, 64))
-    query, key, value = (torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
-    got = _varlen_attention(query, key, value, layout.varlen(device), 0.125, causal=True)
-    for segment in range(3):
-        keys, values = (layout.along(tensor, segment, 2).repeat_interleave(2, dim=1) for tensor in (key, value))
-        mask = torch.ones(layout.lengths[segment], keys.shape[2], dtype=torch.bool, device=device)
-        queries = layout.along(query, segment, 2)[:, :, -layout.lengths[segment] :]
-        expected = scaled_dot_product_attention(
-            queries, keys, values, mask.tril(keys.shape[2] - layout.lengths[segment]), scale=0.125
-        )
-        part = got.narrow(1, layout.starts[segment], layout.lengths[segment]).transpose(1, 2)
-        if not torch.allclose(part.float(), expected.float(), atol=2e-2):
-            logger.warning(
-                "variable-length attention differs from SDPA on this machine; SDPA takes its place, slower."
-            )
-            return False
-    return True
-
-
-AttentionInterface.register(TEXT_ATTENTION, _attend_segments)
-AttentionInterface.register(AUDIO_ATTENTION, _attend_windows)

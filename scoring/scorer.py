@@ -21,9 +21,9 @@ from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor, expand_criteria
 
-from .batching import Segment, build_prefix_tree, default_batch_tokens, plan_batches
+from .batching import default_batch_tokens, plan_batches
 from .calibration import Calibration
-from .packed_forward import encode_clips, pool_packed, run_packed
+from .packed_forward import encode_clips, run_packed_batch
 from .prefetch import DIALOGUE_ERRORS, DialoguePreparer, PreparedBatch, prefetch, reason_of
 
 
@@ -306,26 +306,25 @@ class Scorer:
 
     @torch.inference_mode()
     def _compute(self, batch: PreparedBatch, layer: int, per_token: bool) -> list[Features]:
-        segments, last = build_prefix_tree(batch.dialogues, self.share_prefixes)
-        digests = [digest for segment in segments for message in segment.messages for digest in message.clips]
-        clips = self._encode(digests, batch)
         if not self.pack:
-            return self._compute_padded(segments, clips)
-        hidden, layout = run_packed(self.model, segments, clips, layer)
-        # Identical dialogues end in one segment and get one vector: the product with the head may round equal rows
-        # differently, by their place in the batch.
-        ends = list(dict.fromkeys(last))
-        pooled = pool_packed(self.model, hidden, layout, ends)
-        rewards = self.model.reward(pooled).squeeze(-1) if layer < 0 else pooled.new_full(pooled.shape[:1], torch.nan)
-        by_end = dict(zip(ends, map(Features, pooled.cpu().numpy(), rewards.tolist()), strict=True))
-        features = [by_end[index] for index in last]
+            return self._compute_padded(batch)
+        output = run_packed_batch(
+            self.model,
+            batch.dialogues,
+            lambda digests: self._encode(digests, batch),
+            layer=layer,
+            share_prefixes=self.share_prefixes,
+        )
+        features = list(map(Features, output.pooled.cpu().numpy(), output.rewards.squeeze(-1).tolist()))
         if not per_token:
             return features
-        tokens = (layout.along(hidden, index, 0).float().cpu().numpy() for index in last)
+        tokens = (output.layout.along(output.hidden_states, end, 0).float().cpu().numpy() for end in output.last)
         return [replace(each, hidden_states=states) for each, states in zip(features, tokens, strict=True)]
 
-    def _compute_padded(self, segments: Sequence[Segment], clips: list[torch.Tensor]) -> list[Features]:
-        rows = [np.concatenate([message.input_ids for message in segment.messages]) for segment in segments]
+    def _compute_padded(self, batch: PreparedBatch) -> list[Features]:
+        digests = [digest for messages in batch.dialogues for message in messages for digest in message.clips]
+        clips = self._encode(digests, batch)
+        rows = [np.concatenate([message.input_ids for message in messages]) for messages in batch.dialogues]
         # On the right, where the model needs no attention mask.
         inputs = self.processor.pad(rows, padding_side="right")
         inputs = {name: tensor.to(self.model.device) for name, tensor in inputs.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 
 if TYPE_CHECKING:
@@ -12,66 +12,80 @@ if TYPE_CHECKING:
 TRAIN_MODES = ("head", "lora", "full")
 
 
+def _field(help_text: str, **options: Any) -> Any:
+    """Return a field of a dataclass with its help text."""
+    metadata = {"help": help_text, **options.pop("metadata", {})}
+    return field(metadata=metadata, **options)
+
+
 @dataclass
 class TrainArguments:
-    """What `trl.RewardConfig` does not cover.
+    """Arguments of a training run that `trl.RewardConfig` does not cover; the help of each field describes it."""
 
-    Args:
-        model_name_or_path (`str`): A checkpoint of ours to train on, a Qwen2.5-Omni backbone (Hub id or folder), or
-            `"nano"` for a new nano model from Whisper's encoder.
-        dataset (`str`): Folder or repository of pairs with the splits `train` and `validation`.
-        dataset_config (`str`, *optional*): Its configuration, for instance `"modality"`.
-        train (`str`): `head` trains score and pooler; `lora` adapters in the text model as well; `full` all weights.
-        from_cache (`str`, *optional*): Folder of cached features to train the head on; what is missing in it is
-            computed first. By default `features` in `output_dir`. Applies to `head`.
-        through_backbone (`bool`): Train the head without a cache, running the frozen backbone in each step.
-        freeze_audio_tower (`bool`): Keep the audio tower up to its projection as it is; its output is then computed
-            once. Applies to `full`; the other modes always do.
-        freeze_text_model (`bool`): Keep the text model as it is. Applies to `full`.
-        pooling_mode (`str`): For a new head: `mean`, `attention` or `last_token`.
-        batch_tokens (`int`, *optional*): Tokens in one forward pass: a step's pairs are cut into parts of so many.
-        lora_r, lora_alpha (`int`): Rank and scale of the adapters.
-        early_stopping_patience (`int`, *optional*): Stop after this many evaluations without a better validation loss.
-        resume (`bool`): Go on from the newest checkpoint in `output_dir`.
-        save_compact (`bool`): Store the backbone of the final checkpoint in float16.
-        augmentations, augmented_copies, augment_sides (`list[str]`, `int`, `str`): Copies of the training pairs
-            through other channels; see `pair_augmentation.AugmentationSettings`.
-        hard_negatives, hard_negative_share (`list[str]`, `float`): Training pairs against attacks on their own
-            chosen side; see there.
-    """
-
-    model_name_or_path: str
-    dataset: str
-    dataset_config: str | None = None
-    train: str = field(default="full", metadata={"choices": TRAIN_MODES})
-    from_cache: str | None = None
-    through_backbone: bool = False
-    freeze_audio_tower: bool = True
-    freeze_text_model: bool = False
-    pooling_mode: str = "mean"
-    batch_tokens: int | None = None
-    lora_r: int = 16
-    lora_alpha: int = 32
-    early_stopping_patience: int | None = None
-    resume: bool = False
-    save_compact: bool = False
-    augmentations: list[str] = field(default_factory=list)
-    augmented_copies: int = 1
-    augment_sides: str = "both"
-    hard_negatives: list[str] = field(default_factory=list)
-    hard_negative_share: float = 1.0
+    model_name_or_path: str = _field(
+        "Checkpoint of this package to train further, Qwen2.5-Omni backbone (Hub id or folder), or `nano` for a new "
+        "nano model on Whisper's encoder."
+    )
+    dataset: str = _field("Folder or repository of pairs with the splits train and validation.")
+    dataset_config: str | None = _field("Configuration of the data set, for instance modality.", default=None)
+    train: str = _field(
+        "What to train: head for score and pooler; lora for these and adapters in the text model; full for all "
+        "weights.",
+        default="full",
+        metadata={"choices": TRAIN_MODES},
+    )
+    from_cache: str | None = _field(
+        "Folder of cached features to train the head on; missing features are computed first. Default: features in "
+        "output_dir. Applies to train head.",
+        default=None,
+    )
+    through_backbone: bool = _field(
+        "Train the head without a cache: run the frozen backbone in each step.", default=False
+    )
+    freeze_audio_tower: bool = _field(
+        "Freeze the audio tower up to its projection; its output is then computed once. Applies to train full; the "
+        "other modes always freeze it.",
+        default=True,
+    )
+    freeze_text_model: bool = _field("Freeze the text model. Applies to train full.", default=False)
+    pooling_mode: str = _field("Pooling of a new head: mean, attention or last_token.", default="mean")
+    batch_tokens: int | None = _field(
+        "Tokens in one forward pass: the pairs of a step are split into micro-batches of this size. Default: 16384 on "
+        "an accelerator, 4096 on a CPU.",
+        default=None,
+    )
+    lora_r: int = _field("Rank of the adapters.", default=16)
+    lora_alpha: int = _field("Scale of the adapters, in units of 1 / rank.", default=32)
+    early_stopping_patience: int | None = _field(
+        "Stop after this many evaluations without a lower validation loss.", default=None
+    )
+    resume: bool = _field("Resume from the newest checkpoint in output_dir.", default=False)
+    save_compact: bool = _field("Store the backbone of the final checkpoint in float16.", default=False)
+    augmentations: list[str] = _field(
+        "Perturbations for copies of the training pairs, by name; all or channel for a group of them.",
+        default_factory=list,
+    )
+    augmented_copies: int = _field("Copies of each training pair, in addition to the pair itself.", default=1)
+    augment_sides: str = _field(
+        "both puts the two sides of a copy through the same perturbations; each draws perturbations for each side.",
+        default="both",
+    )
+    hard_negatives: list[str] = _field(
+        "Attacks by name; each adds training pairs of a chosen side against the attack on it.", default_factory=list
+    )
+    hard_negative_share: float = _field("Share of the pairs that each attack is applied to, from 0 to 1.", default=1.0)
 
     def __post_init__(self) -> None:
         self.augmentation(seed=0)
         if self.from_cache is not None and not self.uses_cache:
             how = "through the backbone" if self.train == "head" else repr(self.train)
             raise ValueError(
-                f"from_cache is given but train is {how}; only a head can be trained on cached features: use train "
-                "head, or leave from_cache out."
+                f"from_cache is given but train is {how}; only a head can be trained on cached features: set train to "
+                "head, or omit from_cache."
             )
 
     def augmentation(self, seed: int) -> AugmentationSettings:
-        """Return what is added to the training pairs."""
+        """Return the settings of what is added to the training pairs."""
         from .augmentation import AugmentationSettings
 
         names = [entry.name for entry in fields(AugmentationSettings) if entry.name != "seed"]
@@ -84,5 +98,5 @@ class TrainArguments:
 
     @property
     def keeps_audio_tower(self) -> bool:
-        """Whether the audio tower, up to its projection, stays as it is."""
+        """Whether the audio tower stays frozen up to its projection."""
         return self.train != "full" or self.freeze_audio_tower

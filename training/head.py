@@ -1,15 +1,15 @@
 """Train the head of a reward model on cached features, without the backbone (paper, section 4 and appendix A).
 
-The published recipe leaves the backbone frozen: what is trained there is the score head, and the attention pooler
-where there is one, on hidden states that never change. Here they come from a `FeatureCache`; loss, sampling and
-optimizer are those of `SDiaRewardTrainer`, so a run gives the same numbers as one through the backbone.
+The published recipe freezes the backbone: only the score head is trained, and the attention pooler where there is one,
+on hidden states that never change. Here they come from a `FeatureCache`. Loss, sampling and optimizer are those of
+`SDiaRewardTrainer`, so a run gives the same numbers as one through the backbone.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import datasets
 import torch
@@ -22,19 +22,18 @@ from transformers import initialization as init
 
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.layouts_sdiareward import read_thinker_config
-from sdiareward.modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput, SDiaRewardPooler
+from sdiareward.modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput, SDiaRewardPooler, compute_reward
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.loading import pair_names
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.feature_cache import FeatureCache
 
-from .batches import PairBatch, make_batch
+from .batches import PairBatch, list_labels
+from .usable_pairs import explain_side, select_usable
 
 
 if TYPE_CHECKING:
     from sdiareward.scoring.scorer import Scorer
-
-logger = logging.getLogger(__name__)
 
 
 class SDiaRewardHead(PreTrainedModel):
@@ -47,7 +46,7 @@ class SDiaRewardHead(PreTrainedModel):
     config: SDiaRewardConfig
     config_class = SDiaRewardConfig
     base_model_prefix = ""
-    # There is no attention in it; whatever its model computes with shall not stop it.
+    # A head has no attention: any attention implementation of its model is accepted.
     _supports_sdpa = _supports_flash_attn = True
     _keep_in_fp32_modules_strict = ["score", "pooler"]
     # The rest of a checkpoint, in any layout.
@@ -112,18 +111,29 @@ class SDiaRewardHead(PreTrainedModel):
         """
         with torch.autocast(hidden_states.device.type, enabled=False):
             pooled = self.pooler(hidden_states, attention_mask)
-        # The formula has one home; it needs nothing but the head and the configuration.
-        rewards = SDiaRewardModel.reward(cast(SDiaRewardModel, self), pooled)
-        return SDiaRewardOutput(logits=rewards, pooled=pooled)
+        return SDiaRewardOutput(logits=compute_reward(self.score, pooled, self.config.reward_scale), pooled=pooled)
 
     def put_into(self, model: SDiaRewardModel) -> None:
-        """Give a complete model this head."""
+        """Copy this head into a complete model."""
         model.pooler.load_state_dict(self.pooler.state_dict())
         model.score.load_state_dict(self.score.state_dict())
 
 
+@dataclass(frozen=True)
+class FeatureBatch(PairBatch):
+    """Hold some pairs whose sides are cached features, each of shape `(num_rows, hidden_size)`."""
+
+    def inputs(self) -> dict[str, Any]:
+        """Return the arguments of `SDiaRewardHead.forward`, the chosen sides first, padded on the right."""
+        features = self.chosen + self.rejected
+        lengths = torch.tensor([len(feature) for feature in features])
+        hidden_states = pad_sequence(features, batch_first=True)
+        mask = torch.arange(hidden_states.shape[1]) < lengths[:, None]
+        return {"hidden_states": hidden_states, "attention_mask": mask.long()}
+
+
 class FeatureCollator:
-    """Make batches of cached pairs.
+    """Make a [`FeatureBatch`] of rows that `cache_pairs` returned.
 
     Args:
         cache ([`FeatureCache`]): Where the features are.
@@ -133,17 +143,9 @@ class FeatureCollator:
         self.cache = cache
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, PairBatch]:
-        """Look up the features of rows that `cache_pairs` gave."""
+        """Look up the features of the rows."""
         sides = {side: [self.cache[row[f"{side}_key"]] for row in rows] for side in SIDES}
-        return make_batch(rows, sides, _collate)
-
-
-def _collate(features: list[torch.Tensor]) -> dict[str, Any]:
-    """Pad features of shape `(num_rows, hidden_size)` on the right."""
-    lengths = torch.tensor([len(feature) for feature in features])
-    hidden_states = pad_sequence(features, batch_first=True)
-    mask = torch.arange(hidden_states.shape[1]) < lengths[:, None]
-    return {"hidden_states": hidden_states, "attention_mask": mask.long()}
+        return {"pairs": FeatureBatch(**list_labels(rows), **sides)}
 
 
 def cache_pairs(
@@ -154,23 +156,23 @@ def cache_pairs(
     Under `accelerate launch` each process computes its share.
 
     Args:
-        splits (`dict[str, datasets.Dataset]`): Pairs as `loading.load_pairs` gives them, by the name of the split.
-        cache ([`FeatureCache`]): Where features are and go.
-        load_scorer (`Callable`): Returns the scorer; called only if something is missing, and let go of at the end.
+        splits (`dict[str, datasets.Dataset]`): Pairs from `loading.load_pairs`, by the name of the split.
+        cache ([`FeatureCache`]): Where features are stored.
+        load_scorer (`Callable`): Returns the scorer; called only if features are missing. It is released at the end.
 
     Returns:
         `tuple[dict, list]`: For each split rows of `row`, `pair_id`, `chosen_key`, `rejected_key` and `length` (rows
-        of both features); and for each pair left out its `split`, `row`, `pair_id` and `reason`.
+        of both features); and for each skipped pair its `split`, `row`, `pair_id` and `reason`.
 
     Raises:
-        ValueError: Nothing of a split can be used.
+        ValueError: No pair of a split can be used.
     """
     state = PartialState()
     scorer: Scorer | None = None
     keys: dict[str, list[str | None]] = {}
-    reasons: list[tuple[str, int, str]] = []
+    found: list[tuple[str, int, str]] = []
     for split, pairs in splits.items():
-        sides, criteria = Dialogues(pairs, range(len(pairs))), _criteria(pairs)
+        sides, criteria = Dialogues(pairs, range(len(pairs))), _list_criteria(pairs)
         rows = [index // len(SIDES) for index in range(len(sides))]
         bad: dict[int, str] = {}
         keys[split] = cache.keys(sides, criteria, skipped=bad, progress=True)
@@ -181,40 +183,37 @@ def cache_pairs(
         if cache.missing(own):
             scorer = scorer or load_scorer()
             cache.fill(scorer, sides, criteria, keys=own, groups=rows, skipped=bad, progress=True)
-        reasons += [(split, index, reason) for index, reason in bad.items()]
-    reasons = gather_object(reasons)
+        found += [(split, index, reason) for index, reason in bad.items()]
+    found = gather_object(found)
     cache.refresh()
-    skipped = {
-        (split, index // len(SIDES)): _describe_skipped(splits[split], split, index, reason)
-        for split, index, reason in sorted(reasons, reverse=True)
-    }
-    usable = {split: _rows(pairs, split, keys[split], cache) for split, pairs in splits.items()}
-    return usable, [skipped[pair] for pair in sorted(skipped)]
+    usable, skipped = {}, []
+    for split, pairs in splits.items():
+        # The first side that cannot be used gives the reason.
+        of_split = sorted(((index, reason) for name, index, reason in found if name == split), reverse=True)
+        reasons = {index // len(SIDES): explain_side(index % len(SIDES), reason) for index, reason in of_split}
+        rows, of_pairs = select_usable(split, pair_names(pairs), reasons)
+        usable[split] = _make_rows(pairs, rows, keys[split], cache)
+        skipped += of_pairs
+    return usable, skipped
 
 
-def _criteria(pairs: datasets.Dataset) -> list[str]:
+def _list_criteria(pairs: datasets.Dataset) -> list[str]:
     """Return the criterion of each side of each pair."""
     names = pairs["criterion"] if "criterion" in pairs.column_names else [None] * len(pairs)
     return [name or "joint" for name in names for _ in SIDES]
 
 
-def _rows(pairs: datasets.Dataset, split: str, keys: Sequence[str | None], cache: FeatureCache) -> datasets.Dataset:
-    sides = [(str(chosen), str(rejected)) for chosen, rejected in zip(keys[::2], keys[1::2], strict=True)]
-    complete = [row for row, (chosen, rejected) in enumerate(sides) if chosen in cache and rejected in cache]
-    if not complete:
-        raise ValueError(f"none of the {len(sides)} pairs of {split!r} can be used; check their recordings.")
-    if len(complete) < len(sides):
-        logger.warning("%d of %d pairs of %r cannot be used.", len(sides) - len(complete), len(sides), split)
+def _make_rows(
+    pairs: datasets.Dataset, rows: Sequence[int], keys: Sequence[str | None], cache: FeatureCache
+) -> datasets.Dataset:
+    """Return what `FeatureCollator` takes of the pairs at `rows`; `keys` are those of all sides."""
     names = pair_names(pairs)
-    columns = {
-        "row": complete,
-        "pair_id": [names[row] for row in complete],
-        **{f"{side}_key": [sides[row][index] for row in complete] for index, side in enumerate(SIDES)},
-        "length": [sum(map(cache.num_rows, sides[row])) for row in complete],
-    }
-    return datasets.Dataset.from_dict(columns)
-
-
-def _describe_skipped(pairs: datasets.Dataset, split: str, index: int, reason: str) -> dict[str, Any]:
-    row, side = divmod(index, len(SIDES))
-    return {"split": split, "row": row, "pair_id": pair_names(pairs)[row], "reason": f"{SIDES[side]}, {reason}"}
+    sides = [[str(key) for key in keys[len(SIDES) * row : len(SIDES) * (row + 1)]] for row in rows]
+    return datasets.Dataset.from_dict(
+        {
+            "row": list(rows),
+            "pair_id": [names[row] for row in rows],
+            **{f"{side}_key": [pair[index] for pair in sides] for index, side in enumerate(SIDES)},
+            "length": [sum(map(cache.num_rows, pair)) for pair in sides],
+        }
+    )

@@ -1,7 +1,7 @@
-"""Fit a head on cached features and keep the one of the lowest validation loss, in memory and in seconds.
+"""Fit a head on cached features in memory, within seconds, and keep the one with the lowest validation loss.
 
-What `train.py --train head` does for a checkpoint, for the many heads of an ablation or of an audit: the same trainer,
-but nothing is written, and the head that validation chooses is left in place.
+For the many heads of an ablation or an audit. The trainer is that of `train.py --train head`, but nothing is written:
+the selected weights are left in the head.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ def fit_head(
     validation: Rows,
     options: Mapping[str, Any],
 ) -> BestHead:
-    """Train a head and leave in it what had the lowest validation loss of ten evaluations.
+    """Train a head and leave the weights with the lowest validation loss of ten evaluations in it.
 
     Args:
-        head ([`SDiaRewardHead`]): Where to begin; a new one is at zero.
+        head ([`SDiaRewardHead`]): The initial head; a new one is at zero.
         processor ([`SDiaRewardProcessor`]): Of its model.
         collator ([`FeatureCollator`]): Looks up the features.
-        train (`Sequence[Mapping]`): Rows that `head_training.cache_pairs` gave.
-        validation (`Sequence[Mapping]`): As many as are to select the head.
-        options (`Mapping`): Fields of `trl.RewardConfig`; what concerns evaluating, saving and logging is set here.
+        train (`Sequence[Mapping]`): Rows from `head.cache_pairs`.
+        validation (`Sequence[Mapping]`): Rows that select the head.
+        options (`Mapping`): Fields of `trl.RewardConfig`, except those of evaluating, saving and logging.
 
     Returns:
-        [`BestHead`]: The loss and the step it was selected by.
+        [`BestHead`]: The loss and the step of the selected head.
     """
     best = BestHead(collator, validation)
     own = {"per_device_eval_batch_size": _VECTORS_PAIRS} if _are_vectors(validation) else {}
@@ -78,7 +78,7 @@ def fit_head(
 
 
 class BestHead(TrainerCallback):
-    """Keep the head of the lowest validation loss, and what became of the rewards of the validation pairs.
+    """Keep the head with the lowest validation loss, and the history of the validation rewards.
 
     Args:
         collator ([`FeatureCollator`]): Looks up the features.
@@ -87,7 +87,7 @@ class BestHead(TrainerCallback):
     Attributes:
         loss (`float`): The lowest validation loss.
         step (`int`): Step at which it was measured.
-        state (`dict[str, torch.Tensor]`): The head's weights then.
+        state (`dict[str, torch.Tensor]`): The head's weights at that step.
         history (`list[dict]`): `step`, mean `chosen` and mean `rejected` reward at the beginning and each evaluation.
     """
 
@@ -99,19 +99,19 @@ class BestHead(TrainerCallback):
         self.history: list[dict[str, float]] = []
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Note the rewards before the first step."""
-        self._note(model, state.global_step)
+        """Record the rewards before the first step."""
+        self._record(model, state.global_step)
 
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any = None, model: Any = None, **kwargs: Any
     ) -> None:
         """Keep the head if it is the best so far."""
-        self._note(model, state.global_step)
+        self._record(model, state.global_step)
         if metrics["eval_loss"] < self.loss:
             self.loss, self.step = metrics["eval_loss"], state.global_step
             self.state = copy.deepcopy(model.state_dict())
 
-    def _note(self, model: Any, step: int) -> None:
+    def _record(self, model: Any, step: int) -> None:
         chosen, rejected = compute_rewards(model, self.collator, self.rows)
         self.history.append({"step": step, "chosen": fmean(chosen), "rejected": fmean(rejected)})
 
@@ -123,7 +123,7 @@ def compute_rewards(head: torch.nn.Module, collator: FeatureCollator, rows: Rows
     Args:
         head ([`SDiaRewardHead`]): The head.
         collator ([`FeatureCollator`]): Looks up the features.
-        rows (`Sequence[Mapping]`): What it takes.
+        rows (`Sequence[Mapping]`): Rows of the pairs.
     """
     device = next(head.parameters()).device
     batch_size = _VECTORS_PAIRS if _are_vectors(rows) else _TOKENS_PAIRS
@@ -137,5 +137,5 @@ def compute_rewards(head: torch.nn.Module, collator: FeatureCollator, rows: Rows
 
 
 def _are_vectors(rows: Rows) -> bool:
-    """Say whether features are pooled vectors, of which many fit into a batch, and not tokens."""
+    """Return whether features are pooled vectors, of which many fit into a batch, and not tokens."""
     return all(row["length"] == len(SIDES) for row in rows)

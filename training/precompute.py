@@ -1,13 +1,12 @@
-"""Read every pair once before training: which can be used, how long it is, and what a frozen audio tower says of it.
+"""Read every pair once before training: whether it can be used, its length, and the output of a frozen audio tower.
 
-A recording that cannot be read is found here and reported, not in the middle of an epoch. Where the audio tower does
-not change, its output is kept, so that the epochs need not compute it again. Under `accelerate launch` each process
-reads its share; a run that is started again reads nothing twice.
+A recording that cannot be read is reported here, not in the middle of an epoch. Where the audio tower is frozen, its
+output is stored, so that no epoch computes it again. Under `accelerate launch` each process reads its share. A resumed
+run reads nothing twice.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from accelerate import PartialState
 
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.dialogues import Dialogues
+from sdiareward.pairs.loading import pair_names
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.packed_forward import encode_clips
@@ -26,9 +26,8 @@ from sdiareward.scoring.prefetch import DialoguePreparer, PreparedBatch, reason_
 
 from .augmentation import AugmentedPairs
 from .batches import vectors_to_bytes
+from .usable_pairs import explain_side, select_usable
 
-
-logger = logging.getLogger(__name__)
 
 _PAIRS_AT_A_TIME = 8
 _DESCRIPTION = {
@@ -55,19 +54,19 @@ def precompute_pairs(
     model: SDiaRewardModel | None = None,
     model_revision: str = "",
 ) -> tuple[datasets.Dataset, list[dict[str, Any]]]:
-    """Read all pairs of a split.
+    """Read all pairs of a split, and encode their clips where a model is given.
 
     Args:
-        pairs (`datasets.Dataset` or [`AugmentedPairs`]): Pairs as `loading.load_pairs` gives them.
+        pairs (`datasets.Dataset` or [`AugmentedPairs`]): Pairs from `loading.load_pairs`.
         processor ([`SDiaRewardProcessor`]): Turns dialogues into model inputs.
-        folder (`Path`): Where what is read is kept.
+        folder (`Path`): Where the result is stored.
         split (`str`): Name of the split.
-        model ([`SDiaRewardModel`], *optional*): Its audio tower, up to the projection, must not change afterwards: its
-            output is kept in float16. Without it the collator reads the recordings again.
+        model ([`SDiaRewardModel`], *optional*): A model whose audio tower stays frozen up to its projection. The
+            tower's output is stored in float16. Without it the collator reads the recordings again.
         model_revision (`str`, *optional*): Hash of the model's weights.
 
     Returns:
-        `tuple[datasets.Dataset, list[dict]]`: Rows that `PairCollator` takes; and for each pair left out its `split`,
+        `tuple[datasets.Dataset, list[dict]]`: Rows that `PairCollator` takes; and for each skipped pair its `split`,
         `row`, `pair_id` and `reason`.
 
     Raises:
@@ -81,13 +80,13 @@ def precompute_pairs(
         for rank in range(min(state.num_processes, math.ceil(len(pairs) / _PAIRS_AT_A_TIME)))
     ]
     if state.process_index < len(shares):
-        # Whole batches: what is encoded together does not depend on the number of processes.
+        # Whole batches: which clips are encoded together must not depend on the number of processes.
         batches = (row // _PAIRS_AT_A_TIME for row in range(len(pairs)))
         own = [row for row, batch in enumerate(batches) if batch % state.num_processes == state.process_index]
         _read_share(pairs, own, _Reader(pairs, processor, model), shares[state.process_index])
     state.wait_for_everyone()
     found = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in shares]).sort("row")
-    return _usable(pairs, found, split)
+    return _join_turns(pairs, found, split)
 
 
 def _read_share(pairs: datasets.Dataset, rows: Sequence[int], reader: _Reader, path: Path) -> None:
@@ -96,7 +95,7 @@ def _read_share(pairs: datasets.Dataset, rows: Sequence[int], reader: _Reader, p
         batched=True,
         batch_size=_PAIRS_AT_A_TIME,
         features=datasets.Features(_DESCRIPTION | (_ENCODING if reader.model else {})),
-        # The fingerprint would have to pickle the model; the name of the file says what it holds.
+        # The fingerprint would have to pickle the model; the name of the file tells what it holds.
         cache_file_name=str(path),
         new_fingerprint=path.stem[:64],
         desc="Encoding pairs" if reader.model else "Reading pairs",
@@ -104,25 +103,23 @@ def _read_share(pairs: datasets.Dataset, rows: Sequence[int], reader: _Reader, p
 
 
 class _Reader:
-    """Describe some pairs, and encode their clips where there is a model."""
+    """Measure some pairs, and encode their clips where there is a model."""
 
     def __init__(self, pairs: datasets.Dataset, processor: SDiaRewardProcessor, model: SDiaRewardModel | None):
         self.pairs = pairs
         self.model = model
-        self._labels = {name: pairs[name] for name in ("criterion", "pair_id") if name in pairs.column_names}
+        self._pair_ids = pair_names(pairs)
+        self._criteria = pairs["criterion"] if "criterion" in pairs.column_names else [None] * len(pairs)
         self._prepare = DialoguePreparer(processor, with_mels=model is not None)
 
     def __call__(self, columns: Mapping[str, list[int]]) -> dict[str, list[Any]]:
         rows = columns["row"]
-        criteria = [self._label("criterion", row) or "joint" for row in rows for _ in SIDES]
+        criteria = [self._criteria[row] or "joint" for row in rows for _ in SIDES]
         batch = self._prepare(range(2 * len(rows)), Dialogues(self.pairs, rows), criteria)
-        lengths, reasons = _describe(batch, len(rows))
-        ids = [self._label("pair_id", row) or f"row {row}" for row in rows]
-        described: dict[str, list[Any]] = {"row": rows, "pair_id": ids, "length": lengths, "reason": reasons}
-        return described if self.model is None else described | self._encode(batch, reasons)
-
-    def _label(self, name: str, row: int) -> str | None:
-        return self._labels[name][row] if name in self._labels else None
+        lengths, reasons = _measure(batch, len(rows))
+        ids = [self._pair_ids[row] for row in rows]
+        measured: dict[str, list[Any]] = {"row": rows, "pair_id": ids, "length": lengths, "reason": reasons}
+        return measured if self.model is None else measured | self._encode(batch, reasons)
 
     @torch.inference_mode()
     def _encode(self, batch: PreparedBatch, reasons: Sequence[str | None]) -> dict[str, list[Any]]:
@@ -144,33 +141,25 @@ class _Reader:
         return columns
 
 
-def _describe(batch: PreparedBatch, num_pairs: int) -> tuple[list[int], list[str | None]]:
-    """Return the tokens of both sides of each pair, and why it cannot be used, if so."""
+def _measure(batch: PreparedBatch, num_pairs: int) -> tuple[list[int], list[str | None]]:
+    """Return the number of tokens of each pair, and the reason for each pair that cannot be used."""
     lengths, reasons = [0] * num_pairs, [None] * num_pairs  # type: tuple[list[int], list[str | None]]
     for index, dialogue in zip(batch.indices, batch.dialogues, strict=True):
         lengths[index // 2] += sum(len(message.input_ids) for message in dialogue)
     for index, error in sorted(batch.failures.items(), reverse=True):
-        reasons[index // 2] = f"{SIDES[index % 2]}, {reason_of(error)}"
+        reasons[index // 2] = explain_side(index % 2, reason_of(error))
     return lengths, reasons
 
 
-def _usable(
+def _join_turns(
     pairs: datasets.Dataset, found: datasets.Dataset, split: str
 ) -> tuple[datasets.Dataset, list[dict[str, Any]]]:
-    reasons = found["reason"]
-    good = [row for row, reason in enumerate(reasons) if reason is None]
-    skipped = [
-        {"split": split, "row": row, "pair_id": name, "reason": reason}
-        for row, name, reason in zip(found["row"], found["pair_id"], reasons, strict=True)
-        if reason is not None
-    ]
-    if not good:
-        raise ValueError(f"none of the {len(pairs)} pairs of {split!r} can be used; check their recordings.")
-    if skipped:
-        logger.warning("%d of %d pairs of %r cannot be used.", len(skipped), len(pairs), split)
-    found = found.remove_columns("reason").select(good)
-    # Then a row has no turns: they are encoded, or the collator reads them from the pairs.
+    """Return the usable rows, with their turns where the collator needs them; and the skipped pairs."""
+    reasons = {row: reason for row, reason in enumerate(found["reason"]) if reason is not None}
+    usable, skipped = select_usable(split, found["pair_id"], reasons)
+    found = found.remove_columns("reason").select(usable)
+    # Encoded rows need no turns, and the collator reads those of augmented pairs.
     if "clip_vectors" in found.column_names or isinstance(pairs, AugmentedPairs):
         return found, skipped
-    kept = pairs.remove_columns([name for name in found.column_names if name in pairs.column_names]).select(good)
+    kept = pairs.remove_columns([name for name in found.column_names if name in pairs.column_names]).select(usable)
     return datasets.concatenate_datasets([kept, found], axis=1), skipped

@@ -1,13 +1,15 @@
-"""Load what a training run starts from, and make a complete model of what it ends with.
+"""Load what a training run starts from, and assemble a complete model from what it trained.
 
-One place for the ways to train: the whole model, adapters, the head through the backbone, the head on cached features.
+The one place for the ways to train: the whole model, adapters, the head through the backbone, the head on cached
+features.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from transformers import AutoConfig
@@ -21,17 +23,15 @@ from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer
 
-from .augmentation import augment
+from .arguments import TrainArguments
+from .augmentation import AugmentationSettings, augment
 from .batches import PairCollator
 from .head import FeatureCollator, SDiaRewardHead, cache_pairs
 from .precompute import precompute_pairs
 
 
-if TYPE_CHECKING:
-    from .arguments import TrainArguments
-
-# Below the run's folder: cached features and adapters stay when the run is finished.
-READ_AHEAD, FEATURES, ADAPTER, TRAINED = "read_ahead", "features", "adapter", "trained"
+# Below the run's folder: what was computed of the pairs before training, and cached features.
+READ_AHEAD, FEATURES = "read_ahead", "features"
 
 
 @dataclass
@@ -39,11 +39,11 @@ class TrainingSetup:
     """Hold what a trainer is made of.
 
     Args:
-        model (`PreTrainedModel`): What is trained.
+        model (`PreTrainedModel`): The model to train.
         processor ([`SDiaRewardProcessor`]): Its processor.
         splits (`dict[str, datasets.Dataset]`): Rows by the name of the split.
-        collator (`Callable`): Makes batches of them.
-        skipped (`list[dict]`): Pairs that are not in the splits, with the reason.
+        collator (`Callable`): Makes batches of the rows.
+        skipped (`list[dict]`): Pairs that cannot be used, with the reason.
     """
 
     model: Any
@@ -53,91 +53,139 @@ class TrainingSetup:
     skipped: list[dict[str, Any]] = field(default_factory=list)
 
 
-def set_up(args: TrainArguments, training: RewardConfig, splits: dict[str, Any]) -> TrainingSetup:
-    """Load the model and compute ahead of training what training does not change.
+def set_up(args: TrainArguments, base_model: str, splits: Mapping[str, Any], training: RewardConfig) -> TrainingSetup:
+    """Load what `args.train` trains, and compute before training what training does not change.
 
     Args:
         args ([`TrainArguments`]): What to train, and how.
-        training (`trl.RewardConfig`): Decides dtype and device.
-        splits (`dict[str, datasets.Dataset]`): Pairs as `loading.load_pairs` gives them.
+        base_model (`str`): Folder or Hub id of the checkpoint or backbone to start from.
+        splits (`dict[str, datasets.Dataset]`): Pairs from `loading.load_pairs`.
+        training (`trl.RewardConfig`): Decides dtype, device and folder.
     """
+    options: dict[str, Any] = {
+        "pooling_mode": args.pooling_mode,
+        "augmentation": args.augmentation(training.seed),
+    }
     if args.uses_cache:
-        return _set_up_cached(args, training, splits)
-    model, processor = load_model(args, training)
+        return set_up_head(base_model, splits, training, cache_folder=args.from_cache, **options)
+    setup = set_up_model(base_model, splits, training, is_tower_frozen=args.keeps_audio_tower, **options)
+    setup.model = prepare_for_training(setup.model, args)
+    return setup
+
+
+def set_up_model(
+    base_model: str,
+    splits: Mapping[str, Any],
+    training: RewardConfig,
+    *,
+    is_tower_frozen: bool,
+    pooling_mode: str = "mean",
+    augmentation: AugmentationSettings | None = None,
+) -> TrainingSetup:
+    """Load a complete model and read all pairs once; encode their clips where the audio tower is frozen.
+
+    Args:
+        base_model (`str`): As in [`set_up`].
+        splits (`dict[str, datasets.Dataset]`): As in [`set_up`].
+        training (`trl.RewardConfig`): As in [`set_up`].
+        is_tower_frozen (`bool`): Whether training keeps the audio tower up to its projection.
+        pooling_mode (`str`, *optional*, defaults to `"mean"`): Of a new head.
+        augmentation ([`AugmentationSettings`], *optional*): What to add to the training pairs.
+    """
+    model, processor = load_model(base_model, backbone_dtype(training), pooling_mode=pooling_mode)
     model.to(training.device)
-    splits = _augment(splits, args, training, processor)
+    splits = _augment_training(splits, augmentation, processor)
     folder = Path(str(training.output_dir)) / READ_AHEAD
     rows, skipped = {}, []
     for split, pairs in splits.items():
         # A single pass over the training split would only store what it then reads once.
-        is_encoded = args.keeps_audio_tower and (split != "train" or training.num_train_epochs > 1)
-        encoding = (
-            {"model": model.eval(), "model_revision": fingerprint_model(args.model_name_or_path)} if is_encoded else {}
-        )
+        is_encoded = is_tower_frozen and (split != "train" or training.num_train_epochs > 1)
+        encoding = {"model": model.eval(), "model_revision": fingerprint_model(base_model)} if is_encoded else {}
         rows[split], bad = precompute_pairs(pairs, processor, folder, split=split, **encoding)
         skipped += bad
-    collator = PairCollator(processor, splits["train"])
-    return TrainingSetup(prepare_for_training(model, args), processor, rows, collator, skipped)
+    return TrainingSetup(model, processor, rows, PairCollator(processor, splits["train"]), skipped)
 
 
-def _set_up_cached(args: TrainArguments, training: RewardConfig, splits: dict[str, Any]) -> TrainingSetup:
-    """Load the head alone; compute with the whole model, then let go of it, what the cache lacks."""
-    head, processor = load_model(args, training, head_only=True)
+def set_up_head(
+    base_model: str,
+    splits: Mapping[str, Any],
+    training: RewardConfig,
+    *,
+    cache_folder: str | Path | None = None,
+    pooling_mode: str = "mean",
+    augmentation: AugmentationSettings | None = None,
+) -> TrainingSetup:
+    """Load the head alone; compute missing features with the whole model, which is released afterwards.
+
+    Args:
+        base_model (`str`): As in [`set_up`].
+        splits (`dict[str, datasets.Dataset]`): As in [`set_up`].
+        training (`trl.RewardConfig`): As in [`set_up`].
+        cache_folder (`str` or `Path`, *optional*): Folder of cached features; by default `features` in `output_dir`.
+        pooling_mode (`str`, *optional*, defaults to `"mean"`): Of a new head.
+        augmentation ([`AugmentationSettings`], *optional*): What to add to the training pairs.
+    """
+    dtype = backbone_dtype(training)
+    head, processor = load_model(base_model, dtype, pooling_mode=pooling_mode, head_only=True)
     cache = FeatureCache(
-        args.from_cache or Path(str(training.output_dir)) / FEATURES,
+        cache_folder or Path(str(training.output_dir)) / FEATURES,
         head.config,
         processor,
-        model_revision=fingerprint_model(args.model_name_or_path),
-        dtype=str(_dtype(training)).removeprefix("torch."),
+        model_revision=fingerprint_model(base_model),
+        dtype=str(dtype).removeprefix("torch."),
         per_token=head.config.pooling_mode == "attention",
     )
-    splits = _augment(splits, args, training, processor)
-    rows, skipped = cache_pairs(splits, cache, lambda: Scorer(*load_model(args, training), device=training.device))
-    # A head alone has no activations worth computing twice. The second name is the older one, until transformers 6.
+
+    def load_scorer() -> Scorer:
+        return Scorer(*load_model(base_model, dtype, pooling_mode=pooling_mode), device=training.device)
+
+    rows, skipped = cache_pairs(_augment_training(splits, augmentation, processor), cache, load_scorer)
+    # A head alone has no activations worth recomputing. The second name is the older one, until transformers 6.
     training.activation_checkpointing = training.gradient_checkpointing = False
     if not cache.per_token:
-        # A batch of vectors is too little to share out: threads would spend an epoch waiting for each other.
+        # A batch of vectors is too small to distribute: threads would spend an epoch waiting for each other.
         torch.set_num_threads(1)
     return TrainingSetup(head, processor, rows, FeatureCollator(cache), skipped)
 
 
-def _augment(
-    splits: dict[str, Any], args: TrainArguments, training: RewardConfig, processor: SDiaRewardProcessor
-) -> dict[str, Any]:
+def _augment_training(
+    splits: Mapping[str, Any], augmentation: AugmentationSettings | None, processor: SDiaRewardProcessor
+) -> Mapping[str, Any]:
     """Add to the training pairs, and to no others."""
-    settings = args.augmentation(training.seed)
-    return {**splits, "train": augment(splits["train"], settings, processor.max_turn_s)}
+    if augmentation is None:
+        return splits
+    return {**splits, "train": augment(splits["train"], augmentation, processor.max_turn_s)}
 
 
 def load_model(
-    args: TrainArguments, training: RewardConfig, *, head_only: bool = False
+    base_model: str, dtype: torch.dtype, *, pooling_mode: str = "mean", head_only: bool = False
 ) -> tuple[Any, SDiaRewardProcessor]:
     """Return the model to train, or its head alone, and its processor.
 
     Args:
-        args ([`TrainArguments`]): Names the checkpoint.
-        training (`trl.RewardConfig`): Decides the dtype of the backbone.
-        head_only (`bool`, *optional*, defaults to `False`): Leave the backbone on disk.
+        base_model (`str`): Folder or Hub id of a checkpoint or a backbone.
+        dtype (`torch.dtype`): Of the backbone.
+        pooling_mode (`str`, *optional*, defaults to `"mean"`): Of a new head on a backbone.
+        head_only (`bool`, *optional*, defaults to `False`): Do not load the backbone.
     """
-    name = args.model_name_or_path
     kind: Any = SDiaRewardHead if head_only else SDiaRewardModel
-    options = {} if head_only else {"dtype": _dtype(training)}
-    if HEAD in map(to_native_key, list_tensors(name)):
-        model = kind.from_pretrained(name, **options)
+    options = {} if head_only else {"dtype": dtype}
+    if HEAD in map(to_native_key, list_tensors(base_model)):
+        model = kind.from_pretrained(base_model, **options)
     else:
-        model = kind.from_backbone(name, pooling_mode=args.pooling_mode, **options)
-    # It belongs to the weights as they were.
+        model = kind.from_backbone(base_model, pooling_mode=pooling_mode, **options)
+    # Training invalidates it.
     model.config.calibration = None
-    if AutoConfig.from_pretrained(name).model_type == model.config.model_type:
-        return model, SDiaRewardProcessor.from_pretrained(name)
+    if AutoConfig.from_pretrained(base_model).model_type == model.config.model_type:
+        return model, SDiaRewardProcessor.from_pretrained(base_model)
     config = model.config
     return model, SDiaRewardProcessor.from_backbone(
-        name, prompts=config.prompts, prompt_version=config.prompt_version, max_turn_s=config.max_turn_s
+        base_model, prompts=config.prompts, prompt_version=config.prompt_version, max_turn_s=config.max_turn_s
     )
 
 
 def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
-    """Freeze what `args.train` leaves alone and add adapters where it asks for them."""
+    """Freeze what `args.train` does not train, and add adapters where it asks for them."""
     if args.train == "head":
         model.freeze_backbone()
         return model
@@ -150,22 +198,27 @@ def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
     return model
 
 
-def complete_model(folder: Path, args: TrainArguments, training: RewardConfig) -> SDiaRewardModel:
-    """Return the complete model with what was trained in it: adapters merged, a head put on its backbone.
+def assemble_full_model(
+    trained: Path, args: TrainArguments, base_model: str, training: RewardConfig
+) -> SDiaRewardModel:
+    """Return the complete model with what was trained in it: adapters merged, or the head on its backbone.
 
     Args:
-        folder (`Path`): What the trainer saved.
+        trained (`Path`): Folder that the trainer saved to.
         args ([`TrainArguments`]): Of the run.
+        base_model (`str`): As in [`set_up`].
         training (`trl.RewardConfig`): Of the run.
     """
+    dtype = backbone_dtype(training)
     if args.uses_cache:
-        model, _ = load_model(args, training)
-        SDiaRewardHead.from_pretrained(folder).put_into(model)
+        model, _ = load_model(base_model, dtype, pooling_mode=args.pooling_mode)
+        SDiaRewardHead.from_pretrained(trained).put_into(model)
         return model
     if args.train == "lora":
-        return load_adapted(folder, base_model=args.model_name_or_path, dtype=_dtype(training))
-    return SDiaRewardModel.from_pretrained(folder, dtype=_dtype(training))
+        return load_adapted(trained, base_model=base_model, dtype=dtype)
+    return SDiaRewardModel.from_pretrained(trained, dtype=dtype)
 
 
-def _dtype(training: RewardConfig) -> torch.dtype:
+def backbone_dtype(training: RewardConfig) -> torch.dtype:
+    """Return the dtype in which the backbone computes."""
     return torch.bfloat16 if training.bf16 else torch.float32

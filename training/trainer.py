@@ -1,10 +1,10 @@
-"""Reward training on spoken dialogues: TRL's `RewardTrainer` on our pairs (paper, section 4, equations 2-4).
+"""Reward training on spoken dialogues: TRL's `RewardTrainer` on pairs of dialogues (paper, section 4, equations 2-4).
 
-Loss, centering and metric names are TRL's own: `compute_loss` sees one part of a step with the chosen dialogues in its
-first half and gives `-log sigmoid(r+ - r-)` plus `center_rewards_coefficient * (r+ + r-)^2`. `label_smoothing_factor`,
-which TRL passes over, is the share of pairs whose label is taken to be the wrong way round. What else is added is how
-a step is cut into parts that fit in memory, exactly: whatever the parts and the processes, its gradient is that of the
-mean over all its pairs.
+Loss, centering and metric names are TRL's own: `compute_loss` takes one micro-batch with the chosen dialogues in its
+first half, and computes `-log sigmoid(r+ - r-)` plus `center_rewards_coefficient * (r+ + r-)^2`. This trainer adds
+`label_smoothing_factor`, which TRL ignores: the share of pairs whose label is assumed to be wrong. It also splits a
+step into micro-batches that fit in memory. The split is exact: for any micro-batches and any number of processes, the
+gradient is that of the mean over all pairs of the step.
 """
 
 from __future__ import annotations
@@ -21,32 +21,34 @@ from transformers import PreTrainedModel, ProgressCallback, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import RewardConfig, RewardTrainer
 
-from sdiareward.checkpoint_io.adapters import describe_adapters
+from sdiareward.checkpoint_io.adapters import write_adapter_files
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import default_batch_tokens
+from sdiareward.scoring.packed_attention import packed_attention
 
-from .batches import PairBatch, PairCollator, StepSampler, split_by_tokens, use_packed_forward
+from .batches import PairBatch, PairCollator, StepSampler, compute_packed_rewards, split_by_tokens
 
 
 class SDiaRewardTrainer(RewardTrainer):
-    """Train a reward model on pairs of spoken dialogues; see `trl.RewardTrainer` for what is not said here.
+    """Train a reward model on pairs of spoken dialogues; see `trl.RewardTrainer` for the rest.
 
-    `per_device_train_batch_size` is the number of pairs that a process computes in a step; it is cut into parts by
-    `batch_tokens`, so `gradient_accumulation_steps` stays 1.
+    `per_device_train_batch_size` is the number of pairs that a process computes in a step. They are split into
+    micro-batches by `batch_tokens`, so `gradient_accumulation_steps` stays 1.
 
     Args:
-        model ([`SDiaRewardModel`], a PEFT model around one, or a head alone): What to train; freeze first what shall
-            stay. A complete model gets another `forward`, see `use_packed_forward`.
+        model ([`SDiaRewardModel`], a PEFT model around one, or [`SDiaRewardHead`]): The model to train; freeze what is
+            not trained first.
         processor ([`SDiaRewardProcessor`]): Saved beside every checkpoint; its tokenizer is the `processing_class`.
         args (`trl.RewardConfig`): Training arguments.
         batch_tokens (`int`, *optional*): Tokens in one forward pass; by default as in `Scorer`. A longer pair is a
-            part of its own.
-        kwargs: Further arguments of `trl.RewardTrainer`; `train_dataset` and `eval_dataset` hold rows that
-            `pair_encoding.read_pairs` made, or what another `data_collator` makes a [`PairBatch`] of.
+            micro-batch by itself.
+        kwargs: Further arguments of `trl.RewardTrainer`. `train_dataset` and `eval_dataset` hold rows from
+            `precompute.precompute_pairs`, or rows that another `data_collator` makes a [`PairBatch`] of.
 
     Raises:
-        ValueError: `args` ask for gradient accumulation, for another order of the pairs, or for labels smoothed away.
+        ValueError: `args` ask for gradient accumulation, for another order of the pairs, or for too much label
+            smoothing.
     """
 
     _tag_names = ["trl", "reward-trainer", "sdiareward"]
@@ -62,16 +64,15 @@ class SDiaRewardTrainer(RewardTrainer):
     ):
         _require_supported(args)
         self.processor = processor
-        # Trainer drops the columns that the model's signature does not name; ours are made into inputs by the
-        # collator.
+        # Trainer drops the columns that the model's signature does not name, and the collator needs them.
         args.remove_unused_columns = False
         kwargs.setdefault("data_collator", PairCollator(processor))
         super().__init__(model, args, processing_class=processor.tokenizer, **kwargs)
         self.batch_tokens = batch_tokens or default_batch_tokens(args.device.type)
         bare = self.accelerator.unwrap_model(self.model)
         bare = bare.get_base_model() if hasattr(bare, "get_base_model") else bare
-        if isinstance(bare, SDiaRewardModel):
-            use_packed_forward(bare)
+        # None for a head alone, which takes cached features.
+        self._full_model = bare if isinstance(bare, SDiaRewardModel) else None
         self._last_log = (time.perf_counter(), 0.0)
         self.add_callback(EpochOfSampler(self))
         if not args.disable_tqdm:
@@ -79,7 +80,7 @@ class SDiaRewardTrainer(RewardTrainer):
             self.add_callback(RewardProgressCallback)
 
     def _prepare_dataset(self, dataset: Any, processing_class: Any, args: RewardConfig, dataset_name: str) -> Any:
-        """Leave the rows as they are: the processor reads them in the collator, not a tokenizer here."""
+        """Return the rows unchanged: the collator reads them with the processor."""
         return dataset
 
     def _get_train_sampler(self, train_dataset: Any = None) -> StepSampler:
@@ -96,29 +97,46 @@ class SDiaRewardTrainer(RewardTrainer):
         return self.sampler
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Run one step's pairs forward and backward, part by part; return this process's share of the mean loss."""
+        """Run one step's pairs forward and backward, one micro-batch after the other.
+
+        Returns:
+            `torch.Tensor`: This process's share of the mean loss.
+        """
         losses = []
-        parts = self._cut(inputs["pairs"])
-        for number, part in enumerate(parts):
-            with self._gradients_shared(model, number == len(parts) - 1):
-                losses.append(super().training_step(model, part, num_items_in_batch))
+        micro_batches = self.split_micro_batches(inputs["pairs"])
+        attention = packed_attention(self._full_model) if self._full_model else contextlib.nullcontext()
+        with attention:
+            for number, micro_batch in enumerate(micro_batches):
+                with self._sync_gradients(model, number == len(micro_batches) - 1):
+                    losses.append(super().training_step(model, micro_batch, num_items_in_batch))
         return torch.stack(losses).sum()
 
-    def _cut(self, pairs: PairBatch) -> list[dict[str, Any]]:
-        """Return the parts of a step: as many in each process, so that none waits for another."""
-        own = torch.tensor([pairs.lengths_tokens, pairs.counts], device=self.args.device)
-        lengths, counts = self.accelerator.gather(own[None]).unbind(dim=1)
-        num_pairs = int(counts.sum())
-        alone = int(not counts[:, -1].all())
-        parts = split_by_tokens(lengths.amax(dim=0).tolist(), self.batch_tokens, alone)
+    def split_micro_batches(self, pairs: PairBatch) -> list[dict[str, Any]]:
+        """Split a step into micro-batches, the same number in each process, so that none waits for another.
+
+        Args:
+            pairs ([`PairBatch`]): The pairs of this process.
+
+        Returns:
+            `list[dict]`: `pairs`, and `weight`, the share of the step's pairs that they are.
+        """
+        own = torch.tensor([pairs.lengths_tokens, pairs.is_real], device=self.args.device)
+        lengths, is_real = self.accelerator.gather(own[None]).unbind(dim=1)
+        num_pairs = int(is_real.sum())
+        # A pair that repeats another one has weight 0; it must not share a micro-batch with real pairs.
+        num_single = int(not is_real[:, -1].all())
+        bounds = split_by_tokens(lengths.amax(dim=0).tolist(), self.batch_tokens, num_single)
         num_processes = self.accelerator.num_processes
         return [
-            {"pairs": pairs.part(*part), "weight": sum(pairs.counts[slice(*part)]) * num_processes / num_pairs}
-            for part in parts
+            {
+                "pairs": pairs.select(first, stop),
+                "weight": sum(pairs.is_real[first:stop]) * num_processes / num_pairs,
+            }
+            for first, stop in bounds
         ]
 
-    def _gradients_shared(self, model: Any, is_last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Let the processes share gradients in the last part of a step only."""
+    def _sync_gradients(self, model: Any, is_last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Let the processes exchange gradients in the last micro-batch of a step only."""
         self.accelerator.gradient_state._set_sync_gradients(is_last)
         if is_last or self.accelerator.distributed_type == DistributedType.DEEPSPEED:
             return contextlib.nullcontext()
@@ -129,11 +147,16 @@ class SDiaRewardTrainer(RewardTrainer):
     ) -> Any:
         """Compute TRL's loss of a [`PairBatch`], in training with smoothed labels, weighted by its share of the step.
 
+        The wrappers of accelerate and PEFT call `forward`, which runs `compute_packed_rewards` on the packed batch.
+
         Raises:
             ValueError: The loss is not finite; the message names the pairs.
         """
         pairs = inputs["pairs"]
-        loss, outputs = super().compute_loss(model, self._prepare_inputs(pairs.inputs()), return_outputs=True)
+        arguments = self._prepare_inputs(pairs.inputs())
+        if self._full_model is not None:
+            arguments["compute"] = compute_packed_rewards
+        loss, outputs = super().compute_loss(model, arguments, return_outputs=True)
         if model.training:
             # -(1 - s) log sigmoid(m) - s log sigmoid(-m) is -log sigmoid(m) + s m.
             chosen, rejected = outputs.logits.squeeze(-1).chunk(2)
@@ -150,7 +173,7 @@ class SDiaRewardTrainer(RewardTrainer):
     def prediction_step(
         self, model: Any, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-        """Compute loss and rewards of a batch of the evaluation, rewards of shape `(num_pairs, 2)`, chosen first."""
+        """Compute loss and rewards of an evaluation batch; rewards have the shape `(num_pairs, 2)`, chosen first."""
         with torch.no_grad(), self.compute_loss_context_manager():
             loss, outputs = self.compute_loss(model, inputs, return_outputs=True)
         if prediction_loss_only:
@@ -159,12 +182,12 @@ class SDiaRewardTrainer(RewardTrainer):
         return loss, rewards, torch.zeros(len(rewards), dtype=torch.long, device=rewards.device)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Estimate what training on a batch costs, six operations a token and parameter."""
+        """Estimate the cost of training on a batch: six operations per token and parameter."""
         model: Any = self.model
         return 6 * sum(inputs["pairs"].lengths_tokens) * model.num_parameters(exclude_embeddings=True)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log TRL's metrics and, in training, the tokens of a second since the last line."""
+        """Log TRL's metrics and, in training, the tokens per second since the last line."""
         if "loss" in logs:
             now, tokens = time.perf_counter(), float(self._total_train_tokens)
             then, before = self._last_log
@@ -177,7 +200,7 @@ class SDiaRewardTrainer(RewardTrainer):
         folder = str(output_dir or self.args.output_dir)
         bare: Any = self.accelerator.unwrap_model(self.model)
         if hasattr(bare, "get_base_model"):
-            describe_adapters(bare, self.processor, folder)
+            write_adapter_files(bare, self.processor, folder)
         else:
             self.processor.save_pretrained(folder)
 
@@ -185,23 +208,23 @@ class SDiaRewardTrainer(RewardTrainer):
 def _require_supported(args: RewardConfig) -> None:
     if not 0 <= args.label_smoothing_factor < 0.5:
         raise ValueError(
-            f"label_smoothing_factor is {args.label_smoothing_factor:g}; it must be at least 0 and below 0.5, where "
-            "labels say nothing any more."
+            f"label_smoothing_factor is {args.label_smoothing_factor:g}; it must be at least 0 and below 0.5: from "
+            "there on labels carry no information."
         )
     if args.gradient_accumulation_steps != 1:
         raise ValueError(
             f"gradient_accumulation_steps is {args.gradient_accumulation_steps}; give all pairs of a process and step "
-            "as per_device_train_batch_size, which batch_tokens cuts into parts that fit, exactly."
+            "as per_device_train_batch_size, which batch_tokens splits into micro-batches that fit, exactly."
         )
     if args.train_sampling_strategy != "random":
         raise ValueError(
-            f"train_sampling_strategy is {args.train_sampling_strategy!r}; leave it out: the pairs of a step are "
-            "drawn at random and grouped by length within it."
+            f"train_sampling_strategy is {args.train_sampling_strategy!r}; omit it: the pairs of a step are drawn at "
+            "random and grouped by length within the step."
         )
 
 
 class EpochOfSampler(TrainerCallback):
-    """Tell the sampler the epoch; the library forgets to when it goes on in the middle of one."""
+    """Set the sampler's epoch, which the library does not do when it resumes in the middle of one."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
@@ -212,7 +235,7 @@ class EpochOfSampler(TrainerCallback):
 
 
 class RewardProgressCallback(ProgressCallback):
-    """Show reward mean, margin, accuracy and tokens a second beside the progress bar."""
+    """Show mean reward, margin, accuracy and tokens per second beside the progress bar."""
 
     _SHOWN = {"mean_reward": "reward", "margin": "margin", "accuracy": "accuracy", "tokens_per_second": "tokens/s"}
 
@@ -227,8 +250,8 @@ class RewardProgressCallback(ProgressCallback):
 def newest_checkpoint(output_dir: str | Path) -> Path | None:
     """Return the newest complete checkpoint of a run, or None.
 
-    The state of the trainer is written last: a checkpoint whose writing was cut short, by a kill or a full disk, lacks
-    it and is passed over.
+    The state of the trainer is written last. A checkpoint whose writing was interrupted, by a kill or a full disk,
+    lacks it and is skipped.
 
     Args:
         output_dir (`str` or `Path`): The run's folder.

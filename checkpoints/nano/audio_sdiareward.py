@@ -1,1 +1,220 @@
-../../audio_sdiareward.py
+"""Read recordings as mono float32 arrays, without torch.
+
+The one place where audio enters the package: the processor reads turns through it and so does `dataset_builder`, which
+therefore imports neither torch nor the model. The file travels to the Hub beside the processor that imports it.
+
+Decoding is libsndfile's (WAV, FLAC, OGG/Vorbis, OGG/Opus, MP3), resampling is soxr's at its high quality setting, as
+the published model's inputs were.
+
+A file is believed nothing: a few kilobytes can hold hours of silence, or a header that says so. What a recording would
+take decoded is checked before it is decoded, so that it never takes more than a few hundred megabytes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+SAMPLING_RATE = 16_000
+# The audio tower halves the frames twice: two frames (320 samples) leave no token, one sample more leaves one.
+MIN_SAMPLES = 321
+# Telephones begin at 8 kHz, the fastest converters end at 768 kHz; another rate is a damaged header, or is meant to
+# make hours of sound of a few samples.
+MIN_RATE, MAX_RATE = 1_000, 768_000
+# Longer recordings are decoded piece by piece, by `dataset_builder.media`.
+MAX_RECORDING_S = 3600.0
+# Of all channels together: 256 MB of float32.
+_MAX_VALUES = 2**26
+# Beyond a truncation point the resampler still looks at its neighbourhood.
+_RESAMPLER_MARGIN_S = 0.1
+# What libsndfile says without the name of the file, which for bytes would be an address in memory.
+_UNDECODABLE = "cannot be decoded as audio ({}); use WAV, FLAC, OGG or MP3."
+
+
+class AudioError(ValueError):
+    """Raised for audio that exists but cannot be judged: undecodable, empty, too short, or not finite."""
+
+
+def resample(array: np.ndarray, sampling_rate: int, target_sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
+    """Resample a mono array with soxr.
+
+    Args:
+        array (`np.ndarray` of shape `(num_samples,)`): Mono signal.
+        sampling_rate (`int`): Rate of `array`, in Hz.
+        target_sampling_rate (`int`, *optional*, defaults to 16000): Rate of the result, in Hz.
+
+    Returns:
+        `np.ndarray` of shape `(ceil(num_samples * target / rate),)`, float32.
+    """
+    if sampling_rate == target_sampling_rate:
+        return np.ascontiguousarray(array, dtype=np.float32)
+    import soxr
+
+    return soxr.resample(np.asarray(array, dtype=np.float32), sampling_rate, target_sampling_rate, quality="HQ")
+
+
+def audio_duration_s(source: Any) -> float:
+    """Return the duration of a recording in seconds, from its header where there is one.
+
+    Args:
+        source: Anything `read_audio` takes.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        AudioError: The header cannot be read.
+    """
+    handle, name, array, rate = open_source(source)
+    if array is not None:
+        _require_rate(rate, name)
+        return array.shape[-1] / rate
+    import soundfile
+
+    try:
+        info = soundfile.info(handle)
+    except soundfile.LibsndfileError as error:
+        raise AudioError(f"{name}: {_UNDECODABLE.format(error.error_string)}") from error
+    _require_rate(info.samplerate, name)
+    return info.frames / info.samplerate
+
+
+def read_audio(
+    source: Any,
+    *,
+    sampling_rate: int = SAMPLING_RATE,
+    max_duration_s: float | None = None,
+    name: str | None = None,
+) -> np.ndarray:
+    """Read one recording as a mono float32 array at `sampling_rate`.
+
+    Channels are averaged. Longer recordings are cut to their first `max_duration_s` seconds before they are decoded
+    whole, so a long file costs no more than its beginning; without it, at most an hour is read.
+
+    Args:
+        source (`str`, `Path`, `bytes`, mapping or `np.ndarray`):
+            A file; an encoded file in memory; `{"bytes", "path"}` as `datasets.Audio(decode=False)` gives it;
+            `{"array", "sampling_rate"}`; or a mono array that already has `sampling_rate`.
+        sampling_rate (`int`, *optional*, defaults to 16000): Rate of the result, in Hz.
+        max_duration_s (`float`, *optional*): Cut to this many seconds; `None` keeps everything, up to an hour.
+        name (`str`, *optional*): What to call the recording in an error, for instance `"row 3, chosen turn 2"`.
+
+    Returns:
+        `np.ndarray` of shape `(num_samples,)`, float32, finite, at least `MIN_SAMPLES` long.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        AudioError: The recording is undecodable, empty, shorter than one audio token, longer than an hour, sampled
+            at a rate that no recording has, too large to be decoded in one piece, or holds NaN or infinity.
+        TypeError: `source` is none of the accepted types.
+    """
+    handle, source_name, array, rate = open_source(source, sampling_rate)
+    label = name or source_name
+    if array is None:
+        array, rate = _decode(handle, label, max_duration_s)
+    elif max_duration_s is not None:
+        array = array[..., : math.ceil((max_duration_s + _RESAMPLER_MARGIN_S) * rate)]
+    _require_rate(rate, label)
+    if array.ndim == 2:
+        # The mean of one channel would be a copy of it.
+        array = array[0] if len(array) == 1 else array.mean(axis=0)
+    if array.size == 0:
+        raise AudioError(f"{label}: holds no samples; a turn needs at least {MIN_SAMPLES} samples at 16 kHz.")
+    if not np.isfinite(array).all():
+        raise AudioError(f"{label}: holds NaN or infinite samples; export the recording again.")
+    array = resample(array, rate, sampling_rate)
+    if max_duration_s is not None:
+        array = array[: round(max_duration_s * sampling_rate)]
+    if array.size * SAMPLING_RATE < MIN_SAMPLES * sampling_rate:
+        raise AudioError(
+            f"{label}: lasts {array.size / sampling_rate * 1000:.1f} ms; more than "
+            f"{(MIN_SAMPLES - 1) / SAMPLING_RATE * 1000:.0f} ms is needed for one audio token."
+        )
+    return array
+
+
+def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, str, np.ndarray | None, int]:
+    """Say what a recording is given as, without decoding it.
+
+    Args:
+        source: Anything `read_audio` takes.
+        sampling_rate (`int`, *optional*, defaults to 16000): Rate of an array that comes without one, in Hz.
+
+    Returns:
+        `tuple`: A path or a file in memory (None for samples), what to call it, samples (None for what still has to be
+        decoded), and their rate.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        TypeError: `source` is none of the accepted types.
+    """
+    if isinstance(source, np.ndarray):
+        if source.ndim != 1:
+            raise TypeError(f"an audio array must be mono, shape (num_samples,); got shape {source.shape}.")
+        return None, "audio array", source, sampling_rate
+    if isinstance(source, Mapping):
+        if source.get("array") is not None:
+            return None, str(source.get("path") or "audio array"), *_samples(source)
+        if source.get("bytes") is not None:
+            return io.BytesIO(source["bytes"]), str(source.get("path") or "audio bytes"), None, 0
+        source = source.get("path")
+    if isinstance(source, bytes):
+        return io.BytesIO(source), "audio bytes", None, 0
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        try:
+            is_file = path.is_file()
+        except OSError as error:
+            raise FileNotFoundError(f"{path}: no such audio file ({error.strerror}).") from error
+        if not is_file:
+            raise FileNotFoundError(f"{path}: no such audio file.")
+        return str(path), str(path), None, 0
+    raise TypeError(
+        "audio must be a path, bytes, an array or a mapping with 'bytes', 'path' or 'array'; "
+        f"got {type(source).__name__}."
+    )
+
+
+def _samples(source: Mapping[str, Any]) -> tuple[np.ndarray, int]:
+    """Return the samples and the rate of a mapping that holds an array, channels first where it has some."""
+    if not source.get("sampling_rate"):
+        raise TypeError("an audio mapping with 'array' needs 'sampling_rate' in Hz.")
+    try:
+        array, rate = np.asarray(source["array"], dtype=np.float32), int(source["sampling_rate"])
+    except (ValueError, TypeError, OverflowError) as error:
+        raise TypeError(f"an audio mapping's 'array' and 'sampling_rate' must be numbers ({error}).") from error
+    if array.ndim not in (1, 2):
+        raise TypeError(f"an audio array has one or two dimensions; got shape {array.shape}.")
+    return array, rate
+
+
+def _require_rate(rate: int, label: str) -> None:
+    if not MIN_RATE <= rate <= MAX_RATE:
+        raise AudioError(f"{label}: is sampled at {rate} Hz; give a recording at {MIN_RATE} to {MAX_RATE} Hz.")
+
+
+def _decode(handle: Any, label: str, max_duration_s: float | None) -> tuple[np.ndarray, int]:
+    """Decode to `(num_channels, num_samples)` at the file's own rate."""
+    import soundfile
+
+    try:
+        with soundfile.SoundFile(handle) as file:
+            rate = file.samplerate
+            _require_rate(rate, label)
+            longest_s = MAX_RECORDING_S if max_duration_s is None else max_duration_s + _RESAMPLER_MARGIN_S
+            num_frames = min(file.frames, math.ceil(longest_s * rate))
+            if max_duration_s is None and file.frames > num_frames:
+                raise AudioError(f"{label}: lasts {file.frames / rate / 3600:.2f} h; at most 1 h is read; cut it.")
+            if num_frames * file.channels > _MAX_VALUES:
+                raise AudioError(
+                    f"{label}: has {file.channels} channels of {num_frames} samples at {rate} Hz; at most "
+                    f"{_MAX_VALUES} samples are decoded in one piece: cut it, or give one channel at 48 kHz or less."
+                )
+            return file.read(num_frames, dtype="float32", always_2d=True).T, rate
+    except soundfile.LibsndfileError as error:
+        raise AudioError(f"{label}: {_UNDECODABLE.format(error.error_string)}") from error

@@ -1,1 +1,383 @@
-../../configuration_sdiareward.py
+"""Configuration of SDiaReward: every value that changes the reward computed, validated once, here.
+
+Paper: SDiaReward, section 4 (pooling, criterion-specific system prompts). The configuration is the thinker's of
+Qwen2.5-Omni, flat, plus the fields of the reward model, so that a released thinker configuration is a subset of ours.
+
+Notable choices:
+
+- The vision tower is not part of the reward model. `vision_config` is reduced to the smallest tower the library can
+  construct, because its constructor builds one that the model then drops.
+- Values of training (loss weights, learning rates) do not belong here: they do not change what a checkpoint computes.
+"""
+
+# mypy: allow-untyped-calls
+# (the configuration methods of transformers carry no annotations)
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from copy import copy
+from itertools import pairwise
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig, Qwen2_5OmniThinkerConfig
+
+
+POOLING_MODES = ("mean", "attention", "last_token")
+# As long as recordings are read at all.
+LONGEST_TURN_S = 3600.0
+# The authors' code cuts a turn where its feature extractor does, at 300 s.
+OFFICIAL_MAX_TURN_S = 300.0
+# Configurations of a thinker and of a full Qwen2.5-Omni, which holds a thinker's.
+EXTERNAL_MODEL_TYPES = ("qwen2_5_omni_thinker", "qwen2_5_omni")
+CALIBRATION_KEYS = ("subsets", "quantiles", "quantiles_by_criterion", "num_pairs", "prompt_version", "data")
+# Where an exported checkpoint keeps the fields that its layout has no place for.
+OWN_FIELDS_KEY = "sdiareward"
+
+PROMPT_VERSION = "1"
+DEFAULT_PROMPTS = {
+    "modality": (
+        "You are judging one spoken dialogue between a user and an assistant. Listen to every turn together with its "
+        "transcript and decide how much the conversation sounds like people really talking to each other. Weigh "
+        "whether pitch, rhythm, pauses and emotion are natural and suit the moment, whether the voices and the "
+        "acoustics stay consistent from turn to turn, and whether each reply follows from what was said and how it "
+        "was said. Attend most to the last turn. Flat, read-aloud or mechanical delivery lowers the reward; a clean "
+        "recording alone does not raise it."
+    ),
+    "colloquialness": (
+        "You are judging one spoken dialogue between a user and an assistant. Decide how close it is to spontaneous, "
+        "everyday speech rather than to edited writing read out loud. Weigh casual words, short or unfinished "
+        "clauses, self-repairs, fillers, hesitations and backchannels, particles and exclamations that carry rhythm, "
+        "and wording that reacts to the other speaker. Such features count only where they come naturally. Formal "
+        "vocabulary, complete and evenly built sentences, lists and polished explanations lower the reward, however "
+        "helpful or well pronounced they are."
+    ),
+    "joint": (
+        "You are judging one spoken dialogue between a user and an assistant, by its sound and by its wording. Decide "
+        "how far it could be a real conversation. For the sound, weigh natural pitch, rhythm, pauses and emotion, and "
+        "voices and acoustics that stay coherent across turns. For the wording, weigh spontaneity: casual words, "
+        "fragments, self-repairs and fillers where they come naturally. Replies should fit what was said before and "
+        "answer it adequately. Mechanical or read-aloud delivery and formal, scripted language both lower the reward; "
+        "recording quality alone does not change it."
+    ),
+}
+
+# Largest sizes that are built. No backbone that exists comes near them; what lies beyond is damaged, or made to take a
+# machine's memory, which a few bytes could ask for. Both names that a size may go by are looked at.
+_MOST_LABELS = 4096  # `transformers` makes a name for each.
+_LARGEST_TEXT = {
+    "num_hidden_layers": 512,
+    "hidden_size": 65_536,
+    "intermediate_size": 2**20,
+    "num_attention_heads": 1024,
+    "num_key_value_heads": 1024,
+    "head_dim": 8192,
+    "vocab_size": 2**22,
+    "num_labels": _MOST_LABELS,
+}
+_LARGEST_AUDIO = {
+    **{name: _LARGEST_TEXT[name] for name in list(_LARGEST_TEXT)[:4]},
+    "num_labels": _MOST_LABELS,
+    "encoder_layers": 512,
+    "d_model": 65_536,
+    "encoder_ffn_dim": 2**20,
+    "encoder_attention_heads": 1024,
+    "num_mel_bins": 1024,
+    "max_source_positions": 2**17,
+    "n_window": 2**17,
+    "output_dim": 65_536,
+}
+_LARGEST_VISION = {
+    **{name: _LARGEST_TEXT[name] for name in list(_LARGEST_TEXT)[:4]},
+    **{"depth": 512, "num_heads": 1024, "out_hidden_size": 65_536, "in_channels": 16, "in_chans": 16},
+    "num_labels": _MOST_LABELS,
+    **dict.fromkeys(("patch_size", "spatial_patch_size", "temporal_patch_size", "spatial_merge_size"), 64),
+}
+_LARGEST = {"text_config": _LARGEST_TEXT, "audio_config": _LARGEST_AUDIO, "vision_config": _LARGEST_VISION}
+
+_SMALLEST_VISION_CONFIG = {
+    "depth": 0,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_heads": 1,
+    "out_hidden_size": 16,
+    "fullatt_block_indexes": [],
+}
+
+
+class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
+    """Hold the thinker's configuration and everything else that a reward depends on.
+
+    Args:
+        pooling_mode (`str`, *optional*, defaults to `"mean"`): How the last hidden states become one vector (equation
+            1): `"mean"` over all attended tokens, `"attention"` (learned softmax weights) or `"last_token"`.
+        prompts (`dict[str, str]`, *optional*): System prompt of each criterion; by default those of `DEFAULT_PROMPTS`.
+        prompt_version (`str`, *optional*, defaults to `"1"`): Name of this set of prompts, to be changed with any of
+            them.
+        max_turn_s (`float`, *optional*, defaults to 30.0): Seconds of each turn that the model hears; the rest is cut.
+        sampling_rate (`int`, *optional*, defaults to 16000): Rate of the audio behind the mel features, in Hz.
+        reward_scale (`float`, *optional*, defaults to 1.0): Positive factor on the output of the score head.
+        calibration (`dict`, *optional*): What makes rewards of different domains comparable, as `calibration.fit`
+            gives it. It is applied only where a caller asks for it; the reward itself stays as it is.
+        kwargs: Fields of `Qwen2_5OmniThinkerConfig`. `num_labels` is always 1.
+
+    Raises:
+        ValueError: A field has a value outside its range.
+
+    Example:
+        >>> config = SDiaRewardConfig(pooling_mode="attention")
+        >>> config.num_labels, sorted(config.prompts)
+        (1, ['colloquialness', 'joint', 'modality'])
+    """
+
+    model_type = "sdiareward"
+
+    pooling_mode: str = "mean"
+    prompts: dict[str, str] | None = None
+    prompt_version: str = PROMPT_VERSION
+    max_turn_s: float | int = 30.0
+    sampling_rate: int = 16_000
+    reward_scale: float | int = 1.0
+    calibration: dict[str, Any] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        validate_sizes({name: getattr(self, name, None) for name in ("text_config", "audio_config")})
+        self.vision_config = dict(_SMALLEST_VISION_CONFIG)
+        self.prompts = copy(DEFAULT_PROMPTS if self.prompts is None else self.prompts)
+        if self.id2label is None:
+            self.id2label, self.label2id = {0: "reward"}, {"reward": 0}
+            self.num_labels = kwargs.pop("num_labels", 1)
+        super().__post_init__(**kwargs)
+        self._validate_reward_fields()
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build a configuration from a dictionary and overriding fields, which are validated too.
+
+        The dictionary may be that of a thinker, as released checkpoints of the authors have it: a turn is then heard
+        for their 300 s, and what else the authors do not write down gets its default. Prompts that override others
+        are named after their hash, unless `prompt_version` names them.
+
+        Raises:
+            ValueError: The dictionary is of another kind of model, whose sizes would silently become defaults, or has
+                a field that cannot be used.
+        """
+        try:
+            return cls._from_checked_dict(config_dict, **kwargs)
+        except (ValueError, MemoryError):
+            raise
+        # The checks of `transformers` raise classes of their own, and what a value of another kind happens to cause.
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"a field of the configuration cannot be used ({reason:.300}); correct it.") from error
+
+    @classmethod
+    def _from_checked_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        validate_sizes(config_dict)
+        model_type = config_dict.get("model_type", cls.model_type)
+        if model_type in EXTERNAL_MODEL_TYPES:
+            config_dict = cls._from_foreign(config_dict).to_dict()
+        elif model_type != cls.model_type:
+            raise ValueError(
+                f"model_type is {model_type!r}; only a checkpoint of {cls.model_type!r} or a released one of the "
+                "authors can be loaded. Start a new head on a pretrained thinker with SDiaRewardModel.from_backbone."
+            )
+        if kwargs.get("prompts", config_dict.get("prompts")) != config_dict.get("prompts"):
+            kwargs.setdefault("prompt_version", name_prompts(kwargs["prompts"]))
+        loaded = super().from_dict(config_dict, **kwargs)
+        config = loaded[0] if isinstance(loaded, tuple) else loaded
+        config._validate_reward_fields()
+        return loaded
+
+    def _validate_reward_fields(self) -> None:
+        if self.num_labels != 1:
+            raise ValueError(
+                f"num_labels is {self.num_labels}; a reward model has 1: leave num_labels and id2label out."
+            )
+        if self.pooling_mode not in POOLING_MODES:
+            raise ValueError(f"pooling_mode is {self.pooling_mode!r}; choose one of {', '.join(POOLING_MODES)}.")
+        validate_prompts(self.prompts, self.prompt_version)
+        validate_max_turn_s(self.max_turn_s)
+        if not isinstance(self.sampling_rate, int) or self.sampling_rate <= 0:
+            raise ValueError(
+                f"sampling_rate is {self.sampling_rate!r}; give a positive whole number of Hz, such as 16000."
+            )
+        if not _is_positive_finite(self.reward_scale):
+            raise ValueError(
+                f"reward_scale is {self.reward_scale!r}; give a positive finite factor, 1.0 to change nothing."
+            )
+        if self.calibration is not None:
+            validate_calibration(self.calibration)
+
+    @classmethod
+    def _from_foreign(cls, config_dict: Mapping[str, Any]) -> SDiaRewardConfig:
+        """Return the configuration of a reward model in a checkpoint whose configuration is a thinker's."""
+        thinker = config_dict.get("thinker_config", config_dict)
+        fields = {"max_turn_s": OFFICIAL_MAX_TURN_S, **config_dict.get(OWN_FIELDS_KEY, {})}
+        config = cls.from_thinker(Qwen2_5OmniThinkerConfig.from_dict(thinker), **fields)
+        places = (config_dict, thinker)
+        config.dtype = next((d[key] for d in places for key in ("dtype", "torch_dtype") if d.get(key)), None)
+        return config
+
+    @classmethod
+    def from_thinker(cls, thinker_config: Qwen2_5OmniThinkerConfig, **fields: Any) -> SDiaRewardConfig:
+        """Build a configuration on a thinker's.
+
+        Args:
+            thinker_config (`Qwen2_5OmniThinkerConfig`): Configuration of the pretrained backbone.
+            fields: Fields of the reward model, as in the constructor.
+        """
+        inherited = {name: getattr(thinker_config, name) for name in Qwen2_5OmniThinkerConfig.__annotations__}
+        for name in ("audio_config", "text_config"):
+            inherited[name] = inherited[name].to_dict()
+        del inherited["vision_config"]
+        return cls(**{**inherited, **fields})
+
+
+def validate_sizes(config_dict: Mapping[str, Any]) -> None:
+    """Raise unless a model of this configuration can be built, before anything is.
+
+    Args:
+        config_dict (`Mapping`): Content of a `config.json`, a thinker's or that of a full model around it; sub-models
+            as mappings or as configurations of `transformers`.
+
+    Raises:
+        ValueError: A size is no whole number from 0 to the largest that is built, or the attention is to be fetched
+            from a repository, which would run its code.
+    """
+    for name in ("_attn_implementation", "attn_implementation"):
+        if any(sign in str(config_dict.get(name)) for sign in "/|"):
+            raise ValueError(
+                f"{name} is {config_dict[name]!r}; a checkpoint cannot have kernels fetched: take the line out."
+            )
+    _validate_values("configuration", config_dict, {"num_labels": _MOST_LABELS})
+    for part, largest in _LARGEST.items():
+        _validate_part(part, config_dict.get(part), largest)
+    if "thinker_config" in config_dict:
+        if not isinstance(config_dict["thinker_config"], Mapping):
+            raise ValueError(f"thinker_config is a {type(config_dict['thinker_config']).__name__}; give a mapping.")
+        validate_sizes(config_dict["thinker_config"])
+
+
+def _validate_part(part: str, config: Any, largest: Mapping[str, int]) -> None:
+    if config is None:
+        return
+    if not isinstance(config, (Mapping, PreTrainedConfig)):
+        raise ValueError(f"{part} is a {type(config).__name__}; give a mapping of names to values.")
+    values = config if isinstance(config, Mapping) else config.to_dict()
+    _validate_values(part, values, largest)
+    validate_sizes({name: values[name] for name in ("_attn_implementation", "attn_implementation") if name in values})
+
+
+def _validate_values(part: str, values: Mapping[str, Any], largest: Mapping[str, int]) -> None:
+    for name, limit in largest.items():
+        value = values.get(name)
+        is_size = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= limit
+        if value is not None and not is_size:
+            raise ValueError(f"{part}: {name} is {value!r}; a whole number up to {limit} is needed to build a model.")
+
+
+def name_prompts(prompts: Mapping[str, str]) -> str:
+    """Return a version for prompts that have none: `"custom-"` and a hash of them."""
+    content = json.dumps(dict(prompts), sort_keys=True)
+    return f"custom-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+
+
+def validate_prompts(prompts: Any, prompt_version: Any) -> None:
+    """Raise unless `prompts` maps criteria to texts and has a version.
+
+    Raises:
+        ValueError: A criterion or a text is empty or no string, or the version is.
+    """
+    if not isinstance(prompts, Mapping) or not prompts:
+        raise ValueError(
+            f"prompts is {prompts!r}; give a mapping from criterion to system prompt with at least one entry."
+        )
+    for criterion, text in prompts.items():
+        if not isinstance(criterion, str) or not isinstance(text, str) or not criterion or not text.strip():
+            raise ValueError(
+                f"prompts[{criterion!r}] is {text!r}; criterion and system prompt must be non-empty strings."
+            )
+    if not isinstance(prompt_version, str) or not prompt_version:
+        raise ValueError(f"prompt_version is {prompt_version!r}; name the set of prompts with a non-empty string.")
+
+
+def validate_max_turn_s(max_turn_s: Any) -> None:
+    """Raise unless `max_turn_s` is a duration.
+
+    Raises:
+        ValueError: It is not a positive number, or more than an hour.
+    """
+    if not _is_positive_finite(max_turn_s) or max_turn_s > LONGEST_TURN_S:
+        raise ValueError(
+            f"max_turn_s is {max_turn_s!r}; give a positive number of seconds up to {LONGEST_TURN_S:g}, such as 30.0."
+        )
+
+
+def validate_calibration(calibration: Any) -> None:
+    """Raise unless a calibration has every parameter that applying it needs.
+
+    Args:
+        calibration (`dict`): `subsets` (by name: `offset`, `temperature`, `num_pairs`), `quantiles` (of the rewards of
+            a reference set, at equal steps from the smallest to the largest), `quantiles_by_criterion`, `num_pairs`,
+            `prompt_version` and `data` (which pairs).
+
+    Raises:
+        ValueError: A part is missing or has a value outside its range.
+    """
+    missing = [key for key in CALIBRATION_KEYS if not isinstance(calibration, Mapping) or key not in calibration]
+    if missing:
+        raise ValueError(f"calibration lacks {', '.join(missing)}; make it with sdiareward calibrate.")
+    for key in ("subsets", "quantiles_by_criterion", "data"):
+        if not isinstance(calibration[key], Mapping):
+            raise ValueError(f"calibration: {key} is {calibration[key]!r}; it must be a mapping.")
+    for name, parameters in calibration["subsets"].items():
+        _validate_subset(name, parameters)
+    for name, table in {"quantiles": calibration["quantiles"], **calibration["quantiles_by_criterion"]}.items():
+        _validate_quantiles(name, table)
+    num_pairs, prompt_version = calibration["num_pairs"], calibration["prompt_version"]
+    if not _is_count(num_pairs) or not isinstance(prompt_version, str):
+        raise ValueError(
+            f"calibration: num_pairs is {num_pairs!r} and prompt_version is {prompt_version!r}; they must be a "
+            "positive whole number and a string."
+        )
+
+
+def _validate_subset(name: Any, parameters: Any) -> None:
+    if not (
+        isinstance(parameters, Mapping)
+        and _is_finite(parameters.get("offset"))
+        and _is_positive_finite(parameters.get("temperature"))
+        and _is_count(parameters.get("num_pairs"))
+    ):
+        raise ValueError(
+            f"calibration of subset {name!r} is {parameters!r}; it needs a finite offset, a positive finite "
+            "temperature and a positive num_pairs."
+        )
+
+
+def _validate_quantiles(name: Any, table: Any) -> None:
+    is_table = isinstance(table, (list, tuple)) and len(table) > 1 and all(map(_is_finite, table))
+    if not is_table or any(low > high for low, high in pairwise(table)):
+        raise ValueError(f"calibration: {name} is {table!r}; give two or more finite rewards in ascending order.")
+
+
+def _is_positive_finite(value: Any) -> bool:
+    return _is_finite(value) and value > 0
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+SDiaRewardConfig.register_for_auto_class()
+# Lets the auto classes read our checkpoints without executing the code inside them once this package is imported.
+AutoConfig.register(SDiaRewardConfig.model_type, SDiaRewardConfig, exist_ok=True)
+
+__all__ = ["DEFAULT_PROMPTS", "POOLING_MODES", "PROMPT_VERSION", "SDiaRewardConfig", "name_prompts"]

@@ -1,1 +1,398 @@
-../../modeling_sdiareward.py
+"""SDiaReward: the thinker of Qwen2.5-Omni, a pooling over its last hidden states, and one bias-free Linear.
+
+Paper: SDiaReward, section 4, equation 1: `r = score(pool(H))`.
+
+Notable choices:
+
+- No vision tower, language-model head, talker or vocoder in memory; their weights in a checkpoint are skipped.
+- Pooling and head run in float32 whatever the backbone's dtype: in bfloat16 rewards near 5 move in steps of 0.03 and
+  tie.
+- A new head and a new attention pooler start at zero, so that a run does not depend on a seed: every reward is 0 and
+  attention pooling starts as mean pooling.
+- Text and audio positions of the thinker are plain one-dimensional positions; they are counted from the mask, so
+  padding on either side leaves them unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoModel, AutoModelForSequenceClassification, PreTrainedConfig
+from transformers import initialization as init
+from transformers.conversion_mapping import (
+    WeightRenaming,
+    get_checkpoint_conversion_mapping,
+    register_checkpoint_conversion_mapping,
+)
+from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniPreTrainedModel, Qwen2_5OmniThinkerModel
+from transformers.utils import ModelOutput
+
+from .configuration_sdiareward import EXTERNAL_MODEL_TYPES, SDiaRewardConfig
+from .layouts_sdiareward import (
+    HUB_KWARGS,
+    check_keys,
+    check_shapes,
+    list_shapes,
+    list_tensors,
+    listed,
+    read_foreign_config,
+    read_thinker_config,
+    to_native_key,
+)
+
+
+_NEW_HEAD_PREFIXES = ("score.", "pooler.")
+
+
+@dataclass
+class SDiaRewardOutput(ModelOutput):
+    """Hold what `SDiaRewardModel` returns.
+
+    Args:
+        logits (`torch.FloatTensor` of shape `(batch_size, 1)`): Rewards, float32; higher is better.
+        pooled (`torch.FloatTensor` of shape `(batch_size, hidden_size)`): Pooled last hidden states, float32.
+    """
+
+    logits: torch.Tensor | None = None
+    pooled: torch.Tensor | None = None
+
+
+class SDiaRewardPooler(nn.Module):
+    """Pool the hidden states of all attended tokens, system prompt included, to one vector a row.
+
+    Args:
+        hidden_size (`int`): Width of the hidden states.
+        pooling_mode (`str`): `"mean"`, `"attention"` or `"last_token"`.
+    """
+
+    def __init__(self, hidden_size: int, pooling_mode: str):
+        super().__init__()
+        self.pooling_mode = pooling_mode
+        if pooling_mode == "attention":
+            self.attn = nn.Linear(hidden_size, 1)
+
+    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        """Pool in float32.
+
+        Args:
+            hidden_states (`torch.Tensor` of shape `(batch_size, sequence_length, hidden_size)`): Any floating dtype.
+            attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`): 1 on tokens, 0 on padding.
+
+        Returns:
+            `torch.Tensor` of shape `(batch_size, hidden_size)`, float32; zeros for a row that is all padding.
+        """
+        mask = attention_mask.bool()
+        hidden_states = hidden_states.float().masked_fill(~mask.unsqueeze(-1), 0.0)
+        return torch.einsum("bl,blh->bh", self._weights(hidden_states, mask), hidden_states)
+
+    def _weights(self, hidden_states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return weights of shape `(batch_size, sequence_length)` that sum to 1, or to 0 where all is padding."""
+        if self.pooling_mode == "mean":
+            return mask / mask.sum(dim=-1, keepdim=True).clamp(min=1)
+        if self.pooling_mode == "attention":
+            scores = self.attn(hidden_states.to(self.attn.weight.dtype)).squeeze(-1).float()
+            return scores.masked_fill(~mask, torch.finfo(torch.float32).min).softmax(dim=-1) * mask
+        is_last = mask & (mask.flip(-1).cumsum(-1).flip(-1) == 1)
+        return is_last.float()
+
+
+def compute_reward(score: nn.Linear, pooled: torch.Tensor, reward_scale: float) -> torch.Tensor:
+    """Compute `reward_scale * score(pooled)`, float32 of shape `(batch_size, 1)`.
+
+    Args:
+        score (`nn.Linear`): The score head.
+        pooled (`torch.Tensor` of shape `(batch_size, hidden_size)`): From the pooler.
+        reward_scale (`float`): As in [`SDiaRewardConfig`].
+    """
+    with torch.autocast(pooled.device.type, enabled=False):
+        return score(pooled.to(score.weight.dtype)).float() * reward_scale
+
+
+class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
+    """Score spoken dialogues with a scalar reward.
+
+    Example:
+        >>> model = SDiaRewardModel.from_pretrained("checkpoints/nano")  # doctest: +SKIP
+        >>> rewards = model(**processor(dialogues, criterion="joint")).logits  # doctest: +SKIP
+    """
+
+    config: SDiaRewardConfig  # type: ignore[assignment]  # the parent's annotation is for the full Omni model
+    config_class = SDiaRewardConfig
+    base_model_prefix = "model"
+    _no_split_modules = ["Qwen2_5OmniDecoderLayer", "Qwen2_5OmniAudioEncoderLayer"]
+    _keep_in_fp32_modules_strict = ["score", "pooler"]
+    _keys_to_ignore_on_load_unexpected = [r"(^|\.)visual\.", r"(^|\.)lm_head\.", r"^talker", r"^token2wav"]
+
+    def __init__(self, config: SDiaRewardConfig):
+        super().__init__(config)
+        self.model = Qwen2_5OmniThinkerModel(config)
+        del self.model.visual
+        hidden_size = self.model.language_model.config.hidden_size
+        self.pooler = SDiaRewardPooler(hidden_size, config.pooling_mode)
+        self.score = nn.Linear(hidden_size, 1, bias=False)
+        self.post_init()
+
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if module is self.score or module is getattr(self.pooler, "attn", None):
+            init.zeros_(module.weight)
+
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        input_features: torch.Tensor | None = None,
+        feature_attention_mask: torch.Tensor | None = None,
+        audio_features: torch.Tensor | None = None,
+        compute: Callable[..., SDiaRewardOutput] | None = None,
+        **kwargs: Any,
+    ) -> SDiaRewardOutput:
+        """Compute `reward_scale * score(pool(H))` for a batch of dialogues.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Tokens, with one audio placeholder
+                for each vector of the audio tower. Required without `compute`.
+            attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*): 1 on tokens, 0 on
+                padding (either side); by default every token is attended.
+            input_features (`torch.Tensor` of shape `(num_clips, num_mel_bins, num_frames)`, *optional*): Log-mel
+                features of all clips of the batch, in order.
+            feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`, *optional*): 1 on real frames.
+            audio_features (`torch.Tensor` of shape `(num_audio_tokens, d_model)`, *optional*): What `encode_audio`
+                gave for the same clips; takes the place of `input_features`.
+            compute (`Callable`, *optional*): Computes the output from the model and `kwargs` alone. DDP, FSDP and PEFT
+                wrap `forward` only: code that lays dialogues out in another way passes its function through here.
+            kwargs: Passed to the thinker, or to `compute`.
+
+        Returns:
+            [`SDiaRewardOutput`]: `logits` and `pooled`, both float32.
+
+        Raises:
+            ValueError: The number of audio vectors differs from the number of audio placeholders.
+        """
+        if compute is not None:
+            return compute(self, **kwargs)
+        if input_ids is None:
+            raise TypeError("input_ids are missing; pass what SDiaRewardProcessor returns.")
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        inputs_embeds = self.embed(input_ids, input_features, feature_attention_mask, audio_features)
+        positions = (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)
+        backbone_mask: torch.Tensor | None = attention_mask
+        if bool(attention_mask[:, 0].all()):
+            # Attention is causal: padding on the right is never looked at, and without a mask the fast kernels apply.
+            # Counting on over the padding keeps the library from taking it for a packed second sequence.
+            backbone_mask = None
+            positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        # PEFT passes every argument of a text classifier, absent ones as None.
+        given = {name: value for name, value in kwargs.items() if value is not None}
+        hidden_states = self.model(
+            inputs_embeds=inputs_embeds,
+            attention_mask=backbone_mask,
+            position_ids=positions.expand(3, -1, -1),
+            **{**given, "use_cache": False, "return_dict": True},
+        ).last_hidden_state
+        with torch.autocast(hidden_states.device.type, enabled=False):
+            pooled = self.pooler(hidden_states, attention_mask)
+        return SDiaRewardOutput(logits=self.reward(pooled), pooled=pooled)
+
+    def embed(
+        self,
+        input_ids: torch.Tensor,
+        input_features: torch.Tensor | None = None,
+        feature_attention_mask: torch.Tensor | None = None,
+        audio_features: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return the input of the text model: token embeddings, and audio vectors in the place of placeholders.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): As in `forward`.
+            input_features (`torch.Tensor`, *optional*): As in `forward`.
+            feature_attention_mask (`torch.Tensor`, *optional*): As in `forward`.
+            audio_features (`torch.Tensor`, *optional*): As in `forward`.
+
+        Returns:
+            `torch.Tensor` of shape `(batch_size, sequence_length, hidden_size)`.
+
+        Raises:
+            ValueError: The number of audio vectors differs from the number of audio placeholders.
+        """
+        inputs_embeds = self.model.get_input_embeddings()(input_ids)
+        if audio_features is not None:
+            projection = self.model.audio_tower.proj
+            audio_embeds = projection(audio_features.to(projection.weight.dtype))
+        elif input_features is not None:
+            audio_embeds = self.model.get_audio_features(input_features, feature_attention_mask).last_hidden_state
+        else:
+            return inputs_embeds
+        return self._insert_audio(inputs_embeds, input_ids, audio_embeds)
+
+    def encode_audio(
+        self, input_features: torch.Tensor, feature_attention_mask: torch.Tensor, **kwargs: Any
+    ) -> torch.Tensor:
+        """Run the audio tower up to, not including, its final projection; a frozen tower's output can be cached.
+
+        Args:
+            input_features (`torch.Tensor` of shape `(num_clips, num_mel_bins, num_frames)`): Log-mel features.
+            feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`): 1 on real frames.
+            kwargs: Passed to the audio tower.
+
+        Returns:
+            `torch.Tensor` of shape `(num_audio_tokens, d_model)`: All clips, one after the other.
+        """
+        before_projection: list[torch.Tensor] = []
+        handle = self.model.audio_tower.proj.register_forward_pre_hook(
+            lambda module, inputs: before_projection.append(inputs[0])
+        )
+        try:
+            self.model.get_audio_features(input_features, feature_attention_mask, **kwargs)
+        finally:
+            handle.remove()
+        return before_projection[0]
+
+    def freeze_backbone(self) -> None:
+        """Leave only the score head and the attention pooler trainable."""
+        self.model.requires_grad_(False)
+
+    def freeze_audio_tower(self) -> None:
+        """Freeze the audio tower but not its projection into the text model, so that `encode_audio` can be cached."""
+        self.model.audio_tower.requires_grad_(False)
+        self.model.audio_tower.proj.requires_grad_(True)
+
+    def _insert_audio(
+        self, inputs_embeds: torch.Tensor, input_ids: torch.Tensor, audio_embeds: torch.Tensor
+    ) -> torch.Tensor:
+        """Put `(num_audio_tokens, hidden_size)` vectors on the audio placeholders, in order."""
+        is_audio = input_ids == self.config.audio_token_id
+        if int(is_audio.sum()) != audio_embeds.shape[0]:
+            raise ValueError(
+                f"the dialogues hold {int(is_audio.sum())} audio placeholders but {audio_embeds.shape[0]} audio "
+                "vectors came with them; build both with one call of SDiaRewardProcessor."
+            )
+        return inputs_embeds.masked_scatter(is_audio.unsqueeze(-1), audio_embeds.to(inputs_embeds))
+
+    def reward(self, pooled: torch.Tensor) -> torch.Tensor:
+        """Compute the rewards of pooled vectors, as `compute_reward` does."""
+        return compute_reward(self.score, pooled, self.config.reward_scale)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a checkpoint of this model or a released one of the authors, complete or not at all.
+
+        Arguments are those of `transformers`; fields of [`SDiaRewardConfig`] override the checkpoint's. The authors'
+        checkpoints do not say how they pool and which system prompt they were trained with: give `prompts`, and
+        `pooling_mode="last_token"` where it applies.
+
+        Raises:
+            FileNotFoundError: The checkpoint holds no safetensors; files of other kinds are not read.
+            ValueError: The checkpoint lacks a tensor of the model, holds one that the model has no place for or that
+                has another shape, has no reward head, or contradicts the `pooling_mode` given.
+        """
+        if pretrained_model_name_or_path is not None and not isinstance(kwargs.get("config"), PreTrainedConfig):
+            kwargs = cls.with_foreign_config(pretrained_model_name_or_path, kwargs)
+        return cls._load_complete(pretrained_model_name_or_path, *args, may_lack=(), **kwargs)
+
+    @classmethod
+    def with_foreign_config(cls, name_or_path: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments with the configuration of a foreign checkpoint; for one of ours as they are."""
+        hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
+        config_dict, _ = SDiaRewardConfig.get_config_dict(name_or_path, **hub_kwargs)
+        if config_dict.get("model_type") not in EXTERNAL_MODEL_TYPES:
+            return kwargs
+        given = {name: kwargs[name] for name in SDiaRewardConfig.__annotations__ if name in kwargs}
+        names = list_tensors(name_or_path, **hub_kwargs)
+        config = read_foreign_config(config_dict, names, name_or_path, **given)
+        with torch.device("meta"):
+            check_keys(names, cls(config).state_dict(), name_or_path)
+        return {**{name: value for name, value in kwargs.items() if name not in given}, "config": config}
+
+    @classmethod
+    def from_backbone(
+        cls, pretrained_model_name_or_path: Any, *, pooling_mode: str = "mean", **kwargs: Any
+    ) -> SDiaRewardModel:
+        """Put a new head, at zero, on a pretrained thinker.
+
+        Args:
+            pretrained_model_name_or_path (`str` or `Path`): Hub id, such as `"Qwen/Qwen2.5-Omni-3B"`, or folder of a
+                full Qwen2.5-Omni checkpoint or of its thinker alone.
+            pooling_mode (`str`, *optional*, defaults to `"mean"`): As in [`SDiaRewardConfig`].
+            kwargs: Fields of [`SDiaRewardConfig`] (`prompts`, `max_turn_s`, ...) and arguments of `from_pretrained`
+                (`dtype`, `attn_implementation`, `revision`, ...).
+
+        Raises:
+            ValueError: The checkpoint is no thinker, or already holds a reward head.
+        """
+        own_fields = {name: kwargs.pop(name) for name in SDiaRewardConfig.__annotations__ if name in kwargs}
+        hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
+        thinker_config = read_thinker_config(pretrained_model_name_or_path, **hub_kwargs)
+        config = SDiaRewardConfig.from_thinker(thinker_config, pooling_mode=pooling_mode, **own_fields)
+        names = list_tensors(pretrained_model_name_or_path, **hub_kwargs)
+        if heads := sorted(name for name in names if (to_native_key(name) or "").startswith(_NEW_HEAD_PREFIXES)):
+            raise ValueError(
+                f"{pretrained_model_name_or_path}: holds a reward head already ({listed(heads)}); load it with "
+                "from_pretrained, or make it a checkpoint of this package with sdiareward convert."
+            )
+        return cls._load_complete(pretrained_model_name_or_path, config=config, may_lack=_NEW_HEAD_PREFIXES, **kwargs)
+
+    @classmethod
+    def _load_complete(cls, name_or_path: Any, *args: Any, may_lack: tuple[str, ...], **kwargs: Any) -> Any:
+        wants_info = kwargs.pop("output_loading_info", False)
+        if name_or_path is not None:
+            cls._require_feasible(name_or_path, kwargs, may_lack)
+        # Files of another kind could run code.
+        options = {**kwargs, "output_loading_info": True, "use_safetensors": True}
+        loaded: Any = super().from_pretrained(name_or_path, *args, **options)
+        model, info = loaded
+        # What the headers promised must also have arrived.
+        strange = {key for key in info["missing_keys"] if not key.startswith(may_lack or ("\0",))}
+        if strange := strange | set(info["unexpected_keys"]):
+            raise ValueError(
+                f"{name_or_path}: {len(strange)} tensors are missing or have no place in the model "
+                f"({listed(sorted(strange))}); give a complete checkpoint of this model or of Qwen2.5-Omni."
+            )
+        return (model, info) if wants_info else model
+
+    @classmethod
+    def _require_feasible(cls, name_or_path: Any, kwargs: dict[str, Any], may_lack: tuple[str, ...]) -> None:
+        """Raise unless the files hold what the configuration asks for; only headers are read, nothing is allocated."""
+        hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
+        config: Any = kwargs.get("config")
+        if not isinstance(config, PreTrainedConfig):
+            fields = {name: kwargs[name] for name in SDiaRewardConfig.__annotations__ if name in kwargs}
+            config = SDiaRewardConfig.from_pretrained(config or name_or_path, **hub_kwargs, **fields)
+        with torch.device("meta"):
+            expected = {name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
+        check_shapes(list_shapes(name_or_path, **hub_kwargs), expected, may_lack, name_or_path)
+
+    def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
+        """Save the model with the code that loads it; arguments as in `transformers`.
+
+        Tensors keep the names they have in memory, whatever the layout of the checkpoint they came from.
+        """
+        module = type(self).__module__.rpartition(".")[2]
+        self.config.auto_map = {
+            "AutoConfig": "configuration_sdiareward.SDiaRewardConfig",
+            "AutoModel": f"{module}.{type(self).__name__}",
+            "AutoModelForSequenceClassification": f"{module}.{type(self).__name__}",
+        }
+        super().save_pretrained(save_directory, *args, **{"save_original_format": False, **kwargs})
+
+
+SDiaRewardModel.register_for_auto_class("AutoModel")
+AutoModel.register(SDiaRewardConfig, SDiaRewardModel, exist_ok=True)
+AutoModelForSequenceClassification.register(SDiaRewardConfig, SDiaRewardModel, exist_ok=True)
+# transformers applies its built-in key conversions only to its own classes: without this line a thinker's checkpoint
+# would leave the text model random.
+register_checkpoint_conversion_mapping(
+    SDiaRewardModel.__name__,
+    [
+        *get_checkpoint_conversion_mapping("Qwen2_5OmniThinkerForConditionalGeneration"),
+        WeightRenaming(r"^(language_model\.score|score_head)\.", "score."),
+    ],
+    overwrite=True,
+)
+
+__all__ = ["SDiaRewardModel", "SDiaRewardOutput", "SDiaRewardPooler", "compute_reward"]

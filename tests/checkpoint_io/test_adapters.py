@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sdiareward.checkpoint_io.adapters import add_adapters, describe_adapters, is_adapter, load_adapted
+from sdiareward.checkpoint_io.adapters import add_adapters, is_adapter, load_adapted, write_adapter_files
 from sdiareward.scoring.scorer import Scorer
 
 
@@ -17,7 +17,7 @@ def adapted(tmp_path, tiny_checkpoint, make_tiny_model, tiny_processor, request)
             if parameter.requires_grad:
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
     model.save_pretrained(str(tmp_path / "adapter"))
-    describe_adapters(model, tiny_processor, tmp_path / "adapter")
+    write_adapter_files(model, tiny_processor, tmp_path / "adapter")
     return model, tmp_path / "adapter"
 
 
@@ -70,7 +70,7 @@ def test_adapters_on_a_backbone_bring_their_head(fixtures_dir, tmp_path, make_di
         model.get_base_model().score.weight.fill_(0.05)
     processor = SDiaRewardProcessor.from_backbone(base)
     model.save_pretrained(str(tmp_path))
-    describe_adapters(model, processor, tmp_path)
+    write_adapter_files(model, processor, tmp_path)
     loaded = load_adapted(tmp_path).eval()
     assert loaded.config.pooling_mode == "attention"
     expected = rewards(model.eval(), processor, make_dialogue)

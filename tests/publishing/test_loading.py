@@ -11,7 +11,7 @@ import torch
 from support.hub_client import READER, STRANGER, WRITER, HubUser
 from support.hub_server import HubServer
 
-from sdiareward.checkpoint_io.adapters import add_adapters, describe_adapters
+from sdiareward.checkpoint_io.adapters import add_adapters, write_adapter_files
 from sdiareward.dataset_builder.formats.shards import ShardWriter
 
 
@@ -248,7 +248,7 @@ def test_adapters_load_by_name_with_the_base_that_they_name(
         for parameter in filter(lambda each: each.requires_grad, adapted.parameters()):
             parameter.add_(torch.randn_like(parameter) * 0.1)
     adapted.save_pretrained(tmp_path / "adapter")
-    describe_adapters(adapted, tiny_processor, tmp_path / "adapter")
+    write_adapter_files(adapted, tiny_processor, tmp_path / "adapter")
     lora = (tmp_path / "adapter", "ORG/lora", "--base-model", "ORG/lora-base")
     for arguments in ((tiny_checkpoint, "ORG/lora-base"), lora):
         done = user.push("model", *arguments, "--yes")

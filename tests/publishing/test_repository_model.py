@@ -295,7 +295,7 @@ def test_a_folder_is_no_name_on_the_hub(checkpoint, tmp_path, monkeypatch):
 @pytest.fixture
 def adapter(tmp_path, checkpoint, tiny_processor):
     """Return the folder of adapters, as training saves them, and the model that they make of the tiny checkpoint."""
-    from sdiareward.checkpoint_io.adapters import add_adapters, describe_adapters
+    from sdiareward.checkpoint_io.adapters import add_adapters, write_adapter_files
     from sdiareward.modeling_sdiareward import SDiaRewardModel
 
     torch.manual_seed(1)
@@ -307,7 +307,7 @@ def adapter(tmp_path, checkpoint, tiny_processor):
                 parameter.add_(torch.randn(parameter.shape) * 0.1)
     folder = tmp_path / "run" / "adapter"
     adapted.save_pretrained(folder)
-    describe_adapters(adapted, tiny_processor, folder)
+    write_adapter_files(adapted, tiny_processor, folder)
     return folder, adapted.eval()
 
 

@@ -3,9 +3,10 @@ import pytest
 import torch
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAudioAttention
 
-from sdiareward.scoring import packed_forward
+from sdiareward.scoring import packed_attention, packed_forward
 from sdiareward.scoring.batching import Message, Segment, build_prefix_tree
-from sdiareward.scoring.packed_forward import PackedLayout, Windows, encode_clips, pool_packed, run_packed
+from sdiareward.scoring.packed_attention import PackedLayout, Windows
+from sdiareward.scoring.packed_forward import encode_clips, pool_packed, run_packed
 from sdiareward.scoring.prefetch import DialoguePreparer
 
 
@@ -121,7 +122,7 @@ def test_a_long_rest_behind_a_shared_beginning_is_attended_to_in_blocks(model, m
     rng = np.random.default_rng(0)
     beginning, *rests = (Message(rng.integers(0, 600, length)) for length in (30, 70, 45))
     dialogues = [[beginning, rest] for rest in rests]
-    monkeypatch.setattr(packed_forward, "_BLOCK_TOKENS", 16)
+    monkeypatch.setattr(packed_attention, "_BLOCK_TOKENS", 16)
     segments, last = build_prefix_tree(dialogues)
     with torch.inference_mode():
         hidden, layout = run_packed(model, segments, [])

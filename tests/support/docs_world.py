@@ -95,13 +95,13 @@ def _scores(get):
 
 
 def _adapter(get):
-    from sdiareward.checkpoint_io.adapters import add_adapters, describe_adapters
+    from sdiareward.checkpoint_io.adapters import add_adapters, write_adapter_files
 
     model = get("make_tiny_model")()
     model.name_or_path = str(get("tiny_checkpoint"))
     model = add_adapters(model, r=4, alpha=8)
     model.save_pretrained("runs/nano_lora/adapter")
-    describe_adapters(model, get("tiny_processor"), Path("runs/nano_lora/adapter"))
+    write_adapter_files(model, get("tiny_processor"), Path("runs/nano_lora/adapter"))
     return {}
 
 

@@ -1,6 +1,11 @@
-import pytest
+import dataclasses
 
-from sdiareward.training.batches import PairBatch, StepSampler, make_batch, split_by_tokens
+import numpy as np
+import pytest
+import torch
+
+from sdiareward.scoring.batching import Message
+from sdiareward.training.batches import PairBatch, StepSampler, list_labels, split_by_tokens
 
 
 def deal(lengths, num_processes, pairs_a_step, epoch=0, **options):
@@ -51,7 +56,7 @@ def test_the_processes_get_pairs_of_like_lengths():
         assert all(b >= a for a, b in zip(mine[1:], yours, strict=False))
 
 
-def test_a_step_that_cannot_be_dealt_evenly_gives_a_pair_twice():
+def test_a_step_that_cannot_be_divided_evenly_repeats_a_pair():
     one, other = deal(LENGTHS[:7], 2, 4, drop_last=False)
     assert [len(steps[-1]) for steps in (one, other)] == [2, 2]
     assert len(set(one[-1])) == 2
@@ -59,26 +64,41 @@ def test_a_step_that_cannot_be_dealt_evenly_gives_a_pair_twice():
     assert sorted({index for steps in (one, other) for step in steps for index in step}) == list(range(7))
 
 
-def test_a_last_step_with_fewer_pairs_than_processes_is_left_out():
+def test_a_last_step_with_fewer_pairs_than_processes_is_dropped():
     assert [len(steps) for steps in deal(LENGTHS[:9], 2, 4, drop_last=False)] == [2, 2]
     assert [len(steps) for steps in deal(LENGTHS, 2, 4, drop_last=True)] == [2, 2]
 
 
-def test_a_pair_that_comes_twice_counts_once():
+def test_a_pair_that_is_repeated_is_not_real():
     rows = [{"row": row, "pair_id": str(row), "length": row} for row in (5, 3, 5)]
-    sides = {"chosen": [1, 2, 3], "rejected": [4, 5, 6]}
-    batch = make_batch(rows, sides, lambda found: {"sides": found})["pairs"]
-    assert batch.counts == [True, True, False]
-    assert len(batch) == 3
-    assert batch.inputs() == {"sides": [1, 2, 3, 4, 5, 6]}
-    part = batch.part(1, 3)
-    assert isinstance(part, PairBatch)
-    assert (part.pair_ids, part.lengths_tokens, part.counts) == (["3", "5"], [3, 5], [True, False])
-    assert part.inputs() == {"sides": [2, 3, 5, 6]}
+    assert list_labels(rows)["is_real"] == [True, True, False]
+
+
+@pytest.fixture
+def batch():
+    """Three pairs: side `n` is one message of `n` tokens with the clip `n`, its mel features a column of `n`."""
+    sides = [[Message(np.arange(number), (bytes([number]),))] for number in range(1, 7)]
+    clips = {bytes([number]): torch.full((2, 1), number) for number in range(1, 7)}
+    return PairBatch(["5", "3", "5"], [5, 7, 9], [True, True, False], sides[:3], sides[3:], clips)
+
+
+def test_a_micro_batch_holds_the_labels_of_its_pairs(batch):
+    selected = batch.select(1, 3)
+    assert len(selected) == 2
+    assert (selected.pair_ids, selected.lengths_tokens) == (["3", "5"], [7, 9])
+    assert selected.is_real == [True, False]
+
+
+def test_the_inputs_are_the_chosen_sides_then_the_rejected_ones_and_their_clips(batch):
+    inputs = batch.select(1, 3).inputs()
+    assert [len(messages[0].input_ids) for messages in inputs["dialogues"]] == [2, 3, 5, 6]
+    assert sorted(inputs["mels"]) == [bytes([number]) for number in (2, 3, 5, 6)]
+    assert inputs["attention_mask"].sum() == 16
+    assert "vectors" in dataclasses.replace(batch, clips_as="vectors").inputs()
 
 
 @pytest.mark.parametrize(
-    ("budget", "alone", "expected"),
+    ("budget", "num_single", "expected"),
     [
         (100, 0, [(0, 4)]),
         (60, 0, [(0, 2), (2, 4)]),
@@ -87,5 +107,5 @@ def test_a_pair_that_comes_twice_counts_once():
         (60, 1, [(0, 2), (2, 3), (3, 4)]),
     ],
 )
-def test_a_step_is_cut_by_its_tokens(budget, alone, expected):
-    assert split_by_tokens([40, 20, 20, 10], budget, alone) == expected
+def test_a_step_is_split_by_its_tokens(budget, num_single, expected):
+    assert split_by_tokens([40, 20, 20, 10], budget, num_single) == expected

@@ -29,7 +29,7 @@ def test_every_pair_is_read_once_and_its_length_is_that_of_both_sides(
 
 
 @pytest.mark.parametrize("encodes", [False, True])
-def test_a_pair_that_cannot_be_read_is_left_out_with_its_reason(
+def test_a_pair_that_cannot_be_read_is_skipped_with_its_reason(
     encodes, tone_pairs, tiny_processor, make_tiny_model, tmp_path
 ):
     pairs = broken(tone_pairs, 2, "rejected")

@@ -19,7 +19,7 @@ from sdiareward.scoring.scorer import Scorer
 from sdiareward.train import main
 from sdiareward.training import setup
 from sdiareward.training.arguments import TrainArguments
-from sdiareward.training.batches import PairCollator, use_packed_forward
+from sdiareward.training.batches import PairCollator, compute_packed_rewards
 from sdiareward.training.head import FeatureCollator, SDiaRewardHead, cache_pairs
 from sdiareward.training.precompute import precompute_pairs
 from sdiareward.training.setup import load_model, prepare_for_training
@@ -110,7 +110,7 @@ def test_swapping_chosen_and_rejected_flips_the_margin(make_trainer, tiny_proces
     margins = []
     for row in (rows[0], {**rows[0], "chosen": rows[0]["rejected"], "rejected": rows[0]["chosen"]}):
         inputs = PairCollator(tiny_processor)([row])["pairs"].inputs()
-        chosen, rejected = trainer.model(**inputs).logits.squeeze(-1).tolist()
+        chosen, rejected = compute_packed_rewards(trainer.model, **inputs).logits.squeeze(-1).tolist()
         margins.append(chosen - rejected)
     assert abs(margins[0]) > 1e-4
     assert margins[0] == pytest.approx(-margins[1], abs=1e-5)
@@ -122,7 +122,7 @@ def gradients(model):
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("batch_tokens", [1, 1500, 10**6])
-def test_a_step_is_the_same_however_it_is_cut(
+def test_a_step_has_the_same_gradient_for_any_micro_batches(
     batch_tokens, checkpointing, make_trainer, make_tiny_model, tiny_processor, rows, padded_rewards
 ):
     reference = make_tiny_model().train()
@@ -137,8 +137,8 @@ def test_a_step_is_the_same_however_it_is_cut(
         trainer.model.gradient_checkpointing_enable({"use_reentrant": False})
     # As the library's loop does.
     trainer.current_gradient_accumulation_steps = 1
-    parts = trainer._cut(PairCollator(tiny_processor)(list(rows))["pairs"])
-    assert len(parts) == {1: 4, 1500: 4, 10**6: 1}.get(batch_tokens) or batch_tokens == 1500
+    micro_batches = trainer.split_micro_batches(PairCollator(tiny_processor)(list(rows))["pairs"])
+    assert len(micro_batches) == {1: 4, 1500: 4, 10**6: 1}.get(batch_tokens) or batch_tokens == 1500
     got = trainer.training_step(trainer.model, PairCollator(tiny_processor)(list(rows)))
     assert got.item() == pytest.approx(loss.item(), abs=1e-6)
     expected, found = gradients(reference), gradients(trainer.model)
@@ -162,17 +162,18 @@ def test_a_loss_that_is_not_finite_stops_with_the_pairs(make_trainer, rows):
         trainer.train()
 
 
-def test_encoding_ahead_changes_no_reward(make_tiny_model, tiny_processor, pairs, tmp_path, padded_rewards):
+def test_encoding_clips_before_training_changes_no_reward(
+    make_tiny_model, tiny_processor, pairs, tmp_path, padded_rewards
+):
     model = make_tiny_model()
     expected = padded_rewards(model, list(pairs))
     encoded, skipped = precompute_pairs(pairs, tiny_processor, tmp_path, split="train", model=model)
     assert skipped == []
-    use_packed_forward(model)
     inputs = PairCollator(tiny_processor)(list(encoded))["pairs"].inputs()
     assert "mels" not in inputs
     with torch.no_grad():
-        rewards = model(**inputs).logits.view(2, -1).T
-    # The encoding is kept in float16.
+        rewards = model(compute=compute_packed_rewards, **inputs).logits.view(2, -1).T
+    # The vectors are stored in float16.
     torch.testing.assert_close(rewards, expected, rtol=0, atol=5e-3)
 
 
@@ -205,7 +206,7 @@ def test_one_step_changes_exactly_what_the_mode_trains(mode, make_tiny_model, ma
         assert not any("audio_tower" in name for name in changed)
 
 
-def test_full_training_can_leave_the_text_model_out(make_tiny_model, make_trainer):
+def test_full_training_can_freeze_the_text_model(make_tiny_model, make_trainer):
     args = TrainArguments("unused", "unused", train="full", freeze_audio_tower=False, freeze_text_model=True)
     model = prepare_for_training(make_tiny_model(), args)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -294,7 +295,7 @@ def test_a_tracker_is_a_flag(tracker, run_script, tmp_path, monkeypatch):
     assert any(path.is_file() for path in (tmp_path / "tracked").rglob("*"))
 
 
-def test_a_run_goes_on_from_its_newest_checkpoint(run_script):
+def test_a_run_resumes_from_its_newest_checkpoint(run_script):
     folder = run_script("--num_train_epochs", "1")
     first = json.loads((folder / "run.json").read_text())["history"]
     run_script("--num_train_epochs", "2", "--resume", "True")
@@ -304,7 +305,7 @@ def test_a_run_goes_on_from_its_newest_checkpoint(run_script):
     assert second[0] == first[0]
 
 
-def test_a_run_that_goes_on_runs_no_code_of_its_checkpoint(run_script, bomb):
+def test_a_resumed_run_runs_no_code_of_its_checkpoint(run_script, bomb):
     """Whatever of it is no safetensors is read by PyTorch, as numbers alone."""
     content, trace = bomb
     checkpoint = max(run_script("--num_train_epochs", "1").glob("checkpoint-*"))
@@ -322,10 +323,8 @@ def test_an_unknown_key_fails(run_script, capsys):
         run_script("--learning_rat", "0.1")
 
 
-def test_an_omni_backbone_gets_a_new_head(fixtures_dir, reward_config):
-    model, processor = load_model(
-        TrainArguments(str(fixtures_dir / "base_tiny"), "unused", pooling_mode="attention"), reward_config()
-    )
+def test_an_omni_backbone_gets_a_new_head(fixtures_dir):
+    model, processor = load_model(str(fixtures_dir / "base_tiny"), torch.float32, pooling_mode="attention")
     assert model.config.pooling_mode == "attention"
     assert not model.score.weight.any()
     assert processor.max_turn_s == model.config.max_turn_s
@@ -433,8 +432,8 @@ def test_a_head_trains_without_the_backbone_in_memory(run_script, tmp_path, monk
     loaded, alive = [], []
     load, train = setup.load_model, SDiaRewardTrainer.train
 
-    def remembering(args, training, *, head_only=False):
-        parts = load(args, training, head_only=head_only)
+    def remembering(*args, head_only=False, **kwargs):
+        parts = load(*args, head_only=head_only, **kwargs)
         if not head_only:
             loaded.append(weakref.ref(parts[0]))
         return parts
@@ -487,14 +486,13 @@ def test_a_head_is_loaded_only_from_a_checkpoint_that_has_one(tiny_checkpoint, t
         SDiaRewardHead.from_pretrained(tmp_path)
 
 
-def test_the_head_of_a_released_checkpoint_is_loaded_under_our_names(fixtures_dir, tmp_path, reward_config):
+def test_the_head_of_a_released_checkpoint_is_loaded_under_native_names(fixtures_dir, tmp_path):
     backbone = load_file(fixtures_dir / "base_tiny" / "model.safetensors")
     tensors = {name.removeprefix("thinker."): tensor for name, tensor in backbone.items() if "thinker." in name}
     weight = torch.randn(1, 64, generator=torch.Generator().manual_seed(0))
     shutil.copytree(fixtures_dir / "base_tiny", tmp_path / "released")
     shutil.copy(fixtures_dir / "official_config.json", tmp_path / "released" / "config.json")
     save_file({**tensors, "score_head.weight": weight}, tmp_path / "released" / "model.safetensors")
-    args = TrainArguments(str(tmp_path / "released"), "unused", train="head", from_cache="unused")
-    head, processor = load_model(args, reward_config(), head_only=True)
+    head, processor = load_model(str(tmp_path / "released"), torch.float32, head_only=True)
     assert torch.equal(head.score.weight, weight)
     assert processor.max_turn_s == head.config.max_turn_s == 300.0

@@ -14,9 +14,8 @@ from datasets import Dataset
 from safetensors.torch import load_file
 from support.paths import ROOT
 
-from sdiareward import train
 from sdiareward.common.user_errors import RunBlockedError
-from sdiareward.training.setup import TrainingSetup
+from sdiareward.training.run_folder import record_training_pairs, resolve_base_model
 from sdiareward.training.trainer import newest_checkpoint
 
 
@@ -115,7 +114,7 @@ def test_a_killed_run_ends_where_an_undisturbed_one_ends(mode, command, tmp_path
     assert steps == list(range(1, 13))
 
 
-def test_a_full_disk_leaves_the_last_checkpoint_and_the_run_goes_on_from_it(command, tmp_path):
+def test_after_a_full_disk_a_run_resumes_from_the_last_checkpoint(command, tmp_path):
     output, undisturbed = tmp_path / "run", tmp_path / "undisturbed"
     full = output / "checkpoint-2" / "optimizer.pt"
     full.parent.mkdir(parents=True)
@@ -129,7 +128,7 @@ def test_a_full_disk_leaves_the_last_checkpoint_and_the_run_goes_on_from_it(comm
     assert all((found[name] == tensor).all() for name, tensor in expected.items())
 
 
-def test_a_checkpoint_without_the_state_of_the_trainer_is_passed_over(tmp_path):
+def test_a_checkpoint_without_the_state_of_the_trainer_is_skipped(tmp_path):
     assert newest_checkpoint(tmp_path) is None
     for step, state in ((9, '{"global_step": 9}'), (10, '{"global_step": 10}'), (11, '{"glob'), (12, None)):
         folder = tmp_path / f"checkpoint-{step}"
@@ -139,17 +138,17 @@ def test_a_checkpoint_without_the_state_of_the_trainer_is_passed_over(tmp_path):
     assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
 
 
-def test_a_run_does_not_go_on_with_other_pairs_than_it_began_with(tmp_path):
+def test_a_run_resumes_only_with_the_pairs_that_it_began_with(tmp_path):
     rows = Dataset.from_dict({"pair_id": ["a", "b"], "length": [10, 20]})
-    whole, less = (TrainingSetup(None, None, {"train": each}, None) for each in (rows, rows.select([0])))
-    process = SimpleNamespace(process_index=0)
-    train._note_pairs(tmp_path, whole, process, goes_on=True)
-    train._note_pairs(tmp_path, whole, process, goes_on=True)
+    whole, less = {"train": rows}, {"train": rows.select([0])}
+    training = SimpleNamespace(output_dir=str(tmp_path), process_index=0)
+    record_training_pairs(whole, training, resumes=True)
+    record_training_pairs(whole, training, resumes=True)
     with pytest.raises(RunBlockedError, match="began with other pairs .2 of train, now 1.: .* in another output"):
-        train._note_pairs(tmp_path, less, process, goes_on=True)
-    train._note_pairs(tmp_path, less, process, goes_on=False)
+        record_training_pairs(less, training, resumes=True)
+    record_training_pairs(less, training, resumes=False)
     with pytest.raises(RunBlockedError, match="1 of train, now 2"):
-        train._note_pairs(tmp_path, whole, process, goes_on=True)
+        record_training_pairs(whole, training, resumes=True)
 
 
 def test_data_without_a_split_are_refused_in_one_line(command, data_folder, tmp_path):
@@ -162,7 +161,7 @@ def test_data_without_a_split_are_refused_in_one_line(command, data_folder, tmp_
 
 
 @pytest.mark.parametrize("process_index", [0, 1])
-def test_of_several_processes_the_main_one_builds_nano(process_index, tmp_path):
+def test_the_main_process_builds_nano(process_index, tmp_path):
     order = []
 
     @contextmanager
@@ -170,12 +169,11 @@ def test_of_several_processes_the_main_one_builds_nano(process_index, tmp_path):
         order.append("waited")
         assert not local
         yield
-        order.append("went on")
+        order.append("resumed")
 
     training = SimpleNamespace(
         output_dir=str(tmp_path), seed=0, process_index=process_index, main_process_first=main_process_first
     )
-    start = train._start(train.TrainArguments("nano", "unused"), training)
-    assert start.model_name_or_path == str(tmp_path / "init")
+    assert resolve_base_model("nano", training) == str(tmp_path / "init")
     assert (tmp_path / "init" / "model.safetensors").exists() == (process_index == 0)
-    assert order == ["waited", "went on"]
+    assert order == ["waited", "resumed"]

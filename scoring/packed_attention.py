@@ -1,0 +1,280 @@
+"""Attention of packed batches: where tokens lie in one row, and which of them attend to each other.
+
+Two functions are registered with the attention interface of `transformers`, one for each tower. On CUDA in half
+precision they run PyTorch's variable-length FlashAttention, elsewhere SDPA.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers.modeling_utils import AttentionInterface
+
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+
+
+logger = logging.getLogger(__name__)
+
+TEXT_ATTENTION = "sdiareward_segments"
+AUDIO_ATTENTION = "sdiareward_windows"
+# Queries that share one mask: a longer block computes more of what the mask hides.
+_BLOCK_TOKENS = 256
+
+
+class PackedLayout:
+    """Describe where each segment of a batch lies and which segments precede it.
+
+    Args:
+        lengths_tokens (`Sequence[int]`): Length of each segment.
+        parents (`Sequence[int | None]`): Segment that precedes each; always an earlier one, or None.
+    """
+
+    def __init__(self, lengths_tokens: Sequence[int], parents: Sequence[int | None]):
+        self.lengths = list(lengths_tokens)
+        self.starts = [0, *accumulate(self.lengths)][:-1]
+        self.paths: list[list[int]] = []
+        for index, parent in enumerate(parents):
+            self.paths.append([index] if parent is None else [*self.paths[parent], index])
+        # By device: a model may be spread over several.
+        self._masks: dict[torch.device, torch.Tensor] = {}
+        self._varlen: dict[torch.device, tuple[Any, ...]] = {}
+
+    @property
+    def num_before(self) -> list[int]:
+        """Tokens before each segment in its dialogue."""
+        return [sum(self.lengths[index] for index in path[:-1]) for path in self.paths]
+
+    def positions(self) -> torch.Tensor:
+        """Return the place of each token in its dialogue, shape `(num_tokens,)`."""
+        pairs = zip(self.num_before, self.lengths, strict=True)
+        return torch.cat([torch.arange(before, before + length) for before, length in pairs])
+
+    def along(self, tensor: torch.Tensor, segment: int, dim: int) -> torch.Tensor:
+        """Return the part of `tensor` that belongs to a segment and to its predecessors in the dialogue."""
+        parts = [tensor.narrow(dim, self.starts[index], self.lengths[index]) for index in self.paths[segment]]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
+
+    def mask(self, like: torch.Tensor) -> torch.Tensor:
+        """Return a band from which the mask of every segment is cut, shape `(longest, longest before + longest)`.
+
+        Row `i` sees the columns up to `longest before + i`; a segment with fewer tokens before it skips the first
+        columns.
+        """
+        if like.device not in self._masks:
+            before = max(self.num_before)
+            longest = max((n for n, b in zip(self.lengths, self.num_before, strict=True) if b), default=0)
+            hidden = torch.ones(longest, before + longest, dtype=torch.bool, device=like.device).triu(before + 1)
+            self._masks[like.device] = like.new_zeros(hidden.shape).masked_fill(hidden, float("-inf"))
+        return self._masks[like.device]
+
+    def varlen(self, device: torch.device) -> tuple[Any, ...]:
+        """Return what a variable-length kernel takes: key rows, bounds of queries and of keys, longest of each."""
+        if device not in self._varlen:
+            rows = torch.arange(sum(self.lengths))
+            keys = [self.along(rows, segment, 0) for segment in range(len(self.lengths))]
+            num_keys = [len(key) for key in keys]
+            shares = any(len(path) > 1 for path in self.paths)
+            self._varlen[device] = (
+                torch.cat(keys).to(device) if shares else None,
+                _bounds(self.lengths, device),
+                _bounds(num_keys, device),
+                max(self.lengths),
+                max(num_keys),
+            )
+        return self._varlen[device]
+
+
+class Windows:
+    """Describe which positions of the audio tower attend to each other.
+
+    Args:
+        lengths (`Sequence[int]`): Length of each window; the windows lie end to end.
+    """
+
+    def __init__(self, lengths: Sequence[int]):
+        self.lengths = list(lengths)
+        self._varlen: dict[torch.device, tuple[Any, ...]] = {}
+        starts = torch.tensor([0, *accumulate(self.lengths)][:-1])
+        of_length = torch.tensor(self.lengths)
+        # Positions of the windows of each length, shape `(num_windows, length)`.
+        self.groups = [
+            starts[of_length == length][:, None] + torch.arange(length) for length in sorted(set(self.lengths))
+        ]
+        self.order = torch.cat([group.flatten() for group in self.groups]).argsort()
+
+    def varlen(self, device: torch.device) -> tuple[Any, ...]:
+        """Return what a variable-length kernel takes, as `PackedLayout.varlen` does."""
+        if device not in self._varlen:
+            bounds = _bounds(self.lengths, device)
+            self._varlen[device] = (None, bounds, bounds, max(self.lengths), max(self.lengths))
+        return self._varlen[device]
+
+
+def _bounds(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
+
+
+@contextmanager
+def use_attention(module: Any, name: str) -> Iterator[None]:
+    """Let a tower compute attention with a registered function.
+
+    Args:
+        module (`PreTrainedModel`): The text model or the audio tower.
+        name (`str`): `TEXT_ATTENTION` or `AUDIO_ATTENTION`.
+    """
+    before = module.config._attn_implementation
+    module.config._attn_implementation = name
+    try:
+        yield
+    finally:
+        module.config._attn_implementation = before
+
+
+@contextmanager
+def packed_attention(model: SDiaRewardModel) -> Iterator[None]:
+    """Let both towers compute the attention of packed batches.
+
+    `run_packed` and `encode_clips` do so by themselves. Put it around a backward pass too: gradient checkpointing
+    computes attention again there.
+    """
+    thinker = model.model
+    with use_attention(thinker.language_model, TEXT_ATTENTION), use_attention(thinker.audio_tower, AUDIO_ATTENTION):
+        yield
+
+
+def _attend_segments(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,
+    *,
+    layout: PackedLayout,
+    scaling: float,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend causally along each dialogue; shapes `(1, num_heads, num_tokens, head_dim)`, transposed on return."""
+    if has_varlen(query.device.type, query.dtype):
+        return _varlen_attention(query, key, value, layout.varlen(query.device), scaling, causal=True), None
+    mask = layout.mask(query)
+    outputs = []
+    for segment, length in enumerate(layout.lengths):
+        keys, values = layout.along(key, segment, 2), layout.along(value, segment, 2)
+        queries = query.narrow(2, layout.starts[segment], length)
+        before = keys.shape[2] - length
+        if not before:
+            outputs.append(_sdpa(queries, keys, values, None, scaling))
+            continue
+        hidden_before = mask.shape[1] - mask.shape[0] - before
+        for first in range(0, length, _BLOCK_TOKENS):
+            block = queries[:, :, first : first + _BLOCK_TOKENS]
+            seen = before + first + block.shape[2]
+            visible = mask[first : first + block.shape[2], hidden_before : hidden_before + seen]
+            outputs.append(_sdpa(block, keys[:, :, :seen], values[:, :, :seen], visible, scaling))
+    return torch.cat(outputs, dim=2).transpose(1, 2), None
+
+
+def _sdpa(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float
+) -> torch.Tensor:
+    return scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scaling,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+
+
+def _attend_windows(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,
+    *,
+    windows: Windows,
+    scaling: float,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend within each window; shapes `(1, num_heads, num_positions, head_dim)`, transposed on return."""
+    if has_varlen(query.device.type, query.dtype):
+        return _varlen_attention(query, key, value, windows.varlen(query.device), scaling, causal=False), None
+    outputs = []
+    for group in windows.groups:
+        shape = (*query.shape[1:2], *group.shape, query.shape[3])
+        queries, keys, values = (_rows(tensor[0], group).view(shape).transpose(0, 1) for tensor in (query, key, value))
+        attended = scaled_dot_product_attention(queries, keys, values, scale=scaling)
+        outputs.append(attended.transpose(1, 2).flatten(0, 1))
+    return torch.cat(outputs)[windows.order.to(query.device)][None], None
+
+
+def _rows(tensor: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
+    """Return the positions of a group of windows, shape `(num_heads, num_windows * length, head_dim)`."""
+    if len(group) == 1:
+        return tensor.narrow(1, int(group[0, 0]), group.shape[1])
+    return tensor.index_select(1, group.flatten().to(tensor.device))
+
+
+def _varlen_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bounds: tuple[Any, ...], scaling: float, causal: bool
+) -> torch.Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    key_rows, *ends = bounds
+    queries, keys, values = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    if key_rows is not None:
+        keys, values = keys[key_rows], values[key_rows]
+    # A window of (-1, 0) ends at the last key for the last query: causal, whatever comes before the queries.
+    window = (-1, 0) if causal else (-1, -1)
+    enable_gqa = query.shape[1] != key.shape[1]
+    attended: Any = varlen_attn(queries, keys, values, *ends, scale=scaling, window_size=window, enable_gqa=enable_gqa)
+    return attended[None]
+
+
+@lru_cache
+def has_varlen(device_type: str, dtype: torch.dtype) -> bool:
+    """Return whether PyTorch's variable-length kernel runs here and agrees with SDPA."""
+    if device_type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
+        return False
+    try:
+        return _varlen_agrees(torch.device(device_type), dtype)
+    except (ImportError, NotImplementedError, RuntimeError, TypeError) as error:
+        logger.warning("variable-length attention cannot be used (%s); falling back to SDPA, which is slower.", error)
+        return False
+
+
+def _varlen_agrees(device: torch.device, dtype: torch.dtype) -> bool:
+    """Compare the kernel with SDPA on a segment that has predecessors."""
+    layout = PackedLayout([70, 33, 41], [None, 0, 0])
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((1, 4, 144, 64), (1, 2, 144, 64), (1, 2, 144, 64))
+    query, key, value = (torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
+    got = _varlen_attention(query, key, value, layout.varlen(device), 0.125, causal=True)
+    for segment in range(3):
+        keys, values = (layout.along(tensor, segment, 2).repeat_interleave(2, dim=1) for tensor in (key, value))
+        mask = torch.ones(layout.lengths[segment], keys.shape[2], dtype=torch.bool, device=device)
+        queries = layout.along(query, segment, 2)[:, :, -layout.lengths[segment] :]
+        expected = scaled_dot_product_attention(
+            queries, keys, values, mask.tril(keys.shape[2] - layout.lengths[segment]), scale=0.125
+        )
+        part = got.narrow(1, layout.starts[segment], layout.lengths[segment]).transpose(1, 2)
+        if not torch.allclose(part.float(), expected.float(), atol=2e-2):
+            logger.warning(
+                "variable-length attention differs from SDPA on this machine; falling back to SDPA, which is slower."
+            )
+            return False
+    return True
+
+
+AttentionInterface.register(TEXT_ATTENTION, _attend_segments)
+AttentionInterface.register(AUDIO_ATTENTION, _attend_windows)

@@ -1,0 +1,103 @@
+"""The folder of a training run: first weights of a new model, record of its pairs, and the final checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trl import RewardConfig
+
+from sdiareward.checkpoint_io.nano import build_nano, save_checkpoint
+from sdiareward.common.files import write_file
+from sdiareward.common.provenance import write_provenance
+from sdiareward.common.user_errors import RunBlockedError
+
+from .arguments import TrainArguments
+from .setup import READ_AHEAD, TrainingSetup, assemble_full_model
+from .trainer import SDiaRewardTrainer
+
+
+# Hidden, so that it is no part of the checkpoint that the folder becomes.
+_PAIRS = ".pairs.json"
+_INITIAL_MODEL, _ADAPTER, _TRAINED = "init", "adapter", "trained"
+
+
+def resolve_base_model(name: str, training: RewardConfig) -> str:
+    """Return the checkpoint to start from; the main process builds a new one for `"nano"`.
+
+    Args:
+        name (`str`): Folder or Hub id, or `"nano"`.
+        training (`trl.RewardConfig`): Names the run's folder and the seed.
+    """
+    if name != "nano":
+        return name
+    folder = Path(str(training.output_dir)) / _INITIAL_MODEL
+    with training.main_process_first(local=False):
+        if not training.process_index:
+            build_nano(folder, seed=training.seed)
+    return str(folder)
+
+
+def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, *, resumes: bool) -> None:
+    """Record which pairs a run trains on.
+
+    Args:
+        splits (`dict[str, datasets.Dataset]`): Rows of `pair_id` and `length` by the name of the split.
+        training (`trl.RewardConfig`): Names the run's folder.
+        resumes (`bool`): Whether the run resumes from a checkpoint.
+
+    Raises:
+        RunBlockedError: A resumed run began with other pairs, to which its checkpoints belong.
+    """
+    output = Path(str(training.output_dir))
+    path, found = output / _PAIRS, {}
+    for split, rows in splits.items():
+        names = json.dumps([list(rows["pair_id"]), list(rows["length"])])
+        found[split] = {"num_pairs": len(rows), "sha256": hashlib.sha256(names.encode()).hexdigest()}
+    before = json.loads(path.read_text(encoding="utf-8")) if resumes and path.exists() else found
+    if before != found:
+        counts = (f"{before[split]['num_pairs']} of {split}, now {found[split]['num_pairs']}" for split in found)
+        raise RunBlockedError(
+            f"{output}: began with other pairs ({'; '.join(counts)}): recordings were removed or added since, or the "
+            "data set has changed; restore it as it was, or train in another output_dir."
+        )
+    if not training.process_index:
+        write_file(path, json.dumps(found) + "\n")
+
+
+def save_final_model(
+    trainer: SDiaRewardTrainer, setup: TrainingSetup, args: TrainArguments, base_model: str, training: RewardConfig
+) -> None:
+    """Write the complete model with its processor, the run's arguments and history, and the skipped pairs.
+
+    Args:
+        trainer ([`SDiaRewardTrainer`]): Has finished training.
+        setup ([`TrainingSetup`]): What it was made of.
+        args ([`TrainArguments`]): Of the run.
+        base_model (`str`): From `resolve_base_model`.
+        training (`trl.RewardConfig`): Of the run.
+    """
+    output = Path(str(training.output_dir))
+    folder = output / (_ADAPTER if args.train == "lora" else _TRAINED)
+    # In all processes: weights that are sharded between them are gathered.
+    trainer.save_model(str(folder))
+    if not trainer.is_world_process_zero():
+        return
+    (folder / "training_args.bin").unlink(missing_ok=True)
+    model = assemble_full_model(folder, args, base_model, training)
+    save_checkpoint(model, setup.processor, output, compact=args.save_compact)
+    write_file(output / "skipped.jsonl", "".join(json.dumps(pair) + "\n" for pair in setup.skipped))
+    write_provenance(
+        output / "run.json",
+        arguments=args,
+        training=training.to_dict(),
+        num_skipped_pairs=len(setup.skipped),
+        history=trainer.state.log_history,
+    )
+    for name in (READ_AHEAD, _TRAINED):
+        if (output / name).exists():
+            shutil.rmtree(output / name)
