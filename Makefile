@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: audit demo test lint nano-code install release clean
+.PHONY: audit demo guides test lint nano-code install release clean
 
 install: $(VENV)/.installed
 
@@ -44,9 +44,14 @@ lint: install
 nano-code: install
 	$(BIN)/python -m sdiareward.checkpoint_io.remote_code
 
-# Licences of the pinned set against cards/dependency_policy.yaml, known vulnerabilities by pip-audit.
+# Numbers of README, guides and model card from the result files.
+guides: install
+	$(BIN)/python -m benchmarks.guides
+
+# Licences against [tool.pip-licenses] of pyproject.toml, known vulnerabilities of the pinned set.
 audit: install
-	$(BIN)/python -m sdiareward.cards.dependencies
+	$(BIN)/pip-licenses --with-system --summary
+	$(BIN)/pip-audit --requirement constraints.txt --no-deps --disable-pip --progress-spinner off
 
 # The wheel is built from the sdist, so that both are known to be whole. Nothing is tagged or uploaded here.
 release: install

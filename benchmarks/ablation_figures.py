@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sdiareward.cards.render_ablations import name_centering, name_layer
-
 
 Rows = Sequence[Mapping[str, Any]]
 _STYLES = ({"linestyle": "-", "marker": "o"}, {"linestyle": "--", "marker": "s"}, {"linestyle": ":", "marker": "^"})
@@ -61,13 +59,17 @@ def _draw_drift(curves: Rows) -> Any:
         for axes, name, label in ((row[0], "chosen", "mean chosen reward"), (row[1], "margin", "mean margin")):
             for number, curve in enumerate(own):
                 band, color = curve[name], _COLORS[number]
-                axes.plot(curve["step"], band["mean"], color=color, label=name_centering(curve), **_STYLES[number])
+                axes.plot(curve["step"], band["mean"], color=color, label=_name_centering(curve), **_STYLES[number])
                 axes.fill_between(curve["step"], band["least"], band["most"], color=color, alpha=0.2)
             axes.set(title=f"{backbone}", xlabel="step", ylabel=label)
             axes.axhline(0, color="black", linewidth=0.5)
             axes.grid(alpha=0.3)
             axes.legend()
     return figure
+
+
+def _name_centering(row: Mapping[str, Any]) -> str:
+    return f"lambda {row['lambda']:g}" if row["lambda"] else "no centering"
 
 
 def _draw_lambda(rows: Rows) -> Any:
@@ -87,7 +89,7 @@ def _draw_layers(rows: Rows) -> Any:
     figure, ((axes,),) = _figure(1, 1)
     _draw_by_backbone(axes, rows, lambda row: layers.index(row["features"]), _overall, "overall micro, %")
     axes.set(xlabel="mean of text layer")
-    axes.set_xticks(range(len(layers)), [name_layer(name).partition(" ")[0].rstrip(",") for name in layers])
+    axes.set_xticks(range(len(layers)), ["last" if name == "mean" else name.removeprefix("layer_") for name in layers])
     return figure
 
 

@@ -45,8 +45,8 @@ from benchmarks.ablation_features import POOLINGS, Backbone, compute_features
 from benchmarks.ablation_figures import draw_figures
 from benchmarks.ablation_runs import FREEZE_MODES, FreezeRun, HeadRun, measure, run_all, spread
 from benchmarks.ablation_summary import choose_learning_rates, drift, summarise
+from benchmarks.guides.rendering import render_blocks
 from benchmarks.racing import describe_cpu
-from sdiareward.cards.render_ablations import render_report
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.common.files import JsonLines, write_file
@@ -112,6 +112,24 @@ def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
     # Not part of what a run is found by: where a run writes, and what each run sets for itself.
     training = {key: value for key, value in values.items() if key not in own | {"output_dir", "seed"}}
     return Recipe(arguments, training)
+
+
+def render_report(result: Mapping[str, Any]) -> str:
+    """Render all tables of a result as Markdown."""
+    titles = {
+        "pairs": "Pairs",
+        "table4": "Table 4",
+        "table6": "Table 6",
+        "lambda": "Centering coefficient",
+        "layers": "Layers",
+        "freeze": "Frozen parts",
+        "learning_rates": "Learning rates",
+        "cost": "Time",
+    }
+    blocks = render_blocks("ablations", {"ablations_nano.json": result})
+    parts = [f"# Ablations of {result['arguments']['recipe']}"]
+    parts += [f"## {title}\n\n{blocks[name]}" for name, title in titles.items()]
+    return "\n\n".join(parts) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> Path:

@@ -3,8 +3,8 @@
     python benchmarks/channel_matching.py --config configs/demo_data.yaml --output_dir runs/channel_matching
 
 Builds the modality pairs of the config twice, with its channel and with none, and writes the baseline's accuracy by
-synthesizer to `benchmarks/channel_matching.json`. The baseline hears 160 numbers of the spectrum: what it still gets
-right is what the channel gives away, not what a voice does.
+synthesizer to `benchmarks/results/channel_matching.json`. The baseline hears 160 numbers of the spectrum: it still
+gets right what the channel gives away, not what a voice does.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ def main() -> None:
     for name, channel in (("matched", config.channel), ("unmatched", None)):
         folder = str(args.output_dir / name / "sdiareward")
         results[name] = measure(dataclasses.replace(config, sources=recorded, channel=channel, output_dir=folder))
-    write_provenance(Path(__file__).with_suffix(".json"), config=str(args.config), acoustic_baseline=results)
+    result = Path(__file__).parent / "results" / "channel_matching.json"
+    write_provenance(result, config=str(args.config), acoustic_baseline=results)
     print(json.dumps(results, indent=1))
 
 

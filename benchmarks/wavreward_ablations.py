@@ -40,8 +40,8 @@ from typing import Any
 import yaml
 from tqdm.auto import tqdm
 
+from benchmarks.guides.rendering import render_blocks
 from benchmarks.racing import ROOT
-from sdiareward.cards.render_wavreward import render_ablations
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.run_identity import claim_run_dir
@@ -96,7 +96,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
     args.result.parent.mkdir(parents=True, exist_ok=True)
     result = {"settings": _settings(args), "rows": rows, "baselines": baselines}
     write_provenance(args.result, **result)
-    report = render_ablations(result)
+    table = render_blocks("wavreward_evaluation", {"wavreward_ablations.json": result})["ablations"]
+    report = f"# WavReward and what it lacks: {args.config.stem}\n\n{table}\n"
     write_file(args.result.with_suffix(".md"), report)
     print(report)
     return args.result

@@ -16,12 +16,14 @@ from pathlib import Path, PurePath
 from string import Template
 from typing import Any, Literal
 
+from sdiareward.audit.verdicts import read_audit
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, weight_files
 from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.yaml_files import parse_yaml
 from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, render_report
 
+from .audit_findings import render_findings
 from .results_metadata import model_index
 
 
@@ -79,7 +81,7 @@ def render_model_repository_card(release: ModelRelease) -> str:
         header=_header(release, header),
         about=about,
         usage=_usage(release, header),
-        results=tables(render_report(results)) if results else _NOT_EVALUATED,
+        results=strip_title(render_report(results)) if results else _NOT_EVALUATED,
         figure=f"\n![Rewards by subset]({_FIGURE})\n" if is_here and results else "",
         audit=_audit(release.checkpoint),
         training=_training(release.run),
@@ -87,16 +89,12 @@ def render_model_repository_card(release: ModelRelease) -> str:
 
 
 def _audit(checkpoint: Path) -> str:
-    """Return what an audit found, or nothing where none lies with the checkpoint."""
-    from sdiareward.audit.verdicts import read_audit
-
-    from .render_audit import render_findings
-
+    """Return the findings of the audit beside the checkpoint, or nothing where there is none."""
     path = checkpoint / AUDIT
     return f"\n## Audit\n\n{render_findings(read_audit(path))}\n" if path.is_file() else ""
 
 
-def tables(results_md: str) -> str:
+def strip_title(results_md: str) -> str:
     """Return a report without its title, its headings one level lower."""
     return re.sub(r"^## ", "### ", results_md.split("\n", 1)[1], flags=re.MULTILINE).strip()
 

@@ -17,7 +17,7 @@ from benchmarks.ablation_data import choose_rows, load_study
 from benchmarks.ablation_features import AllLayersScorer, compute_features
 from benchmarks.ablation_runs import HeadRun, run_all
 from benchmarks.ablation_summary import choose_learning_rates, drift, mean_interval, summarise
-from sdiareward.cards.render_ablations import render_blocks
+from benchmarks.guides.rendering import render_blocks
 from sdiareward.common.files import JsonLines
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS
 from sdiareward.pairs.dialogues import Dialogues
@@ -335,7 +335,7 @@ def test_the_command_renders_every_table_and_figure(command, tmp_path):
     assert report.count("| acoustic | baseline |") == 5
     for name in ("drift", "lambda", "layers"):
         assert path.with_name(f"tiny_{name}.png").read_bytes().startswith(b"\x89PNG")
-    blocks = render_blocks({**found, "rows": {}})
+    blocks = render_blocks("ablations", {"ablations_nano.json": {**found, "rows": {}}})
     assert blocks["layers"] == "Not run: `--only layers` does it."
 
 

@@ -1,11 +1,9 @@
-import json
-
 import numpy as np
 import pytest
 from support.human_world import make_score, write_evaluation
 
 from benchmarks import calibration as benchmark
-from sdiareward.cards import render_calibration
+from benchmarks.guides.rendering import render_blocks
 from sdiareward.evaluation.results_files import read_evaluation
 
 
@@ -92,14 +90,7 @@ def test_one_subset_or_one_recording_is_too_little(tmp_path):
         benchmark.measure(read_evaluation(folder), 1)
 
 
-def test_every_number_of_the_guide_to_calibration_is_the_result_files():
-    guide = render_calibration.GUIDE.read_text(encoding="utf-8")
-    assert render_calibration.render_guide(guide) == guide
-
-
-def test_another_result_changes_the_guide_to_calibration(result, tmp_path):
-    path = tmp_path / "calibration.json"
-    path.write_text(json.dumps({"settings": {"seeds": 3}, **result}), encoding="utf-8")
-    guide = render_calibration.render_guide(render_calibration.GUIDE.read_text(encoding="utf-8"), path)
-    assert "| wild | scripted | 50.0 | 0.0 | 50.0 |" in guide
-    assert "| its own, by subset | 100.0 | 100.0 | 100.0 |" in guide
+def test_another_result_changes_the_guide_to_calibration(result):
+    blocks = render_blocks("calibration", {"calibration.json": {"settings": {"seeds": 3}, **result}})
+    assert "| wild | scripted | 50.0 | 0.0 | 50.0 |" in blocks["transfer"]
+    assert "| its own, by subset | 100.0 | 100.0 | 100.0 |" in blocks["common"]

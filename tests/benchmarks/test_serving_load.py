@@ -1,16 +1,10 @@
 """How the load test counts, and how its numbers get into the guide; the load itself is not made here."""
 
-import json
-import re
-
 import pytest
 
+from benchmarks.guides.rendering import read_result, render_blocks
 from benchmarks.serving_clients import Tally
 from benchmarks.serving_load import describe_drain, describe_memory
-from sdiareward.cards import render_serving
-
-
-EMPTY = "".join(f"<!-- {name} -->\n<!-- /{name} -->\n" for name in ("batch_sizes", "saturation", "faults"))
 
 
 @pytest.fixture
@@ -63,7 +57,7 @@ def test_a_look_too_short_for_a_slope_has_none():
 
 
 def test_in_the_committed_result_no_answer_is_lost_or_another_dialogues_and_memory_stays():
-    found = json.loads(render_serving.RESULT.read_text(encoding="utf-8"))
+    found = read_result("serving_load.json")
     tallies = [row[load] for row in found["batch_sizes"] for load in ("alone", "many")]
     faults = [found["faults"][name] for name in ("undisturbed", "slow_clients", "malformed", "killed_replica")]
     for tally in [*tallies, found["saturation"], *faults]:
@@ -73,12 +67,7 @@ def test_in_the_committed_result_no_answer_is_lost_or_another_dialogues_and_memo
     assert all(memory["mib_per_minute"] < 1.0 for memory in found["saturation"]["memory"].values())
 
 
-def test_the_guide_says_what_was_not_measured(tmp_path):
-    text = render_serving.render_guide(EMPTY, tmp_path / "missing.json")
-    assert text.count("Not measured yet") == 3
-
-
-def test_the_guide_has_the_numbers_of_the_result_file(tmp_path, tally):
+def test_the_guide_has_the_numbers_of_the_result_file(tally):
     counts = tally.summary()
     memory = {"replica": {"thirds_mib": [300.0, 401.0, 402.0], "mib_per_minute": 0.03}}
     kinds = {"no JSON": {"wanted": 422, "got": {"422": 7}}, "large": {"wanted": 413, "got": {"closed": 2, "500": 1}}}
@@ -96,9 +85,7 @@ def test_the_guide_has_the_numbers_of_the_result_file(tmp_path, tally):
         "saturation": {**counts, "seconds": 600.0, "memory": memory},
         "faults": faults,
     }
-    path = tmp_path / "result.json"
-    path.write_text(json.dumps(result))
-    text = render_serving.render_guide(EMPTY, path)
+    text = "\n".join(render_blocks("serving", {"serving_load.json": result}).values())
     assert "| 8 | 505 ms | 990 ms | 0.7 | 505 ms | 990 ms | 7.5 |" in text
     assert "100 requests by one client and 102 by 32 clients, each" in text
     assert "4 lost, 0 mismatched" in text
@@ -109,9 +96,3 @@ def test_the_guide_has_the_numbers_of_the_result_file(tmp_path, tally):
     assert "the longest time without an answer was 7.2 s" in text
     assert "of 32 requests 20 were under way and 9 answered: 29 answered in the end, 2 refused before" in text
     assert "they had connected, 1 lost, 0 mismatched, exit status 0." in text
-
-
-def test_the_committed_guide_is_rendered_from_the_committed_result():
-    guide = render_serving.GUIDE.read_text(encoding="utf-8")
-    assert render_serving.render_guide(guide) == guide
-    assert set(re.findall(r"^<!-- (\w+) -->$", guide, re.MULTILINE)) == {"batch_sizes", "saturation", "faults"}

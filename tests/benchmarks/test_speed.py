@@ -13,10 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks import gpu, gpu_steps, racing, scoring_bfloat16, scoring_scale, scoring_speed
 from benchmarks import scoring_workload as workload
 from benchmarks.flops import audio_flops, text_flops
+from benchmarks.guides.rendering import render_blocks
 from benchmarks.opponents import PlainTransformers
 from benchmarks.speed_models import NANO, model_config
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
-from sdiareward.cards import render_speed
 from sdiareward.processing_sdiareward import SDiaRewardProcessor, validate_messages
 from sdiareward.scoring.scorer import Scorer
 
@@ -236,7 +236,7 @@ def test_the_gpu_benchmark_runs_on_a_cpu_and_its_ways_agree_there(tmp_path, monk
     table = capsys.readouterr().out
     assert "ours / dialogues_per_s" in table
     assert "tiny" in table.splitlines()[0]
-    assert "| TINY |" in render_speed._gpu(found)
+    assert "| TINY |" in render_blocks("speed", {"gpu.json": found})["gpu"]
 
 
 def test_the_gpu_benchmark_runs_in_half_precision_with_all_of_its_options(tmp_path, monkeypatch, capsys):
@@ -253,24 +253,17 @@ def test_the_gpu_benchmark_begins_nothing_after_its_time(tmp_path, monkeypatch, 
     assert "left out for lack of time: tiny: everything" in capsys.readouterr().out
 
 
-def test_every_number_of_the_guide_to_speed_is_the_result_files():
-    guide = render_speed.GUIDE.read_text(encoding="utf-8")
-    assert render_speed.render_guide(guide) == guide
+def test_a_benchmark_that_was_not_run_is_reported_as_missing():
+    assert render_blocks("speed", {"gpu.json": None})["gpu"] == "Not measured yet: `python -m benchmarks.gpu` does it."
 
 
-def test_a_benchmark_that_was_not_run_is_said_to_be_missing(tmp_path):
-    guide = render_speed.render_guide(render_speed.GUIDE.read_text(encoding="utf-8"), tmp_path)
-    assert "Not measured yet: `python -m benchmarks.scoring_scale` does it." in guide
-
-
-def test_another_result_changes_the_guide_to_speed(tmp_path):
+def test_another_result_changes_the_guide_to_speed():
     rows = [
         {"dialogues": 10, "audio_s": 20.0, "seconds": 1.0, "loaded_mib": 500, "peak_mib": 4321},
         {"dialogues": 1000, "audio_s": 2000.0, "seconds": 100.0, "loaded_mib": 500, "peak_mib": 600},
     ]
     result = {"rows": rows, **scoring_scale.growth(rows)}
-    (tmp_path / "scoring_scale.json").write_text(json.dumps(result), encoding="utf-8")
-    guide = render_speed.render_guide(render_speed.GUIDE.read_text(encoding="utf-8"), tmp_path)
+    guide = render_blocks("speed", {"scoring_scale.json": result})["scale"]
     assert "| 10 | 20 s | 1.0 s | 500 MiB | 4321 MiB |" in guide
     assert "Slope of log time against log audio: 1.00; between neighbours 1.00." in guide
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from benchmarks import gpu, gpu_training, recipes, training_speed
+from benchmarks.guides.rendering import render_blocks
 from benchmarks.training_speed import Race, summarise
-from sdiareward.cards import render_training
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.evaluation.summary import ALL_LEFT_OUT
 
@@ -32,7 +32,7 @@ def test_the_gpu_benchmark_of_training_runs_on_a_cpu(mode, tmp_path, monkeypatch
     assert run["utilisation"] == pytest.approx(run["flops"] / run["seconds"][0] / found["matmul_flops_per_s"])
     assert (run["million_trained"] < 0.01) == (mode == "head")
     assert f"tiny {mode}" in capsys.readouterr().out
-    assert f"| TINY, {mode} |" in render_training._gpu(found)
+    assert f"| TINY, {mode} |" in render_blocks("training", {"gpu_training.json": found})["gpu_training"]
 
 
 def test_a_step_of_the_gpu_benchmark_is_a_step_of_the_trainer(make_tiny_model, tiny_processor, monkeypatch):
@@ -67,7 +67,8 @@ def test_speed_is_the_median_of_quotients_and_a_first_epoch_pays_for_the_encodin
     assert found["first_epoch_speedup"] == {"plain": 2.5, "plain_300_s": 5.0}
     assert found["tokens_per_second"]["ours"] == pytest.approx(1000 / 3)
     settings = {"steps": 5, "rounds": 3}
-    table = render_training._speed({**found, "settings": settings, "cpu": {"name": "a CPU", "usable_cores": 2}})
+    result = {**found, "settings": settings, "cpu": {"name": "a CPU", "usable_cores": 2}}
+    table = render_blocks("training", {"training_speed.json": result})["training_speed"]
     assert "| TRL's trainer, padded to nano's own 30 s | 4.00 s | 50 | 3.0 | 5.0 | 2.5 |" in table
 
 
@@ -122,19 +123,9 @@ def test_the_table_of_recipes_shows_synthesizers_left_out_beside_the_subsets():
     }
     baselines = {"acoustic": found(scripted=0.5), "text": found(scripted=0.0)}
     cpu = {"name": "a CPU", "usable_cores": 2, "torch_threads": 1}
-    lines = render_training._recipes({"runs": [run, run], "baselines": baselines, "cpu": cpu}).splitlines()
+    result = {"runs": [run, run], "baselines": baselines, "cpu": cpu}
+    lines = render_blocks("training", {"recipes_nano.json": result})["recipes"].splitlines()
     assert lines[2] == "| pairs |  | 4 | 2 |  |"
     assert lines[3] == lines[4] == "| head | 7 | 75.00 (50.0-100.0) | 50.00 (25.0-100.0) | 1.5 min |"
     assert lines[5] == "| acoustic baseline |  | 50.00 (50.0-100.0) | 40.00 (25.0-100.0) |  |"
     assert "training: hibari." in lines[-1] and "Ties of all runs together: 2. a CPU, 2 cores" in lines[-1]
-
-
-def test_every_number_of_the_guide_to_training_is_the_result_files():
-    guide = render_training.GUIDE.read_text(encoding="utf-8")
-    assert render_training.render_guide(guide) == guide
-
-
-def test_a_training_benchmark_that_was_not_run_is_said_to_be_missing(tmp_path):
-    guide = render_training.render_guide(render_training.GUIDE.read_text(encoding="utf-8"), tmp_path)
-    assert "Not measured yet: `python -m benchmarks.recipes` does it." in guide
-    assert "Not measured yet: `python -m benchmarks.gpu_training` does it." in guide

@@ -5,7 +5,7 @@ import yaml
 from support import wavreward_eval_world
 
 from benchmarks import wavreward_ablations, wavreward_speed, wavreward_toy_data
-from sdiareward.cards.render_wavreward import GUIDE, render_ablations, render_guide, render_speed
+from benchmarks.guides.rendering import render_blocks
 from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 from sdiareward.judges.thinker import Thinker
 from sdiareward.judges.wavreward.answers import follows_format
@@ -134,7 +134,10 @@ def test_speed_is_measured_with_and_without_thoughts_at_the_length_that_is_set(t
     assert found["audio_s"] == 6.0
     way = found["ways"]["with thoughts, batch 1"]
     assert way["real_time_factor"] == pytest.approx(sum(sorted(way["seconds"])) / 2 / 6.0)
-    assert "The number of tokens is set" in render_speed(found)
+    assert (
+        "The number of tokens is set"
+        in render_blocks("wavreward_evaluation", {"wavreward_speed.json": found})["speed"]
+    )
 
 
 def test_a_new_nano_judge_has_answers_of_a_set_length(data):
@@ -180,8 +183,7 @@ def result():
 
 
 def test_the_table_has_the_sections_of_table_1_and_what_answers_cost(result):
-    lines = render_ablations(result).splitlines()
-    assert lines[0] == "# WavReward and what it lacks: made_up"
+    lines = render_blocks("wavreward_evaluation", {"wavreward_ablations.json": result})["ablations"].splitlines()
     titles = [line.split("**")[1] for line in lines if line.startswith("| **")]
     assert titles == [
         "I. direct inference: what all start from",
@@ -211,16 +213,3 @@ def test_variants_are_compared_with_the_whole_on_the_same_samples(tmp_path):
     assert rows[1]["difference"] is None
     wavreward_ablations.compare_with_whole(rows[:1], tmp_path)
     assert rows[0]["difference"] is None
-
-
-def test_a_block_without_a_result_says_so_and_one_with_a_result_shows_it(tmp_path, result):
-    guide = GUIDE.read_text(encoding="utf-8")
-    empty = render_guide(guide, tmp_path)
-    assert "Not measured yet: `python -m benchmarks.wavreward_ablations` does it." in empty
-    (tmp_path / "wavreward_ablations.json").write_text(json.dumps(result))
-    assert "| **III. WavReward: WavReward** | 100.00 |" in render_guide(guide, tmp_path)
-
-
-def test_every_number_of_the_guide_is_the_result_files():
-    guide = GUIDE.read_text(encoding="utf-8")
-    assert render_guide(guide) == guide

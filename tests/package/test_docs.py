@@ -13,7 +13,6 @@ from support.docs_blocks import all_blocks, find_blocks, module_of, split_comman
 from support.docs_world import GIVEN
 from support.paths import ROOT
 
-from sdiareward.cards import render_guides
 from sdiareward.common.optional_dependencies import EXTRAS
 
 
@@ -165,11 +164,6 @@ def test_every_console_block_prints_what_it_shows(block, reader, capsys):
     assert [number.sub("#", line) for line in printed] == [number.sub("#", line) for line in expected]
     found, shown = ([float(x) for line in lines for x in number.findall(line)] for lines in (printed, expected))
     assert found == pytest.approx(shown, abs=0.02)
-
-
-def test_the_numbers_of_the_guide_to_validity_are_those_of_the_files():
-    guide = render_guides.VALIDITY.read_text(encoding="utf-8")
-    assert render_guides.render_validity(guide) == guide
 
 
 def test_every_guide_is_in_the_index_and_every_link_leads_somewhere():

@@ -12,7 +12,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.paths import ROOT
 
-from sdiareward.cards.render import EXAMPLES, format_rewards, render_model_card, render_readme, score_examples, tables
 from sdiareward.common.optional_dependencies import EXTRAS, missing_extra_hint, required_by
 from sdiareward.common.package_files import NANO
 from sdiareward.publishing.model_files import REMOTE_CODE
@@ -20,6 +19,7 @@ from sdiareward.publishing.model_files import REMOTE_CODE
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 README = (ROOT / "README.md").read_text()
+EXAMPLES = ("examples/human.json", "examples/synthetic.json")
 # Not on the package index: an engine that is installed from its repository; the Hub's own module on its GPUs.
 OUTSIDE = {"soulxpodcast", "spaces"}
 # Brought by what the extra names: jinja2, pyannote.audio, requests, scikit-learn, fastapi.
@@ -76,24 +76,6 @@ def test_the_readme_example_prints_what_the_readme_shows(monkeypatch, capsys):
     printed = capsys.readouterr().out.strip()
     assert [float(x) for x in printed.split(",")] == pytest.approx([float(x) for x in shown.split(",")], abs=0.02)
     assert float(printed.split(",")[0]) > float(printed.split(",")[1])
-
-
-def test_the_cards_say_what_the_result_files_say():
-    assert (NANO / "README.md").read_text() == render_model_card(NANO)
-    results = tables((NANO / "results.md").read_text())
-    assert render_readme(README, {"results": results}) == README
-    accuracy = json.loads((NANO / "results.json").read_text())["accuracies"]["model"]["colloquialness"]
-    assert f"{100 * accuracy:.2f}" in README
-
-
-def test_a_readme_without_the_block_is_refused():
-    with pytest.raises(ValueError, match="no block 'results'"):
-        render_readme("nothing", {"results": "x"})
-
-
-def test_rewards_are_shown_with_sign_and_two_digits():
-    assert format_rewards([1.234, -0.5]) == "+1.23, -0.50"
-    assert re.fullmatch(r"[+-]\d\.\d\d, [+-]\d\.\d\d", score_examples(NANO))
 
 
 def test_the_configs_of_the_paper_have_the_values_of_its_appendix():

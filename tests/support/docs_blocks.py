@@ -15,7 +15,7 @@ GUIDES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _NOTE = re.compile(r"<!-- (not run|given): *(.*?) *-->\n\Z")
 # Programs that are not ours: what follows them is not looked at.
-FOREIGN = {"cd", "curl", "docker", "export", "git", "hf", "kill", "vllm"}
+FOREIGN = {"cd", "curl", "docker", "export", "git", "hf", "kill", "pip-licenses", "vllm"}
 _SCRIPTS = {
     "sdiareward": "sdiareward.cli",
     "sdiareward-train": "sdiareward.train",
