@@ -25,7 +25,7 @@ from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, interval, percent
 from sdiareward.judges.wavreward.score_tables import render_table_one, shown_columns
 from sdiareward.perturbations.attacks import ATTACKS
-from sdiareward.perturbations.effects import NUISANCES
+from sdiareward.perturbations.registry import PERTURBATIONS
 
 
 TEMPLATES = Path(__file__).resolve().parent
@@ -103,7 +103,7 @@ def _make_environment() -> Environment:
         "ALL_SEEN": ALL_SEEN,
         "ALL_LEFT_OUT": ALL_LEFT_OUT,
         "ATTACKS": ATTACKS,
-        "NUISANCES": NUISANCES,
+        "PERTURBATIONS": PERTURBATIONS,
         "read_limits": read_limits,
         "show_limit": show_limit,
         "describe_sample": describe_sample,

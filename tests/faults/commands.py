@@ -1,8 +1,8 @@
-"""The commands that the faults meet, what they work on, and what has to be the same in the end.
+"""The commands under test, their inputs, and the results that must survive a fault.
 
-Every command has `arguments(output)`; `result(output)`, what an undisturbed run leaves and a disturbed one has to
-leave too; `num_finished(output)`, how many parts of its work are done and on disk; `num_made(output, done)`, how many
-the run that just ended has made; and `source`, a file that it reads.
+Every command has `arguments(output)`; `result(output)`, which must be the same after a disturbed and an undisturbed
+run; `num_finished(output)`, the number of finished parts on disk; `num_made(output, done)`, the number of parts that
+the last run made; and `source`, a file that it reads.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ _TRAINING = {
     "disable_tqdm": True,
     "resume": True,
 }
-# Of results.json: what a second run on the same machine may say otherwise.
+# Fields of results.json that may differ between runs.
 _NOT_COMPARED = {"timing", "versions", "python", "machine", "git_revision"}
 
 
@@ -54,16 +54,16 @@ def digests(folder, pattern="*"):
 
 
 def read_lines(path):
-    """Return the objects of a JSON lines file, none if there is no such file; an unfinished line is left out."""
+    """Return the objects of a JSON lines file without an incomplete last line; none if there is no such file."""
     text = path.read_text() if path.exists() else ""
     return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 class World:
-    """A few short dialogues cut from a bundled recording, and what the commands make of them.
+    """A few short dialogues cut from a bundled recording, and the pairs built from them.
 
     Args:
-        folder (`Path`): Where.
+        folder (`Path`): Folder to create.
         checkpoint (`Path`): A tiny model.
     """
 
@@ -79,10 +79,10 @@ class World:
         (self.recordings / "manifest.jsonl").write_text("\n".join(lines) + "\n")
 
     def add_pairs(self, built):
-        """Keep a data set that was built, and lay its clips out as files that rows refer to.
+        """Copy a built data set, and write its clips to files that rows refer to.
 
         Args:
-            built (`Path`): As the builder wrote it.
+            built (`Path`): Output folder of the builder.
         """
         shutil.copytree(built, self.built)
         clips = self.folder / "clips"
@@ -99,7 +99,7 @@ class World:
                 file.write(json.dumps({name: row[name] for name in kept}) + "\n")
 
     def clip(self, split):
-        """Return a recording that a pair of a split refers to, its last."""
+        """Return the recording of the last pair of a split."""
         return Path(read_lines(self.pairs / f"{split}.jsonl")[-1]["rejected"][0]["audio"])
 
 
@@ -132,7 +132,7 @@ class Build:
         return len(list((output / "sdiareward" / ".parts").glob("*.parquet")))
 
     def num_made(self, output, done):
-        """Return how many pairs the last run made, which its progress bar says."""
+        """Return the number of pairs the last run made, from its progress bar."""
         found = re.findall(r"pairs: .*?(\d+)/(\d+) \[", done.err)
         return int(found[-1][0]) if found else 0
 
@@ -164,7 +164,7 @@ class Train:
         return int(newest.name.partition("-")[2]) if newest else 0
 
     def num_made(self, output, done):
-        """Return how many steps the last run took: those whose checkpoint is younger than its beginning."""
+        """Return the number of steps of the last run: its checkpoints are younger than its start."""
         states = output.glob("checkpoint-*/trainer_state.json")
         return sum(state.stat().st_mtime > done.start for state in states)
 
@@ -184,7 +184,7 @@ class Evaluate:
     def result(self, output):
         results = json.loads((output / "results.json").read_text())
         return {
-            # A session that is killed is not timed.
+            # A killed session is not timed.
             "files": sorted(digests(output).keys() - {"sessions.jsonl"}),
             "scores": sorted(read_lines(output / "scores.jsonl"), key=lambda line: line["pair_id"]),
             "skipped": read_lines(output / "skipped.jsonl"),
@@ -196,7 +196,7 @@ class Evaluate:
         return len(read_lines(output / "scores.jsonl"))
 
     def num_made(self, output, done):
-        """Return how many pairs the last run scored, if it did."""
+        """Return the number of pairs the last run scored."""
         sessions = read_lines(output / "sessions.jsonl")
         is_new = sessions and (output / "sessions.jsonl").stat().st_mtime > done.start
         return sessions[-1]["num_pairs"] if is_new else 0
@@ -253,7 +253,7 @@ class Push:
         }
 
     def num_finished(self, output):
-        # Not all that it has: a model that another command is to find there was not pushed.
+        # Only what was pushed: models of other commands lie there too.
         return len(self.hub.store.times_sent)
 
     def num_made(self, output, done):

@@ -1,4 +1,4 @@
-"""Where commands are run under faults: a process that forks them, a Hub, and a network that can drop."""
+"""The lab that runs commands under faults: a process that forks them, a Hub, and a network that can drop."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from support.hub_store import Blob, Repository
 
 _WORKER, _CLOCK = (Path(__file__).with_name(name) for name in ("worker.py", "clock.c"))
 _LIMIT_S = 300
-# Makes the clock that can be set.
+# Compiles the clock that can be set.
 COMPILER = shutil.which("cc") or shutil.which("gcc")
 
 
@@ -28,12 +28,12 @@ class Done:
 
     Args:
         status: Its exit status, negative for a signal, None if it hung and had to be killed.
-        start: When it began, in seconds since 1970.
+        start: Unix time of its start.
         seconds: From the fork to the end.
-        operations: How often it changed a file below the lab's folder; None if it was killed.
-        err: What it wrote to stderr.
-        survivors: Command lines of what it left running.
-        struck: Whether its fault came before it ended.
+        operations: Number of changes to files below the lab's folder; None if it was killed.
+        err: Its stderr.
+        survivors: Command lines of the processes it left running.
+        struck: Whether its fault struck before it ended.
     """
 
     status: int | None
@@ -46,7 +46,7 @@ class Done:
 
 
 def clock_environment(folder):
-    """Return the variables that give a process the clock `clock` of a folder, for `set_clock`; needs a C compiler."""
+    """Return the environment of a process whose clock `set_clock` sets through a folder; needs a C compiler."""
     library, clock = folder / "clock.so", folder / "clock"
     subprocess.run([COMPILER, "-shared", "-fPIC", "-o", library, _CLOCK], check=True)
     clock.write_bytes(bytes(8))
@@ -66,7 +66,7 @@ class Lab:
         self.output = folder / "output"
         self.hub = HubServer()
         self.network = Network(*(int(url.rpartition(":")[2]) for url in (self.hub.url, self.hub.storage_url)))
-        # What the Hub says of its own addresses leads through the network too.
+        # The addresses that the Hub returns lead through the network too.
         self.hub.url, self.hub.storage_url = self.network.urls
         self.hub.store.add_account(WRITER, "ann", "ORG")
         environment = {"PYTHONWARNINGS": "ignore", **(clock_environment(folder) if has_clock else {})}
@@ -89,7 +89,7 @@ class Lab:
         self.hub.__exit__()
 
     def run(self, command, **settings):
-        """Run a command to its end, or to that of a fault; see `fault_worker` for the settings."""
+        """Run a command until it ends; see `worker.py` for the settings."""
         return self.run_together(command, 1, **settings)[0]
 
     def run_together(self, command, number, **settings):
@@ -103,11 +103,11 @@ class Lab:
         return [self._read(run, start, ended) for run, ended in zip(runs, self._answer(), strict=True)]
 
     def set_clock(self, offset_s):
-        """Set the clock of the commands so many seconds forward, or back."""
+        """Set the clock of the commands forward by seconds, or back."""
         set_clock(self.folder / "clock", offset_s)
 
     def forget_pushes(self):
-        """Empty the Hub, but for the models that it was given."""
+        """Empty the Hub except for the models added to it."""
         store = self.hub.store
         for key in [key for key in store.repositories if key[0] == "dataset"]:
             del store.repositories[key]
@@ -152,9 +152,9 @@ class Lab:
 
     def _read(self, run, start, ended):
         report = Path(run["report"])
-        # Empty, if the kill came while it was written.
+        # Empty if the kill struck while it was written.
         text = report.read_text() if report.exists() else ""
         operations = json.loads(text)["operations"] if text else None
-        # Where the lab lies is nobody's business.
+        # Results must not depend on the lab's folder.
         err = Path(run["err"]).read_text(errors="replace").replace(f"{self.folder}/", "")
         return Done(start=start, operations=operations, err=err, struck=Path(run["struck"]).exists(), **ended)

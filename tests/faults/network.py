@@ -1,4 +1,4 @@
-"""A network that drops: it carries connections to ports of this machine until so many bytes have gone through it."""
+"""A network that drops: a proxy for local ports that cuts all connections after a given number of bytes."""
 
 import contextlib
 import socket
@@ -7,15 +7,15 @@ import threading
 
 
 _CHUNK_BYTES = 4096
-# Close at once and with a reset, as a cable that is pulled shows itself in the end.
+# Close at once and with a reset, which is how a pulled cable ends.
 _RESET = struct.pack("ii", 1, 0)
 
 
 class Network:
-    """Stand between clients and servers.
+    """Proxy between clients and servers.
 
     Args:
-        ports (`int`): What listens there; `urls` has the address to use in place of each.
+        ports (`int`): Ports of the servers; `urls` holds the address to use instead of each.
     """
 
     def __init__(self, *ports):
@@ -35,22 +35,22 @@ class Network:
         return self
 
     def __exit__(self, *_):
-        self.mend()
+        self.restore()
         for listener in self._listeners:
             listener.close()
 
     def drop(self, after_bytes, down_s=None):
-        """Drop every connection when so many more bytes have been carried, and refuse new ones.
+        """Drop every connection after more bytes were carried, and refuse new ones.
 
         Args:
-            after_bytes (`int`): How many, in both directions together.
-            down_s (`float`, *optional*): Mend it so much later; by default it stays down until `mend`.
+            after_bytes (`int`): Number of bytes, both directions together.
+            down_s (`float`, *optional*): Seconds until it is restored; by default it stays down until `restore`.
         """
         with self._lock:
             self._drop_at_bytes, self._down_s = self.carried_bytes + after_bytes, down_s
 
-    def mend(self):
-        """Carry again whatever comes."""
+    def restore(self):
+        """Carry everything again."""
         with self._lock:
             self._drop_at_bytes, self.is_down = None, False
 
@@ -60,7 +60,7 @@ class Network:
                 client, _ = listener.accept()
             except OSError:
                 return
-            # Closed meanwhile by a drop, perhaps: then the client has been told.
+            # A drop may have closed it meanwhile: the client has its error then.
             with contextlib.suppress(OSError):
                 self._connect(client, port)
 
@@ -81,7 +81,7 @@ class Network:
             target.shutdown(socket.SHUT_WR)
 
     def _count(self, num_bytes):
-        """Return how many of these bytes still go through; go down if those are not all."""
+        """Return how many of these bytes still pass; go down if those are not all."""
         with self._lock:
             if self._drop_at_bytes is not None and self.carried_bytes + num_bytes >= self._drop_at_bytes:
                 num_bytes = max(self._drop_at_bytes - self.carried_bytes, 0)
@@ -94,7 +94,7 @@ class Network:
         self.times_down += 1
         self._cut()
         if self._down_s is not None:
-            threading.Timer(self._down_s, self.mend).start()
+            threading.Timer(self._down_s, self.restore).start()
 
     def _cut(self):
         """Reset every connection that is open."""

@@ -1,10 +1,9 @@
-"""The faults of a server: it, its copies of the model, its network or what it finds on its disk end while it answers.
+"""Faults of a server: the server, a replica of its model, its network or its files end while it answers.
 
-A server keeps nothing. A trial is right if every reward that a client got is the undisturbed one, if a client that got
-none was told so, and if the next question, to the same server or to the next one, is answered as ever.
+A server keeps no state. A trial is right if every reward that a client received is the undisturbed one, if a client
+without a reward received an error, and if the next request, to this server or a new one, is answered.
 
-Only recordings that are too large for memory go to the disk of the server, in multipart bodies; its clients send one
-of those too where the disk is at fault.
+Only large recordings in multipart bodies go to the server's disk. Trials of disk faults send one of those too.
 """
 
 import contextlib
@@ -37,7 +36,7 @@ from benchmarks.speed_models import NANO
 from sdiareward.serving.client import RewardClient, ServiceError
 
 
-# Fault -> trials of it; those of the server itself need a new one each.
+# Trials by fault; each fault of the server itself needs a new server.
 SERVING_TRIALS = {
     "SIGKILL of a copy": 3,
     "SIGTERM of a copy": 3,
@@ -55,7 +54,7 @@ _END_S = 100
 _DISK_BYTES = 2**28
 # Longer than starlette holds in memory.
 _LARGE_S = 20
-# Until a client is told that no copy of the model answers, and until one is back.
+# Seconds until a client receives an error because no replica answers, and until a replica is back.
 _PATIENCE_S = 10
 _BACK_S = 200
 
@@ -77,13 +76,13 @@ class ServingTrials:
         self._dialogues = [turns[k : k + 2] for k in range(0, len(turns), 2)]
         self._stack = ExitStack()
         self._server = None
-        # Of the large recording, as the first server gave it.
+        # Reward of the large recording, from the first server.
         self._large = None
 
     def __enter__(self):
         self._start()
         self._rewards = RewardClient(self._server.url).score(self._dialogues)
-        # How long a trial's client takes, once the server has answered something.
+        # Duration of one client's requests to a warm server.
         start = time.monotonic()
         assert self._ask(self._server.url) == "finished"
         self._seconds = time.monotonic() - start
@@ -115,7 +114,7 @@ class ServingTrials:
         return {"command": "serve", "seed": seed, **facts, "reference": reference, "problems": problems}
 
     def _ask(self, url, **options):
-        """Return `finished` if every reward is the undisturbed one, else what the client was told."""
+        """Return `finished` if every reward is the undisturbed one, else the client's error."""
         client = RewardClient(url, dialogues_per_request=1, concurrency=2, **options)
         try:
             found = client.score(self._dialogues)
@@ -127,7 +126,7 @@ class ServingTrials:
         process = psutil.Process(self._server.process.pid)
         children = process.children(recursive=True)
         victim = next(each for each in children if "ServeReplica" in " ".join(each.cmdline())) if of_copy else process
-        # A client of a copy that died waits for the next; one whose server died need not wait long.
+        # The client of a dead replica waits for the next one; the client of a dead server gives up soon.
         facts = self._strike(victim, number, chance, max_retries=12 if of_copy else 2)
         first = facts["first"]
         problems = [first] if first.startswith("wrong") or (of_copy and first != "finished") else []
@@ -137,7 +136,7 @@ class ServingTrials:
         return {**facts, "problems": problems}
 
     def _strike(self, victim, number, chance, max_retries):
-        """Signal a process while a client waits for answers; return when that was, and what the client got."""
+        """Signal a process while a client waits for answers; return the moment and the client's result."""
         for num_missed in range(MOST_MISSED):
             after_s = chance.uniform(0, self._seconds)
             with ThreadPoolExecutor(1) as pool:
@@ -163,7 +162,7 @@ class ServingTrials:
         return self._see_no_start(running_server(port=port), "error: cannot listen at")
 
     def _see_no_start(self, server, reason):
-        """Start a server that must not start, and must say why in its last line."""
+        """Start a server that must fail and report `reason` in its last line."""
         try:
             with server:
                 return {"first": "finished", "problems": ["a server started"]}
@@ -178,14 +177,14 @@ class ServingTrials:
             after_bytes, down_s = chance.randrange(network.carried_bytes), chance.choice([None, 0.2])
             network.drop(after_bytes, down_s)
             first = self._ask(network.urls[0], max_retries=3)
-            network.mend()
+            network.restore()
             last = self._ask(network.urls[0])
         problems = [said for said in (undisturbed, last) if said != "finished"]
         problems += [first] * first.startswith("wrong") + ["nothing was dropped"] * (network.times_down != 1)
         return {"after_bytes": after_bytes, "down_s": down_s, "first": first, "problems": problems}
 
     def _fill_the_disk(self, folder, seed):
-        """Let what the server writes to have no room, in odd trials with the death of a copy, until it has again."""
+        """Fill the server's disk and empty it again; odd trials also kill a replica."""
         with small_disk(folder / "t", _DISK_BYTES), self._server_of(folder / "t") as server:
             undisturbed = self._ask_all(server)
             with (folder / "t" / "full").open("wb", buffering=0) as full, contextlib.suppress(OSError):
@@ -195,11 +194,11 @@ class ServingTrials:
             first = self._ask_all(server)
             (folder / "t" / "full").unlink()
             problems = self._see_it_back(server, undisturbed, first)
-        problems += ["nothing large was put off"] * ("disk cannot take what was sent" not in first)
+        problems += ["the large recording was not refused"] * ("disk cannot take what was sent" not in first)
         return {"copy_killed": is_killed, "first": first, "problems": problems}
 
     def _start_read_only(self, folder, _):
-        """Start a server where it cannot write; the next one, which can, is asked."""
+        """Start a server on a read-only disk, then one on a writable disk."""
         with small_disk(folder / "t", _DISK_BYTES) as change:
             change("ro")
             facts = self._see_no_start(self._server_of(folder / "t"), "Read-only file system; make it writable")
@@ -210,7 +209,7 @@ class ServingTrials:
         return {"first": facts["first"].replace(f"{folder}/", ""), "problems": problems}
 
     def _remove_the_model(self, folder, seed):
-        """Take the checkpoint away, in odd trials with the death of a copy, and put it back."""
+        """Move the checkpoint away and back; odd trials also kill a replica."""
         shutil.copytree(NANO, folder / "nano")
         with self._server_of(folder, model=folder / "nano") as server:
             undisturbed = self._ask_all(server)
@@ -223,10 +222,10 @@ class ServingTrials:
         return {"copy_killed": is_killed, "first": first, "problems": problems}
 
     def _set_the_clock(self, folder, seed):
-        """Set the clock of the server and its copies by days, in odd trials with the death of a copy.
+        """Set the clock of the server and its replicas by days; odd trials also kill a replica.
 
-        Ray Serve starts no copy in place of a dead one until a clock that was set back has caught up: then the server
-        may be started again, which is in the trial's facts.
+        After a clock was set back, Ray Serve replaces no dead replica until the clock has caught up. The server may
+        then be restarted; the trial records it.
         """
         jump_s, variables = JUMPS_S[seed // 2 % 2], clock_environment(folder)
         with self._server_of(folder, variables) as server:
@@ -244,7 +243,7 @@ class ServingTrials:
         return {**facts, "first": first, "problems": problems}
 
     def _server_of(self, folder, environment=None, **options):
-        """Start a server that writes to a folder, and does not wait long for a copy of the model."""
+        """Start a server that writes to a folder and does not wait long for a replica."""
         places = {name: str(folder) for name in ("TMPDIR", "RAY_TMPDIR")}
         options = {"object_store_mib": 80, "request_timeout_s": _PATIENCE_S, **options}
         return running_server({**places, **(environment or {})}, **options)
@@ -255,7 +254,7 @@ class ServingTrials:
         return bool(seed % 2)
 
     def _ask_all(self, server):
-        """Ask as `_ask` does and with a large recording; return `finished` if both get their rewards."""
+        """Ask as `_ask` does, then with a large recording; return `finished` if both get their rewards."""
         said = [self._ask(server.url, max_retries=1), self._ask_large(server.url)]
         bad = [each for each in said if each.startswith("wrong")]
         return "; ".join(bad or dict.fromkeys(each for each in said if each != "finished")) or "finished"
@@ -278,7 +277,7 @@ class ServingTrials:
         return "finished" if reward == pytest.approx(self._large, abs=TOLERANCE) else f"wrong reward {reward}"
 
     def _see_it_back(self, server, undisturbed, first):
-        """Ask until everything is answered again; return what was wrong before, and if it never is."""
+        """Ask until everything is answered again; return the problems before that, or the last one."""
         deadline = time.monotonic() + _BACK_S
         while (last := self._ask_all(server)) != "finished" and time.monotonic() < deadline:
             time.sleep(1)
@@ -286,7 +285,7 @@ class ServingTrials:
         return problems + [first] * (not first.startswith(("finished", "refused")))
 
 
-# What a server finds on its machine: each trial has a server of its own.
+# Faults of the machine: each trial starts its own server.
 _OF_ITS_MACHINE = {
     "full disk": ServingTrials._fill_the_disk,
     "read-only output": ServingTrials._start_read_only,

@@ -1,4 +1,4 @@
-"""A few trials of every command under faults, of which `benchmarks/faults.py` makes many; and what they rest on."""
+"""A few trials of every command under faults (`benchmark.py` runs many), and tests of the lab itself."""
 
 import errno
 import os
@@ -11,11 +11,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from faults.commands import Build, World, make_commands
 from faults.disks import can_mount, small_disk
 from faults.lab import COMPILER, Done, Lab, clock_environment
 from faults.network import Network
-from faults.trials import FAULTS, Reference, Trials, describe_end, find_differences
+from faults.trials import FAULTS, Reference, Trials, find_differences, name_end, open_trials
 from faults.worker import set_clock
 from support import tiny_model
 
@@ -39,12 +38,8 @@ print(status, time.monotonic() - start)
 def trials(tmp_path_factory):
     """Return trials in a running lab; the clock of its commands can be set where there is a C compiler."""
     folder = tmp_path_factory.mktemp("faults")
-    with Lab(folder, has_clock=COMPILER is not None) as lab:
-        world = World(folder / "world", tiny_model.save_checkpoint(folder / "tiny"))
-        trials = Trials(lab, {"build": Build(world)})
-        trials.reference("build")
-        world.add_pairs(lab.output / "sdiareward")
-        trials.commands.update(make_commands(world, lab.hub))
+    checkpoint = tiny_model.save_checkpoint(folder / "tiny")
+    with open_trials(folder, checkpoint, has_clock=COMPILER is not None) as trials:
         yield trials
 
 
@@ -58,35 +53,35 @@ def disk(tmp_path):
     ("command", "fault"),
     [("build", "SIGKILL"), ("train", "SIGTERM"), ("evaluate", "SIGKILL"), ("score", "SIGTERM"), ("push", "SIGKILL")],
 )
-def test_a_killed_command_is_mended_by_the_same_command(trials, command, fault):
+def test_the_same_command_completes_the_work_of_a_killed_one(trials, command, fault):
     trial = FAULTS[fault](trials, command, 0)
     assert not trial["problems"], trial
     assert trial["first"] == "killed" or trial["to"] == "worker"
 
 
 @pytest.mark.parametrize("command", ["build", "score"])
-def test_a_full_disk_costs_nothing_that_is_finished(trials, disk, command):
+def test_finished_parts_survive_a_full_disk(trials, disk, command):
     trial = FAULTS["full disk"](trials, command, 0)
     assert trial["first"].startswith("refused: ") and "make room on its disk" in trial["first"]
     assert not trial["problems"], trial
 
 
 @pytest.mark.parametrize("command", ["train", "evaluate"])
-def test_a_limit_on_the_size_of_files_costs_nothing_that_is_finished(trials, command):
+def test_finished_parts_survive_a_limit_on_file_sizes(trials, command):
     trial = FAULTS["limited files"](trials, command, 0)
     assert trial["first"].startswith("refused: ") and "make room on its disk" in trial["first"]
     assert not trial["problems"], trial
 
 
 @pytest.mark.parametrize("command", ["evaluate", "push"])
-def test_a_read_only_output_is_said_and_goes_on_when_it_is_writable(trials, disk, command):
+def test_a_read_only_output_is_reported_and_the_run_resumes_when_it_is_writable(trials, disk, command):
     trial = FAULTS["read-only output"](trials, command, 0)
     assert "make it writable or name another output" in trial["first"]
     assert not trial["problems"], trial
 
 
 @pytest.mark.parametrize("command", ["build", "score"])
-def test_of_two_on_one_output_one_goes_on_and_the_other_is_refused(trials, command):
+def test_one_of_two_runs_on_the_same_output_is_refused(trials, command):
     trial = FAULTS["two at once"](trials, command, 0)
     assert sorted(trial["statuses"]) == [0, 2]
     assert "another process is writing to this folder" in trial["first"]
@@ -94,18 +89,18 @@ def test_of_two_on_one_output_one_goes_on_and_the_other_is_refused(trials, comma
 
 
 @pytest.mark.parametrize("command", ["build", "score"])
-def test_what_a_vanished_recording_left_out_is_made_when_it_is_back(trials, command):
+def test_pairs_skipped_for_a_missing_recording_are_made_when_it_is_back(trials, command):
     trial = FAULTS["vanished source"](trials, command, 0)
     assert not trial["problems"], trial
 
 
-def test_a_model_on_the_hub_is_no_file_that_a_push_has_sent(trials):
+def test_a_model_on_the_hub_does_not_count_as_a_pushed_file(trials):
     trials.lab.forget_pushes()
     trials.lab.add_model("ORG/other", trials.commands["train"].world.checkpoint)
     assert trials.lab.hub.store.objects and trials.commands["push"].num_finished(trials.lab.output) == 0
 
 
-def test_a_push_through_a_network_that_drops_is_made_by_the_same_command(trials):
+def test_the_same_command_completes_a_push_after_the_network_dropped(trials):
     # Down for longer, the clients of the Hub try again for half a minute.
     trial = trials.network_drop("push", 0, moment_s=(0.2,))
     assert not trial["problems"], trial
@@ -113,7 +108,7 @@ def test_a_push_through_a_network_that_drops_is_made_by_the_same_command(trials)
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler to make a clock with that can be set")
 @pytest.mark.parametrize("command", ["train", "score"])
-def test_a_clock_that_jumps_by_days_changes_nothing(trials, command):
+def test_a_clock_jump_of_days_changes_no_result(trials, command):
     trial = FAULTS["clock jump"](trials, command, 0)
     assert not trial["problems"], trial
 
@@ -121,7 +116,7 @@ def test_a_clock_that_jumps_by_days_changes_nothing(trials, command):
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler to make a clock with that can be set")
 @pytest.mark.parametrize("offset_s", [-300_000, 0, 300_000])
 @pytest.mark.parametrize("clock", [time.CLOCK_REALTIME, time.CLOCK_MONOTONIC])
-def test_a_wait_until_a_time_of_a_clock_that_was_set_is_as_long_as_ever(tmp_path, clock, offset_s):
+def test_a_timed_wait_keeps_its_length_after_the_clock_was_set(tmp_path, clock, offset_s):
     environment = clock_environment(tmp_path)
     set_clock(tmp_path / "clock", offset_s)
     command = [sys.executable, "-c", WAIT, str(clock)]
@@ -132,7 +127,7 @@ def test_a_wait_until_a_time_of_a_clock_that_was_set_is_as_long_as_ever(tmp_path
 
 
 @pytest.mark.skipif(COMPILER is None, reason="no C compiler to make a clock with that can be set")
-def test_the_clock_of_the_lab_is_set_and_durations_stay(tmp_path):
+def test_setting_the_clock_of_the_lab_keeps_durations(tmp_path):
     lab = Lab(tmp_path, has_clock=True)
     code = "import time; start = time.monotonic(); time.sleep(0.01); print(time.time(), time.monotonic() - start)"
     found = []
@@ -145,7 +140,7 @@ def test_the_clock_of_the_lab_is_set_and_durations_stay(tmp_path):
     assert 0.01 <= short < 100 and 0.01 <= as_short < 100
 
 
-def test_a_server_that_cannot_write_says_so_and_starts_when_it_can(disk):
+def test_a_server_reports_a_read_only_disk_and_starts_when_it_is_writable(disk):
     pytest.importorskip("ray", reason="no serving: pip install 'sdiareward[serve]'")
     from faults.serving import ServingTrials
 
@@ -156,10 +151,10 @@ def test_a_server_that_cannot_write_says_so_and_starts_when_it_can(disk):
 
 
 def end(status, err):
-    return describe_end(Done(status, 0.0, 1.0, None, err, []))
+    return name_end(Done(status, 0.0, 1.0, None, err, []))
 
 
-def test_an_end_is_clear_only_if_its_last_line_is_an_error_without_a_traceback():
+def test_a_failed_run_is_clear_only_if_its_last_line_is_an_error_without_a_traceback():
     assert end(0, "") == "finished"
     assert end(-signal.SIGTERM, "") == end(-signal.SIGKILL, "") == "killed"
     line = "a: No space left on device; make room on its disk, then run the same command again."
@@ -171,20 +166,20 @@ def test_an_end_is_clear_only_if_its_last_line_is_an_error_without_a_traceback()
     assert end(None, "") == "hung"
 
 
-def test_a_run_that_ended_before_its_fault_came_is_no_trial():
+def test_a_run_that_ends_before_its_fault_strikes_is_drawn_again():
     trials = Trials(lab=None, commands={})
     runs = [Done(0, 0.0, 2.0, 5, "", []), Done(-signal.SIGKILL, 0.0, 1.0, None, "", [], struck=True)]
     first, facts = trials._until_struck("push", lambda: (runs.pop(0), {"left": len(runs)}))
     assert first.status == -signal.SIGKILL
     assert facts == {"left": 0, "num_missed": 1}
-    # The next moment is drawn from what the run took.
+    # The next moment is drawn from the duration of this run.
     assert trials._seconds == {"push": 2.0}
-    with pytest.raises(AssertionError, match="push: 20 runs ended before their fault came"):
+    with pytest.raises(AssertionError, match="push: 20 runs ended before their fault struck"):
         trials._until_struck("push", lambda: (Done(0, 0.0, 2.0, 5, "", []), {}))
 
 
 def finish(tmp_path, again, num_finished, **settings):
-    """Return the problems of a trial that was killed with two parts done, its second run having ended like this."""
+    """Return the problems of a trial that was killed with two parts finished and whose second run is `again`."""
     found = iter(num_finished)
     command = SimpleNamespace(num_finished=lambda output: next(found), num_made=lambda *_: 2, result=lambda output: 1)
     trials = Trials(SimpleNamespace(output=tmp_path, run=lambda command: again), {"score": command})
@@ -192,18 +187,18 @@ def finish(tmp_path, again, num_finished, **settings):
     return trials._finish("score", 0, Done(-signal.SIGKILL, 0.0, 1.0, None, "", []), **settings)["problems"]
 
 
-def test_a_second_run_finishes_unless_a_source_vanished_and_loses_nothing_then(tmp_path):
+def test_the_second_run_must_finish_unless_a_source_vanished(tmp_path):
     done, hung = (Done(status, 0.0, 1.0, 1, "", []) for status in (0, None))
     refused = Done(2, 0.0, 1.0, 1, "train: error: other pairs; restore them, or run the same command again.", [])
     assert finish(tmp_path, done, [2]) == []
-    assert finish(tmp_path, done, [3]) == ["1 finished parts were made again"]
+    assert finish(tmp_path, done, [3]) == ["1 finished parts were computed again"]
     assert finish(tmp_path, hung, [2]) == ["second run: hung"]
     assert finish(tmp_path, refused, [2])[0].startswith("second run: refused: other pairs")
     assert finish(tmp_path, refused, [2, 2], may_refuse=True) == []
     assert finish(tmp_path, refused, [2, 1], may_refuse=True) == ["1 finished parts were lost"]
 
 
-def test_differences_are_found_wherever_they_are():
+def test_differences_are_found_at_every_depth():
     expected = {"files": ["a", "b"], "rewards": [{"chosen": 0.5, "row": 1}]}
     assert find_differences(expected, {"files": ["a", "b"], "rewards": [{"chosen": 0.500001, "row": 1}]}) == []
     found = {"files": ["a"], "rewards": [{"chosen": 0.6, "row": 2, "new": 0}]}
@@ -234,7 +229,7 @@ def ask(network, text):
         return connection.recv(100)
 
 
-def test_a_network_carries_until_it_drops_and_again_when_it_is_mended(echo):
+def test_a_network_carries_bytes_until_it_drops_and_again_after_repair(echo):
     with Network(echo) as network:
         assert ask(network, b"hello") == b"hello"
         assert network.carried_bytes == 10
@@ -243,11 +238,11 @@ def test_a_network_carries_until_it_drops_and_again_when_it_is_mended(echo):
             assert not ask(network, b"hello")
             raise ConnectionResetError
         assert network.is_down and network.times_down == 1
-        network.mend()
+        network.restore()
         assert ask(network, b"hello") == b"hello"
 
 
-def test_a_small_disk_is_full_read_only_and_gone(disk, tmp_path):
+def test_a_small_disk_can_be_full_and_read_only_and_is_unmounted(disk, tmp_path):
     with small_disk(tmp_path / "disk", 8192) as change:
         with pytest.raises(OSError, match="No space left"):
             (tmp_path / "disk" / "large").write_bytes(b"x" * 20_000)
@@ -257,7 +252,7 @@ def test_a_small_disk_is_full_read_only_and_gone(disk, tmp_path):
     assert not list((tmp_path / "disk").iterdir())
 
 
-def test_shards_that_cannot_be_begun_anew_say_why(disk, tmp_path):
+def test_a_shard_writer_reports_a_read_only_disk(disk, tmp_path):
     with small_disk(tmp_path / "disk", 8192) as change:
         (tmp_path / "disk" / ".data.tmp").mkdir()
         change("ro")

@@ -1,10 +1,11 @@
-"""The faults: each trial runs a command under one, then the same command again, and lists what is wrong with that.
+"""The faults. A trial runs a command under one fault, runs the same command again, and lists every problem.
 
-A trial is right if the first run was killed, finished all the same, or ended with one line that says what to do; if
-the second leaves the undisturbed result; and if nothing that was finished was made again, or left running. Only where
-a source vanished may the second be refused with the reason: then what was finished has to be there still.
+A trial is right under three conditions. The first run was killed, finished, or ended with one line that names the
+remedy. The second run leaves the result of an undisturbed run. No finished part was computed twice and no process was
+left running. If a source vanished, the second run may also be refused with the reason, as long as all finished parts
+remain.
 
-A run that ends before its fault comes is no trial: another moment is drawn until the fault strikes.
+A run that ends before its fault strikes is no trial: another moment is drawn.
 """
 
 import json
@@ -13,25 +14,45 @@ import random
 import re
 import shutil
 import signal
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from faults.commands import digest
+from faults.commands import Build, World, digest, make_commands
 from faults.disks import small_disk, used_bytes
+from faults.lab import Lab
 
 
 # Rewards depend on what is scored together, which is not the same after a restart.
 TOLERANCE = 1e-5
 _PLENTY_BYTES = 2**28
-# Runs that may end before their fault comes; each tells how long the next may take.
+# Runs that may end before their fault strikes; each shows how long the next may take.
 MOST_MISSED = 20
 JUMPS_S = (-3 * 86_400, 3 * 86_400)
-# What a line has to name that is to help: something to do.
+# An error line is helpful only if it names a remedy.
 _REMEDY = re.compile(
     r"run the same command again|the same command goes on|in another output|name another output|give a "
 )
-# What Python says of finalizers: a Parquet file that could not be closed is closed once more.
+# Python's message about finalizers: a Parquet file that could not be closed is closed once more.
 _WHILE_ENDING = re.compile(r"Exception ignored in.*\nTraceback .*\n(?: .*\n)+\S.*\n?")
+
+
+@contextmanager
+def open_trials(folder, checkpoint, *, has_clock=False):
+    """Start a lab, build the data that the other commands work on, and give the trials of all commands.
+
+    Args:
+        folder (`Path`): For everything that is written.
+        checkpoint (`Path`): A tiny model.
+        has_clock: Whether the clock of the commands can be set; needs a C compiler.
+    """
+    with Lab(folder, has_clock=has_clock) as lab:
+        world = World(folder / "world", checkpoint)
+        trials = Trials(lab, {"build": Build(world)})
+        trials.reference("build")
+        world.add_pairs(lab.output / "sdiareward")
+        trials.commands.update(make_commands(world, lab.hub))
+        yield trials
 
 
 @dataclass(frozen=True)
@@ -47,7 +68,7 @@ class Reference:
 
     @property
     def hash(self):
-        """Of the result, rewards to four decimals."""
+        """Return the hash of the result, rewards rounded to four decimals."""
         text = json.dumps(self.result, sort_keys=True)
         return digest(re.sub(r"-?\d+\.\d+(e-\d+)?", lambda number: f"{float(number[0]):.4f}", text).encode())
 
@@ -65,7 +86,7 @@ class Trials:
         self._references, self._seconds = {}, {}
 
     def reference(self, name):
-        """Return the undisturbed run of a command, made when it is first asked for."""
+        """Return the undisturbed run of a command; it is run on the first call."""
         if name not in self._references:
             self._references[name] = self._run_undisturbed(self.commands[name])
         return self._references[name]
@@ -86,7 +107,7 @@ class Trials:
         )
 
     def killed(self, name, number, seed):
-        """Send a signal to the command, or to a worker that it started, at a random moment."""
+        """Send a signal to the command or to one of its workers at a random moment."""
         chance = _chance(number, name, seed)
 
         def run_once():
@@ -99,7 +120,7 @@ class Trials:
         return self._finish(name, seed, first, **facts)
 
     def full_disk(self, name, seed):
-        """Write to a disk that has less room than the result takes."""
+        """Write to a disk that is smaller than the result."""
         size_bytes = round(_chance("full disk", name, seed).uniform(0.02, 0.9) * self.reference(name).used_bytes)
         self._begin()
         with small_disk(self.lab.output, size_bytes) as change:
@@ -108,14 +129,14 @@ class Trials:
             return self._finish(name, seed, first, disk_bytes=size_bytes)
 
     def limited_files(self, name, seed):
-        """Write where no file may be larger than some size, as a quota or `ulimit -f` has it."""
+        """Limit the size of each file, as a quota or `ulimit -f` does."""
         size_bytes = round(2 ** _chance("limited files", name, seed).uniform(8, 12))
         self._begin()
         first = self.lab.run(self.commands[name], largest_file_bytes=size_bytes)
         return self._finish(name, seed, first, largest_file_bytes=size_bytes)
 
     def read_only(self, name, seed):
-        """Write to a disk that became read-only after a run on it was killed."""
+        """Make the disk read-only after a run on it was killed."""
         moment = self._draw_moment(name, _chance("read-only output", name, seed))
         self._begin()
         with small_disk(self.lab.output, _PLENTY_BYTES) as change:
@@ -126,7 +147,7 @@ class Trials:
             return self._finish(name, seed, first, killed_at=moment)
 
     def clock_jump(self, name, seed):
-        """Set the clock by days at a random moment of a run, or between one that is killed and the next."""
+        """Set the clock by days, at a random moment of a run or between a killed run and the next."""
         chance = _chance("clock jump", name, seed)
 
         def run_once():
@@ -141,11 +162,11 @@ class Trials:
         return self._finish(name, seed, first, **facts)
 
     def two_at_once(self, name, seed):
-        """Start the command twice on one output."""
+        """Start the command twice at once on one output."""
         self._begin()
         runs = self.lab.run_together(self.commands[name], 2)
         statuses = [done.status for done in runs]
-        # The one that ended worse is looked at; one of the two has to get through.
+        # One of the two must finish; the other one's end is checked.
         first = max(runs, key=lambda done: (done.status != 0, done.status != 2))
         trial = self._finish(name, seed, first, statuses=statuses)
         if 0 not in statuses:
@@ -153,7 +174,7 @@ class Trials:
         return trial
 
     def vanished_source(self, name, seed):
-        """Remove a file that the command reads at a random moment; it is back for the second run."""
+        """Remove a file that the command reads at a random moment; restore it before the second run."""
         chance, source = _chance("vanished source", name, seed), self.commands[name].source
         kept = self.lab.folder / "kept"
         shutil.copy2(source, kept)
@@ -168,7 +189,7 @@ class Trials:
         return self._finish(name, seed, first, may_refuse=True, **facts)
 
     def network_drop(self, name, seed, moment_s=(None, 0.2)):
-        """Drop the network after some bytes, for a moment or, where that is None, until the first run has ended."""
+        """Drop the network after some bytes, for `moment_s` seconds or, if that is None, until the first run ends."""
         chance, network = _chance("network drop", name, seed), self.lab.network
 
         def run_once():
@@ -177,7 +198,7 @@ class Trials:
             self._begin()
             network.drop(after_bytes, down_s)
             first = self.lab.run(self.commands[name])
-            network.mend()
+            network.restore()
             struck = network.times_down > times_down
             return replace(first, struck=struck), {"after_bytes": after_bytes, "down_s": down_s}
 
@@ -185,19 +206,19 @@ class Trials:
         return self._finish(name, seed, first, **facts)
 
     def _run_with(self, name, moment, action):
-        """Run a command with a fault, from nothing."""
+        """Run a command with a fault on an empty output."""
         self._begin()
         return self.lab.run(self.commands[name], fault={**moment, "action": action})
 
     def _until_struck(self, name, run_once):
-        """Return the first run whose fault came before its end, and what was drawn for it."""
+        """Return the first run whose fault struck before its end, and the facts drawn for it."""
         for num_missed in range(MOST_MISSED):
             first, facts = run_once()
             if first.struck:
                 return first, {**facts, "num_missed": num_missed}
-            # The undisturbed run was the first of its kind, and slower than those that find things in caches.
+            # The undisturbed run filled the caches; later runs are faster.
             self._seconds[name] = min(first.seconds, self._seconds.get(name, first.seconds))
-        raise AssertionError(f"{name}: {MOST_MISSED} runs ended before their fault came")
+        raise AssertionError(f"{name}: {MOST_MISSED} runs ended before their fault struck")
 
     def _draw_moment(self, name, chance):
         reference = self.reference(name)
@@ -208,21 +229,21 @@ class Trials:
         return {"operation": chance.randint(1, reference.operations), "of": reference.operations, "delay_s": delay_s}
 
     def _begin(self):
-        """Leave nothing of earlier trials."""
+        """Remove everything that earlier trials left."""
         for folder in (self.lab.output, self.lab.folder / "cache"):
             shutil.rmtree(folder, ignore_errors=True)
         self.lab.output.mkdir()
         self.lab.forget_pushes()
 
     def _finish(self, name, seed, first, may_refuse=False, **facts):
-        """Run the command again; return the trial with its problems."""
+        """Run the command again; return the facts of the trial with its problems."""
         command, reference, output = self.commands[name], self.reference(name), self.lab.output
-        ended = describe_end(first)
+        ended = name_end(first)
         num_kept = command.num_finished(output)
         again = self.lab.run(command)
         problems = [f"first run: {ended}"] if ended.startswith(("unclear", "hung")) else []
         problems += [f"left running: {line}" for done in (first, again) for line in done.survivors]
-        refusal = describe_end(again)
+        refusal = name_end(again)
         if may_refuse and refusal.startswith("refused"):
             facts["again"] = refusal
             num_lost = num_kept - command.num_finished(output)
@@ -232,13 +253,13 @@ class Trials:
         else:
             problems += find_differences(reference.result, command.result(output))
             made_again = command.num_made(output, again) - (reference.num_parts - num_kept)
-            problems += [f"{made_again} finished parts were made again"] if made_again > 0 else []
+            problems += [f"{made_again} finished parts were computed again"] if made_again > 0 else []
         parts = {"parts": reference.num_parts, "parts_kept": num_kept}
         facts |= {"first": ended, **parts, "reference": reference.hash, "problems": problems}
         return {"command": name, "seed": seed, **facts}
 
 
-# Each makes a trial of a command, by its name, with a seed.
+# Each runs a trial of a named command with a seed.
 FAULTS = {
     "SIGKILL": lambda trials, name, seed: trials.killed(name, signal.SIGKILL, seed),
     "SIGTERM": lambda trials, name, seed: trials.killed(name, signal.SIGTERM, seed),
@@ -253,11 +274,11 @@ FAULTS = {
 
 
 def _chance(fault, name, seed):
-    """Return what is drawn from in a trial."""
+    """Return the random generator of a trial."""
     return random.Random(f"{fault}/{name}/{seed}")
 
 
-def describe_end(done):
+def name_end(done):
     """Return how a run ended: finished, killed, refused with one line, unclear or hung."""
     if done.status is None:
         return "hung"
@@ -274,12 +295,9 @@ def describe_end(done):
 
 
 def find_differences(expected, found, place=""):
-    """Return where two results differ; numbers may by what scoring in another order changes.
+    """Return the places where two results of dictionaries, lists, texts and numbers differ.
 
-    Args:
-        expected: A result: dictionaries, lists, texts and numbers.
-        found: Another.
-        place: Where in the result this is.
+    Floats are equal within `TOLERANCE`, because scoring in another order changes them.
     """
     if isinstance(expected, dict) and isinstance(found, dict):
         lost = [f"{place}/{name} is missing" for name in expected.keys() - found.keys()]

@@ -1,12 +1,12 @@
-"""Run by `fault_lab.py`: commands in forks of a process that has imported the libraries already, with faults armed.
+"""Run commands with a fault armed, each in a fork of this process, which has already imported the libraries.
 
-A fork saves a trial the seconds of its imports, in which nothing is written. What follows is the command's own code in
-a process of its own, with its own session: `main(arguments)` as its console script calls it. For the same reason the
+`lab.py` starts this script. A fork saves each trial the seconds of its imports, in which nothing is written. The child
+has its own session and calls the command's `main(arguments)` as its console script does. For the same reason the
 workers of a build are forked here, not spawned.
 
-A fault comes `after_s` seconds, or just before the n-th `operation`: Python's audit events of opening for writing,
-renaming, removing and making folders below the trial's folder; with `delay_s`, so much later, in the middle of what
-the operation began. What C++ and Rust write has no such events, and is met by the other kinds.
+A fault strikes after `after_s` seconds or just before the n-th `operation`. Operations are Python's audit events below
+the trial's folder: open for writing, rename, remove, make a folder. With `delay_s` the fault strikes that much later,
+in the middle of the operation. Writes of C++ and Rust raise no audit events; faults by time strike those.
 """
 
 import json
@@ -72,7 +72,7 @@ def _say(answer):
 
 
 def _fork(run):
-    """Start a run; return its process, and the one that writes its stderr, which a limit on files must not cut."""
+    """Start a run; return its process and the process that writes its stderr, which no limit on files may cut."""
     read_end, write_end = os.pipe()
     writer = os.fork()
     if writer == 0:
@@ -91,7 +91,7 @@ def _fork(run):
 
 
 def _wait(run, pid, writer, start):
-    """Return how a run ended, after what is left of its session has ended too or was made to."""
+    """Return how a run ended, after all processes of its session ended or were killed."""
     status = None
     while status is None and time.monotonic() - start < run["limit_s"]:
         ended, waited = os.waitpid(pid, os.WNOHANG)
@@ -108,7 +108,7 @@ def _wait(run, pid, writer, start):
 
 
 def _end_session(session):
-    """Kill what a session has left behind some seconds after its leader has ended; return the command lines."""
+    """Kill the processes that outlive their session's leader by some seconds; return their command lines."""
     deadline = time.monotonic() + _SURVIVAL_S
     while (left := _members(session)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -133,7 +133,7 @@ def _run(run):
     os.setsid()
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    # Read from the environment when they were imported, before anybody knew of this trial.
+    # The libraries read these from the environment at import, before this trial existed.
     import_module("datasets").config.HF_DATASETS_CACHE = Path(run["cache"]) / "datasets"
     import_module("huggingface_hub").constants.HF_HUB_CACHE = str(Path(run["cache"]) / "hub")
     if run.get("largest_file_bytes"):
@@ -156,7 +156,7 @@ def _run(run):
 
 
 class _Operations:
-    """Count what changes files below a folder, and let the fault come at its moment."""
+    """Count the operations that change files below a folder, and strike at the chosen moment."""
 
     def __init__(self, folder, fault, struck):
         self.count = 0
@@ -187,7 +187,7 @@ class _Operations:
                 self._act()
 
     def _act(self):
-        """Let the fault come, and leave a mark that it did: before a signal, which leaves no time for it."""
+        """Strike, and leave a mark that it happened, before a signal leaves no time for it."""
         action = self._fault["action"]
         if "worker_signal" in action:
             os.kill(_await_worker(), action["worker_signal"])
@@ -196,7 +196,7 @@ class _Operations:
 
 
 def act(action):
-    """Do to this process what a fault does: signal it, remove a file, or set the clock."""
+    """Apply a fault to this process: signal it, remove a file, or set the clock."""
     if "signal" in action:
         os.kill(os.getpid(), action["signal"])
     elif "remove" in action:
@@ -206,7 +206,7 @@ def act(action):
 
 
 def set_clock(path, offset_s):
-    """Write what `fault_clock.c` reads, in place: it has the file mapped."""
+    """Write the offset that `clock.c` reads; in place, because it has the file mapped."""
     descriptor = os.open(path, os.O_WRONLY)
     os.pwrite(descriptor, struct.pack("l", offset_s), 0)
     os.close(descriptor)

@@ -1,7 +1,7 @@
-"""Run one parser under atheris, which looks for inputs that reach new code: `python fuzz_coverage.py NAME -runs=N`.
+"""Run one parser under atheris, which looks for inputs that reach new code: `python coverage.py NAME -runs=N`.
 
-Atheris is no dependency, it has no wheel for every Python: `pip install atheris`. It ends the process; a crash, a hang
-and too much memory end it with another status than 0, and leave the input in the working directory.
+Atheris is no dependency, because it has no wheel for every Python: `pip install atheris`. It ends the process. After a
+crash, a hang or too much memory the status is not 0, and the input is left in the working directory.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from pathlib import Path
 import atheris
 
 
-sys.path[:0] = [str(Path(__file__).parent)]
+sys.path[:0] = [str(Path(__file__).parents[1])]
 PARSERS = ("queen", "ctranslate2", "json")
 
 
 def make_parser(name: str, folder: Path) -> tuple[Callable[[bytes], object], tuple[type[BaseException], ...], bytes]:
-    """Return what reads bytes, what it may raise, and a good input to begin with."""
+    """Return a parser of bytes, the errors it may raise, and a good first input."""
     with atheris.instrument_imports(
         include=[
             "sdiareward.dataset_builder.sources.amazon_queen",

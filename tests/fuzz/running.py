@@ -1,15 +1,14 @@
-"""Run parsers of outside data on generated input, under limits: of time, of memory, and of what they may raise.
+"""Run parsers of outside data on generated input, under limits of time and memory.
 
-A `Target` is a parser with a Hypothesis strategy of what it is given. What it raises must be one of its `refusals`:
-errors that say what is wrong with the input. Anything else, an answer that takes too long, and memory out of
-proportion are failures, which Hypothesis makes small before it reports them.
+A `Target` is a parser with a Hypothesis strategy of its inputs. It may raise its `refusals`, errors that name the
+problem of the input. Any other error, a timeout and excessive memory are failures, which Hypothesis minimises.
 
 Notable choices:
 
-- A case that hangs is interrupted by a signal where Python runs, and else ends the process with its stack on stderr.
-- Memory is the peak of this process during the case (Linux), above what it had before. On top of that the address
-  space is limited, so that what is asked for and never touched fails too.
-- Seeds are given, nothing is kept between runs: the same numbers give the same cases.
+- A signal interrupts a case that hangs in Python code. A hang elsewhere ends the process with its stack on stderr.
+- Memory is the growth of this process's peak during the case (Linux). The address space is limited as well, so that
+  memory which is allocated and never touched fails too.
+- Seeds are given and nothing is kept between runs: the same numbers give the same cases.
 """
 
 import faulthandler
@@ -32,12 +31,12 @@ from support.paths import FIXTURES
 
 
 KINDS = ("audio", "sources", "rows", "dialogues", "settings", "answers", "files", "requests")
-# Of the processor's time, for one case.
+# Processor time of one case.
 TIME_LIMIT_S = 10.0
-# Of some cases together, where the signal is not heard: the process ends, with its stack on stderr.
+# Of some cases together, for hangs outside Python: the process ends with its stack on stderr.
 HANG_LIMIT_S = 300.0
 _CASES_WATCHED = 100
-# No input that is generated has more than some ten thousand bytes.
+# Generated inputs have at most some ten thousand bytes.
 MEMORY_LIMIT_BYTES = 600 * 2**20
 ADDRESS_SPACE_BYTES = 2**30
 _PEAK_MEMORY = Path("/proc/self/clear_refs")
@@ -46,7 +45,7 @@ configuration.set_hypothesis_home_dir(Path(tempfile.gettempdir()) / "hypothesis"
 
 
 class TooSlowError(BaseException):
-    """Raised in a case that takes too long; no `except Exception` of the package holds it."""
+    """Raised in a case that takes too long; no `except Exception` of the package catches it."""
 
 
 class TooLargeError(AssertionError):
@@ -54,7 +53,7 @@ class TooLargeError(AssertionError):
 
 
 class World:
-    """What targets share: a folder for their files, and what takes long to load."""
+    """State that targets share: a folder for their files, and objects that load slowly."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -72,7 +71,7 @@ class World:
         return encode_recordings()
 
     def write(self, name: str, content: bytes | str) -> Path:
-        """Write a file of a case over that of the case before."""
+        """Write a file of a case, over that of the previous case."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)
@@ -85,13 +84,13 @@ class Target:
     kind: str
     cases: Callable[[World], SearchStrategy[Any]]
     run: Callable[[World, Any], Any]
-    # What says that the input is refused, and why.
+    # Errors that refuse the input with a reason.
     refusals: tuple[type[BaseException], ...] = (ValueError,)
 
 
 @dataclass
 class Tally:
-    """What became of the cases of a target."""
+    """Results of the cases of a target."""
 
     num_cases: int = 0
     num_accepted: int = 0
@@ -159,7 +158,7 @@ def limited_time(seconds: float):
     def interrupt(*_: Any) -> None:
         raise TooSlowError(f"took longer than {seconds:g} s")
 
-    # Of the processor, not of the clock: other programs run beside this one.
+    # Processor time, not wall time: other programs run beside this one.
     before = signal.signal(signal.SIGPROF, interrupt)
     signal.setitimer(signal.ITIMER_PROF, seconds)
     try:

@@ -30,8 +30,7 @@ from sdiareward.pairs.prompts import read_prompts
 
 
 logging.set_verbosity_error()
-_ROOT = ROOT
-# What `yaml.safe_load` alone stumbles over, and a few lines that stand for a billion values.
+# Texts that break `yaml.safe_load` alone, and a few lines that stand for a billion values.
 _YAML = (
     *("!!timestamp x", "!!bool 2", "!!int ''", "!!float a", "!!binary é", "2001-99-99", "? [a]\n: 1", "a: &a [*a]"),
     *(
@@ -47,7 +46,7 @@ _YAML = (
     + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi", strict=True)),
 )
 _CONFIGS = {
-    name: yaml.safe_load((_ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8"))
+    name: yaml.safe_load((ROOT / "configs" / f"{name}.yaml").read_text(encoding="utf-8"))
     for name in ("data_full", "demo_data", "pipeline_offline", "judges", "chatreward_tiny")
 }
 
@@ -143,7 +142,7 @@ def _encoder_bin(_: World) -> st.SearchStrategy[bytes]:
 
 
 _PROMPTS = {"modality": "Judge the sound.", "joint": "Judge."}
-_OWN_CONFIG = json.loads((_ROOT / "checkpoints" / "nano" / "config.json").read_text(encoding="utf-8"))
+_OWN_CONFIG = json.loads((ROOT / "checkpoints" / "nano" / "config.json").read_text(encoding="utf-8"))
 _OFFICIAL_CONFIG = json.loads((FIXTURES / "official_config.json").read_text(encoding="utf-8"))
 
 TARGETS = (
