@@ -32,7 +32,7 @@ from support.tiny_model import save_checkpoint
 from tqdm import tqdm
 
 from sdiareward.common.files import JsonLines
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 
 RESULT = ROOT / "benchmarks" / "results" / "faults.json"
@@ -70,7 +70,7 @@ def main() -> int:
             log.append([{"fault": fault, **labs.run_trial(command, fault, seed)}])
     trials = log.read()
     args.output.parent.mkdir(exist_ok=True)
-    write_run(args.output, result=summarise(trials))
+    write_provenance(args.output, result=summarise(trials))
     bad = [trial for trial in trials if trial["problems"]]
     print(f"{len(trials)} trials, {len(bad)} with problems; {args.output}")
     for trial in bad:

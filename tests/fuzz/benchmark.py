@@ -36,7 +36,7 @@ from support.paths import ROOT, TESTS
 from tqdm import tqdm
 
 from sdiareward.common.files import JsonLines
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 
 
 RESULT = ROOT / "benchmarks" / "results" / "fuzzing.json"
@@ -68,7 +68,7 @@ def main() -> int:
         run_coverage(args.folder, args.kinds)
     records = [record for path in sorted(args.folder.glob("*.jsonl")) for record in JsonLines(path).read()]
     result = summarise(records)
-    write_run(RESULT, result=result)
+    write_provenance(RESULT, result=result)
     return int(bool(result["failures"]))
 
 
