@@ -25,16 +25,21 @@ import numpy as np
 from transformers import AutoTokenizer, BatchFeature, WhisperFeatureExtractor
 from transformers.processing_utils import ProcessorMixin
 
-from .audio_sdiareward import audio_duration_s, read_audio
+from .audio_sdiareward import (
+    MAX_TURNS,
+    DialogueError,
+    audio_duration_s,
+    read_audio,
+    validate_form,
+    validate_messages,
+)
 from .configuration_sdiareward import DEFAULT_PROMPTS, PROMPT_VERSION, validate_max_turn_s, validate_prompts
 from .layouts_sdiareward import HUB_KWARGS, read_processor_fields, reject_custom_code
 
 
 logger = logging.getLogger(__name__)
 
-MAX_TURNS = 16
 AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
-_ROLES = ("user", "assistant")
 # Zeros after a clip that keep the reflection at its end, and the frame behind its last one, out of the frames kept.
 _MARGIN_FRAMES = 3
 
@@ -206,9 +211,9 @@ class SDiaRewardProcessor(ProcessorMixin):
         Raises:
             ValueError: The criterion is unknown, or there are no messages.
         """
-        _require_messages(dialogue, "dialogue")
+        validate_form(dialogue)
         if not dialogue:
-            raise ValueError("a dialogue has no messages; give at least one turn.")
+            raise DialogueError("a dialogue has no messages; give at least one turn.")
         if criterion not in self.prompts:
             raise ValueError(f"criterion is {criterion!r}; this checkpoint knows {', '.join(sorted(self.prompts))}.")
         if dialogue[0]["role"] == "system":
@@ -269,37 +274,31 @@ class SDiaRewardProcessor(ProcessorMixin):
         for index, message in enumerate(messages):
             content = message["content"]
             items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            rendered = self._render_items(items, f"turn {index}", recordings)
-            role = self._require_plain(message["role"], f"turn {index}: its role")
-            turns.append(f"<|im_start|>{role}\n{rendered}<|im_end|>\n")
+            rendered = self._render_items(items, index, recordings)
+            self._require_plain(message["role"], "role", index)
+            turns.append(f"<|im_start|>{message['role']}\n{rendered}<|im_end|>\n")
         return "".join(turns), recordings
 
-    def _render_items(self, items: Sequence[Any], place: str, recordings: list[tuple[Any, str]]) -> str:
-        """Return the text of one turn's content, a placeholder for each recording."""
-        pieces = [self._take_item(item, place, recordings) for item in items]
+    def _render_items(self, items: Sequence[Mapping[str, Any]], turn: int, recordings: list[tuple[Any, str]]) -> str:
+        """Return the text of one turn, a placeholder for each recording; append these to `recordings`."""
+        pieces = [None if item.get("audio") is not None else item.get("text") or "" for item in items]
+        recordings += [
+            (item["audio"], _clip_name(item["audio"], turn))
+            for item, piece in zip(items, pieces, strict=True)
+            if piece is None
+        ]
         # As one text: two that are harmless could be a control token together, with no recording between them.
-        self._require_plain("".join("\n" if piece is None else piece for piece in pieces), f"{place}: its text")
+        self._require_plain("".join("\n" if piece is None else piece for piece in pieces), "text", turn)
         return "".join(AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN if piece is None else piece for piece in pieces)
 
-    def _take_item(self, item: Any, place: str, recordings: list[tuple[Any, str]]) -> str | None:
-        """Return the text of one content item; append its recording to `recordings` and return None if it has one."""
-        if not isinstance(item, Mapping):
-            raise ValueError(f"{place}: its content holds a {type(item).__name__}; give text and audio items.")
-        if item.get("audio") is not None:
-            recordings.append((item["audio"], _clip_name(item["audio"], place)))
-            return None
-        if item.get("type") not in (None, "text", "audio"):
-            raise ValueError(f"{place}: holds an item of type {item['type']!r}; only text and audio can be judged.")
-        return _require_text(item.get("text") or "", f"{place}: its text")
-
-    def _require_plain(self, text: Any, place: str) -> str:
-        """Return a text; raise unless it is one, of whole characters, that stands for no control token."""
-        text = _require_text(text, place)
+    def _require_plain(self, text: str, field: str, turn: int) -> None:
+        """Raise unless a text is of whole characters and holds no control token."""
         if any("\ud800" <= character <= "\udfff" for character in text):
-            raise ValueError(f"{place} holds half a character; save the transcript as UTF-8 again.")
+            raise DialogueError(f"its {field} holds half a character; save the transcript as UTF-8 again.", turn)
         if forged := [token for token in self.tokenizer.all_special_tokens if token in text]:
-            raise ValueError(f"{place} holds the control token {forged[0]!r}; take it out of the transcript.")
-        return text
+            raise DialogueError(
+                f"its {field} holds the control token {forged[0]!r}; take it out of the transcript.", turn
+            )
 
 
 def expand_criteria(criterion: str | Sequence[str], num_dialogues: int) -> list[str]:
@@ -318,59 +317,11 @@ def expand_criteria(criterion: str | Sequence[str], num_dialogues: int) -> list[
     return criteria
 
 
-def validate_messages(messages: Any, name: str | None = None) -> None:
-    """Raise unless messages are an episode: user and assistant in turn, an even number of turns, at most 16.
-
-    A system turn at the beginning is not counted.
-
-    Args:
-        messages (`list[dict]`): Messages as the processor takes them.
-        name (`str`, *optional*): What to call the dialogue in the error, for instance its file.
-
-    Raises:
-        ValueError: What was found, what is required and what to do.
-    """
-    label = name or "dialogue"
-    _require_messages(messages, label)
-    turns = messages[1:] if messages and messages[0]["role"] == "system" else messages
-    if not turns:
-        raise ValueError(f"{label}: has no turns; give at least one user turn and the assistant's reply.")
-    for index, turn in enumerate(turns):
-        _validate_role(turn["role"], index, label)
-    if len(turns) % 2:
-        raise ValueError(f"{label}: has {len(turns)} turns and ends with the user; end it with the assistant's reply.")
-    if len(turns) > MAX_TURNS:
-        raise ValueError(f"{label}: has {len(turns)} turns; at most {MAX_TURNS} are judged, keep the last of them.")
-
-
-def _require_messages(messages: Any, label: str) -> None:
-    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
-        raise ValueError(f"{label}: is a {type(messages).__name__}; give a list of turns.")
-    for index, message in enumerate(messages, start=1):
-        given = message if isinstance(message, Mapping) else {}
-        if "role" not in given or not isinstance(given.get("content"), Sequence):
-            raise ValueError(f"{label}, turn {index}: is not an object with a role and content; give both.")
-
-
-def _validate_role(role: Any, index: int, label: str) -> None:
-    if role not in _ROLES:
-        raise ValueError(f"{label}, turn {index + 1}: its role is {role!r}; use 'user' or 'assistant'.")
-    if role != _ROLES[index % 2]:
-        problem = f"two {role} turns in a row" if index else "the dialogue begins with the assistant"
-        raise ValueError(f"{label}, turn {index + 1}: {problem}; user and assistant must alternate, the user first.")
-
-
 def _validate_special_tokens(tokenizer: Any) -> None:
     vocabulary = tokenizer.get_vocab()
     for token in ("<|im_start|>", "<|im_end|>", AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN):
         if token not in vocabulary:
             raise ValueError(f"the tokenizer has no token {token}; use the tokenizer of a Qwen2.5-Omni checkpoint.")
-
-
-def _require_text(text: Any, place: str) -> str:
-    if not isinstance(text, str):
-        raise ValueError(f"{place} is a {type(text).__name__}; give a string.")
-    return text
 
 
 def _as_batch(dialogues: Sequence[Any]) -> Sequence[Sequence[Mapping[str, Any]]]:
@@ -379,11 +330,18 @@ def _as_batch(dialogues: Sequence[Any]) -> Sequence[Sequence[Mapping[str, Any]]]
     return [dialogues] if isinstance(dialogues[0], Mapping) else dialogues
 
 
-def _clip_name(audio: Any, place: str) -> str:
+def _clip_name(audio: Any, turn: int) -> str:
     path = audio.get("path") if isinstance(audio, Mapping) else audio
-    return f"{place} ({path})" if isinstance(path, (str, Path)) else place
+    return f"turn {turn} ({path})" if isinstance(path, (str, Path)) else f"turn {turn}"
 
 
 SDiaRewardProcessor.register_for_auto_class()
 
-__all__ = ["MAX_TURNS", "PreparedDialogue", "SDiaRewardProcessor", "expand_criteria", "validate_messages"]
+__all__ = [
+    "MAX_TURNS",
+    "DialogueError",
+    "PreparedDialogue",
+    "SDiaRewardProcessor",
+    "expand_criteria",
+    "validate_messages",
+]
