@@ -8,8 +8,8 @@ them, and most load no model.
 Decoding is libsndfile's (WAV, FLAC, OGG/Vorbis, OGG/Opus, MP3), resampling is soxr's at its high quality setting, as
 the published model's inputs were.
 
-A file is believed nothing: a few kilobytes can hold hours of silence, or a header that says so. What a recording would
-take decoded is checked before it is decoded, so that it never takes more than a few hundred megabytes.
+No file is trusted: a few kilobytes can hold hours of silence, or a header that claims them. The decoded size of a
+recording is checked before it is decoded, so it never takes more than a few hundred megabytes.
 """
 
 from __future__ import annotations

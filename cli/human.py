@@ -156,9 +156,9 @@ def _progress(session: RatingSession) -> str:
 
 
 def _score(args: argparse.Namespace) -> int:
-    from sdiareward.human.agreement import compares_scores, render_study, score_study
+    from sdiareward.human.agreement import is_score_study, render_study, score_study
 
-    if compares_scores(args.study_dir):
+    if is_score_study(args.study_dir):
         from sdiareward.judges.wavreward.ab_study import render_ab_study, score_ab_study
 
         print(render_ab_study(score_ab_study(args.study_dir, args.key)), end="")

@@ -1,15 +1,15 @@
-"""Score what people answered in a study: agreement with the data's labels and among each other (Table 3 of the paper).
+"""Measure how far raters agree with the labels of the data and with each other (Table 3 of the paper).
 
 Notable choices:
 
-- An answer counts 1 if it is the chosen side, 0 if it is the other, 0.5 if the rater could not tell. An item's
-  agreement is the mean over its raters, a stratum's the mean over its items, the overall one the mean over all items:
-  the strata weighted by their counts, as in the paper.
+- An answer counts 1 if it is the chosen side, 0 if it is the other, 0.5 if the rater could not tell. The
+  agreement of an item is the mean over its raters, of a stratum the mean over its items, and overall the mean over all
+  items: the strata weighted by their counts, as in the paper.
 - Two standard errors. `se` is over items, clustered by `group_id`, because items cut from one recording are not
   independent, and within strata for the overall row, because the study fixes their sizes. `se_binomial` is
   `sqrt(p (1 - p) / n)` over items, which gives every value the paper prints.
-- Krippendorff's alpha is nominal and over what raters saw (A, B, cannot tell), not over right and wrong: most answers
-  being right would make agreement look like chance.
+- Krippendorff's alpha is nominal and computed from the answers (A, B, cannot tell), not from right and wrong: if most
+  answers are right, agreement would look like chance.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.markdown import render_table
 
 from .files import read_key, read_study
 from .study import ANSWERS_FOLDER, SCORES_FORM, SIZES
@@ -39,16 +39,16 @@ _TITLES = {
     "random": "Random sampling",
     "wrong": "Model wrong",
 }
-# By rater, the last answer to each item.
+# The last answer to each item, by rater.
 Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
 class RatedItem:
-    """Hold an item that somebody rated.
+    """An item with at least one answer.
 
     Args:
-        truth (`Mapping`): What `key.json` says of it.
+        truth (`Mapping`): Its entry of `key.json`.
         choices (`list[str]`): The raters' answers: `"a"`, `"b"` or `"tie"`.
     """
 
@@ -57,16 +57,16 @@ class RatedItem:
 
     @property
     def agreement(self) -> float:
-        """Share of the raters who chose the chosen side; who cannot tell counts half."""
-        return mean(agreement_of(choice, self.truth["chosen_is"]) for choice in self.choices)
+        """Share of the raters who chose the chosen side; "cannot tell" counts half."""
+        return mean(compute_agreement(choice, self.truth["chosen_is"]) for choice in self.choices)
 
     @property
     def cluster(self) -> Hashable:
-        """The recording it stems from; an item of unknown origin is its own."""
+        """The recording it is cut from; an item of unknown origin is its own cluster."""
         return self.truth.get("group_id") or self.truth["pair_id"]
 
 
-def agreement_of(choice: str, chosen_is: str) -> float:
+def compute_agreement(choice: str, chosen_is: str) -> float:
     """Return 1 for the chosen side, 0 for the other, 0.5 for a rater who cannot tell."""
     return 0.5 if choice == TIE else float(choice == chosen_is)
 
@@ -92,7 +92,7 @@ def read_answers(folder: Path, items: Sequence[str]) -> dict[str, dict[str, dict
             if not _is_answer(record, known):
                 raise ValueError(
                     f"{path}: {record} is no answer to this study; each needs one of its items and a choice among "
-                    f"{', '.join(CHOICES)}: take the line out, or the file if it is of another study."
+                    f"{', '.join(CHOICES)}: remove the line, or the file if it is of another study."
                 )
         answers[path.stem] = {record["item"]: record for record in records}
     return answers
@@ -109,14 +109,14 @@ def score_study(folder: str | Path, key_file: str | Path | None = None) -> dict[
 
     Args:
         folder (`str` or `Path`): The study's folder.
-        key_file (`str` or `Path`, *optional*): Its `key.json`, if that lies elsewhere.
+        key_file (`str` or `Path`, *optional*): Its `key.json`, if it is in another folder.
 
     Returns:
-        `dict`: `strata`, `overall` and `subsets` (as `summarise_items` gives them), `raters` (how far each came, in
-        complete and in incomplete files alike) and `inter_rater`.
+        `dict`: `strata`, `overall` and `subsets` (as `summarise_items` gives them), `raters` (the progress of
+        each, complete or not) and `inter_rater`.
 
     Raises:
-        FileNotFoundError: There is no study, no key, or nobody answered.
+        FileNotFoundError: There is no study, no key, or no answer.
         ValueError: The key or an answer is of another study.
     """
     folder = Path(folder)
@@ -128,31 +128,33 @@ def score_study(folder: str | Path, key_file: str | Path | None = None) -> dict[
 def read_rated_study(
     folder: str | Path, key_file: str | Path | None = None
 ) -> tuple[dict[str, Any], dict[str, dict[str, dict[str, Any]]]]:
-    """Read the truth of a study and what its raters answered.
+    """Read the key and the answers of a study.
 
     Args:
         folder (`str` or `Path`): The study's folder.
-        key_file (`str` or `Path`, *optional*): Its `key.json`, if that lies elsewhere.
+        key_file (`str` or `Path`, *optional*): Its `key.json`, if it is in another folder.
 
     Returns:
-        `tuple[dict, dict]`: What `key.json` holds, and the answers as `read_answers` gives them.
+        `tuple[dict, dict]`: The content of `key.json`, and the answers as `read_answers` returns them.
 
     Raises:
-        FileNotFoundError: There is no study, no key, or nobody answered.
+        FileNotFoundError: There is no study, no key, or no answer.
         ValueError: The key or an answer is of another study.
     """
     folder = Path(folder)
     study, key = read_study(folder), read_key(folder, key_file)
     if study["study"] != key["study"]:
-        raise ValueError(f"{folder}: is study {study['study']}, the key is of {key['study']}; give the study's own.")
+        raise ValueError(
+            f"{folder}: is study {study['study']}, the key is of {key['study']}; give the key of this study."
+        )
     answers = read_answers(folder, list(key["items"]))
     if not any(answers.values()):
-        raise FileNotFoundError(f"{folder}: holds no answers; let people rate with sdiareward human rate first.")
+        raise FileNotFoundError(f"{folder}: holds no answers; rate with sdiareward human rate first.")
     return key, answers
 
 
-def compares_scores(folder: str | Path) -> bool:
-    """Tell whether a study's raters compare two scores of one dialogue, and not two dialogues.
+def is_score_study(folder: str | Path) -> bool:
+    """Tell whether raters compare two scores of one dialogue, instead of two dialogues.
 
     Raises:
         FileNotFoundError: There is no study.
@@ -171,8 +173,8 @@ def summarise_study(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
     """Compute everything that `score_study` writes.
 
     Args:
-        key (`Mapping`): What `key.json` holds.
-        answers (`Mapping`): What `read_answers` returns.
+        key (`Mapping`): The content of `key.json`.
+        answers (`Mapping`): The result of `read_answers`.
     """
     by_item: dict[str, list[str]] = defaultdict(list)
     for given in answers.values():
@@ -206,7 +208,7 @@ def summarise_items(strata: Sequence[Sequence[RatedItem]]) -> dict[str, Any]:
 
     Returns:
         `dict`: `num_items`, `num_answers`, `num_cannot_tell`, `average_margin`, `agreement` (higher is better), `se`
-        and `se_binomial`; the last four are None where there is nothing to compute them from.
+        and `se_binomial`; the last four are None without items.
     """
     items = [item for stratum in strata for item in stratum]
     counts = {
@@ -235,10 +237,10 @@ def clustered_se(deviations: Sequence[float], clusters: Sequence[Hashable]) -> f
 
     Args:
         deviations (`Sequence[float]`): Difference of each item from the mean.
-        clusters (`Sequence`): Cluster of each item; where all differ, this is the usual standard error.
+        clusters (`Sequence`): Cluster of each item; if all differ, this is the usual standard error.
 
     Returns:
-        `float`, *optional*: None for a single cluster, which says nothing about the others.
+        `float`, *optional*: None for a single cluster.
     """
     sums: dict[Hashable, float] = defaultdict(float)
     for deviation, cluster in zip(deviations, clusters, strict=True):
@@ -249,15 +251,15 @@ def clustered_se(deviations: Sequence[float], clusters: Sequence[Hashable]) -> f
 
 
 def describe_raters(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
-    """Return how far each rater came, and how far they agree with each other.
+    """Return the progress of each rater, and how far raters agree with each other.
 
     Args:
-        key (`Mapping`): What `key.json` holds.
-        answers (`Mapping`): What `read_answers` returns.
+        key (`Mapping`): The content of `key.json`.
+        answers (`Mapping`): The result of `read_answers`.
 
     Returns:
         `dict`: `raters` (by name: `num_answered`, `num_missing`, `num_cannot_tell`, `num_not_heard`, answers given
-        without having played all there is to hear, and `agreement`) and `inter_rater`, as `measure_raters` gives it.
+        before everything was played, and `agreement`) and `inter_rater`, the result of `measure_raters`.
     """
     num_parts = 1 if key.get("form") == SCORES_FORM else 2
     return {
@@ -269,7 +271,7 @@ def describe_raters(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
 def _describe_rater(
     given: Mapping[str, Mapping[str, Any]], items: Mapping[str, Any], num_parts: int
 ) -> dict[str, Any]:
-    agreements = [agreement_of(answer["choice"], items[item]["chosen_is"]) for item, answer in given.items()]
+    agreements = [compute_agreement(answer["choice"], items[item]["chosen_is"]) for item, answer in given.items()]
     return {
         "num_answered": len(given),
         "num_missing": len(items) - len(given),
@@ -286,7 +288,7 @@ def measure_raters(choices: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
         choices (`Mapping[str, Mapping[str, str]]`): By rater and item: `"a"`, `"b"` or `"tie"`.
 
     Returns:
-        `dict`: `krippendorff_alpha` (1 is full agreement, 0 chance), `undefined` (why it is None, if it is),
+        `dict`: `krippendorff_alpha` (1 is full agreement, 0 chance), `undefined` (why it is None),
         `percent_agreement` over all pairs of answers to one item, and `pairs` of raters with their own.
     """
     pairs: list[dict[str, Any]] = []
@@ -295,16 +297,16 @@ def measure_raters(choices: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
         equal = sum(choices[one][item] == choices[other][item] for item in shared)
         pairs.append({"raters": [one, other], "num_items": len(shared), "num_equal": equal})
     num_shared = sum(pair["num_items"] for pair in pairs)
-    undefined = _why_undefined(choices)
+    undefined = _find_undefined_reason(choices)
     return {
-        "krippendorff_alpha": None if undefined else _alpha(choices),
+        "krippendorff_alpha": None if undefined else _compute_alpha(choices),
         "undefined": undefined,
         "percent_agreement": sum(pair["num_equal"] for pair in pairs) / num_shared if num_shared else None,
         "pairs": pairs,
     }
 
 
-def _why_undefined(choices: Mapping[str, Mapping[str, str]]) -> str | None:
+def _find_undefined_reason(choices: Mapping[str, Mapping[str, str]]) -> str | None:
     by_item: dict[str, list[str]] = defaultdict(list)
     for given in choices.values():
         for item, choice in given.items():
@@ -315,7 +317,7 @@ def _why_undefined(choices: Mapping[str, Mapping[str, str]]) -> str | None:
     return None if len(set(paired)) > 1 else "all answers are the same"
 
 
-def _alpha(choices: Mapping[str, Mapping[str, str]]) -> float:
+def _compute_alpha(choices: Mapping[str, Mapping[str, str]]) -> float:
     import krippendorff
     import numpy as np
 
@@ -329,7 +331,7 @@ def render_study(results: Mapping[str, Any]) -> str:
     """Render a study's results as Markdown: Table 3, by subset, the raters.
 
     Args:
-        results (`Mapping`): What `summarise_study` returns.
+        results (`Mapping`): The result of `summarise_study`.
     """
     rows = [(_TITLES[name], row) for name, row in results["strata"].items()]
     rows.append(("**Overall (weighted)**", results["overall"]))
@@ -337,36 +339,33 @@ def render_study(results: Mapping[str, Any]) -> str:
         "# Human verification",
         f"{results['num_rated']} of {results['num_items']} items rated. Agreement with the label of the data in "
         "percent, higher is better; SE clustered by recording, in parentheses the binomial one of the paper.",
-        _table("sample", rows),
-        _table("subset", list(results["subsets"].items())),
+        _render_rows("sample", rows),
+        _render_rows("subset", list(results["subsets"].items())),
         render_raters(results, "answered without hearing both", "human agree."),
     ]
-    short = [f"{name} ({results['drawn'][name]} of {n})" for name, n in _short(results)]
+    short = [f"{name} ({results['drawn'][name]} of {n})" for name, n in _find_short_strata(results)]
     if short:
         parts.insert(2, f"Fewer pairs than asked for: {', '.join(short)}.")
     return "\n\n".join(parts) + "\n"
 
 
-def _short(results: Mapping[str, Any]) -> list[tuple[str, int]]:
+def _find_short_strata(results: Mapping[str, Any]) -> list[tuple[str, int]]:
     return [(name, asked) for name, asked in results["asked"].items() if results["drawn"].get(name, 0) < asked]
 
 
-def _table(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    lines = _head(title, "items", "answers", "cannot tell", "avg. margin", "human agree.", "SE")
+def _render_rows(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Render rows of Table 3."""
+    head = [title, "items", "answers", "cannot tell", "avg. margin", "human agree.", "SE"]
+    cells = []
     for name, row in rows:
-        cells = [str(row[count]) for count in ("num_items", "num_answers", "num_cannot_tell")]
+        counts = [row[count] for count in ("num_items", "num_answers", "num_cannot_tell")]
         if row["agreement"] is None:
-            cells += ["-", "-", "-"]
-        else:
-            se = "-" if row["se"] is None else f"± {100 * row['se']:.1f}"
-            cells += [f"{row['average_margin']:.2f}", _percent(row["agreement"])]
-            cells += [f"{se} (± {_percent(row['se_binomial'])})"]
-        lines.append(f"| {' | '.join([escape_markdown(name), *cells])} |")
-    return "\n".join(lines)
-
-
-def _head(*titles: str) -> list[str]:
-    return [f"| {' | '.join(titles)} |", f"|---|{'--:|' * (len(titles) - 1)}"]
+            cells.append([name, *counts, "-", "-", "-"])
+            continue
+        se = "-" if row["se"] is None else f"± {100 * row['se']:.1f}"
+        se += f" (± {_percent(row['se_binomial'])})"
+        cells.append([name, *counts, f"{row['average_margin']:.2f}", _percent(row["agreement"]), se])
+    return "\n".join(render_table(head, cells))
 
 
 def _percent(value: float | None) -> str:
@@ -374,11 +373,11 @@ def _percent(value: float | None) -> str:
 
 
 def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> str:
-    """Render what `describe_raters` gives.
+    """Render the result of `describe_raters`.
 
     Args:
         results (`Mapping`): Results with `raters` and `inter_rater`.
-        unheard (`str`): Head of the column of answers given without having played what there is to hear.
+        unheard (`str`): Head of the column of answers given before everything was played.
         agreement (`str`): Head of the column of each rater's agreement.
     """
     among = results["inter_rater"]
@@ -389,10 +388,10 @@ def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> s
         lines.append(f"Krippendorff's alpha (nominal): {among['krippendorff_alpha']:.3f}.")
     if among["percent_agreement"] is not None:
         lines.append(f"Two raters give the same answer to {_percent(among['percent_agreement'])}% of the items.")
-    lines += ["", *_head("rater", "answered", "cannot tell", unheard, agreement)]
+    rows = []
     for name, rater in results["raters"].items():
         answered = f"{rater['num_answered']} of {rater['num_answered'] + rater['num_missing']}"
         answered += " (incomplete)" if rater["num_missing"] else ""
-        counts = f"{rater['num_cannot_tell']} | {rater['num_not_heard']}"
-        lines.append(f"| {escape_markdown(name)} | {answered} | {counts} | {_percent(rater['agreement'])} |")
+        rows.append([name, answered, rater["num_cannot_tell"], rater["num_not_heard"], _percent(rater["agreement"])])
+    lines += ["", *render_table(["rater", "answered", "cannot tell", unheard, agreement], rows)]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Read the files of a rating study, which may be somebody else's: what its page and its tables need is checked."""
+"""Read the files of a rating study and check the fields that its page and its tables need: they may be foreign."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _PARTS = ("context", "a", "b")
 
 
 def read_study(folder: Path) -> dict[str, Any]:
-    """Return what the raters of a study may know.
+    """Return the content of `study.json`, which raters may see.
 
     Raises:
         FileNotFoundError: The folder holds no study.
-        ValueError: The file is not what `human_study` writes, or names a recording outside of the study's own.
+        ValueError: The file was not written by `human.study`, or names a recording outside of the study.
     """
     path, remedy = folder / STUDY_FILE, "draw a study with sdiareward human sample"
     study = read_json_object(path, remedy)
     items = study.get("items")
     if not isinstance(study.get("study"), str) or not isinstance(items, list) or not all(map(_is_item, items)):
-        raise ValueError(f"{path}: is no study, or one of its items is none; {remedy}.")
+        raise ValueError(f"{path}: is no study, or one of its items is malformed; {remedy}.")
     return {"allow_tie": True, **study}
 
 
@@ -42,24 +42,24 @@ def _is_turn(turn: Any) -> bool:
 
 
 def read_key(folder: Path, key_file: str | Path | None = None) -> dict[str, Any]:
-    """Return what is true of a study's items.
+    """Return the content of `key.json`: what is true of each item.
 
     Args:
         folder (`Path`): The study's folder.
-        key_file (`str` or `Path`, *optional*): Its key, if that lies elsewhere.
+        key_file (`str` or `Path`, *optional*): Its key, if it is in another folder.
 
     Raises:
         FileNotFoundError: There is no key.
-        ValueError: The file is not what `human_study` writes.
+        ValueError: The file was not written by `human.study`.
     """
-    path, remedy = Path(key_file or folder / KEY_FILE), "name it with --key if it is kept elsewhere"
+    path, remedy = Path(key_file or folder / KEY_FILE), "name it with --key if it is in another folder"
     key = read_json_object(path, remedy)
     is_pairs = key.get("form") != SCORES_FORM
     items = key.get("items")
     counts = [key.get(name) for name in ("asked", "drawn")] if is_pairs else []
     is_key = isinstance(key.get("study"), str) and all(map(_are_counts, counts))
     if not (is_key and isinstance(items, dict) and all(_is_truth(truth, is_pairs) for truth in items.values())):
-        raise ValueError(f"{path}: is no key of a study, or says of an item what is none; {remedy}.")
+        raise ValueError(f"{path}: is no key of a study, or one of its items is malformed; {remedy}.")
     return {**key, **{name: {**dict.fromkeys(SIZES, 0), **key[name]} for name in ("asked", "drawn") if is_pairs}}
 
 

@@ -1,19 +1,19 @@
-"""Draw a blind study for people to rate: which side of a pair do they prefer (section 5.2 and Table 3 of the paper).
+"""Draw a blind study: which side of a pair do raters prefer (section 5.2 and Table 3 of the paper).
 
-A study's folder:
+The folder of a study:
 
-| file | what | who may see it |
+| file | content | who may see it |
 |---|---|---|
 | `study.json` | items in shuffled order: question, shared context, turns of A and B | raters |
-| `audio/*.wav` | every turn, mono, 16 kHz, under a name that says nothing | raters |
-| `answers/RATER.jsonl` | what each rater answered | |
-| `key.json` | pair, stratum, margin and which of A and B is the chosen side | whoever scores, afterwards |
+| `audio/*.wav` | every turn, mono, 16 kHz, under a neutral name | raters |
+| `answers/RATER.jsonl` | the answers of each rater | |
+| `key.json` | pair, stratum, margin and which of A and B is the chosen side | the person who scores |
 
 Strata, drawn in this order and disjoint: `wrong` (mis-ordered pairs, ties included), `high` (at random from the
 quarter of the correctly ordered pairs with the largest margins), `low` (the smallest margins among the correctly
-ordered, from the lowest quarter), `random` (from all that is left). Each is spread over the subsets as evenly as they
-allow. The same words are not heard in two items while a stratum has others: who hears a recording against five
-synthesizers knows it.
+ordered, from the lowest quarter), `random` (from all other pairs). Each is spread over the subsets as evenly as
+possible. The same words are not drawn twice while a stratum has others: a rater who hears a recording against five
+synthesizers recognizes it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sdiareward.evaluation.results_files import Evaluation
 
 Record = dict[str, Any]
-# In the order of Table 3, and how many pairs of each the paper had rated.
+# In the order of Table 3, with the number of pairs in the paper.
 SIZES = {"high": 20, "low": 20, "random": 20, "wrong": 15}
 _DRAWN_IN_ORDER = ("wrong", "high", "low", "random")
 _POOL_FRACTION = 0.25
@@ -49,7 +49,7 @@ QUESTIONS = {
     "joint": "Which could sooner be a real conversation, by its sound and its wording?",
 }
 STUDY_FILE, KEY_FILE, AUDIO_FOLDER, ANSWERS_FOLDER = "study.json", "key.json", "audio", "answers"
-# What `form` says in the study's file where raters hear one dialogue and compare two scores of it.
+# Value of `form` in `study.json` where raters hear one dialogue and compare two scores of it.
 SCORES_FORM = "scores"
 _NAME_LENGTH = 16
 
@@ -64,18 +64,18 @@ def draw_strata(
 
     Args:
         scores (`Sequence[dict]`): `pair_id`, `subset` and `margin` of each pair.
-        seed (`int`): The same one draws the same pairs, in whatever order they come.
+        seed (`int`): The same seed draws the same pairs, in any order of `scores`.
         sizes (`Mapping[str, int]`, *optional*): Pairs of each stratum; by default those of the paper.
-        words_of (`Callable`, *optional*): What is said in a pair, by its id: pairs of equal words are not drawn
+        words_of (`Callable`, *optional*): The words of a pair, by its id: pairs of equal words are not drawn
             twice if there are others. By default all differ.
 
     Returns:
-        `dict[str, list[dict]]`: Pairs of each stratum, fewer than asked for where there are fewer.
+        `dict[str, list[dict]]`: Pairs of each stratum, fewer than requested if there are not enough.
     """
     sizes = SIZES if sizes is None else sizes
     words_of = words_of or (lambda pair_id: pair_id)
     rng = random.Random(seed)
-    pools = _pools(scores, sizes)
+    pools = _make_pools(scores, sizes)
     strata: dict[str, list[Record]] = {}
     drawn: set[str] = set()
     heard: set[Hashable] = set()
@@ -88,8 +88,8 @@ def draw_strata(
     return {name: strata[name] for name in SIZES}
 
 
-def _pools(scores: Sequence[Record], sizes: Mapping[str, int]) -> dict[str, list[Record]]:
-    """Return what each stratum may be drawn from, by rising margin."""
+def _make_pools(scores: Sequence[Record], sizes: Mapping[str, int]) -> dict[str, list[Record]]:
+    """Return the candidates of each stratum, by rising margin."""
     ordered = sorted(scores, key=lambda record: (record["margin"], record["pair_id"]))
     correct = [record for record in ordered if record["margin"] > 0]
     quarter = math.ceil(_POOL_FRACTION * len(correct))
@@ -108,14 +108,14 @@ def draw_evenly(
     heard: set[Hashable],
     words_of: Callable[[str], Hashable],
 ) -> list[Record]:
-    """Take from the subsets in turn, from each the first pair whose words were not heard yet, or else the first.
+    """Draw from the subsets in turn, from each the first pair with new words, or else the first.
 
     Args:
-        pool (`Sequence[dict]`): `pair_id` and `subset` of each pair, in the order they are taken in.
-        size (`int`): How many to take, if there are as many.
+        pool (`Sequence[dict]`): `pair_id` and `subset` of each pair, in the order of drawing.
+        size (`int`): The largest number of pairs.
         rng (`random.Random`): Decides which subset comes first.
-        heard (`set`): Words that were heard before; those of what is taken are added.
-        words_of (`Callable`): What is said in a pair, by its id.
+        heard (`set`): Words that were drawn before; the words of drawn pairs are added.
+        words_of (`Callable`): The words of a pair, by its id.
     """
     subsets = sorted({record["subset"] for record in pool})
     rng.shuffle(subsets)
@@ -140,30 +140,30 @@ def sample_study(
     sizes: Mapping[str, int] | None = None,
     allow_tie: bool = True,
 ) -> dict[str, Any]:
-    """Draw a study from an evaluation and write its folder, which appears when it is complete.
+    """Draw a study from an evaluation and write its folder, complete or not at all.
 
     Args:
         evaluation ([`Evaluation`]): A finished evaluation.
-        pairs (`datasets.Dataset`): The pairs it scored, as `loading.load_pairs` gives them.
-        output_dir (`str` or `Path`): The study's folder; new or empty.
-        seed (`int`): Decides what is drawn, which side is A, names and order; the same one writes the same bytes.
+        pairs (`datasets.Dataset`): The pairs it scored, as `loading.load_pairs` returns them.
+        output_dir (`str` or `Path`): The folder of the study; new or empty.
+        seed (`int`): Decides the pairs, which side is A, names and order; the same seed writes the same bytes.
         sizes (`Mapping[str, int]`, *optional*): Pairs of each stratum; by default those of the paper.
-        allow_tie (`bool`, *optional*, defaults to `True`): Whether raters may say that they cannot tell.
+        allow_tie (`bool`, *optional*, defaults to `True`): Whether raters may answer "cannot tell".
 
     Returns:
-        `dict`: What `key.json` holds.
+        `dict`: The content of `key.json`.
 
     Raises:
-        FileExistsError: The folder holds something.
-        ValueError: A pair of the evaluation is not in the data, or nothing is to be drawn.
+        FileExistsError: The folder is not empty.
+        ValueError: A pair of the evaluation is not in the data, or no pair is drawn.
         AudioError, FileNotFoundError: A recording cannot be read.
     """
     target = new_folder(output_dir)
-    row_of = _rows(evaluation, pairs)
+    row_of = _find_rows(evaluation, pairs)
 
     @cache
     def words_of(pair_id: str) -> Hashable:
-        return _words(pairs[row_of[pair_id]])
+        return _read_words(pairs[row_of[pair_id]])
 
     strata = draw_strata(evaluation.scores, seed, sizes, words_of)
     if not any(strata.values()):
@@ -178,7 +178,7 @@ def sample_study(
 
 
 def new_folder(path: str | Path) -> Path:
-    """Return the path of a folder that is to be written; raise `FileExistsError` if it holds something."""
+    """Return the path of a folder to write; raise `FileExistsError` if it is not empty."""
     target = Path(path)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target}: exists; a study is not overwritten, name another folder.")
@@ -191,15 +191,15 @@ def write_study(
     write_item: Callable[[str, Mapping[str, Any], Path], Mapping[str, Any]],
     **fields: Any,
 ) -> None:
-    """Write all files of a study into its folder, which appears when it is complete.
+    """Write all files of a study into its folder, complete or not at all.
 
     Args:
         target (`Path`): The folder.
-        key (`Mapping`): What `key.json` is to hold: `study` (its name), `seed`, `items` (by name what is true of
-            each), and more.
-        write_item (`Callable`): Takes an item's name, what is true of it and a folder; writes the item's recordings
-            there and returns what raters may know: `item`, `question`, and the turns of `context`, `a` and `b`.
-        **fields: What else raters' pages are told: `allow_tie`, and `form` (`SCORES_FORM`) if they do not compare two
+        key (`Mapping`): The content of `key.json`: `study` (its name), `seed`, `items` (the truth of each, by name),
+            and more.
+        write_item (`Callable`): Takes the name of an item, its truth and a folder; writes its recordings there and
+            returns what raters may see: `item`, `question`, and the turns of `context`, `a` and `b`.
+        **fields: Further fields of `study.json`: `allow_tie`, and `form` (`SCORES_FORM`) if raters do not compare two
             dialogues.
     """
     from tqdm import tqdm
@@ -215,8 +215,8 @@ def write_study(
             write_file(temporary / name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
-def _rows(evaluation: Evaluation, pairs: datasets.Dataset) -> dict[str, int]:
-    """Return the row of each pair; raise if one that was scored has none."""
+def _find_rows(evaluation: Evaluation, pairs: datasets.Dataset) -> dict[str, int]:
+    """Return the row of each pair; raise if a scored pair has none."""
     from sdiareward.pairs.labels import describe_pairs
 
     row_of = {label["pair_id"]: row for row, label in enumerate(describe_pairs(pairs))}
@@ -229,17 +229,17 @@ def _rows(evaluation: Evaluation, pairs: datasets.Dataset) -> dict[str, int]:
     return row_of
 
 
-def _words(pair: Mapping[str, Any]) -> Hashable:
-    """Return what the chosen side says; of a dialogue without transcripts, a hash of its recordings."""
+def _read_words(pair: Mapping[str, Any]) -> Hashable:
+    """Return the words of the chosen side; without transcripts, a hash of its recordings."""
     messages = turns_to_messages(pair[SIDES[0]])
-    texts = tuple(_text(message) for message in messages)
+    texts = tuple(_read_text(message) for message in messages)
     return texts if any(texts) else hashlib.sha256(repr(messages).encode()).hexdigest()
 
 
 def _make_key(
     strata: Mapping[str, Sequence[Record]], evaluation: Evaluation, seed: int, sizes: Mapping[str, int] | None
 ) -> dict[str, Any]:
-    """Return the truth of a study: of each item, under a name that says nothing, its pair, stratum and chosen side."""
+    """Return the truth of a study: of each item, under a neutral name, its pair, stratum and chosen side."""
     drawn = [(name, record) for name, records in strata.items() for record in records]
     study = neutral_name(seed, *(record["pair_id"] for _, record in drawn))
     items = {
@@ -257,25 +257,25 @@ def _make_key(
 
 
 def draw_letters(count: int, seed: int) -> list[str]:
-    """Return whether the side of interest is `"a"` or `"b"` in each item: in half of them, and of any run of them."""
+    """Return which of `"a"` and `"b"` is the chosen side of each item: each in half of any two neighbours."""
     rng = random.Random(f"{seed}/sides")
     return [letter for _ in range(0, count, 2) for letter in rng.sample("ab", 2)][:count]
 
 
 def neutral_name(*parts: Any) -> str:
-    """Return a name that says nothing to who does not have the parts."""
+    """Return a name that reveals nothing about its parts."""
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:_NAME_LENGTH]
 
 
 def _write_item(
     name: str, truth: Mapping[str, Any], pair: Mapping[str, Any], seed: int, folder: Path
 ) -> dict[str, Any]:
-    """Write the recordings of an item; return what raters may know of it."""
+    """Write the recordings of an item; return what raters may see."""
     chosen, rejected = (pair[side] for side in SIDES)
     dialogues = {"a": chosen, "b": rejected} if truth["chosen_is"] == "a" else {"a": rejected, "b": chosen}
-    # A before B, so that not even the times of the files tell.
+    # A before B, so that the times of the files do not reveal the chosen side.
     turns = {letter: _write_turns(dialogue, name, seed, folder) for letter, dialogue in dialogues.items()}
-    num_shared = _num_shared(turns["a"], turns["b"])
+    num_shared = _count_shared_turns(turns["a"], turns["b"])
     item: dict[str, Any] = {"item": name, "question": QUESTIONS.get(truth["criterion"], QUESTIONS["joint"])}
     item |= {"context": turns["a"][:num_shared]}
     return item | {letter: each[num_shared:] for letter, each in turns.items()}
@@ -293,7 +293,7 @@ def _write_turns(turns: Sequence[Mapping[str, Any]], item: str, seed: int, folde
             continue
         content = [] if isinstance(message["content"], str) else message["content"]
         clips = [read_audio(part["audio"]) for part in content if part.get("audio")]
-        turn: dict[str, Any] = {"role": message["role"], "text": _text(message), "audio": None}
+        turn: dict[str, Any] = {"role": message["role"], "text": _read_text(message), "audio": None}
         if clips:
             array = np.concatenate(clips)
             turn["audio"] = write_clip(array, item, seed, folder)
@@ -311,7 +311,7 @@ def write_clip(array: np.ndarray, item: str, seed: int, folder: Path) -> str:
         array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
         item (`str`): Name of the item.
         seed (`int`): Seed of the study.
-        folder (`Path`): Where the study is written.
+        folder (`Path`): The folder of the study.
 
     Returns:
         `str`: Name of the file in the folder `audio`.
@@ -327,14 +327,14 @@ def write_clip(array: np.ndarray, item: str, seed: int, folder: Path) -> str:
     return name
 
 
-def _text(message: Mapping[str, Any]) -> str:
+def _read_text(message: Mapping[str, Any]) -> str:
     content = message["content"]
     if isinstance(content, str):
         return content
     return " ".join(part["text"] for part in content if part.get("text"))
 
 
-def _num_shared(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Return with how many equal turns two dialogues begin; the last turn of each is never shared."""
+def _count_shared_turns(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Return the number of equal turns at the beginning of two dialogues; the last turn of each is never shared."""
     longest = max(min(len(a), len(b)) - 1, 0)
     return next((index for index in range(longest) if a[index] != b[index]), longest)

@@ -1,9 +1,8 @@
 """Ask any OpenAI-compatible chat endpoint for answers in JSON, each question once.
 
-The data set's judge, its annotator and the writer of its scripts all ask through this client. An answer is kept on
-disk under a hash of everything it depends on as soon as it has passed its check, so a run that was killed pays for
-nothing twice and a second run sends nothing. What cannot be used is asked again with the reason; what was spent on it
-is counted all the same. `chat_settings` has whom to ask, and the two errors.
+The filter, the annotator and the script writer of the data set all use this client. An answer is cached on disk under
+a hash of everything it depends on as soon as it has passed its check, so a killed run pays for nothing twice and a
+second run sends nothing. An unusable answer is asked for again with the reason; its tokens count too.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = ["CachedAnswer", "ChatClient", "ChatError", "ChatSettings", "EndpointE
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
-# The longest part of an answer that an error quotes.
+# The longest quotation of an answer in an error.
 _QUOTED_CHARACTERS = 300
 _COUNTS = (
     "calls",
@@ -51,11 +50,11 @@ class CachedAnswer(Generic[Value]):
     """An answer that passed its check.
 
     Args:
-        value: What the check made of it.
-        text (`str`): What the model said; of an answer from disk its JSON alone.
-        spent ([`Spent`]): On this answer and those before it that were of no use, whichever run paid; how often the
-            model was asked is not kept on disk, there it is 1.
-        is_cached (`bool`): Whether it was found on disk.
+        value: The result of the check.
+        text (`str`): The reply of the model; of a cached answer the JSON only.
+        spent ([`TokenUsage`]): Of this reply and the unusable ones before it, whichever run paid. A cached answer does
+            not keep the number of replies; it is 1 there.
+        is_cached (`bool`): Whether it was read from disk.
     """
 
     value: Value
@@ -72,12 +71,12 @@ class _Reply:
 
 
 class ChatClient:
-    """Ask one endpoint for JSON, through a cache of checked answers. May be shared by threads.
+    """Ask one endpoint for JSON, through a cache of checked answers. Threads may share a client.
 
     Args:
-        settings (`ChatSettings`): Whom to ask, and how.
+        settings (`ChatSettings`): The endpoint and the parameters of requests.
         cache_dir (`str` or `Path`): Folder of the answers; several processes and endpoints may share it. The address
-            of the endpoint is no part of an answer's key, so that a model that moved keeps its answers.
+            of the endpoint is not part of the key of an answer, so a model that moved keeps its answers.
     """
 
     def __init__(self, settings: ChatSettings, cache_dir: str | Path):
@@ -90,14 +89,14 @@ class ChatClient:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """What this client has spent so far.
+        """The requests and tokens of this client so far.
 
         Returns:
-            `dict`: `calls` (requests that were answered or failed for good), `cached` (questions answered from disk),
+            `dict`: `calls` (requests that were answered or failed finally), `cached` (questions answered from disk),
             `retries` (requests sent again by the `openai` package), `reasks` (questions asked again because the answer
-            was of no use), `refusals`, `failures` (questions without an answer), `calls_without_usage` (answers whose
-            tokens the endpoint did not tell), `prompt_tokens` and `completion_tokens`, the same of answers reused from
-            disk (`reused_...`, spent by an earlier run), and `usd`, None where no prices are set.
+            was unusable), `refusals`, `failures` (questions without an answer), `calls_without_usage` (answers without
+            token counts), `prompt_tokens` and `completion_tokens`, the same of answers reused from
+            disk (`reused_...`, spent by an earlier run), and `usd`, None without prices.
         """
         with self._lock:
             counts = {name: self._counts[name] for name in _COUNTS}
@@ -106,30 +105,30 @@ class ChatClient:
     def ask_json(
         self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
     ) -> Value:
-        """Return what `validate` makes of the answer to `messages`; see `ask`."""
+        """Return the value that `validate` reads from the answer to `messages`; see `ask`."""
         return self.ask(messages, validate, attempts=attempts).value
 
     def ask(
         self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
     ) -> CachedAnswer[Value]:
-        """Return the answer to `messages` with what `validate` makes of it.
+        """Return the answer to `messages` with the value that `validate` reads from it.
 
         Args:
-            messages (`Sequence[Mapping]`): The conversation, in the endpoint's form; see `audio_content`.
-            validate (`Callable`): Takes the parsed JSON and returns what the caller wants of it, or raises
-                `ValueError` (`TypeError` and `KeyError` count as such) with a message that the model can act on.
-            attempts (`int`, *optional*, defaults to 3): How often to ask before giving up.
+            messages (`Sequence[Mapping]`): The conversation, in the form of the endpoint; see `audio_content`.
+            validate (`Callable`): Takes the parsed JSON and returns a value, or raises
+                `ValueError` (`TypeError` and `KeyError` count as such) with a message for the model.
+            attempts (`int`, *optional*, defaults to 3): The largest number of requests.
 
         Raises:
-            ChatError: No usable answer in that many attempts, a refusal, or a request that the endpoint rejects.
-            EndpointError: The endpoint cannot be used at all.
+            ChatError: There is no usable answer after all attempts, a refusal, or a rejected request.
+            EndpointError: The endpoint cannot be used.
         """
         content = json.dumps(self.settings.request(messages), sort_keys=True)
         key = hashlib.sha256(content.encode()).hexdigest()
         path = self.cache_dir / key[:2] / f"{key}.json"
         with self._lock:
             lock = self._asking.setdefault(key, threading.Lock())
-        # Two threads with the same question: the second waits and finds the answer of the first.
+        # Of two threads with the same question the second waits and finds the answer of the first.
         with lock:
             if (known := self._read_answer(path, validate)) is not None:
                 return known
@@ -152,16 +151,16 @@ class ChatClient:
     ) -> Iterator[Value | Exception]:
         """Yield `ask(item)` for each item in order, `concurrency` at a time, with a progress bar.
 
-        Items are taken as they are needed, never all at once. When the caller stops, or is interrupted, nothing new is
-        begun; what is under way is waited for, since it is paid for, and its answers are kept.
+        Items are read as needed, never all at once. When the caller stops or is interrupted, no new request is sent;
+        requests in flight are awaited, because they are paid for, and their answers are cached.
 
         Args:
             ask (`Callable`): Called in threads; asks through this client.
-            items (`Iterable`): What to ask about.
-            failures (`tuple[type[Exception], ...]`): Errors that are yielded in the place of a result; others end the
+            items (`Iterable`): The arguments of `ask`.
+            failures (`tuple[type[Exception], ...]`): Errors that are yielded in place of a result; others end the
                 loop. `ChatError` by default.
             description (`str`): Title of the progress bar.
-            total (`int`, *optional*): Number of items, where `items` has no length.
+            total (`int`, *optional*): Number of items, if `items` has no length.
         """
         from tqdm import tqdm
 
@@ -191,12 +190,12 @@ class ChatClient:
             self._counts.update(counts)
 
     def _read_answer(self, path: Path, validate: Callable[[Any], Value]) -> CachedAnswer[Value] | None:
-        """Return the kept answer; None if there is none that passes today's check."""
+        """Return the cached answer; None if there is none that passes the check."""
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             value = validate(record["answer"])
             spent = TokenUsage(1, int(record["prompt_tokens"]), int(record["completion_tokens"]))
-        # The last two: a number that no count can be, and brackets without end.
+        # The last two: an infinite count, and too deep nesting.
         except (FileNotFoundError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
         reused = {"reused_prompt_tokens": spent.prompt_tokens, "reused_completion_tokens": spent.completion_tokens}
@@ -211,7 +210,7 @@ class ChatClient:
             "completion_tokens": spent.completion_tokens,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Named by process and thread: processes that share the folder may ask the same at the same time.
+        # Named by process and thread: processes that share the folder may ask the same question at the same time.
         unfinished = path.with_name(f".{path.stem}.{os.getpid()}.{threading.get_ident()}.tmp")
         unfinished.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
         unfinished.replace(path)
@@ -224,7 +223,7 @@ class ChatClient:
         path: Path,
         replies: list[_Reply],
     ) -> CachedAnswer[Value]:
-        """Ask until an answer passes, telling the model each time what was wrong; append what it says to `replies`."""
+        """Ask until an answer passes, each time with the last problem; append each reply to `replies`."""
         conversation: list[Mapping[str, Any]] = list(messages)
         problem = ""
         for attempt in range(attempts):
@@ -260,8 +259,8 @@ class ChatClient:
             self._count(retries=raw.retries_taken)
             choice = completion.choices[0]
         except openai.APIError as error:
-            # `from None`: the chained error would show what the endpoint said before the key is taken out of it.
-            raise self._explain(error) from None
+            # `from None`: the chained error would show the text of the endpoint before the key is removed.
+            raise self._convert_error(error) from None
         except (ValueError, AttributeError, TypeError, IndexError) as error:
             what = f"{type(error).__name__}: {error}"
             raise ChatError(f"the endpoint's answer is no chat completion ({self._redact(what)}).") from None
@@ -272,12 +271,12 @@ class ChatClient:
         refusal = getattr(choice.message, "refusal", None)
         if refusal or choice.finish_reason == "content_filter":
             self._count(refusals=1)
-            said = self._redact(str(refusal or "content filter"))
-            raise ChatError(f"{self.settings.model} refused: {said}", answer=said, is_refusal=True, spent=spent)
+            text = self._redact(str(refusal or "content filter"))
+            raise ChatError(f"{self.settings.model} refused: {text}", answer=text, is_refusal=True, spent=spent)
         return _Reply(choice.message.content or "", choice.finish_reason == "length", spent)
 
     def _connect(self) -> Any:
-        """Return the `openai` client, made on first use: a run that finds every answer on disk needs no key."""
+        """Return the `openai` client, created on first use: a run with all answers cached needs no key."""
         try:
             import openai
         except ModuleNotFoundError:
@@ -286,7 +285,7 @@ class ChatClient:
         if not key:
             raise EndpointError(
                 f"environment variable {self.settings.api_key_env} is not set; put the key of the endpoint in it, or "
-                "name another one with api_key_env (null for an endpoint that asks for none)."
+                "name another one with api_key_env (null for an endpoint without keys)."
             )
         with self._lock:
             if self._endpoint is None:
@@ -303,12 +302,12 @@ class ChatClient:
         return "none" if name is None else os.environ.get(name, "")
 
     def _redact(self, text: str) -> str:
-        """Take the key out of what the endpoint said: some repeat it when they do not know it."""
+        """Remove the key from a text of the endpoint: some endpoints repeat an unknown key."""
         key = self._key()
         return text.replace(key, "[key]") if key and self.settings.api_key_env else text
 
-    def _explain(self, error: Any) -> ChatError | EndpointError:
-        """Return our error for one of the `openai` package, with its retries counted."""
+    def _convert_error(self, error: Any) -> ChatError | EndpointError:
+        """Return a `ChatError` or `EndpointError` for an error of the `openai` package; count its retries."""
         import openai
 
         sent = error.request.headers.get("x-stainless-retry-count", 0)
@@ -320,28 +319,28 @@ class ChatClient:
         if isinstance(error, openai.NotFoundError):
             return EndpointError(f"the endpoint does not know {self.settings.model!r} ({what}); check base_url.")
         if isinstance(error, openai.RateLimitError):
-            return EndpointError(f"the endpoint's limit is used up {tries} ({what}); go on later.")
+            return EndpointError(f"the endpoint's limit is used up {tries} ({what}); resume later.")
         if isinstance(error, openai.APIConnectionError) and not isinstance(error, openai.APITimeoutError):
             return EndpointError(f"the endpoint cannot be reached {tries} ({what}); check base_url.")
         return ChatError(f"the endpoint gave no answer {tries} ({what}).")
 
 
-def ask_again(messages: Sequence[Mapping[str, Any]], said: str, problem: str) -> list[Mapping[str, Any]]:
-    """Return the conversation that asks once more for an answer that can be used.
+def ask_again(messages: Sequence[Mapping[str, Any]], reply: str, problem: str) -> list[Mapping[str, Any]]:
+    """Return the conversation that asks again for a usable answer.
 
     Args:
         messages (`Sequence[Mapping]`): The question.
-        said (`str`): What the model said to it.
-        problem (`str`): Why that is of no use.
+        reply (`str`): The reply of the model.
+        problem (`str`): Why the reply is unusable.
     """
     remark = f"Your answer cannot be used: {problem} Answer again, with the complete JSON and nothing else."
     # An endpoint may refuse an empty message.
-    answer = [{"role": "assistant", "content": said}] if said.strip() else []
+    answer = [{"role": "assistant", "content": reply}] if reply.strip() else []
     return [*messages, *answer, {"role": "user", "content": remark}]
 
 
 def audio_content(source: Any, *, name: str | None = None) -> dict[str, Any]:
-    """Return a recording as a part of a message: mono WAV, 16 kHz, 16 bit, in base64.
+    """Return a recording as part of a message: mono WAV, 16 kHz, 16 bit, in base64.
 
     Args:
         source: Anything `audio_sdiareward.read_audio` takes, such as a row's `{"bytes", "path"}`.
@@ -359,7 +358,7 @@ def audio_content(source: Any, *, name: str | None = None) -> dict[str, Any]:
 
     from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 
-    # 32768 is what decoding divided by: 16-bit audio passes through unchanged.
+    # Decoding divides by 32768, so 16-bit audio is unchanged.
     samples = np.clip(np.round(read_audio(source, name=name) * 32768), -32768, 32767).astype(np.int16)
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, SAMPLING_RATE, format="WAV", subtype="PCM_16")

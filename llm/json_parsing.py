@@ -1,4 +1,9 @@
-"""Read the JSON in what a language model says, where it is plain which JSON is meant."""
+"""Read the JSON in the reply of a language model, if there is exactly one piece of it.
+
+Requests carry no schema (`response_format`): many endpoints, local models and models that hear audio take none, and a
+schema would change the keys of all cached answers. An endpoint that takes one gets it through `extra_body`; its reply
+is JSON as it stands and passes the first test.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,7 @@ import re
 from typing import Any
 
 
-# Some fifty thousand tokens: what is longer is no answer, and takes long to look through.
+# About fifty thousand tokens: a longer reply is no answer, and slow to search.
 _MAX_CHARACTERS = 200_000
 _OPENING = re.compile(r"[{\[]")
 
@@ -20,16 +25,15 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def parse_json(text: str, *, is_cut: bool = False) -> Any:
-    """Return the JSON object or array in a model's answer, from among prose or a code fence if there is just one.
+    """Return the JSON object or array in a reply; prose or a code fence around it is ignored.
 
     Args:
         text (`str`): The answer.
-        is_cut (`bool`, *optional*, defaults to `False`): Whether the answer ended at the token limit; it is then taken
-            only if it is JSON as it stands, since what looks whole may be a piece.
+        is_cut (`bool`, *optional*, defaults to `False`): Whether the answer ended at the token limit. It is then
+            accepted only if all of it is JSON, because JSON inside a cut answer may be a part.
 
     Raises:
-        ValueError: There is no JSON object or array, more than one, or one that is not complete, or the answer is
-            longer than any that was asked for.
+        ValueError: There is no JSON object or array, more than one, or an incomplete one, or the answer is too long.
     """
     if len(text) > _MAX_CHARACTERS:
         raise ValueError(f"the answer has {len(text)} characters; it must have at most {_MAX_CHARACTERS}.")
@@ -56,14 +60,14 @@ def parse_json(text: str, *, is_cut: bool = False) -> Any:
 
 
 def _find_json(text: str) -> list[Any] | None:
-    """Return the objects and arrays in prose, outermost ones only; None if one of them breaks off."""
+    """Return the outermost objects and arrays in prose; None if one of them is incomplete."""
     found: list[Any] = []
     position = 0
     while (start := _next_bracket(text, position)) is not None:
         try:
             value, position = _DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):
-            # A bracket in the prose is closed again before another opens; one that is not begins JSON that breaks off.
+            # A bracket of prose is closed before another opens; any other bracket begins incomplete JSON.
             closing = text.find("}" if text[start] == "{" else "]", start)
             following = _next_bracket(text, start + 1)
             if closing < 0 or (following is not None and following < closing):

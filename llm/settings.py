@@ -1,7 +1,7 @@
-"""Whom `chat_client` asks and how, what an answer cost, and the two ways in which asking fails.
+"""Settings of the chat client, the cost of an answer, and the two errors.
 
-`ChatError` is about one question, the others may go on; `EndpointError` is about the endpoint (no key, unknown model,
-nobody listening, quota used up), where going on would only lose every question.
+`ChatError` is about one question; others can still be answered. `EndpointError` is about the endpoint (no key, unknown
+model, no connection, quota used up), where every further question would fail.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TokenUsage:
-    """What an answer cost.
+    """The cost of an answer.
 
     Args:
-        num_replies (`int`, *optional*, defaults to 0): How often the model was asked until it was of use.
+        num_replies (`int`, *optional*, defaults to 0): Replies until one was usable.
         prompt_tokens, completion_tokens (`int`, *optional*, defaults to 0): Tokens of all replies together.
     """
 
@@ -26,7 +26,7 @@ class TokenUsage:
 
     @classmethod
     def total(cls, parts: Iterable[TokenUsage]) -> TokenUsage:
-        """Return the sum of some."""
+        """Return the sum of several."""
         parts = list(parts)
         return cls(
             sum(part.num_replies for part in parts),
@@ -36,13 +36,13 @@ class TokenUsage:
 
 
 class ChatError(RuntimeError):
-    """Raised when one question gets no usable answer; other questions may.
+    """Raised when one question gets no usable answer.
 
     Args:
         message (`str`): Why.
-        answer (`str`, *optional*): What the model said last; None if it said nothing.
+        answer (`str`, *optional*): The last reply of the model; None if there is none.
         is_refusal (`bool`, *optional*, defaults to `False`): Whether the model, or a filter before it, declined.
-        spent ([`Spent`], *optional*): What was spent in vain.
+        spent ([`TokenUsage`], *optional*): Tokens of the unusable replies.
     """
 
     def __init__(
@@ -55,25 +55,26 @@ class ChatError(RuntimeError):
 
 
 class EndpointError(RuntimeError):
-    """Raised when the endpoint answers no question at all, as it is configured."""
+    """Raised when the endpoint, as configured, answers no question at all."""
 
 
 @dataclass(frozen=True)
 class ChatSettings:
-    """An endpoint, a model and how to ask it.
+    """An endpoint, a model, and the parameters of requests.
 
     Args:
         model (`str`): Name of the model, as the endpoint knows it.
-        base_url (`str`, *optional*): Address up to and including `/v1`; None for the `openai` package's own default.
+        base_url (`str`, *optional*): Address up to and including `/v1`; None for the default of the `openai` package.
         api_key_env (`str`, *optional*, defaults to `"OPENAI_API_KEY"`): Environment variable that holds the key, which
-            is written nowhere; None for an endpoint that asks for none.
-        temperature (`float`, *optional*, defaults to 0.0): None leaves it to the endpoint, as do the next two.
+            is never written or logged; None for an endpoint without keys.
+        temperature (`float`, *optional*, defaults to 0.0): None uses the default of the endpoint, here
+            and in the next two.
         max_tokens (`int`, *optional*, defaults to 2048): Longest answer.
-        seed (`int`, *optional*, defaults to 0): Seed of the endpoint's sampling, where it heeds one.
-        max_retries (`int`, *optional*, defaults to 6): How often a request is sent again after a rate limit, a server
-            error or a timeout, with growing pauses or the pause that the endpoint names.
+        seed (`int`, *optional*, defaults to 0): Seed of sampling, for endpoints that support it.
+        max_retries (`int`, *optional*, defaults to 6): Retries after a rate limit, a server error or a timeout, with
+            growing pauses or the pause that the endpoint requests.
         timeout_s (`float`, *optional*, defaults to 120.0): Longest wait for one answer, in seconds.
-        concurrency (`int`, *optional*, defaults to 4): Requests under way at once in `ChatClient.map`.
+        concurrency (`int`, *optional*, defaults to 4): Requests in flight in `ChatClient.map`.
         usd_per_million_input_tokens, usd_per_million_output_tokens (`float`, *optional*): Prices, in US dollars.
         extra_body (`Mapping`): Further fields of the request, such as `{"response_format": {"type": "json_object"}}`.
 
@@ -104,7 +105,7 @@ class ChatSettings:
             raise ValueError("one price is missing; give usd_per_million_input_tokens and _output_tokens, or neither.")
 
     def price_usd(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """Return what so many tokens cost, in US dollars; None where no prices are set."""
+        """Return the price of tokens in US dollars; None without prices."""
         if self.usd_per_million_input_tokens is None or self.usd_per_million_output_tokens is None:
             return None
         return (
@@ -112,7 +113,7 @@ class ChatSettings:
         ) / 1e6
 
     def request(self, messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the fields of a request for `messages`: all that the answer depends on, and nothing secret."""
+        """Return the fields of a request for `messages`: everything the answer depends on, and no secret."""
         optional = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed}
         fields: dict[str, Any] = {name: value for name, value in optional.items() if value is not None}
         if self.extra_body:

@@ -1,8 +1,8 @@
-"""Read one dialogue from a file or folder, every input rule checked, before any model is loaded.
+"""Read one dialogue from a file or folder and check every rule, before a model is loaded.
 
 A JSON file holds `{"turns": [...]}` or the list alone; a turn is `{"role", "audio", "text"}` (text optional) or a
-message with a `content` list. Audio paths are relative to the JSON file. A folder holds one audio file for each turn,
-in the order of their names and of the numbers in them, the user first; a `.txt` file of the same name is the turn's
+message with a `content` list. Audio paths are relative to the JSON file. A folder holds one audio file per turn,
+ordered by name with numbers as numbers, the user first; a `.txt` file of the same name is the turn's
 transcript.
 """
 
@@ -51,8 +51,8 @@ def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
 
 
 def sort_naturally(path: Path) -> tuple[Any, ...]:
-    """Return what sorts files by name with the numbers in it as numbers: `turn2` before `turn10`."""
-    # Words and numbers take turns, so that no word is compared with a number.
+    """Return a key that sorts files by name with numbers as numbers: `turn2` before `turn10`."""
+    # Words and numbers alternate, so that no word is compared with a number.
     parts = [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", path.stem))]
     return parts, path.name
 
@@ -61,7 +61,9 @@ def _turns_of_folder(folder: Path) -> list[dict[str, Any]]:
     found = (file for file in folder.iterdir() if file.suffix.lower() in AUDIO_SUFFIXES)
     files = sorted(found, key=sort_naturally)
     if not files:
-        raise DialogueError(f"{folder}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} file a turn into it.")
+        raise DialogueError(
+            f"{folder}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} file per turn into it."
+        )
     return [
         {"role": ROLES[index % 2], "text": _transcript(file), "audio": file.name} for index, file in enumerate(files)
     ]

@@ -1,7 +1,7 @@
-"""Read system prompts from a file, for checkpoints that were trained with other prompts than ours.
+"""Read system prompts from a file, for checkpoints that were trained with other prompts.
 
-A prompt is used to the letter: white space at its beginning and end changes the tokens and so the reward. Only line
-ends of any kind are read as line feeds.
+A prompt is used verbatim: white space at its beginning and end changes the tokens and so the reward. Only line ends
+are normalized to line feeds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def read_prompts(path: str | Path) -> dict[str, str]:
             whole content is then the prompt of every criterion. UTF-8.
 
     Returns:
-        `dict[str, str]`: Prompt by criterion, as [`SDiaRewardConfig`] and [`SDiaRewardProcessor`] take them.
+        `dict[str, str]`: Prompt by criterion, for [`SDiaRewardConfig`] and [`SDiaRewardProcessor`].
 
     Raises:
         FileNotFoundError: There is no such file.

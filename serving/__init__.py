@@ -1,1 +1,1 @@
-"""A reward model behind HTTP: the server (`sdiareward serve`), its client, and a remote reward for TRL."""
+"""Rewards over HTTP: the server (`sdiareward serve`), its client, and a remote reward for TRL."""

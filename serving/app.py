@@ -1,4 +1,4 @@
-"""The HTTP interface: paths, who may use them, how errors look, what is counted."""
+"""The HTTP interface: paths, authorization, errors, metrics."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from sdiareward.common.version import __version__
 from .bodies import JSON, MULTIPART, REQUEST_PART, BadRequestError, read_body
 from .cluster import UnavailableError
 from .forms import CompareRequest, CompareResponse, Health, Problems, ScoreRequest, ScoreResponse
-from .judging import Judge, describe_limits
 from .metrics import Metrics
 from .replica import ScoringFailedError
+from .scoring import RequestScorer, list_limits
 from .settings import Limits, ServiceSettings
 
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 _DESCRIPTION = """Rewards of spoken dialogues. A body is JSON, or multipart with the JSON in the part `request` and
 recordings in parts of their own, which `audio: {"file": NAME}` refers to."""
 _COUNTED = ("/score", "/compare", "/health", "/metrics")
-# Whoever watches the server must get an answer even when it is full.
+# Monitoring must get an answer even when the server is full.
 _ALWAYS_OPEN = ("/health", "/metrics")
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The multipart body is malformed."},
     401: {"description": "No API key, or a wrong one."},
     408: {"description": "The body came too slowly."},
     413: {"description": "The body is too large."},
-    422: {"description": "Something cannot be judged: where, and why.", "model": Problems},
-    503: {"description": "Too much to do, or no copy of the model; try again after `Retry-After` seconds."},
+    422: {"description": "Something cannot be scored: where, and why.", "model": Problems},
+    503: {"description": "Overloaded, or no replica of the model; try again after `Retry-After` seconds."},
 }
 
 
@@ -48,8 +48,8 @@ def create_app(cluster: ModelCluster, settings: ServiceSettings) -> ASGIApp:
     """Build the application.
 
     Args:
-        cluster ([`ModelCluster`]): The running copies of the model.
-        settings ([`ServiceSettings`]): What is allowed.
+        cluster ([`ModelCluster`]): The running replicas of the model.
+        settings ([`ServiceSettings`]): Limits and API key.
     """
     metrics = Metrics()
     app = FastAPIOffline(
@@ -59,16 +59,16 @@ def create_app(cluster: ModelCluster, settings: ServiceSettings) -> ASGIApp:
         redoc_url=None,
         max_body_size=settings.limits.max_body_bytes,
     )
-    _add_scoring(app, Judge(cluster, settings, metrics), settings)
-    _add_watching(app, cluster, settings, metrics)
+    _add_scoring(app, RequestScorer(cluster, settings, metrics), settings)
+    _add_monitoring(app, cluster, settings, metrics)
     _add_errors(app, settings.limits)
-    _describe_bodies(app)
+    _add_body_schemas(app)
     return Gate(app, metrics, settings.limits)
 
 
 def _authorize(settings: ServiceSettings) -> Any:
-    """Return the dependency that lets only those in who show the key."""
-    bearer = HTTPBearer(auto_error=False, description="The API key, where the server was started with one.")
+    """Return the dependency that requires the API key, if there is one."""
+    bearer = HTTPBearer(auto_error=False, description="The API key, if the server was started with one.")
 
     async def authorize(shown: HTTPAuthorizationCredentials | None = Depends(bearer)) -> None:  # noqa: B008
         key = settings.api_key
@@ -79,26 +79,26 @@ def _authorize(settings: ServiceSettings) -> Any:
     return Depends(authorize)
 
 
-def _add_scoring(app: FastAPI, judge: Judge, settings: ServiceSettings) -> None:
+def _add_scoring(app: FastAPI, scorer: RequestScorer, settings: ServiceSettings) -> None:
     options: dict[str, Any] = {"dependencies": [_authorize(settings)], "responses": _ANSWERS}
 
-    @app.post("/score", response_model=ScoreResponse, openapi_extra=_body_of(ScoreRequest), **options)
+    @app.post("/score", response_model=ScoreResponse, openapi_extra=_make_body_schema(ScoreRequest), **options)
     async def score(request: Request) -> ScoreResponse:
         """Return the reward of each dialogue; higher is better."""
         body = await read_body(request, settings.limits)
-        return await judge.score(await asyncio.to_thread(body.parse, ScoreRequest, settings.limits), body.files)
+        return await scorer.score(await asyncio.to_thread(body.parse, ScoreRequest, settings.limits), body.files)
 
-    @app.post("/compare", response_model=CompareResponse, openapi_extra=_body_of(CompareRequest), **options)
+    @app.post("/compare", response_model=CompareResponse, openapi_extra=_make_body_schema(CompareRequest), **options)
     async def compare(request: Request) -> CompareResponse:
-        """Return the rewards of two versions of a dialogue, their margin, and how probably the first is better."""
+        """Return the rewards of two versions, their margin, and the probability that the first is better."""
         body = await read_body(request, settings.limits)
-        return await judge.compare(await asyncio.to_thread(body.parse, CompareRequest, settings.limits), body.files)
+        return await scorer.compare(await asyncio.to_thread(body.parse, CompareRequest, settings.limits), body.files)
 
 
-def _add_watching(app: FastAPI, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics) -> None:
+def _add_monitoring(app: FastAPI, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics) -> None:
     @app.get("/health", response_model=Health, responses={503: {"model": Health}})
     async def health(response: Response) -> Health:
-        """Say whether a copy of the model can answer, and what the server accepts."""
+        """Report whether a replica of the model can answer, and what the server accepts."""
         facts, num_replicas = cluster.facts, await cluster.num_replicas()
         if not num_replicas:
             response.status_code = 503
@@ -109,31 +109,31 @@ def _add_watching(app: FastAPI, cluster: ModelCluster, settings: ServiceSettings
             calibration_subsets=sorted(facts.calibration["subsets"]) if facts.calibration else None,
             max_turn_s=facts.max_turn_s,
             num_replicas=num_replicas,
-            limits=describe_limits(settings),
+            limits=list_limits(settings),
         )
 
     @app.get("/metrics", response_class=Response, dependencies=[_authorize(settings)])
     async def show_metrics() -> Response:
-        """Return what was counted, for Prometheus."""
+        """Return the metrics in the format of Prometheus."""
         metrics.replicas.set(await cluster.num_replicas())
         return Response(metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_errors(app: FastAPI, limits: Limits) -> None:
     @app.exception_handler(BadRequestError)
-    async def explain(request: Request, error: BadRequestError) -> JSONResponse:
+    async def refuse(request: Request, error: BadRequestError) -> JSONResponse:
         return JSONResponse(Problems(detail=error.problems).model_dump(), 422)
 
     @app.exception_handler(UnavailableError)
-    async def put_off(request: Request, error: UnavailableError) -> JSONResponse:
+    async def ask_to_retry(request: Request, error: UnavailableError) -> JSONResponse:
         return _unavailable(str(error), limits)
 
     @app.exception_handler(ScoringFailedError)
-    async def admit(request: Request, error: ScoringFailedError) -> JSONResponse:
+    async def report_failure(request: Request, error: ScoringFailedError) -> JSONResponse:
         return JSONResponse({"detail": "the model failed on this request; its log has the reason."}, 500)
 
     @app.exception_handler(ClientDisconnect)
-    async def forget(request: Request, error: ClientDisconnect) -> Response:
+    async def ignore_disconnect(request: Request, error: ClientDisconnect) -> Response:
         return Response(status_code=400)
 
 
@@ -141,16 +141,16 @@ def _unavailable(reason: str, limits: Limits) -> JSONResponse:
     return JSONResponse({"detail": reason}, 503, {"Retry-After": str(limits.retry_after_s)})
 
 
-def _body_of(form: type) -> dict[str, Any]:
-    """Describe a body for the OpenAPI page; it is read by hand, since it may come in two ways."""
+def _make_body_schema(form: type) -> dict[str, Any]:
+    """Describe a body for the OpenAPI page: FastAPI does not parse it, since it is JSON or multipart."""
     schema = {"$ref": f"#/components/schemas/{form.__name__}"}
     file = {"type": "string", "format": "binary"}
     parts = {"type": "object", "properties": {REQUEST_PART: schema}, "additionalProperties": file}
     return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}, MULTIPART: {"schema": parts}}}}
 
 
-def _describe_bodies(app: FastAPI) -> None:
-    """Put the forms of the bodies among the schemas of the OpenAPI page."""
+def _add_body_schemas(app: FastAPI) -> None:
+    """Add the schemas of the bodies to the OpenAPI page."""
     make = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -166,12 +166,12 @@ def _describe_bodies(app: FastAPI) -> None:
 
 
 class Gate:
-    """Let a bounded number of requests in and count all of them.
+    """Admit a bounded number of requests at once, and count all of them.
 
     Args:
-        app (`ASGIApp`): What answers.
-        metrics ([`Metrics`]): Where to count.
-        limits ([`Limits`]): How many may be under way.
+        app (`ASGIApp`): The application.
+        metrics ([`Metrics`]): Counts the requests.
+        limits ([`Limits`]): The number of requests at once.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics, limits: Limits):
@@ -188,18 +188,18 @@ class Gate:
         path = scope["path"] if scope["path"] in _COUNTED else "other"
         status, start = 500, time.perf_counter()
 
-        async def send_and_note(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         is_full = self._num_in_flight >= self._limits.max_in_flight and path not in _ALWAYS_OPEN
-        answer = _unavailable("too many requests are under way.", self._limits) if is_full else self._app
+        answer = _unavailable("too many requests are in flight.", self._limits) if is_full else self._app
         self._num_in_flight += 1
         self._metrics.in_flight.set(self._num_in_flight)
         try:
-            await answer(scope, receive, send_and_note)
+            await answer(scope, receive, send_and_record)
         finally:
             self._num_in_flight -= 1
             self._metrics.in_flight.set(self._num_in_flight)

@@ -1,7 +1,7 @@
-"""Read the body of a request, JSON or multipart, no longer than is allowed; FastAPI itself limits its size.
+"""Read the body of a request, JSON or multipart, within a time limit; FastAPI limits its size.
 
-A small body can mean a lot of work: `[1,1,...]` has a value, and an error, for every two bytes. How many values there
-may be is therefore checked before the JSON is parsed, and of the errors only the first are explained.
+A small body can mean a lot of work: `[1,1,...]` has a value, and an error, for every two bytes. The number of values
+is therefore checked before the JSON is parsed, and only the first errors are listed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .settings import Limits
 
 AnyRequest = TypeVar("AnyRequest", bound=Options)
 JSON, MULTIPART = "application/json", "multipart/form-data"
-# The part of a multipart request that says what the others are.
+# The part of a multipart request that holds the JSON.
 REQUEST_PART = "request"
 _MAX_FILES = 1024
 # Far more than a turn needs: words and a recording are eight.
@@ -35,10 +35,10 @@ _MAX_PROBLEMS = 100
 
 
 class BadRequestError(ValueError):
-    """Raised for a request whose form is wrong.
+    """Raised for a malformed request.
 
     Args:
-        problems (`list[Problem]`): Everything that is wrong.
+        problems (`list[Problem]`): Each with its place.
     """
 
     def __init__(self, problems: list[Problem]):
@@ -48,10 +48,10 @@ class BadRequestError(ValueError):
 
 @dataclass(frozen=True)
 class Body:
-    """Hold what a request brought.
+    """The content of a request.
 
     Args:
-        text (`bytes`): JSON that says what to do.
+        text (`bytes`): The JSON.
         files (`dict[str, bytes]`): Files by the name of their part.
     """
 
@@ -62,13 +62,13 @@ class Body:
         """Return the JSON as a form.
 
         Args:
-            form (`type[Options]`): Which one.
-            limits ([`Limits`]): How many dialogues it may be.
+            form (`type[Options]`): The form of the JSON.
+            limits ([`Limits`]): The largest number of dialogues.
 
         Raises:
-            BadRequestError: It is no JSON, not of this form, or has more values than so many dialogues need.
+            BadRequestError: The text is not JSON of this form, or has more values than that many dialogues need.
         """
-        # Each value but the first follows one of these; those within words are counted too.
+        # Each value but the first follows one of these; those inside strings count too.
         num_values = sum(map(self.text.count, (b",", b"[", b"{")))
         longest = limits.max_dialogues * MAX_TURNS * _VALUES_OF_A_TURN
         if num_values > longest:
@@ -81,7 +81,7 @@ class Body:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             problems = explain_form_errors(found[:_MAX_PROBLEMS])
             if len(found) > _MAX_PROBLEMS:
-                reason = f"{len(found) - _MAX_PROBLEMS} more problems are not listed; mend these first."
+                reason = f"{len(found) - _MAX_PROBLEMS} more problems are not listed; fix these first."
                 problems.append(Problem(loc=["body"], msg=reason, type="too_many"))
             raise BadRequestError(problems) from None
 
@@ -90,13 +90,13 @@ async def read_body(request: Request, limits: Limits) -> Body:
     """Read a request.
 
     Args:
-        request (`Request`): Its head has arrived.
-        limits ([`Limits`]): How slow it may be.
+        request (`Request`): The request, its headers read.
+        limits ([`Limits`]): The time limit.
 
     Raises:
         HTTPException: 400 malformed multipart, 408 too slow, 413 too large, 415 of another type or charset.
-        BadRequestError: A multipart body has no part that says what to do, or two parts of one name.
-        UnavailableError: The disk takes no recording that is too large to be held in memory.
+        BadRequestError: A multipart body has no JSON, or two parts of one name.
+        UnavailableError: A recording that is too large for memory cannot be written to the disk.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in (JSON, MULTIPART):
@@ -115,7 +115,7 @@ async def read_body(request: Request, limits: Limits) -> Body:
 
 
 def _require_utf8(content_type: str) -> None:
-    """Refuse words in whatever else Python decodes: a megabyte of `punycode` would take the server an hour."""
+    """Refuse every other charset that Python decodes: a megabyte of `punycode` would take an hour."""
     charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
     if charset.lower() not in (b"utf-8", b"utf8"):
         raise HTTPException(415, f"charset is {charset[:80].decode('latin-1')!r}; send UTF-8.")
@@ -126,13 +126,13 @@ async def _read_multipart(request: Request, limits: Limits) -> Body:
     async with request.form(max_files=_MAX_FILES, max_fields=1, max_part_size=limits.max_body_bytes) as form:
         for name, part in form.multi_items():
             if name in parts:
-                raise _malformed(f"the multipart body has two parts {name[:80]!r}; give each a name of its own.")
+                raise _multipart_error(f"the multipart body has two parts {name[:80]!r}; give each its own name.")
             parts[name] = await part.read() if isinstance(part, UploadFile) else part.encode()
     text = parts.pop(REQUEST_PART, b"")
     if not text:
-        raise _malformed(f"the multipart body has no part {REQUEST_PART!r}; put the JSON into it.")
+        raise _multipart_error(f"the multipart body has no part {REQUEST_PART!r}; put the JSON into it.")
     return Body(text, parts)
 
 
-def _malformed(reason: str) -> BadRequestError:
+def _multipart_error(reason: str) -> BadRequestError:
     return BadRequestError([Problem(loc=["body"], msg=reason, type="multipart")])

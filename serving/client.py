@@ -1,4 +1,4 @@
-"""Ask a server for rewards: a client that needs neither torch nor the model."""
+"""The client of a server: it needs neither torch nor the model."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .settings import API_KEY_ENV
 if TYPE_CHECKING:
     import requests
 
-# A dialogue's place among all, from 0, and its form in a request.
+# The index of a dialogue, and its form in a request.
 Numbered = tuple[int, dict[str, Any]]
 
 _RETRIED = (502, 503, 504)
 _LONGEST_PAUSE_S = 30.0
 _QUOTED_CHARACTERS = 300
-# Of a request beside its dialogues.
+# The rest of a request beside its dialogues.
 _SPARE_BYTES = 1024
 
 
 class ServiceError(RuntimeError):
-    """Raised when the server gives no answer, or one that it should not: not about what was sent."""
+    """Raised when the server does not answer, or fails for a reason other than the request."""
 
 
 class RefusedError(ValueError):
-    """Raised when the server cannot judge what was sent.
+    """Raised when the server refuses the request.
 
     Args:
-        problems (`list[dict]`): What is wrong: `msg`, and `dialogue` and `turn` (from 1) where it is about one.
+        problems (`list[dict]`): Each with `msg`, and with `dialogue` and `turn` (from 1) where it is about one.
     """
 
     def __init__(self, problems: Sequence[Mapping[str, Any]]):
@@ -43,12 +43,12 @@ class RefusedError(ValueError):
         self.problems = list(problems)
 
 
-class _TooMuchError(RefusedError):
+class _TooLargeError(RefusedError):
     """Raised when a request is too large."""
 
 
 class _FailedError(ServiceError):
-    """Raised when the model failed on what was sent."""
+    """Raised when the model failed on the request."""
 
 
 def _as_line(problem: Mapping[str, Any]) -> str:
@@ -58,12 +58,12 @@ def _as_line(problem: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Hold what the server says of two dialogues.
+    """The rewards of two dialogues and their margin.
 
     Args:
         rewards (`tuple[float, float]`): Of the first and the second.
         margin (`float`): Reward of the first minus that of the second.
-        probability (`float`): That the first is the better one.
+        probability (`float`): Probability that the first is better.
     """
 
     rewards: tuple[float, float]
@@ -72,19 +72,19 @@ class Comparison:
 
 
 class RewardClient:
-    """Score dialogues on a server. May be shared by threads.
+    """Score dialogues on a server. Threads may share a client.
 
-    A request that was turned away (503) or lost is sent again with growing pauses: a reward depends on the dialogue
-    alone, so that asking twice does no harm.
+    A request that was refused with 503 or lost is sent again with growing pauses. A reward depends on the dialogue
+    alone, so a retry is safe.
 
     Args:
         url (`str`): Address of the server, such as `http://127.0.0.1:8000`.
-        api_key (`str`, *optional*): By default what the environment variable `SDIAREWARD_API_KEY` holds, if it is set.
-        max_retries (`int`, *optional*, defaults to 8): How often a request is sent again.
+        api_key (`str`, *optional*): By default the environment variable `SDIAREWARD_API_KEY`, if it is set.
+        max_retries (`int`, *optional*, defaults to 8): Retries of a request.
         timeout_s (`float`, *optional*, defaults to 150.0): Longest wait for one answer.
-        dialogues_per_request (`int`, *optional*, defaults to 8): More dialogues are sent in several requests, and
-            fewer where these would be larger than the server takes.
-        concurrency (`int`, *optional*, defaults to 4): Requests under way at once.
+        dialogues_per_request (`int`, *optional*, defaults to 8): The largest number of dialogues in a
+            request; fewer if the request would be larger than the server accepts.
+        concurrency (`int`, *optional*, defaults to 4): Requests in flight at once.
 
     Example:
         >>> client = RewardClient("http://127.0.0.1:8000")  # doctest: +SKIP
@@ -125,13 +125,13 @@ class RewardClient:
         Args:
             dialogues (`list[list[dict]]`): Messages, as `Scorer.score` takes them, or turns with `role`, `text` and
                 `audio`. Recordings are read here and sent; the server reads no files.
-            criterion (`str`, *optional*, defaults to `"joint"`): What is judged.
-            calibrated (`bool`, *optional*, defaults to `False`): Instead of rewards give calibrated values.
-            subset (`str`, *optional*): With `calibrated`, log-odds by this subset.
-            require_audio (`bool`, *optional*, defaults to `True`): Refuse a turn that cannot be heard.
+            criterion (`str`, *optional*, defaults to `"joint"`): One of the criteria of the model.
+            calibrated (`bool`, *optional*, defaults to `False`): Return calibrated values instead of rewards.
+            subset (`str`, *optional*): With `calibrated`, return log-odds by this subset.
+            require_audio (`bool`, *optional*, defaults to `True`): Refuse a turn without a recording.
 
         Raises:
-            RefusedError: A dialogue cannot be judged, or an option does not fit the model.
+            RefusedError: A dialogue cannot be scored, or an option does not fit the model.
             ServiceError: The server does not answer.
             OSError: A recording cannot be read.
         """
@@ -142,7 +142,7 @@ class RewardClient:
     def score_or_reason(
         self, dialogues: Sequence[Any], criterion: str = "joint", *, require_audio: bool = True
     ) -> list[float | str]:
-        """Return the reward of each dialogue, or why it cannot be judged.
+        """Return the reward of each dialogue, or the reason why it was skipped.
 
         Args:
             dialogues (`list[list[dict]]`): As in `score`.
@@ -173,8 +173,8 @@ class RewardClient:
             a (`list[dict]`): Messages or turns, as in `score`.
             b (`list[dict]`): The other version.
             criterion (`str`, *optional*, defaults to `"joint"`): As in `score`.
-            calibrated (`bool`, *optional*, defaults to `False`): Needed for a subset.
-            subset (`str`, *optional*): Gives the probability this subset's temperature.
+            calibrated (`bool`, *optional*, defaults to `False`): Required with a subset.
+            subset (`str`, *optional*): Compute the probability with the temperature of this subset.
             require_audio (`bool`, *optional*, defaults to `True`): As in `score`.
 
         Raises:
@@ -185,7 +185,7 @@ class RewardClient:
         return Comparison((found["a"]["reward"], found["b"]["reward"]), found["margin"], found["probability"])
 
     def health(self) -> dict[str, Any]:
-        """Return what the server says of itself: its model, criteria and limits.
+        """Return the state of the server: its model, criteria and limits.
 
         Raises:
             ServiceError: It does not answer.
@@ -207,17 +207,19 @@ class RewardClient:
         self, dialogues: Sequence[Any], part: range, options: Mapping[str, Any]
     ) -> Sequence[dict[str, Any]]:
         encoded = [_encode_or_reason(dialogues[index], options) for index in part]
-        good = [(index, each) for index, each in zip(part, encoded, strict=True) if not isinstance(each, str)]
-        found = iter([result for group in self._fit(good) for result in self._score_together(group, options)])
+        valid = [(index, each) for index, each in zip(part, encoded, strict=True) if not isinstance(each, str)]
+        found = iter(
+            [result for group in self._split_by_size(valid) for result in self._score_together(group, options)]
+        )
         return [{"error": {"msg": each}} if isinstance(each, str) else next(found) for each in encoded]
 
     @cached_property
     def _max_request_bytes(self) -> float:
-        """What the server takes for the dialogues of one request."""
+        """The size that the server accepts for the dialogues of one request."""
         return self.health().get("limits", {}).get("max_body_bytes", float("inf")) - _SPARE_BYTES
 
-    def _fit(self, encoded: Sequence[Numbered]) -> Iterator[list[Numbered]]:
-        """Yield dialogues by requests that are no larger than the server takes, if one alone is not."""
+    def _split_by_size(self, encoded: Sequence[Numbered]) -> Iterator[list[Numbered]]:
+        """Yield groups of dialogues that fit into one request; a dialogue that is too large alone is a group."""
         group: list[Numbered] = []
         size = 0
         for index, each in encoded:
@@ -226,16 +228,16 @@ class RewardClient:
                 yield group
                 group, size = [], 0
             group.append((index, each))
-            # A separator follows.
+            # And a separator.
             size += added + 2
         if group:
             yield group
 
     def _score_together(self, group: Sequence[Numbered], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the results of one request; where that is too much, or too much for the model, of each half."""
+        """Return the results of one request; where it is too large, or the model fails on it, of each half."""
         try:
             return self._post("/score", {**options, "dialogues": [each for _, each in group]})["results"]
-        except (_TooMuchError, _FailedError) as error:
+        except (_TooLargeError, _FailedError) as error:
             if len(group) > 1:
                 middle = len(group) // 2
                 return [
@@ -257,7 +259,7 @@ class RewardClient:
         return self._send("POST", path, {name: value for name, value in request.items() if value is not None})
 
     def _send(self, method: str, path: str, content: Any = None) -> dict[str, Any]:
-        """Return the server's answer, after as many tries as it takes."""
+        """Return the answer of the server, after retries."""
         import requests
 
         headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
@@ -280,18 +282,18 @@ class RewardClient:
         detail = content.get("detail", answer.text) if isinstance(content, dict) else answer.text
         if answer.status_code == 422 and isinstance(detail, list):
             raise RefusedError(detail)
-        said = str(detail)[:_QUOTED_CHARACTERS]
+        text = str(detail)[:_QUOTED_CHARACTERS]
         if answer.status_code == 413:
-            raise _TooMuchError([{"msg": f"it is larger than the server takes ({said}); send shorter recordings."}])
+            raise _TooLargeError([{"msg": f"it is larger than the server accepts ({text}); send shorter recordings."}])
         kind = _FailedError if answer.status_code == 500 else ServiceError
-        raise kind(f"{address} answered with status {answer.status_code}: {said}")
+        raise kind(f"{address} answered with status {answer.status_code}: {text}")
 
     def _open_session(self, max_retries: int) -> requests.Session:
         import requests
 
-        from .retries import GrowingPauses
+        from .retries import ExponentialRetry
 
-        retry = GrowingPauses(
+        retry = ExponentialRetry(
             max_retries,
             status_forcelist=_RETRIED,
             allowed_methods=None,
@@ -301,7 +303,7 @@ class RewardClient:
             raise_on_status=False,
         )
         session = requests.Session()
-        # A server on this machine or in its network is not behind a proxy of the environment, nor in its .netrc.
+        # Use neither the proxies of the environment nor .netrc: the server is on this machine or in its network.
         session.trust_env = False
         adapter = requests.adapters.HTTPAdapter(max_retries=retry, pool_maxsize=max(self.concurrency, 10))
         session.mount("http://", adapter)
@@ -310,7 +312,7 @@ class RewardClient:
 
 
 def _encode_or_reason(dialogue: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Return a dialogue in the form of a request or, where bad ones are skipped, why it cannot be sent."""
+    """Return a dialogue in the form of a request or, where bad ones are skipped, the reason to skip it."""
     try:
         return encode_dialogue(dialogue)
     except (OSError, TypeError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""Start the copies of the model on Ray Serve and send requests to them.
+"""Start the replicas of the model on Ray Serve and send requests to them.
 
-Ray is that of the cluster which `RAY_ADDRESS` names, or one that is started on this machine and ends with the server.
-Its own HTTP proxy is not used: the server's process holds Ray Serve's handle, so that a body is limited before any of
-it is copied, a request whose copy of the model died is sent to another, and draining waits for every answer.
+`RAY_ADDRESS` names a running Ray cluster; without it, Ray is started on this machine and ends with the server. Ray's
+HTTP proxy is not used: the process of the server holds the handle of Ray Serve. So the size of a body is limited
+before it is copied, a request whose replica died is sent to another one, and draining waits for every answer.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Several batches may wait at a copy, so that there is always one to go on with; the others wait in the server.
+# Several batches may wait at a replica, so that it is never idle; the others wait in the server.
 _BATCHES_AT_A_REPLICA = 4
 _MAX_TRIES = 3
 _HEALTH_CHECK_PERIOD_S = 2.0
 _STATUS_AGE_S = 1.0
-# Read when Ray is imported. Unless told otherwise it reports how it is used, and its workers yield to all others.
+# Read when Ray is imported. By default it reports its usage, and its workers have a low priority.
 _RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 _QUIET = {"log_level": "WARNING", "enable_access_log": False}
 
 
 class UnavailableError(RuntimeError):
-    """Raised when a request cannot be scored now, but may be later; its message is for the client."""
+    """Raised when a request cannot be scored now, but can be later; its message is for the client."""
 
 
 class ModelCluster:
-    """Hold the running copies of the model.
+    """The running replicas of the model.
 
     Args:
-        handle (`DeploymentHandle`): Ray Serve's.
-        name (`str`): Of the application on Ray Serve.
-        settings ([`ServiceSettings`]): How long a request may take.
+        handle (`DeploymentHandle`): The handle of Ray Serve.
+        name (`str`): Name of the application on Ray Serve.
+        settings ([`ServiceSettings`]): The time limit of a request.
     """
 
     def __init__(self, handle: Any, name: str, settings: ServiceSettings):
@@ -56,13 +56,13 @@ class ModelCluster:
         self._name = name
         self._settings = settings
         self._replicas = (0.0, 0)
-        self.facts: ModelFacts = handle.describe.remote().result(timeout_s=settings.limits.request_timeout_s)
+        self.facts: ModelFacts = handle.read_facts.remote().result(timeout_s=settings.limits.request_timeout_s)
 
-    async def score(self, work: ScoreJob, metrics: Metrics) -> ScoreResult:
+    async def score(self, job: ScoreJob, metrics: Metrics) -> ScoreResult:
         """Score a request.
 
         Raises:
-            UnavailableError: Too many wait, the copies are dead, or it took too long.
+            UnavailableError: Too many requests wait, no replica can answer, or it took too long.
             ScoringFailedError: The model failed on it.
         """
         from ray.exceptions import RayActorError
@@ -72,21 +72,21 @@ class ModelCluster:
             async with asyncio.timeout(self._settings.limits.request_timeout_s):
                 for _ in range(_MAX_TRIES):
                     try:
-                        return await self._handle.score.remote(work)
+                        return await self._handle.score.remote(job)
                     except RayActorError:
-                        # A reward depends on the dialogue alone: asking again can do no harm.
+                        # A reward depends on the dialogue alone, so a retry is safe.
                         metrics.retries.inc()
         except BackPressureError:
             raise UnavailableError("too many requests wait for the model.") from None
         except DeploymentUnavailableError:
-            raise UnavailableError("no copy of the model can answer.") from None
+            raise UnavailableError("no replica of the model can answer.") from None
         except TimeoutError:
             waited_s = self._settings.limits.request_timeout_s
             raise UnavailableError(f"the model did not answer within {waited_s:g} s.") from None
         raise UnavailableError(f"the model died {_MAX_TRIES} times on this request.")
 
     async def num_replicas(self) -> int:
-        """Return how many copies can answer, as known a second ago at most."""
+        """Return the number of replicas that can answer, at most a second old."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._replicas[0] > _STATUS_AGE_S:
             found = await asyncio.to_thread(self._count_replicas)
@@ -104,10 +104,10 @@ class ModelCluster:
 
 @contextmanager
 def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
-    """Start the copies of the model, for as long as this lasts.
+    """Run the replicas of the model while in the context.
 
     Raises:
-        ScoringError: Ray does not start, the model cannot be loaded, or the cluster has not what is asked for.
+        ScoringError: Ray does not start, the model cannot be loaded, or the cluster is too small.
         RunBlockedError: The cluster cannot be joined.
     """
     for name, value in _RAY_ENVIRONMENT.items():
@@ -115,8 +115,8 @@ def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
     import ray
     from ray import serve
 
-    is_ours = not ray.is_initialized()
-    if is_ours:
+    is_started_here = not ray.is_initialized()
+    if is_started_here:
         _start_ray(settings)
     name = f"sdiareward-{socket.gethostname()}-{settings.port}"
     try:
@@ -124,15 +124,15 @@ def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
         serve.start(proxy_location="Disabled", logging_config=_QUIET)
         yield ModelCluster(_deploy(settings, name), name, settings)
     finally:
-        # On a Ray that goes on without this process so would the copies of the model.
-        if ray.is_initialized() and (_joins_a_cluster() or not is_ours):
+        # On a Ray cluster that outlives this process, the replicas would outlive it too.
+        if ray.is_initialized() and (_joins_a_cluster() or not is_started_here):
             serve.delete(name)
-        if is_ours:
+        if is_started_here:
             ray.shutdown()
 
 
 def _joins_a_cluster() -> bool:
-    """Return whether Ray, if it is started here, is that of a cluster which is there already."""
+    """Tell whether Ray joins a cluster that already runs."""
     return bool(os.environ.get("RAY_ADDRESS"))
 
 
@@ -141,7 +141,7 @@ def _start_ray(settings: ServiceSettings) -> None:
 
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     if not _joins_a_cluster():
-        # Without it Ray would join whatever cluster runs on this machine.
+        # Without it Ray would join any cluster that runs on this machine.
         options["address"] = "local"
         replicas = settings.replicas
         needed = int(-(-(replicas.maximum or replicas.minimum) * replicas.num_cpus // 1))
@@ -149,26 +149,26 @@ def _start_ray(settings: ServiceSettings) -> None:
         options["object_store_memory"] = replicas.object_store_bytes
     try:
         ray.init(**options)
-    except Exception as error:  # Ray raises this very class when one of its processes does not come up.
+    except Exception as error:  # Ray raises this class when one of its processes does not start.
         reason = str(error).strip().splitlines()[0].rstrip(".")
         if _joins_a_cluster():
             raise RunBlockedError(
                 f"the Ray cluster at {os.environ['RAY_ADDRESS']} cannot be joined ({reason}); check that it runs, "
-                "that its version of Ray is this one's, and that RAY_AUTH_TOKEN is its token if it wants one."
+                "that its version of Ray is the same, and that RAY_AUTH_TOKEN is its token if it needs one."
             ) from error
         raise ScoringError(f"Ray cannot be started ({reason}).") from error
-    # Instead of Ray's own, which writes its stack and aborts: end as after Ctrl-C, with the cluster shut down.
+    # Ray's own handler prints the stack and aborts; instead end as after Ctrl-C, with the cluster shut down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def _deploy(settings: ServiceSettings, name: str) -> Any:
-    """Start the copies and wait until they have loaded the model; return the handle."""
+    """Start the replicas, wait until they have loaded the model, and return the handle."""
     from ray import serve
 
     from .replica import deployment
 
     replicas = settings.replicas
-    num_gpus = _gpus_of_each(settings)
+    num_gpus = _count_gpus_per_replica(settings)
     _require_room(replicas, num_gpus)
     options: dict[str, Any] = {
         "ray_actor_options": {"num_cpus": replicas.num_cpus, "num_gpus": num_gpus},
@@ -178,7 +178,7 @@ def _deploy(settings: ServiceSettings, name: str) -> Any:
         "health_check_period_s": _HEALTH_CHECK_PERIOD_S,
         "graceful_shutdown_timeout_s": 2.0,
         "graceful_shutdown_wait_loop_s": 0.1,
-        # A checkpoint that cannot be loaded cannot be loaded the second time either.
+        # A checkpoint that cannot be loaded once cannot be loaded the second time.
         "max_constructor_retry_count": 1,
     }
     if replicas.maximum is None:
@@ -194,16 +194,16 @@ def _deploy(settings: ServiceSettings, name: str) -> Any:
         threads = max((os.cpu_count() or 1) // (replicas.maximum or replicas.minimum), 1)
     try:
         return serve.run(
-            deployment.options(**options).bind(_from_anywhere(settings), None if num_gpus else "cpu", threads),
+            deployment.options(**options).bind(_with_absolute_path(settings), None if num_gpus else "cpu", threads),
             name=name,
             route_prefix=None,
             logging_config=_QUIET,
         )
     except RuntimeError as error:
-        raise ScoringError(_reason_of(name, str(error))) from error
+        raise ScoringError(_find_reason(name, str(error))) from error
 
 
-def _gpus_of_each(settings: ServiceSettings) -> float:
+def _count_gpus_per_replica(settings: ServiceSettings) -> float:
     import ray
 
     num_gpus = settings.replicas.num_gpus
@@ -213,7 +213,7 @@ def _gpus_of_each(settings: ServiceSettings) -> float:
 
 
 def _require_room(replicas: Replicas, num_gpus: float) -> None:
-    """Raise if Ray has not what the copies need: it would wait for more nodes without end, and without a word."""
+    """Raise if Ray is too small for the replicas: it would wait for more nodes forever, without a message."""
     import ray
 
     total, free = ray.cluster_resources(), ray.available_resources()
@@ -224,14 +224,14 @@ def _require_room(replicas: Replicas, num_gpus: float) -> None:
         if num_fitting(total.get(kind, 0.0), each) < replicas.minimum:
             raise ScoringError(
                 f"{replicas.minimum} replicas with {each:g} {name} each do not fit: Ray has {total.get(kind, 0.0):g}; "
-                "ask for fewer replicas or for less for each."
+                "ask for fewer replicas, or for less per replica."
             )
         if _joins_a_cluster() and num_fitting(free.get(kind, 0.0), each) < replicas.minimum:
-            logger.warning("Ray has %g %s free; waiting until others end.", free.get(kind, 0.0), name)
+            logger.warning("Ray has %g %s free; waiting for other jobs.", free.get(kind, 0.0), name)
 
 
 def _num_on_gpus(available: float, each: float) -> float:
-    """Return for how many copies there is room; a fraction of a GPU is never taken from two."""
+    """Return the number of replicas that fit; a fraction of a GPU is never split over two."""
     # Ray counts to a ten-thousandth.
     return available // each if each >= 1 else available // 1 * ((1 / each + 1e-6) // 1)
 
@@ -240,16 +240,16 @@ def _num_on_cores(available: float, each: float) -> float:
     return available / each + 1e-6
 
 
-def _from_anywhere(settings: ServiceSettings) -> Any:
-    """Return the choice of the model with an absolute path, for replicas work in another directory."""
+def _with_absolute_path(settings: ServiceSettings) -> Any:
+    """Return the choice of the model with an absolute path: replicas run in another directory."""
     from dataclasses import replace
 
     name = settings.model.name
     return replace(settings.model, name=os.path.abspath(name) if os.path.exists(name) else name)
 
 
-def _reason_of(name: str, message: str) -> str:
-    """Return why the model could not be deployed: what loading it said, if it got as far."""
+def _find_reason(name: str, message: str) -> str:
+    """Return why the model could not be deployed: the error of loading it, if there was one."""
     from ray import serve
 
     application = serve.status().applications.get(name)

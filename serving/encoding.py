@@ -1,4 +1,4 @@
-"""Put a dialogue into the form of a request, its recordings read and encoded."""
+"""Encode a dialogue, with its recordings, as it is sent in a request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FULL_SCALE = 2**23
 
 
 def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a dialogue in the form of a request, its recordings read and encoded.
+    """Return a dialogue in the form of a request, with its recordings encoded.
 
     Args:
         dialogue (`list[dict]`): Messages or turns; audio is anything `read_audio` takes.
@@ -43,7 +43,7 @@ def _encode_item(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_bytes(audio: Any) -> bytes:
-    """Return a recording as a file, as it is or, of samples, in 24 bits: the model's numbers have no more either."""
+    """Return the bytes of a file, or samples as a file of 24 bits, the precision of float32."""
     import soundfile
 
     handle, _, array, sampling_rate = open_source(audio)
@@ -51,7 +51,7 @@ def _read_bytes(audio: Any) -> bytes:
         return Path(handle).read_bytes() if isinstance(handle, str) else handle.getvalue()
     buffer = io.BytesIO()
     samples = array.T if array.ndim == 2 else array
-    # What FLAC cannot hold, such as samples beyond full scale or not finite, is for the server to judge.
+    # FLAC cannot hold samples beyond full scale or not finite; the server checks those.
     if samples.size and np.issubdtype(samples.dtype, np.floating) and np.abs(samples).max() < 1 - 1 / _FULL_SCALE:
         scaled = np.rint(samples.astype(np.float64) * _FULL_SCALE).astype(np.int32) << 8
         soundfile.write(buffer, scaled, sampling_rate, format="FLAC", subtype="PCM_24")

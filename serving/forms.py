@@ -1,4 +1,4 @@
-"""The form of requests and answers; the OpenAPI page is made from it."""
+"""The form of requests and answers; the OpenAPI page is generated from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Form(BaseModel):
-    """Refuse fields that are not known: a misspelt option must not be ignored."""
+    """Refuse unknown fields: a misspelt option must not be ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -28,7 +28,7 @@ class Audio(Form):
 
 
 class Item(Form):
-    """A part of a turn: words or a recording."""
+    """A part of a turn: text or a recording."""
 
     type: Literal["text", "audio"]
     text: str | None = None
@@ -45,7 +45,7 @@ class Turn(Form):
     """A speaker's contribution: either `text` and `audio`, or `content` for any order of several."""
 
     role: Literal["user", "assistant", "system"]
-    text: str | None = Field(default=None, description="What is said.")
+    text: str | None = Field(default=None, description="The transcript.")
     audio: Audio | None = None
     content: list[Item] | None = None
 
@@ -58,7 +58,7 @@ class Turn(Form):
         return self
 
     def items(self) -> list[Item]:
-        """Return the parts of the turn, in order: words before the recording unless `content` says otherwise."""
+        """Return the parts of the turn in order: text before the recording, unless `content` has another order."""
         if self.content is not None:
             return self.content
         text = [Item(type="text", text=self.text)] if self.text else []
@@ -66,23 +66,23 @@ class Turn(Form):
 
 
 class Dialogue(Form):
-    """User and assistant in turn, the user first, the assistant last."""
+    """Turns of user and assistant, alternating, the user first, the assistant last."""
 
     turns: list[Turn]
 
 
 class Options(Form):
-    """What is judged, and how."""
+    """The criterion and the options of a request."""
 
     criterion: str = Field(default="joint", description="One of the criteria that `/health` lists.")
     calibrated: bool = Field(default=False, description="Give calibrated values beside the rewards.")
     subset: str | None = Field(default=None, description="With `calibrated`: log-odds by this subset, not quantiles.")
-    require_audio: bool = Field(default=True, description="Refuse a turn that cannot be heard.")
+    require_audio: bool = Field(default=True, description="Refuse a turn without a recording.")
 
     @model_validator(mode="after")
     def _require_calibrated(self) -> Options:
         if self.subset is not None and not self.calibrated:
-            raise ValueError("subset is for calibrated values; give calibrated: true too, or leave it out")
+            raise ValueError("subset is for calibrated values; give calibrated: true too, or omit subset")
         return self
 
 
@@ -90,7 +90,7 @@ class ScoreRequest(Options):
     """Dialogues to score."""
 
     dialogues: list[Dialogue] = Field(min_length=1)
-    skip_bad: bool = Field(default=False, description="Answer the good dialogues even if others cannot be judged.")
+    skip_bad: bool = Field(default=False, description="Skip dialogues that cannot be scored.")
 
 
 class CompareRequest(Options):
@@ -101,7 +101,7 @@ class CompareRequest(Options):
 
 
 class Problem(BaseModel):
-    """Why something cannot be judged."""
+    """Why something cannot be scored."""
 
     loc: list[str | int] = Field(description="Where in the request.")
     msg: str
@@ -111,16 +111,16 @@ class Problem(BaseModel):
 
 
 class Problems(BaseModel):
-    """Everything that is wrong with a request."""
+    """All problems of a request."""
 
     detail: list[Problem]
 
 
 class Result(BaseModel):
-    """What became of a dialogue."""
+    """The result of a dialogue."""
 
     reward: float | None = Field(description="Higher is better.")
-    calibrated: float | None = Field(default=None, description="Share of reference rewards below, or log-odds.")
+    calibrated: float | None = Field(default=None, description="Share of lower reference rewards, or log-odds.")
     error: Problem | None = None
 
 
@@ -132,25 +132,25 @@ class ScoreResponse(BaseModel):
 
 
 class CompareResponse(BaseModel):
-    """Two results and what they say about the pair."""
+    """The results of two versions, and their margin."""
 
     criterion: str
     a: Result
     b: Result
     margin: float = Field(description="Reward of a minus reward of b.")
     probability: float = Field(
-        description="That a is the better one: sigmoid(margin), the model of the training loss; with a subset "
+        description="Probability that a is better: sigmoid(margin), the model of the training loss; with a subset "
         "sigmoid(margin / temperature of the subset)."
     )
 
 
 class Health(BaseModel):
-    """Whether the server answers, with what, and what it accepts."""
+    """The state of the server, its model, and what it accepts."""
 
     status: Literal["ok", "unavailable"]
     model: str
     criteria: list[str]
-    calibration_subsets: list[str] | None = Field(description="None for a model without calibration.")
-    max_turn_s: float = Field(description="Seconds of a turn that the model hears; the rest is not judged.")
-    num_replicas: int = Field(description="Copies of the model that can answer now.")
+    calibration_subsets: list[str] | None = Field(description="Null for a model without calibration.")
+    max_turn_s: float = Field(description="Seconds of a turn that the model hears; the rest is cut.")
+    num_replicas: int = Field(description="Replicas of the model that can answer now.")
     limits: dict[str, float]

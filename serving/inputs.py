@@ -1,7 +1,7 @@
-"""Turn the dialogues of a request into messages for the processor; whatever is wrong is found here, by turn.
+"""Turn the dialogues of a request into messages for the processor, and name what is wrong with them by turn.
 
-What is checked before the model sees anything: the order and number of turns, that each recording can be decoded, its
-length, and how much memory it would take decoded: a few kilobytes of FLAC can hold hours of silence.
+Before the model sees a dialogue, these are checked: the order and number of turns, and of each recording its header,
+its length and the memory it takes decoded. A few kilobytes of FLAC can hold hours of silence.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def read_dialogue_form(
     """Return the messages of one dialogue, its audio encoded as `{"bytes", "path"}`.
 
     Args:
-        dialogue ([`Dialogue`]): As a client sent it.
+        dialogue ([`Dialogue`]): The form that a client sent.
         files (`Mapping[str, bytes]`): Files of a multipart request by the name of their part.
-        limits ([`Limits`]): What is refused.
+        limits ([`Limits`]): The longest dialogue and turn.
         require_audio (`bool`, *optional*, defaults to `True`): Refuse a turn without audio.
 
     Raises:
         DialogueError: It cannot be scored.
     """
     # Before any recording is decoded.
-    if excess := _excess(dialogue, limits):
+    if excess := _find_excess(dialogue, limits):
         raise DialogueError(excess)
     messages = []
     for number, turn in enumerate(dialogue.turns, start=0 if _has_system(dialogue) else 1):
@@ -54,13 +54,13 @@ def _has_system(dialogue: Dialogue) -> bool:
     return bool(dialogue.turns) and dialogue.turns[0].role == "system"
 
 
-def _excess(dialogue: Dialogue, limits: Limits) -> str | None:
-    """Say what is wrong with a dialogue of too many turns."""
+def _find_excess(dialogue: Dialogue, limits: Limits) -> str | None:
+    """Return what is wrong with a dialogue of too many turns."""
     num_turns = len(dialogue.turns) - _has_system(dialogue)
     longest = min(limits.max_turns or MAX_TURNS, MAX_TURNS)
     if num_turns <= longest:
         return None
-    return f"has {num_turns} turns; this server judges at most {longest}, keep the last {longest}."
+    return f"has {num_turns} turns; this server scores at most {longest}, keep the last {longest}."
 
 
 def _read_turn(turn: Turn, files: Mapping[str, bytes], limits: Limits, require_audio: bool) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def _read_turn(turn: Turn, files: Mapping[str, bytes], limits: Limits, require_a
     if not content:
         raise ValueError("is empty; give text and audio.")
     if require_audio and turn.role != "system" and all(item["type"] == "text" for item in content):
-        raise ValueError("has no audio; give a recording, or require_audio: false to have words judged alone.")
+        raise ValueError("has no audio; give a recording, or require_audio: false to score words alone.")
     return content
 
 
@@ -95,14 +95,14 @@ def _read_recording(audio: Audio, files: Mapping[str, bytes]) -> bytes:
     return files[name]
 
 
-def turn_of(reason: str) -> int | None:
-    """Return the turn that a reason of the processor names, from 1."""
+def find_turn(reason: str) -> int | None:
+    """Return the turn, from 1, that an error of the processor names."""
     found = re.match(r"turn (\d+)\b", reason)
     return int(found[1]) if found else None
 
 
-def problem(reason: str, turn: int | None, place: Sequence[str | int], number: int) -> Problem:
-    """Describe why a dialogue cannot be judged.
+def make_problem(reason: str, turn: int | None, place: Sequence[str | int], number: int) -> Problem:
+    """Describe why a dialogue cannot be scored.
 
     Args:
         reason (`str`): Why.
@@ -114,7 +114,7 @@ def problem(reason: str, turn: int | None, place: Sequence[str | int], number: i
 
 
 def explain_form_errors(errors: Sequence[Mapping[str, Any]]) -> list[Problem]:
-    """Describe what `pydantic` found, with the turn, and without what was sent: that can be megabytes of audio."""
+    """Describe what `pydantic` found, with the turn, but without the value: it can be megabytes of audio."""
     problems = []
     for error in errors:
         loc = [part for part in error["loc"] if part != "body"]

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""The metrics of the server, for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """Count what one server does; labels have few values, whatever clients ask for.
+    """Metrics of one server; labels have few values, whatever clients send.
 
     Attributes:
         requests (`Counter`): Answers by path and status.
-        seconds (`Histogram`): From a request's head to its answer, by path.
-        in_flight (`Gauge`): Requests under way.
+        seconds (`Histogram`): From the headers of a request to its answer, by path.
+        in_flight (`Gauge`): Requests in flight.
         dialogues (`Counter`): Dialogues by outcome, `scored` or `refused`.
         audio_seconds (`Counter`): Seconds of audio scored, as much of each turn as the model hears.
-        batch_requests (`Histogram`): Requests that were scored together, counted once for each of them.
-        retries (`Counter`): Requests sent to another copy of the model because theirs died.
-        replicas (`Gauge`): Copies of the model that can answer.
+        batch_requests (`Histogram`): Requests scored together, observed once for each of them.
+        retries (`Counter`): Requests sent to another replica because theirs died.
+        replicas (`Gauge`): Replicas of the model that can answer.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Metrics:
         self.seconds = Histogram(
             "sdiareward_request_seconds", "Time to answer.", ["path"], buckets=_SECONDS, registry=registry
         )
-        self.in_flight = Gauge("sdiareward_requests_in_flight", "Requests under way.", registry=registry)
+        self.in_flight = Gauge("sdiareward_requests_in_flight", "Requests in flight.", registry=registry)
         self.dialogues = Counter("sdiareward_dialogues", "Dialogues.", ["outcome"], registry=registry)
         self.audio_seconds = Counter("sdiareward_audio_seconds", "Seconds of audio scored.", registry=registry)
         self.batch_requests = Histogram(
@@ -40,5 +40,5 @@ class Metrics:
         self.replicas = Gauge("sdiareward_replicas", "Replicas that can answer.", registry=registry)
 
     def render(self) -> bytes:
-        """Return all values in Prometheus' text form."""
+        """Return all values in the text format of Prometheus."""
         return generate_latest(self._registry)

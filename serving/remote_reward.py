@@ -1,4 +1,4 @@
-"""A server as the reward of TRL's `GRPOTrainer`: completions are read as by `reward_fn`, and scored elsewhere."""
+"""A server as the reward of TRL's `GRPOTrainer`: completions are read as by `reward_fn` and scored by the server."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def remote_reward_fn(url: str | RewardClient, api_key: str | None = None, **opti
     """Build a reward function for `GRPOTrainer(reward_funcs=...)` whose rewards come from a server.
 
     Args:
-        url (`str` or [`RewardClient`]): Address of the server, or a client of it.
+        url (`str` or [`RewardClient`]): Address of the server, or a client.
         api_key (`str`, *optional*): As in [`RewardClient`].
-        options: Those of `reward_fn` that say how completions are read (`criterion`, `speak`, `audio_column`,
+        options: Options of `reward_fn` for reading completions (`criterion`, `speak`, `audio_column`,
             `completion_audio_column`, `require_audio`, `keep_system`, `on_error`, `floor`, `name`).
 
     Returns:
-        [`RewardFunction`]: As `reward_fn` gives it. A completion that cannot be judged gets what `on_error` says; a
-        server that does not answer at all, after all retries, ends the run with a `ServiceError`.
+        [`RewardFunction`]: As `reward_fn` returns it. `on_error` decides the reward of a completion that cannot be
+        scored. If the server does not answer after all retries, the run ends with a `ServiceError`.
 
     Raises:
         ValueError: The server's model does not know the criterion, or an option is out of range.
@@ -38,10 +38,10 @@ def remote_reward_fn(url: str | RewardClient, api_key: str | None = None, **opti
 
 
 class RemoteScorer:
-    """Take a [`Scorer`]'s place in a reward function.
+    """Replace the [`Scorer`] of a reward function.
 
     Args:
-        client ([`RewardClient`]): Of the server.
+        client ([`RewardClient`]): The client of the server.
     """
 
     def __init__(self, client: RewardClient):
@@ -56,15 +56,15 @@ class RemoteScorer:
         groups: Sequence[Hashable] | None = None,
         skipped: MutableMapping[int, str],
     ) -> Iterator[tuple[int, float]]:
-        """Yield `(index, reward)`; why others have none goes to `skipped`.
+        """Yield `(index, reward)`; write the reason for each skipped dialogue to `skipped`.
 
         Args:
             dialogues (`list[list[dict]]`): Messages of each.
-            criterion (`list[str]`): Of each; those of a reward function are all the same.
-            groups (`list`, *optional*): Not sent; the server finds by itself what dialogues share.
-            skipped (`dict[int, str]`): Where reasons go.
+            criterion (`list[str]`): Of each; a reward function has one for all.
+            groups (`list`, *optional*): Not sent; the server finds shared prefixes itself.
+            skipped (`dict[int, str]`): Receives the reasons.
         """
-        # What is heard was decided before: by the reward function's `require_audio`.
+        # The `require_audio` of the reward function has been applied before.
         results = self.client.score_or_reason(dialogues, criterion[0], require_audio=False) if dialogues else []
         for index, result in enumerate(results):
             if isinstance(result, str):
@@ -74,6 +74,6 @@ class RemoteScorer:
 
 
 class _RemoteModel:
-    """Stand for the model in the queue of those who share one."""
+    """Stand for the model in the request queue."""
 
     device = torch.device("cpu")

@@ -1,7 +1,7 @@
-"""A copy of the model in a process of Ray Serve: requests that wait together are scored together.
+"""A replica of the model in a process of Ray Serve: requests that wait together are scored together.
 
-Ray Serve forms the batches (`serve.batch`), chooses the copy, counts who waits and replaces a copy that died. A reward
-does not depend on what it is computed with, so that a request may be sent to another copy again at any time.
+Ray Serve forms the batches (`serve.batch`), chooses the replica, counts the waiting requests and replaces a replica
+that died. A reward does not depend on its batch, so a request can be sent to another replica again at any time.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ray.serve")
 
-# A dialogue's reward, or why it has none.
+# The reward of a dialogue, or the reason why it was skipped.
 Outcome = float | str
 
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Hold what the server has to know of the model without loading it.
+    """Facts about the model for the server, which does not load it.
 
     Args:
-        criteria (`tuple[str, ...]`): What can be judged.
+        criteria (`tuple[str, ...]`): The criteria of its prompts.
         max_turn_s (`float`): Seconds of a turn that the model hears.
         calibration (`dict`, *optional*): Its calibration, if it has one that fits its prompts.
         no_calibration (`str`): Why there is none.
@@ -45,11 +45,11 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class ScoreJob:
-    """Hold what one request wants scored.
+    """The dialogues of one request.
 
     Args:
         dialogues (`list[list[dict]]`): Messages of each.
-        criterion (`str`): What is judged.
+        criterion (`str`): Prompt that they are scored under.
     """
 
     dialogues: list[Any]
@@ -58,12 +58,12 @@ class ScoreJob:
 
 @dataclass(frozen=True)
 class ScoreResult:
-    """Hold what became of a request.
+    """The result of a request.
 
     Args:
         outcomes (`list[float | str]`): Of each dialogue.
-        num_requests (`int`): How many requests were scored together.
-        audio_s (`float`): Seconds of audio that they were.
+        num_requests (`int`): The number of requests that were scored together.
+        audio_s (`float`): Seconds of audio of this request.
     """
 
     outcomes: list[Outcome]
@@ -72,15 +72,15 @@ class ScoreResult:
 
 
 class ScoringFailedError(RuntimeError):
-    """Raised for a request on which the model itself failed; the reason is in the copy's log."""
+    """Raised for a request on which the model failed; the reason is in the log of the replica."""
 
 
 class Replica:
     """Hold a model and score requests.
 
     Args:
-        choice ([`ModelSpec`]): Which model.
-        device (`str`, *optional*): Where to compute if the choice does not say.
+        choice ([`ModelSpec`]): The model.
+        device (`str`, *optional*): Where to compute if the choice names no device.
         num_threads (`int`, *optional*): Threads of PyTorch on a CPU.
     """
 
@@ -90,27 +90,27 @@ class Replica:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
         self._scorer = choice.load(device=device)
-        # One thread for all batches: each thread that computes has a pool of PyTorch's threads of its own.
+        # One thread for all batches: each computing thread has its own pool of PyTorch threads.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sdiareward-replica")
         self._is_free = asyncio.Event()
         self._is_free.set()
 
     def reconfigure(self, batching: dict[str, Any]) -> None:
-        """Take over how batches are formed; Ray Serve calls this before the first request."""
+        """Set how batches are formed; Ray Serve calls this before the first request."""
         batched: Any = self._score_batch
         batched.set_max_batch_size(batching["max_batch_size"])
         batched.set_batch_wait_timeout_s(batching["batch_wait_s"])
 
     def check_health(self) -> None:
-        """Raise if the accelerator has failed; Ray Serve then replaces this copy."""
+        """Raise if the accelerator has failed; Ray Serve then replaces this replica."""
         import torch
 
         device = self._scorer.model.device
         if device.type == "cuda":
             torch.cuda.synchronize(device)
 
-    def describe(self) -> ModelFacts:
-        """Return what the server has to know of the model."""
+    def read_facts(self) -> ModelFacts:
+        """Return the facts about the model."""
         from sdiareward.scoring.calibration import Calibration
 
         config, processor = self._scorer.model.config, self._scorer.processor
@@ -121,55 +121,55 @@ class Replica:
             reason = str(error)
         return ModelFacts(tuple(sorted(processor.prompts)), processor.max_turn_s, calibration, reason)
 
-    async def score(self, work: ScoreJob) -> ScoreResult:
-        """Score one request, together with those that wait when the model is free.
+    async def score(self, job: ScoreJob) -> ScoreResult:
+        """Score one request, together with those that wait when the model becomes free.
 
         Raises:
-            ScoringFailedError: The model itself failed.
+            ScoringFailedError: The model failed.
         """
-        # `serve.batch` closes a batch after its time even if the one before is still computed, and would queue up
-        # batches of one. What comes while the model computes waits here instead, and goes into one batch.
+        # `serve.batch` closes a batch after its time even if the one before is still computed, and would queue
+        # batches of one. Requests that arrive while the model computes wait here instead, and form one batch.
         await self._is_free.wait()
-        done = await self._score_batch(work)
-        if done is None:
+        result = await self._score_batch(job)
+        if result is None:
             raise ScoringFailedError("the model failed on this request.")
-        return done
+        return result
 
     @serve.batch
-    async def _score_batch(self, works: list[ScoreJob]) -> list[ScoreResult | None]:
+    async def _score_batch(self, jobs: list[ScoreJob]) -> list[ScoreResult | None]:
         self._is_free.clear()
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._score, works)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._score, jobs)
         finally:
             self._is_free.set()
 
-    def _score(self, works: Sequence[ScoreJob]) -> list[ScoreResult | None]:
-        """Return what became of each request; None where the model failed on it."""
+    def _score(self, jobs: Sequence[ScoreJob]) -> list[ScoreResult | None]:
+        """Return the result of each request; None where the model failed on it."""
         before_s = self._scorer.audio_s
         try:
-            outcomes = self._score_together(works)
-        except Exception:  # A request must not take the others down with it, whatever it does to the model.
-            logger.exception("%d requests cannot be scored; several are tried one by one.", len(works))
-            return [None] if len(works) == 1 else [self._score([work])[0] for work in works]
+            outcomes = self._score_together(jobs)
+        except Exception:  # One request must not fail the others.
+            logger.exception("%d requests cannot be scored together; each is tried alone.", len(jobs))
+            return [None] if len(jobs) == 1 else [self._score([job])[0] for job in jobs]
         audio_s = self._scorer.audio_s - before_s
-        return [ScoreResult(each, len(works), audio_s / len(works)) for each in outcomes]
+        return [ScoreResult(each, len(jobs), audio_s / len(jobs)) for each in outcomes]
 
-    def _score_together(self, works: Sequence[ScoreJob]) -> list[list[Outcome]]:
+    def _score_together(self, jobs: Sequence[ScoreJob]) -> list[list[Outcome]]:
         """Return the outcome of each dialogue of each request."""
         from sdiareward.scoring.request_queue import Request, score_together
         from sdiareward.scoring.rollouts import Rollout
 
-        # Answers to one context are computed with it once, as in GRPO and best-of-N.
+        # The shared context of several answers is computed once, as in GRPO and best-of-N.
         requests = []
-        for k, work in enumerate(works):
-            groups = [(k, Rollout(dialogue).group) for dialogue in work.dialogues]
-            requests.append(Request(self._scorer, work.criterion, work.dialogues, groups))
-        return [[_checked(outcome) for outcome in outcomes] for outcomes in score_together(requests)]
+        for k, job in enumerate(jobs):
+            groups = [(k, Rollout(dialogue).group) for dialogue in job.dialogues]
+            requests.append(Request(self._scorer, job.criterion, job.dialogues, groups))
+        return [[_check_finite(outcome) for outcome in outcomes] for outcomes in score_together(requests)]
 
 
-def _checked(outcome: Outcome) -> Outcome:
-    is_good = isinstance(outcome, str) or math.isfinite(outcome)
-    return outcome if is_good else f"the model's reward is {outcome}."
+def _check_finite(outcome: Outcome) -> Outcome:
+    is_valid = isinstance(outcome, str) or math.isfinite(outcome)
+    return outcome if is_valid else f"the model's reward is {outcome}."
 
 
 deployment: Any = serve.deployment(Replica)

@@ -1,4 +1,4 @@
-"""Run the server until it is told to end; then answer what was taken, and nothing more."""
+"""Run the server until it is stopped, then finish the accepted requests."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .settings import ServiceSettings
 if TYPE_CHECKING:
     import uvicorn
 
-# Longer than what usually lies between two requests of a client that keeps its connection.
+# Longer than the usual pause between two requests on one connection.
 _KEEP_ALIVE_S = 75
 
 
 def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lambda url: None) -> None:
-    """Serve a model until SIGTERM or SIGINT; returns when every request that was taken is answered.
+    """Serve a model until SIGTERM or SIGINT; return when every accepted request is answered.
 
     Args:
-        settings ([`ServiceSettings`]): What to serve, and how.
+        settings ([`ServiceSettings`]): The model, the address, replicas and limits.
         on_ready (`Callable`, *optional*): Called with the server's address just before it accepts requests.
 
     Raises:
-        ScoringError: Nothing can be served: the address is taken, the model cannot be loaded, an option is wrong.
+        ScoringError: The address is taken, the model cannot be loaded, or an option is wrong.
     """
     import uvicorn
 
@@ -52,8 +52,8 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
                 timeout_graceful_shutdown=round(settings.drain_timeout_s),
             )
             server = uvicorn.Server(config)
-            _end_quietly(server)
-            # From here on clients may connect; they are answered as soon as the server runs.
+            _stop_on_signals(server)
+            # From here on clients can connect; they are answered as soon as the server runs.
             listener.listen(config.backlog)
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             on_ready(f"http://{host}:{port}")
@@ -61,7 +61,7 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
 
 
 def _bind(settings: ServiceSettings) -> socket.socket:
-    """Take the address before the model is loaded, which may take minutes; requests are accepted only afterwards."""
+    """Bind the address before the model is loaded, which may take minutes; requests are accepted only afterwards."""
     listener = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -72,8 +72,8 @@ def _bind(settings: ServiceSettings) -> socket.socket:
     return listener
 
 
-def _end_quietly(server: uvicorn.Server) -> None:
-    """Let the process end by returning: before uvicorn heeds signals itself, and after, when it raises them again."""
+def _stop_on_signals(server: uvicorn.Server) -> None:
+    """Stop by returning: before uvicorn handles signals itself, and after, when it raises them again."""
 
     def end(*_: object) -> None:
         server.should_exit = True

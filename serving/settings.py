@@ -1,4 +1,4 @@
-"""What a server is told: which model, how many copies, what it refuses. Nothing here imports torch or Ray."""
+"""Settings of the server: model, address, replicas, limits, API key. Imports neither torch nor Ray."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _LAST_PORT = 65535
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Say what the server refuses.
+    """The limits of the server.
 
     Args:
         max_body_bytes (`int`, *optional*, defaults to 32 MiB): Largest body of a request.
         max_dialogues (`int`, *optional*, defaults to 64): Dialogues in a request.
-        max_turns (`int`, *optional*): Turns of a dialogue, if fewer than a dialogue may have anyway.
-        max_turn_s (`float`, *optional*): Seconds of a turn, if fewer than a turn may have anyway.
-        max_in_flight (`int`, *optional*, defaults to 128): Requests at once, from their first byte to the answer's
-            last. Times `max_body_bytes` this bounds what bodies take in memory.
-        max_queued (`int`, *optional*, defaults to 64): Requests that may wait for a copy of the model.
-        body_timeout_s (`float`, *optional*, defaults to 30.0): How long a body may take to arrive.
-        request_timeout_s (`float`, *optional*, defaults to 120.0): How long the model may take, waiting included.
-        retry_after_s (`int`, *optional*, defaults to 1): What a client that is turned away is told to wait.
+        max_turns (`int`, *optional*): Turns of a dialogue, if fewer than the 16 of any dialogue.
+        max_turn_s (`float`, *optional*): Seconds of a turn, if fewer than the 60 of any turn.
+        max_in_flight (`int`, *optional*, defaults to 128): Requests in flight, from the first byte to the last of
+            the answer. Times `max_body_bytes`, this bounds the memory of bodies.
+        max_queued (`int`, *optional*, defaults to 64): Requests that may wait for a replica.
+        body_timeout_s (`float`, *optional*, defaults to 30.0): Longest time for a body to arrive.
+        request_timeout_s (`float`, *optional*, defaults to 120.0): Longest time for the model, waiting included.
+        retry_after_s (`int`, *optional*, defaults to 1): The `Retry-After` of a refused request.
 
     Raises:
         ValueError: A limit is not positive.
@@ -56,16 +56,16 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Replicas:
-    """Say how many copies of the model there are and what each gets.
+    """The number of replicas of the model and the resources of each.
 
     Args:
-        minimum (`int`, *optional*, defaults to 1): Copies.
-        maximum (`int`, *optional*): Copies that may be added under load; by default none.
+        minimum (`int`, *optional*, defaults to 1): Replicas.
+        maximum (`int`, *optional*): Replicas under load; by default none are added.
         num_cpus (`float`, *optional*, defaults to 1.0): Cores that Ray reserves for each.
-        num_gpus (`float`, *optional*): GPUs of each; by default 1 where the cluster has some.
+        num_gpus (`float`, *optional*): GPUs of each; by default 1 if the cluster has any.
         num_threads (`int`, *optional*): Threads of PyTorch in each on a CPU; by default an equal part of the cores.
         max_batch_size (`int`, *optional*, defaults to 8): Requests that are scored together.
-        batch_wait_s (`float`, *optional*, defaults to 0.005): How long a copy that is free waits for more of them.
+        batch_wait_s (`float`, *optional*, defaults to 0.005): How long a free replica waits for more requests.
         object_store_bytes (`int`, *optional*, defaults to 256 MiB): Shared memory through which requests travel.
 
     Raises:
@@ -96,19 +96,19 @@ class Replicas:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Say everything that a server has to know.
+    """Everything the server needs to start.
 
     Args:
-        model ([`ModelSpec`]): What scores.
-        host (`str`, *optional*, defaults to `"127.0.0.1"`): Address to listen at.
-        port (`int`, *optional*, defaults to 8000): Port to listen at; 0 takes a free one.
-        limits ([`Limits`], *optional*): What is refused.
-        replicas ([`Replicas`], *optional*): Copies of the model.
-        api_key (`ApiKey`, *optional*): What a client must show; without it everyone is served.
-        drain_timeout_s (`float`, *optional*, defaults to 60.0): How long the server may go on answering at its end.
+        model ([`ModelSpec`]): The model.
+        host (`str`, *optional*, defaults to `"127.0.0.1"`): Address to listen on.
+        port (`int`, *optional*, defaults to 8000): Port to listen on; 0 takes a free one.
+        limits ([`Limits`], *optional*): Limits of requests.
+        replicas ([`Replicas`], *optional*): Replicas of the model.
+        api_key (`ApiKey`, *optional*): The key that clients must send; without it everyone is served.
+        drain_timeout_s (`float`, *optional*, defaults to 60.0): Longest time to finish requests at the end.
 
     Raises:
-        ValueError: There is no such port, or a time is negative or endless.
+        ValueError: The port is out of range, or a time is negative or infinite.
     """
 
     model: ModelSpec
@@ -127,13 +127,13 @@ class ServiceSettings:
 
 
 class ApiKey:
-    """Hold a key that can be compared, but neither printed nor logged.
+    """A key that can be compared, but is neither printed nor logged.
 
     Args:
         key (`str`): The key.
 
     Raises:
-        ValueError: It is too short to be a secret, or could not be sent in a header.
+        ValueError: The key is too short, or cannot be sent in a header.
     """
 
     def __init__(self, key: str):
@@ -147,19 +147,19 @@ class ApiKey:
     def __repr__(self) -> str:
         return "ApiKey(...)"
 
-    def matches(self, shown: str) -> bool:
-        """Return whether this is the key, in a time that does not tell how much of it is right."""
-        return hmac.compare_digest(self._key, shown.encode("utf-8", "surrogateescape"))
+    def matches(self, sent: str) -> bool:
+        """Tell whether this is the key, in constant time."""
+        return hmac.compare_digest(self._key, sent.encode("utf-8", "surrogateescape"))
 
 
 def read_api_key(path: str | Path | None = None) -> ApiKey | None:
     """Read the key from a file or, without one, from the environment variable `SDIAREWARD_API_KEY`.
 
     Args:
-        path (`str` or `Path`, *optional*): File with the key alone.
+        path (`str` or `Path`, *optional*): File that holds only the key.
 
     Returns:
-        [`ApiKey`]: None if neither names one.
+        [`ApiKey`]: None if neither is set.
 
     Raises:
         OSError: The file cannot be read.

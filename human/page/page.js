@@ -15,7 +15,7 @@ const byId = (id) => document.getElementById(id);
 let study = null;
 let position = 0;
 let saving = false;
-// Recordings of this pair that were started, the one that Space goes on with, and where playing ends by itself.
+// Recordings of this pair that were started, the one that Space resumes, and where playback ends.
 let started = new Set();
 let current = null;
 let scope = PARTS;

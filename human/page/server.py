@@ -1,8 +1,8 @@
-"""Serve a study to one rater, on this machine only, and keep every answer as it is given.
+"""Serve a study to one rater, on this machine only, and save every answer at once.
 
-What can be asked for: the page (three files of this package), `/api/study` (what `study.json` says, in this rater's
-order, with the answers so far), `/audio/NAME` for the recordings that `study.json` names, and `POST /api/answers`. No
-path of a request is ever looked up on the disk, so neither the key nor another rater's answers can be reached.
+The server answers for the page (three files of this package), `/api/study` (the content of `study.json` in the order
+of this rater, with the answers so far), `/audio/NAME` (recordings that `study.json` names) and `POST /api/answers`.
+No path of a request is looked up on the disk, so neither the key nor the answers of other raters can be reached.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ _RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
 
 
 class RatingSession:
-    """What one rater sees of a study, and has answered.
+    """A study as one rater sees it, with the answers so far.
 
     Args:
-        folder (`str` or `Path`): The study's folder; `key.json` is not read and need not be there.
+        folder (`str` or `Path`): The folder of the study; `key.json` is not read and may be missing.
         rater (`str`): Name of the rater: letters, digits, `-` and `_`.
 
     Raises:
         FileNotFoundError: The folder holds no study.
-        ValueError: The name cannot be that of a file, an earlier answer cannot be read, or the study, which may be
-            from somebody else, names a recording outside of its folder.
+        ValueError: The name cannot be a file name, an earlier answer cannot be read, or the study, which may be
+            foreign, names a recording outside of its folder.
     """
 
     def __init__(self, folder: str | Path, rater: str):
         if not _RATER.fullmatch(rater):
-            raise ValueError(f"the rater's name is {rater!r}; use up to 64 letters, digits, '-' and '_'.")
+            raise ValueError(f"the name of the rater is {rater!r}; use up to 64 letters, digits, '-' and '_'.")
         self.folder, self.rater = Path(folder), rater
         self.study = read_study(self.folder)
-        # Another order for each rater, the same whenever this one comes back.
+        # Each rater has another order, the same after a restart.
         random.Random(f"{self.study['study']}/{rater}").shuffle(self.study["items"])
         self.items = {item["item"] for item in self.study["items"]}
         self.audio = {
@@ -75,27 +75,27 @@ class RatingSession:
             for turn in item[part]
             if turn["audio"]
         }
-        # What is played: both dialogues, or the one that both scores are of.
+        # What is to be played: both dialogues, or the one that both scores rate.
         self.parts = ("context",) if self.study.get("form") == SCORES_FORM else ("a", "b")
         self.choices = tuple(choice for choice in CHOICES if choice != TIE or self.study["allow_tie"])
         self._path = self.folder / ANSWERS_FOLDER / f"{rater}.jsonl"
-        # Also cuts off a line that a kill left incomplete.
+        # Also removes a line that a kill left incomplete.
         self.answers = {record["item"]: record["choice"] for record in JsonLines(self._path).read()}
         self._lock = threading.Lock()
 
-    def describe(self) -> dict[str, Any]:
+    def read_state(self) -> dict[str, Any]:
         """Return the study as the page needs it, with the answers so far."""
         return {**self.study, "rater": self.rater, "answers": self.answers}
 
     def answer(self, given: Any) -> int:
-        """Keep an answer: it is on the disk when this returns.
+        """Save an answer: it is on the disk when this returns.
 
         Args:
-            given (`dict`): `item`, `choice`, and `heard`, which of the parts to be heard the rater listened to: of
-                `"a"` and `"b"`, or `"context"` where scores of one dialogue are compared.
+            given (`dict`): `item`, `choice`, and `heard`: which of `"a"` and `"b"` the rater played, or
+                `"context"` where scores of one dialogue are compared.
 
         Returns:
-            `int`: How many items are answered.
+            `int`: The number of answered items.
 
         Raises:
             ValueError: It is no answer to this study.
@@ -126,11 +126,11 @@ class RatingServer(ThreadingHTTPServer):
     """Serve a session on this machine; stop it with `shutdown`.
 
     Args:
-        session ([`RatingSession`]): What is rated, and by whom.
+        session ([`RatingSession`]): The study and the rater.
         port (`int`, *optional*, defaults to 0): Port; 0 takes a free one.
 
     Attributes:
-        url (`str`): Where the page is.
+        url (`str`): Address of the page.
 
     Raises:
         OSError: The port is taken.
@@ -149,37 +149,37 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: RatingServer
     protocol_version = "HTTP/1.1"
-    # A connection that says nothing must not hold its thread for ever.
+    # A silent connection must not hold its thread forever.
     timeout = 60
 
-    def do_GET(self) -> None:  # noqa: N802 (the name that http.server looks for)
+    def do_GET(self) -> None:  # noqa: N802 (the name that http.server requires)
         path = self.path.partition("?")[0]
         session = self.server.session
-        if not self._is_from_here():
+        if not self._is_local():
             self._fail(HTTPStatus.FORBIDDEN, "this page is for its own machine only.")
         elif path in _PAGE_FILES:
             name, content_type = _PAGE_FILES[path]
             self._send(HTTPStatus.OK, (_PAGE / name).read_bytes(), content_type)
         elif path == "/api/study":
-            self._send_json(HTTPStatus.OK, session.describe())
+            self._send_json(HTTPStatus.OK, session.read_state())
         elif path.startswith("/audio/") and path.removeprefix("/audio/") in session.audio:
             self._send_audio(session.audio[path.removeprefix("/audio/")])
         else:
-            self._fail(HTTPStatus.NOT_FOUND, "there is nothing of this name.")
+            self._fail(HTTPStatus.NOT_FOUND, "not found.")
 
-    def do_POST(self) -> None:  # noqa: N802 (the name that http.server looks for)
+    def do_POST(self) -> None:  # noqa: N802 (the name that http.server requires)
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or len(length) > 9 or int(length) > _MAX_BODY_BYTES:
-            # What follows on this connection cannot be told from the body that is not read.
+            # The unread body cannot be told from the next request.
             self.close_connection = True
             self._fail(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an answer has 1 to {_MAX_BODY_BYTES} bytes.")
             return
         body = self.rfile.read(int(length))
-        # A page of another site can send forms here, but not this type.
-        if not self._is_from_here() or self.headers.get_content_type() != "application/json":
+        # A page of another site can send forms, but not this type.
+        if not self._is_local() or self.headers.get_content_type() != "application/json":
             self._fail(HTTPStatus.FORBIDDEN, "answers come as JSON from the page of this machine.")
         elif self.path != "/api/answers":
-            self._fail(HTTPStatus.NOT_FOUND, "there is nothing of this name.")
+            self._fail(HTTPStatus.NOT_FOUND, "not found.")
         else:
             self._take_answer(body)
 
@@ -193,18 +193,18 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send_json(HTTPStatus.OK, {"num_answered": num_answered})
 
-    def _is_from_here(self) -> bool:
-        """Whether the request was made to this machine by name, and by no other site's page."""
+    def _is_local(self) -> bool:
+        """Tell whether the request names this machine as host, and comes from no page of another site."""
         own = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
         origin = self.headers.get("Origin")
         return self.headers.get("Host") in own and (origin is None or origin.removeprefix("http://") in own)
 
     def _send_audio(self, path: Path) -> None:
-        """Send a recording, or the range of it that is asked for: some browsers play nothing without."""
+        """Send a recording or the requested range of it: some browsers play nothing without ranges."""
         try:
             content = path.read_bytes()
         except OSError:
-            self._fail(HTTPStatus.NOT_FOUND, "this recording is missing from the study's folder.")
+            self._fail(HTTPStatus.NOT_FOUND, "this recording is missing from the folder of the study.")
             return
         wanted = _RANGE.fullmatch(self.headers.get("Range", ""))
         if wanted is None or wanted.groups() == ("", ""):
@@ -239,4 +239,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the page itself says what is saved and what fails."""
+        """Log nothing: the page itself shows what is saved and what fails."""

@@ -144,7 +144,7 @@ def test_nothing_but_the_page_and_the_recordings_can_be_reached(serve, study, pa
     client.answer({"item": client.study()["items"][0]["item"], "choice": "a"})
     status, _, content = client.request("GET", path)
     assert status == 404
-    assert json.loads(content) == {"error": "there is nothing of this name."}
+    assert json.loads(content) == {"error": "not found."}
 
 
 def test_nothing_that_is_served_tells_the_truth(serve, study):

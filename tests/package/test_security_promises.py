@@ -22,7 +22,7 @@ def test_every_test_that_is_named_exists():
 
 
 def test_every_promise_names_a_test():
-    section = TEXT.partition("## What is promised")[2].partition("\n## ")[0]
+    section = TEXT.partition("## Promises")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
     assert len(rows) > 10
     assert [row for row in rows if "/test_" not in row or "::test_" not in row] == []

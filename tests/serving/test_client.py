@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 from sdiareward.serving.client import RefusedError, RewardClient, ServiceError
 from sdiareward.serving.encoding import _read_bytes
-from sdiareward.serving.retries import GrowingPauses
+from sdiareward.serving.retries import ExponentialRetry
 
 
 class Told:
@@ -87,11 +87,11 @@ def test_what_the_server_still_finds_too_large_is_sent_in_halves(told):
 
 def test_a_dialogue_that_is_too_large_alone_costs_itself_alone(told):
     large = words("a", "b" * 20_000, "c")
-    with pytest.raises(RefusedError, match="larger than the server takes"):
+    with pytest.raises(RefusedError, match="larger than the server accepts"):
         told.client.score(large)
     first, reason, last = told.client.score_or_reason(large)
     assert (first, last) == (1, 1)
-    assert reason == "it is larger than the server takes (Content Too Large); send shorter recordings."
+    assert reason == "it is larger than the server accepts (Content Too Large); send shorter recordings."
 
 
 def test_a_dialogue_on_which_the_model_fails_costs_itself_alone(told):
@@ -125,7 +125,7 @@ def test_pauses_grow_and_are_no_shorter_than_the_server_asks_for(monkeypatch):
     pauses = []
     monkeypatch.setattr("time.sleep", pauses.append)
     monkeypatch.setattr("random.uniform", lambda low, high: low)
-    retry = GrowingPauses(8, backoff_factor=0.2, status_forcelist=[503])
+    retry = ExponentialRetry(8, backoff_factor=0.2, status_forcelist=[503])
     answer = SimpleNamespace(headers={"Retry-After": "1"}, status=503, get_redirect_location=lambda: None)
     for _ in range(7):
         retry = retry.increment("GET", "/", response=answer)
@@ -138,7 +138,7 @@ def test_clients_that_were_turned_away_together_come_back_apart(monkeypatch):
     monkeypatch.setattr("time.sleep", pauses.append)
     answer = SimpleNamespace(headers={"Retry-After": "1"})
     for _ in range(50):
-        GrowingPauses(8).sleep(answer)
+        ExponentialRetry(8).sleep(answer)
     assert min(pauses) >= 1 and max(pauses) <= 1.5 and len(set(pauses)) > 40
 
 

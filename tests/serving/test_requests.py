@@ -115,7 +115,7 @@ def test_a_turn_longer_than_the_limit_is_refused(make_tone):
 
 
 def test_more_turns_than_the_limit_are_refused(audio):
-    with pytest.raises(DialogueError, match="^has 4 turns; this server judges at most 2"):
+    with pytest.raises(DialogueError, match="^has 4 turns; this server scores at most 2"):
         read(dialogue_of(*two_turns(audio) * 2), Limits(max_turns=2))
 
 
@@ -164,7 +164,7 @@ def test_of_very_many_problems_the_first_are_listed_and_the_others_counted():
     problems = problems_of('{"dialogues": [{"turns": [' + "1," * 299 + "1]}]}")
     assert len(problems) == 101
     assert problems[99].turn == 100
-    assert problems[100].msg == "200 more problems are not listed; mend these first."
+    assert problems[100].msg == "200 more problems are not listed; fix these first."
 
 
 def test_a_request_of_the_largest_size_has_few_enough_values():
@@ -191,7 +191,7 @@ def read_parts(*names, options="", content="{}"):
 @pytest.mark.parametrize("name", ["user", "request"])
 def test_two_parts_of_one_name_are_refused(name):
     assert read_parts("request", "user").files == {"user": b"{}"}
-    with pytest.raises(BadRequestError, match=f"has two parts '{name}'; give each a name of its own"):
+    with pytest.raises(BadRequestError, match=f"has two parts '{name}'; give each its own name"):
         read_parts("request", "user", name)
 
 

@@ -79,7 +79,7 @@ def test_what_others_use_is_waited_for_but_not_silently(monkeypatch, caplog):
     monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 4.0})
     with caplog.at_level(logging.WARNING):
         cluster._require_room(Replicas(), 1.0)
-    assert "Ray has 0 GPUs free; waiting until others end." in caplog.text
+    assert "Ray has 0 GPUs free; waiting for other jobs." in caplog.text
 
 
 def test_a_signal_that_comes_before_the_first_request_ends_the_server(monkeypatch):

@@ -1,4 +1,4 @@
-"""Answer a request: read its dialogues, have the good ones scored, say what is wrong with the others."""
+"""Answer a request: read its dialogues, score the valid ones, name the problem of each other one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sdiareward.scoring.calibration import Calibration, sigmoid
 
 from .bodies import BadRequestError
 from .forms import CompareRequest, CompareResponse, Dialogue, Options, Problem, Result, ScoreRequest, ScoreResponse
-from .inputs import Messages, problem, read_dialogue_form, turn_of
+from .inputs import Messages, find_turn, make_problem, read_dialogue_form
 from .replica import ScoreJob
 from .settings import ServiceSettings
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 Place = Sequence[str | int]
 
 
-class Judge:
-    """Answer requests with the copies of the model.
+class RequestScorer:
+    """Answer requests with the replicas of the model.
 
     Args:
-        cluster ([`ModelCluster`]): The running copies.
-        settings ([`ServiceSettings`]): What is refused.
-        metrics ([`Metrics`]): Where dialogues are counted.
+        cluster ([`ModelCluster`]): The running replicas.
+        settings ([`ServiceSettings`]): The limits of a request.
+        metrics ([`Metrics`]): Counts the dialogues.
     """
 
     def __init__(self, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics):
@@ -44,25 +44,25 @@ class Judge:
         """Score dialogues.
 
         Raises:
-            BadRequestError: One cannot be judged, and bad ones are not to be skipped; or an option does not fit.
+            BadRequestError: A dialogue cannot be scored and `skip_bad` is false, or an option does not fit the model.
         """
         if len(form.dialogues) > self._limits.max_dialogues:
             reason = f"has {len(form.dialogues)} dialogues; send at most {self._limits.max_dialogues} at once."
             raise BadRequestError([Problem(loc=["body", "dialogues"], msg=reason, type="too_many")])
         places = [("dialogues", index) for index in range(len(form.dialogues))]
-        results = await self._judge(form, form.dialogues, places, files)
+        results = await self._score_dialogues(form, form.dialogues, places, files)
         if not form.skip_bad:
-            _require_all(results)
+            _require_rewards(results)
         return ScoreResponse(criterion=form.criterion, results=results)
 
     async def compare(self, form: CompareRequest, files: Mapping[str, bytes]) -> CompareResponse:
         """Compare two dialogues.
 
         Raises:
-            BadRequestError: One cannot be judged, or an option does not fit.
+            BadRequestError: A dialogue cannot be scored, or an option does not fit the model.
         """
-        a, b = await self._judge(form, [form.a, form.b], [("a",), ("b",)], files)
-        _require_all([a, b])
+        a, b = await self._score_dialogues(form, [form.a, form.b], [("a",), ("b",)], files)
+        _require_rewards([a, b])
         assert a.reward is not None and b.reward is not None
         margin = a.reward - b.reward
         if form.subset is None or self._calibration is None:
@@ -71,32 +71,32 @@ class Judge:
             probability = self._calibration.probability(margin, form.subset)
         return CompareResponse(criterion=form.criterion, a=a, b=b, margin=margin, probability=probability)
 
-    async def _judge(
+    async def _score_dialogues(
         self, options: Options, dialogues: Sequence[Dialogue], places: Sequence[Place], files: Mapping[str, bytes]
     ) -> list[Result]:
         """Return the result of each dialogue."""
-        self._check(options)
-        read = await asyncio.to_thread(self._read, dialogues, files, options.require_audio)
-        good = [each for each in read if not isinstance(each, DialogueError)]
-        outcomes = iter(await self._outcomes(ScoreJob(good, options.criterion)))
+        self._check_options(options)
+        read = await asyncio.to_thread(self._read_dialogues, dialogues, files, options.require_audio)
+        valid = [each for each in read if not isinstance(each, DialogueError)]
+        outcomes = iter(await self._compute_outcomes(ScoreJob(valid, options.criterion)))
         results = []
         for number, (each, place) in enumerate(zip(read, places, strict=True), start=1):
             outcome = each if isinstance(each, DialogueError) else next(outcomes)
-            results.append(self._result(outcome, options, place, number))
+            results.append(self._make_result(outcome, options, place, number))
         num_refused = sum(result.error is not None for result in results)
         self._metrics.dialogues.labels("refused").inc(num_refused)
         self._metrics.dialogues.labels("scored").inc(len(results) - num_refused)
         return results
 
-    async def _outcomes(self, work: ScoreJob) -> list[float | str]:
-        if not work.dialogues:
+    async def _compute_outcomes(self, job: ScoreJob) -> list[float | str]:
+        if not job.dialogues:
             return []
-        done = await self._cluster.score(work, self._metrics)
-        self._metrics.batch_requests.observe(done.num_requests)
-        self._metrics.audio_seconds.inc(done.audio_s)
-        return done.outcomes
+        result = await self._cluster.score(job, self._metrics)
+        self._metrics.batch_requests.observe(result.num_requests)
+        self._metrics.audio_seconds.inc(result.audio_s)
+        return result.outcomes
 
-    def _read(
+    def _read_dialogues(
         self, dialogues: Sequence[Dialogue], files: Mapping[str, bytes], require_audio: bool
     ) -> list[Messages | DialogueError]:
         read: list[Messages | DialogueError] = []
@@ -107,43 +107,45 @@ class Judge:
                 read.append(error)
         return read
 
-    def _result(self, outcome: float | str | DialogueError, options: Options, place: Place, number: int) -> Result:
+    def _make_result(
+        self, outcome: float | str | DialogueError, options: Options, place: Place, number: int
+    ) -> Result:
         if isinstance(outcome, DialogueError):
-            return Result(reward=None, error=problem(str(outcome), outcome.turn, place, number))
+            return Result(reward=None, error=make_problem(str(outcome), outcome.turn, place, number))
         if isinstance(outcome, str):
-            return Result(reward=None, error=problem(outcome, turn_of(outcome), place, number))
+            return Result(reward=None, error=make_problem(outcome, find_turn(outcome), place, number))
         if not options.calibrated or self._calibration is None:
             return Result(reward=outcome)
         value_of = self._calibration.for_each([options.criterion], options.subset)
         return Result(reward=outcome, calibrated=value_of(0, outcome))
 
-    def _check(self, options: Options) -> None:
-        """Raise if the model cannot do what is asked for."""
+    def _check_options(self, options: Options) -> None:
+        """Raise unless the model has the criterion and the calibration that are asked for."""
         facts = self._cluster.facts
         if options.criterion not in facts.criteria:
             known = ", ".join(facts.criteria)
-            raise _wrong("criterion", f"criterion is {options.criterion[:80]!r}; this model knows {known}.")
+            raise _option_error("criterion", f"criterion is {options.criterion[:80]!r}; this model knows {known}.")
         if options.calibrated and self._calibration is None:
-            raise _wrong("calibrated", facts.no_calibration)
+            raise _option_error("calibrated", facts.no_calibration)
         if options.subset is not None and self._calibration is not None:
             subsets = sorted(self._calibration.parameters["subsets"])
             if options.subset not in subsets:
                 found = f"subset is {options.subset[:80]!r}; the calibration knows {', '.join(subsets)}."
-                raise _wrong("subset", found)
+                raise _option_error("subset", found)
 
 
-def _wrong(option: str, reason: str) -> BadRequestError:
+def _option_error(option: str, reason: str) -> BadRequestError:
     return BadRequestError([Problem(loc=["body", option], msg=reason, type="option")])
 
 
-def _require_all(results: Sequence[Result]) -> None:
+def _require_rewards(results: Sequence[Result]) -> None:
     problems = [result.error for result in results if result.error is not None]
     if problems:
         raise BadRequestError(problems)
 
 
-def describe_limits(settings: ServiceSettings) -> dict[str, Any]:
-    """Return the limits that a client can heed."""
+def list_limits(settings: ServiceSettings) -> dict[str, Any]:
+    """Return the limits that a client can observe."""
     names = ("max_body_bytes", "max_dialogues", "max_turns", "max_turn_s")
     values = {name: getattr(settings.limits, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
