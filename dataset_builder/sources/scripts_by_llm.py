@@ -140,7 +140,7 @@ def write_scripts(
     scenarios: Iterable[Scenario] | None = None,
     settings: ScriptSettings | None = None,
 ) -> list[Skipped]:
-    """Write scripts to a JSONL file that the source `colloquial_scripts` reads; go on where an earlier run stopped.
+    """Write scripts to a JSONL file that the source `colloquial_scripts` reads; resume an earlier run.
 
     Args:
         path (`str` or `Path`): The file; one line is added as soon as it is complete.
