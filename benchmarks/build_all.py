@@ -84,7 +84,7 @@ def measure_build(config: Path) -> dict[str, Any]:
 
 
 def describe_build(report: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts of a build's report: pairs and hours in all and by source, and what was left out by kind."""
+    """Return the counts of a build's report: pairs and hours in all and by source, and skipped items by kind."""
     rows = report["pairs"]
     by_source = {}
     for source in sorted({row["source"] for row in rows}):

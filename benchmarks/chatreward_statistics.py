@@ -83,7 +83,7 @@ def count_rejected(report: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def render(measured: Sequence[Mapping[str, Any]], report: Mapping[str, Any], rejected: Mapping[str, Any]) -> str:
-    """Render measurements and drops as Markdown."""
+    """Render measurements and skipped samples as Markdown."""
     num_lines = sum(sum(by_cast.values()) for by_cast in rejected.values())
     lines = [
         "",

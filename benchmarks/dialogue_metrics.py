@@ -1,5 +1,8 @@
 """Compare what a pipeline made of a recording with the truth: who spoke when, which words, which episodes.
 
+Diarization errors come from `pyannote.metrics` and word errors from `jiwer`. No library counts episodes, roles and
+turns with their words as the pipeline defines them.
+
 Every function returns counts or seconds, so that recordings are pooled by adding up; `rates` turns sums into rates.
 """
 
@@ -16,7 +19,7 @@ Counts = dict[str, float]
 TOLERANCE_S = 0.5
 SOFT_AGREEMENT = 0.8
 # Total width of the collar in seconds as `pyannote.metrics` wants it, half of it on each side of a boundary, and
-# whether stretches where several people speak are left out. The usual "collar 0.25 s" is 0.25 s on each side.
+# whether stretches where several people speak are skipped. The usual "collar 0.25 s" is 0.25 s on each side.
 DIARIZATION_SCORINGS = {
     "collar_0.25": (0.5, False),
     "collar_0.25_skip_overlap": (0.5, True),

@@ -180,7 +180,7 @@ def read_found(
         work_dir (`Path`): The pipeline's work directory.
         settings (`PipelineSettings`): Of the pipeline.
         episodes (`Sequence[Episode]`): Its episodes.
-        skipped (`Sequence[Skipped]`): Drops of the recording as a whole.
+        skipped (`Sequence[Skipped]`): What was skipped of the recording as a whole.
     """
     from sdiareward.dataset_builder.pipeline.turns import Segment, intersect, merge_turns
 

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.common.files import write_file
+from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.dataset_builder.episodes import Episode, Turn
 from sdiareward.dataset_builder.sources import read_source
 from sdiareward.dataset_builder.sources.amazon_queen import DEFAULT_PATH
@@ -334,8 +334,8 @@ def write_recording(recording: TrueRecording, audio: np.ndarray, folder: Path) -
     truth = asdict(recording) | {"episodes": [[turn.start_s for turn in e] for e in true_episodes(recording)]}
     write_file(folder / f"{recording.name}.json", json.dumps(truth, indent=1) + "\n")
     path = folder / f"{recording.name}.wav"
-    soundfile.write(path.with_suffix(".tmp"), audio, SAMPLING_RATE, format="WAV", subtype="PCM_16")
-    path.with_suffix(".tmp").replace(path)
+    with replace_atomically(path) as temporary:
+        soundfile.write(temporary, audio, SAMPLING_RATE, format="WAV", subtype="PCM_16")
     return path
 
 

@@ -67,7 +67,7 @@ class JsonLines:
         self.path = path
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the complete lines and cut an incomplete last one off the file.
+        """Return the complete lines and remove an incomplete last line from the file.
 
         Raises:
             ValueError: A line other than a torn last one is no JSON object.
@@ -85,10 +85,10 @@ class JsonLines:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.path}, line {number}: not JSON ({error}); take the line out.") from error
+            raise ValueError(f"{self.path}, line {number}: not JSON ({error}); remove the line.") from error
         if not isinstance(record, dict):
             found = type(record).__name__
-            raise ValueError(f"{self.path}, line {number}: holds a {found}, not an object; take the line out.")
+            raise ValueError(f"{self.path}, line {number}: holds a {found}, not an object; remove the line.")
         return record
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> None:
@@ -120,7 +120,7 @@ def read_json_object(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def is_number(value: Any) -> bool:
-    """Tell whether a JSON value is a number that can be computed with: neither infinite nor larger than a float."""
+    """Tell whether a JSON value is a finite number in the range of a float."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 

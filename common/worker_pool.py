@@ -1,4 +1,4 @@
-"""Worker processes that neither outlive the process that started them nor leave it without a word."""
+"""Worker processes that end with the process that started them, and whose death is reported."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .user_errors import RunBlockedError
 def open_worker_pool(
     num_workers: int, initializer: Callable[..., None] | None = None, initargs: Sequence[Any] = ()
 ) -> Iterator[ProcessPoolExecutor]:
-    """Start processes to submit work to; what is under way is finished on leaving, the rest is dropped.
+    """Start processes to submit work to; on leaving, running jobs finish and queued jobs are cancelled.
 
-    They are spawned, not forked: the synthesizers' runtimes start threads, which a fork would leave locked.
+    They are spawned, not forked: a fork would leave the threads of the synthesizers' runtimes locked.
 
     Args:
-        num_workers (`int`): How many.
-        initializer (`Callable`, *optional*): Called in each first.
-        initargs (`Sequence`, *optional*): What it is called with.
+        num_workers (`int`): Number of processes.
+        initializer (`Callable`, *optional*): Called first in each process.
+        initargs (`Sequence`, *optional*): Its arguments.
 
     Raises:
         RunBlockedError: One of them was killed.
@@ -36,8 +36,8 @@ def open_worker_pool(
         yield pool
     except BrokenProcessPool as error:
         raise RunBlockedError(
-            "a worker process was killed, perhaps for want of memory; lower num_workers, then run the same command "
-            "again: what is finished is kept."
+            "a worker process was killed, perhaps for lack of memory; lower num_workers and run the same command "
+            "again to resume."
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)

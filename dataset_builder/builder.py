@@ -1,9 +1,8 @@
 """Build a data set of preference pairs: sources -> splits -> pairs -> Parquet with a card and a report.
 
-Every finished pair is kept in a part file named by its id until the last shard is written: a build that was killed
-goes on where it stopped, and one whose configuration changed makes only the pairs that differ. A build whose result is
-already there does nothing. The same configuration gives the same report, byte for byte, and the same shards too where
-the synthesizers are deterministic.
+Finished pairs stay in part files named by their ids until the last shard is written. A killed build resumes; a build
+with another configuration makes only the pairs that differ. A finished build is not repeated. The same configuration
+gives the same report, byte for byte, and the same shards if the synthesizers are deterministic.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
 
     Args:
         config (`BuildConfig`): What to build.
-        dry_run (`bool`): Only read the sources and say how many pairs would be made; the pipeline does not run.
+        dry_run (`bool`): Only read the sources and count the pairs to make; the pipeline does not run.
 
     Raises:
         RunBlockedError: Another process builds into the folder, or a worker was killed.
@@ -135,7 +134,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     counts = _write_shards(plans, parts, output)
     report = write_report(output, counts, skipped, settings, plan_id=plan_id, noted=_read_notes(plans, parts))
     if any(skip.kind == "missing_audio" for skip in skipped_pairs):
-        # It was there when the sources were read, and may come back: then only what lacks it is made.
+        # The file was there when the sources were read. Once it is back, only its pairs are made.
         logger.warning("%s: recordings have vanished; when they are back, run the same command again.", output)
     else:
         shutil.rmtree(parts.folder, ignore_errors=True)
@@ -157,7 +156,7 @@ def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skip
 
 
 def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Episode | ScriptPair]:
-    """Yield the valid episodes and scripts; put everything else on `drops`."""
+    """Yield the valid episodes and scripts; append everything else to `skipped`."""
     seen: set[tuple[str, str]] = set()
     for item in _read_sources(config, skipped, dry_run):
         sides = (item.written, item.spoken) if isinstance(item, ScriptPair) else (item,)

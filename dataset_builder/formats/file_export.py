@@ -1,6 +1,6 @@
-"""Write a data set folder's audio out as files: tables and audio apart, for tools that do not read Parquet.
+"""Export a data set folder as tables and separate audio files, for tools that do not read Parquet.
 
-`<criterion>/<split>.jsonl` holds one pair a line; a turn's `audio` is the path of its file relative to the folder,
+`<criterion>/<split>.jsonl` holds one pair per line; a turn's `audio` is the path of its file relative to the folder,
 `audio/<pair_id>/<side>-<turn>.<ending>`. The builder class in `sdiareward.py` reads it back.
 """
 
@@ -26,8 +26,8 @@ _ENDINGS = {b"fLaC": ".flac", b"OggS": ".ogg", b"RIFF": ".wav"}
 def export_files(folder: Path, output: Path) -> dict[str, int]:
     """Write the pairs of a data set folder as tables and audio files apart.
 
-    The audio is written as it is encoded. A run that was stopped goes on: files that are complete are kept, and the
-    tables take their names last.
+    The audio is written as it is encoded. A run that was stopped resumes: complete files are kept, and the tables are
+    renamed last.
 
     Args:
         folder (`Path`): As `build` writes it.

@@ -242,21 +242,21 @@ class _UnusableError(Exception):
 
 
 def _read_apart(path: str, root: str, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the pairs of a table whose audio lies beside it; warn of those left out, with a count and the first."""
+    """Yield the pairs of a table whose audio lies beside it; log the number of skipped pairs and the first of them."""
     rows: list[dict[str, Any]] = []
     seen: set[str] = set()
-    left_out: dict[str, list[str]] = {}
+    skipped: dict[str, list[str]] = {}
     criterion = os.path.basename(os.path.dirname(path))
     for label, row in _read_rows(path):
         pair_id = _pair_id(row, criterion, label)
         if pair_id in seen:
-            left_out.setdefault("duplicate pair_id", []).append(f"{label}: pair {pair_id}")
+            skipped.setdefault("duplicate pair_id", []).append(f"{label}: pair {pair_id}")
             continue
         seen.add(pair_id)
         try:
             sides = {side: [_embed(turn, root, label) for turn in row[side]] for side in _SIDES}
         except _UnusableError as error:
-            left_out.setdefault(error.kind, []).append(str(error))
+            skipped.setdefault(error.kind, []).append(str(error))
             continue
         rows.append({**row, **sides, "criterion": criterion})
         if len(rows) == _ROWS_PER_TABLE:
@@ -264,8 +264,8 @@ def _read_apart(path: str, root: str, schema: pa.Schema) -> Iterator[pa.Table]:
             rows = []
     if rows:
         yield pa.Table.from_pylist(rows, schema=schema)
-    for kind, items in left_out.items():
-        logger.warning("%s: left out %d pairs, %s; first: %s", path, len(items), kind, items[0])
+    for kind, items in skipped.items():
+        logger.warning("%s: skipped %d pairs, %s; first: %s", path, len(items), kind, items[0])
 
 
 def _read_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -5,28 +5,22 @@ specific paralinguistic features (e.g., laughter, filled pauses) as the secondar
 with their labels, which are trusted: a label that Table 5 allows is never changed, only one that is missing is asked
 for.
 
-Episodes are labelled before pairs are made of them (`annotate_episodes`), so that a recording costs one question
-however many synthesizers it is paired with; `annotate_rows` labels pairs that are there already.
+The pairs of one recording cost one question, however many synthesizers it is paired with: the client keeps answers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, ScriptPair
 from sdiareward.llm.client import ChatClient, ChatError
 from sdiareward.pairs.schema import TAXONOMY
 
 from .. import prompts
 from .filtering import Row, spoken_turns
-from .pairing import read_part
 
 
 PROMPT_VERSION = prompts.prompt_version(prompts.ANNOTATE, prompts.ANNOTATE_REQUEST)
@@ -84,72 +78,27 @@ def annotate_rows(rows: Iterable[Row], client: ChatClient) -> Iterator[Row | Ski
     Raises:
         EndpointError: The judge cannot be reached at all.
     """
-    return _map(partial(_annotate_row, client=client), rows, client)
-
-
-def annotate_episodes(
-    episodes: Iterable[Episode | ScriptPair], client: ChatClient
-) -> Iterator[Episode | ScriptPair | Skipped]:
-    """Yield, in order, each episode with labels of Table 5, or why it has none; see `annotate_rows`.
-
-    Args:
-        episodes (`Iterable[Episode | ScriptPair]`): As the sources give them; scripts pass as they are.
-        client (`ChatClient`): Asks a model that takes audio.
-
-    Raises:
-        EndpointError: The judge cannot be reached at all.
-    """
-    return _map(partial(_annotate_episode, client=client), episodes, client)
-
-
-def _map(annotate: Any, items: Iterable[Any], client: ChatClient) -> Iterator[Any]:
-    yield from client.map(annotate, items, failures=(), description="annotating")
+    annotate = partial(_annotate_row, client=client)
+    for row in client.map(annotate, rows, failures=(), description="annotating"):
+        # `failures` is empty: an exception would have been raised.
+        assert not isinstance(row, Exception)
+        yield row
 
 
 def _annotate_row(row: Row, *, client: ChatClient) -> Row | Skipped:
-    name = f"{row['source']} pair {row['pair_id']}"
-    labels = _complete_labels(row["source"], row["primary"], row["secondary"], lambda: row["chosen"], client, name)
-    return labels if isinstance(labels, Skipped) else {**row, **labels}
-
-
-def _annotate_episode(item: Episode | ScriptPair, *, client: ChatClient) -> Episode | ScriptPair | Skipped:
-    if isinstance(item, ScriptPair):
-        return item
-    name = f"{item.source} {item.name}"
-    turns = partial(_read_turns, item, name)
-    labels = _complete_labels(item.source, item.primary, item.secondary, turns, client, name)
-    if isinstance(labels, Skipped):
-        return labels
-    return replace(item, primary=labels["primary"], secondary=labels["secondary"])
-
-
-def _complete_labels(
-    source: str, primary: str, secondary: str, turns: Callable[[], Turns], client: ChatClient, name: str
-) -> dict[str, str] | Skipped:
-    """Return both labels, those that Table 5 does not allow replaced by the judge's; or why there are none."""
-    known = {"primary": primary, "secondary": secondary}
-    allowed = zip(_LABELS, TAXONOMY.get(source, ()), strict=False)
-    missing = [label for label, names in allowed if known[label] not in names]
+    """Return the pair with both labels; those that Table 5 does not allow are replaced by the judge's."""
+    allowed = zip(_LABELS, TAXONOMY.get(row["source"], ()), strict=False)
+    missing = [label for label, names in allowed if row[label] not in names]
     if not missing:
-        return known
+        return row
+    name = f"{row['source']} pair {row['pair_id']}"
     try:
-        given = label_dialogue(source, turns(), client, name)
-    except FileNotFoundError as error:
-        return Skipped(name, "missing_audio", str(error))
+        given = label_dialogue(row["source"], row["chosen"], client, name)
     except AudioError as error:
         return Skipped(name, "unusable_audio", str(error))
     except ChatError as error:
         return Skipped(name, "annotation_failed", str(error))
-    return known | {label: given[label] for label in missing}
-
-
-def _read_turns(episode: Episode, name: str) -> list[dict[str, Any]]:
-    """Read the recordings of an episode, the parts of a turn one after another."""
-    turns = []
-    for position, turn in enumerate(episode.turns):
-        parts = [read_part(part, f"{name}, turn {position}") for part in turn.parts]
-        turns.append({"role": turn.role, "audio": np.concatenate(parts)})
-    return turns
+    return {**row, **{label: given[label] for label in missing}}
 
 
 def _read_labels(answer: Any, *, source: str) -> dict[str, str]:

@@ -1,13 +1,13 @@
-"""Leave out pairs that are not worth learning from: rules first, then a judge that listens (appendix B.1).
+"""Filter pairs: rules first, then a judge that listens (appendix B.1).
 
-Phase 1 (`rule_drop`) is deterministic: an even number of alternating turns, at most 16, each at most 60 s.
+Phase 1 (`check_rules`) is deterministic: an even number of alternating turns, at most 16, each at most 60 s.
 
-Phase 2 (`judge_pair`) has a language model with ears compare the recording (version A) with its synthetic counterpart
-(version B) "within an identical multi-turn context, focusing specifically on the quality of the final turn". We read
-this as two whole dialogues with the same words, each in its own voice; the judge is told nothing of where they come
-from. It scores three dimensions from 1 to 5 and names a preference. "Samples are preserved only if they achieve scores
->= 3 in both `final_turn_content` and `dialog_context_coherence`": a sample is a pair, so by default both of its sides
-must reach 3. How natural either side sounds decides nothing, as in the paper: it is what the pairs are to teach.
+In phase 2 (`judge_pair`), a language model that takes audio compares the recording (version A) with its synthetic
+counterpart (version B) "within an identical multi-turn context, focusing specifically on the quality of the final
+turn". We read this as two whole dialogues with the same words, each in its own voice; the judge does not know their
+origin. It scores three dimensions from 1 to 5 and names a preference. "Samples are preserved only if they achieve
+scores >= 3 in both `final_turn_content` and `dialog_context_coherence`": a sample is a pair, so by default both of its
+sides must reach 3. Naturalness does not count, as in the paper: it is what the pairs are to teach.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class FilterSettings:
 
 
 def check_rules(row: Mapping[str, Any]) -> Skipped | None:
-    """Return why phase 1 drops a pair, None if it does not.
+    """Return why phase 1 skips a pair, None if it keeps it.
 
     The kinds are `turn_count`, `turn_order`, `turn_duration`, and `invalid_row` for all else that breaks the contract.
 

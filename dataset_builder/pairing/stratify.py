@@ -117,7 +117,7 @@ def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
 
 
 def isolate(labels: Labels, bench: set[str]) -> tuple[dict[str, str], list[Skipped]]:
-    """Return the split of every pair that stays, and what is left out.
+    """Return the split of every pair that stays, and what is skipped.
 
     The bench becomes the test split. A pair outside it stays in train or validation unless its group is in the bench;
     a pair of the test split that was not chosen goes, for its synthesizer may be one that training must not meet.
@@ -177,7 +177,7 @@ def make_bench(folder: Path, output: Path, **options: Any) -> dict[str, Any]:
     """
     settings = BenchSettings(**options)
     if output.resolve() == folder.resolve():
-        raise ValueError(f"{output}: is the data set itself, and pairs are left out; write to another folder.")
+        raise ValueError(f"{output}: is the data set itself, and some pairs are removed; write to another folder.")
     plan_id = stable_id(content_id(folder), json.dumps(asdict(settings)))
     if finished := read_finished(output, plan_id):
         return finished

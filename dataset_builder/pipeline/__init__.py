@@ -43,7 +43,7 @@ class PipelineResult:
 
     Args:
         episodes (`list[Episode]`): Sorted by recording and time; `primary` and `secondary` are not annotated yet.
-        skipped (`list[Skipped]`): Recordings, segments and turns that were left out.
+        skipped (`list[Skipped]`): Recordings, segments and turns that were skipped.
         stats (`dict`): By stage `recordings`, `audio_s`, `wall_s` and `speed` (seconds of audio per second), from the
             artifacts, whenever they were made.
     """
@@ -63,13 +63,13 @@ def run_pipeline(
 ) -> PipelineResult:
     """Cut recordings into episodes, or read what an earlier run already found.
 
-    A recording that cannot be used is a drop and does not stop the others. With the engine `datasets` and more than
+    A recording that cannot be used is skipped and does not stop the others. With the engine `datasets` and more than
     one worker, or with `ray`, call it under `if __name__ == "__main__":`.
 
     Args:
         recordings (`Iterable[Recording]`): What to process.
         settings (`PipelineSettings`): From `read_settings` or `make_settings`.
-        work_dir (`str` or `Path`): Where results are kept; an interrupted run goes on from there. The episodes refer
+        work_dir (`str` or `Path`): Where results are kept; an interrupted run resumes from there. The episodes refer
             to audio in it.
         engine (`str`, *optional*, defaults to `"datasets"`): `"datasets"` or `"ray"`; the output is the same.
         num_workers (`int`, *optional*, defaults to 2): Processes of `datasets`, or CPUs of a Ray started here.
@@ -161,7 +161,7 @@ def _make_turn(index: int, turn: dict[str, Any], audio: str, ref: str) -> Turn:
 
 
 def _reference(ref: str, enhancement: str) -> str:
-    """Return a recording's reference, which says so where the audio was enhanced."""
+    """Return a recording's reference, marked if the audio was enhanced."""
     if enhancement == "none":
         return ref
     path, separator, member = ref.partition("#")

@@ -1,4 +1,4 @@
-"""What the components of the stages share: how a missing package or model is told."""
+"""Check the packages of the stages' components, and the error for a component that cannot be loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .settings import COMPONENTS, PipelineSettings
 
 
 class ComponentError(RuntimeError):
-    """Raised when a component cannot be loaded, so that no recording could be processed; ends the run."""
+    """Raised when a component cannot be loaded: no recording can be processed, and the run ends."""
 
 
 def require_packages(settings: PipelineSettings) -> None:

@@ -1,12 +1,12 @@
-"""Decode what recordings come in: clips of any format, recordings of any length, and spans of what was decoded.
+"""Decode audio: clips of any format, recordings of any length, and spans of decoded recordings.
 
 libsndfile decodes WAV, FLAC, OGG and MP3; PyAV (FFmpeg) what it cannot: MP4, M4A, WebM, AAC. Either way the channels
 are averaged and soxr resamples, block by block, to the same samples that `read_audio` gives, so that memory does not
 grow with the length of a recording. A recording that lasts hours in a few kilobytes is refused: it would fill the disk
 with silence.
 
-A file that ends before its header says so is an error, never a shorter recording. What cannot be told: an MP3 without
-a Xing header or a bare AAC stream that was cut between two frames.
+A file that ends before its header says so is an error, never a shorter recording. Two cases cannot be detected:
+an MP3 without a Xing header, and a bare AAC stream that was cut between two frames.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ def _sndfile_blocks(file: Any, label: str, problem: str | None) -> Iterator[np.n
                 num_frames += len(block)
                 yield block.mean(axis=1)
         except soundfile.LibsndfileError as error:
-            raise _cut_off(label, f"libsndfile cannot go on ({error})", num_frames / file.samplerate) from error
+            raise _cut_off(label, f"libsndfile cannot continue ({error})", num_frames / file.samplerate) from error
         if problem:
             raise _cut_off(label, problem, num_frames / file.samplerate)
 
@@ -289,7 +289,7 @@ def _av_blocks(container: Any, rate: int, label: str) -> Iterator[np.ndarray]:
                     num_frames += frame.samples
                     yield frame.to_ndarray().mean(axis=0)
         except (av.error.FFmpegError, ValueError) as error:
-            raise _cut_off(label, f"FFmpeg cannot go on ({error})", num_frames / rate) from error
+            raise _cut_off(label, f"FFmpeg cannot continue ({error})", num_frames / rate) from error
 
 
 def _cut_off(label: str, found: str, decoded_s: float) -> TruncatedAudioError:

@@ -11,7 +11,7 @@ An artifact is one JSON object:
     source, recording_id         on what
     audio_s, wall_s              seconds of audio it processed and seconds it took, models' loading not counted
     result                       see each stage
-    drops                        what it left out: [{"item", "kind", "reason"}]
+    drops                        what it skipped: [{"item", "kind", "reason"}]
     recording_drop               {"kind", "reason"} where the whole recording ends here, else null
 
 Times in results are seconds from the beginning of the recording.
@@ -279,7 +279,7 @@ class AsrStage(Stage):
     """Transcribe the turns of the episodes; `result` is `{"episodes": [[{"start_s", "end_s", "speaker", "text"}]]}`.
 
     The words of each turn are kept as they come, in `asr-KEY.jsonl` (`start_s`, `end_s`, `text`, `wall_s`), so that a
-    run that was killed goes on with the next turn. `audio_s` and `wall_s` count the turns that were transcribed.
+    run that was killed resumes with the next turn. `audio_s` and `wall_s` count the turns that were transcribed.
     """
 
     name = "asr"

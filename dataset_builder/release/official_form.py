@@ -4,10 +4,10 @@
 `{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio": PATH}]}` in which absent keys are None, and
 mostly `category` and `source`. The authors evaluate on its split `validation`: that is ESDR-Bench, our `test`.
 
-What the form does not say is not made up: primary and secondary dimension are then `"Unknown"`, synthesizer and
+Values that the form does not state stay unknown: primary and secondary dimension are then `"Unknown"`, synthesizer and
 licence `"unknown"`, the language `"und"`. A pair's id is a hash of its words and audio. Its group is the folder of its
 chosen recordings; where that is no dialogue's own folder, because several splits share it, a hash of the chosen side.
-Our further columns are written beside the form's, and read back where they are; only `audio_ref` is lost.
+Our other columns are written beside the form's columns and read back if present; only `audio_ref` is lost.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _KEPT_FORMATS = ("FLAC", "WAV", "OGG")
 
 
 def import_official(path: Path, audio_root: Path, output: Path, **options: Any) -> dict[str, Any]:
-    """Write a data set in the released form as a data set folder of ours; return its report.
+    """Import a data set in the released form as a data set folder; return its report.
 
     Args:
         path (`Path`): See `read_official`.
@@ -147,7 +147,7 @@ def _first_path(messages: Sequence[Mapping[str, Any]]) -> str:
         items = [item for message in messages if isinstance(message["content"], list) for item in message["content"]]
         return next((item["audio"] for item in items if isinstance(item.get("audio"), str)), "")
     except (TypeError, LookupError, AttributeError):
-        return ""  # Not the released form: it is left out when its turn comes.
+        return ""  # Not the released form; the row is skipped when it is read.
 
 
 def _row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
@@ -271,7 +271,7 @@ def write_official(
         path_prefix (`str`, *optional*): Put before every path, which is relative to `output` otherwise; the authors'
             scripts need paths that hold from where they run.
         splits (`Mapping[str, str]`, *optional*): Their split by ours; ours keep their names by default. Splits that
-            are not named are left out: `{"train": "train", "test": "validation"}` is what the authors' evaluation
+            are not named are omitted: `{"train": "train", "test": "validation"}` is what the authors' evaluation
             expects.
 
     Returns:

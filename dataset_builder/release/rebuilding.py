@@ -1,6 +1,6 @@
 """Rebuild one pair of a metadata release: find its recordings, check their fingerprints, make the row again.
 
-The row comes from a file that somebody else wrote: nothing in it is trusted before it has been checked.
+The row comes from a file of unknown origin: every value is checked before it is used.
 """
 
 from __future__ import annotations

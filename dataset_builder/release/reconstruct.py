@@ -1,16 +1,16 @@
 """Rebuild the pairs of a metadata release from audio that the user obtained.
 
-Every pair goes its own way: its recordings are found by their references, cut and resampled as the build did, compared
-with the released fingerprints, and made into a row again with the same ids, channel and noise; the synthetic sides are
-spoken anew by the same synthesizer. What cannot be rebuilt is listed in the report, by kind:
+Each pair is rebuilt by itself. Its recordings are found by their references, cut and resampled as in the build, and
+compared with the released fingerprints. The row gets the same ids, channel and noise; the same synthesizer speaks the
+synthetic sides again. The report lists the pairs that cannot be rebuilt, by kind:
 
 - of the recordings: `missing_audio`, `wrong_audio`, `truncated_audio`, `reencoded_audio` (taken with
   `allow_reencoded`), `undecodable_audio`, `outside_root` (a path that climbs out), `missing_enhancement`;
 - of the pair: `synthesis_failed`, `no_reference_clip`, `unusable_audio`;
-- of the release, which a stranger wrote: `no_reference`, `invalid_row`, `invalid_shard`.
+- of the release, which is not trusted: `no_reference`, `invalid_row`, `invalid_shard`.
 
-The synthetic audio is compared too, and the comparison reported; it is no condition, for some engines never say a text
-twice alike, and a text that was scrubbed is spoken scrubbed.
+The synthetic audio is compared too and the result reported, but a difference is allowed: some engines are not
+deterministic, and a scrubbed text is spoken as it was scrubbed.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def reconstruct(
 ) -> dict[str, Any]:
     """Rebuild a metadata release as a data set folder and return its report, which also lies there as `report.json`.
 
-    Decoded recordings and finished pairs are kept in `<output>-work`: an interrupted run goes on where it stopped, and
-    one after more audio was obtained rebuilds only what was missing. The folder may be deleted when all is there.
+    Decoded recordings and finished pairs are kept in `<output>-work`: an interrupted run resumes, and a run after more
+    audio was obtained rebuilds only the missing pairs. The folder may be deleted when all is there.
 
     Args:
         release_folder (`Path`): As `release` writes it.
@@ -69,7 +69,7 @@ def reconstruct(
         allow_reencoded (`bool`): Take recordings that went through another codec or have another level.
         synthesizer_options (`Mapping[str, Mapping]`, *optional*): Options of the synthesizers that take some, by name.
         num_workers (`int`): Processes.
-        dry_run (`bool`): Only read the release and say how many pairs would be rebuilt.
+        dry_run (`bool`): Only read the release and count the pairs to rebuild.
 
     Returns:
         `dict`: Beside what a build reports: `released` (pairs in the release) and `turns` (see `Rebuilt`).
@@ -99,11 +99,11 @@ def reconstruct(
 
 
 def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Skipped]]:
-    """Read what can be read; a damaged shard or a second row of the same pair costs no other."""
+    """Read the readable rows; skip damaged shards and repeated pairs."""
     tasks: dict[str, _Task] = {}
     skipped: list[Skipped] = []
     for split, row in _read_shards(folder, skipped):
-        # Times may be NaN and texts anything: a dump is stable where they are equal.
+        # A dump also compares NaN and values of any type.
         key = stable_id(split, json.dumps([row, settings], sort_keys=True, default=repr))
         name = str(row.get("pair_id"))
         if name in tasks:
@@ -137,7 +137,7 @@ def _decode_long_recordings(tasks: Sequence[_Task], settings: RebuildSettings, n
         try:
             references |= {reference["uri"]: reference for reference in _long_references(task.row)}
         except (AttributeError, LookupError, TypeError):
-            continue  # Not the shape of a row: it is reported when its turn comes.
+            continue  # Not a valid row; reported when it is rebuilt.
     decode = partial(_decode_one, roots=settings.roots, cache_dir=settings.cache_dir)
     for _ in run_jobs(decode, list(references.values()), num_workers, "recordings"):
         pass

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common.escaping import escape_code
-from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.files import JsonLines
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError, is_recorded
 from sdiareward.pairs.schema import features, stable_id
 
 from ..formats.shards import ShardWriter, read_rows
-from ..reports.data_card import content_id, render_card, summarize_skipped
+from ..reports.data_card import content_id, render_card, save_report, summarize_skipped
 from .fingerprints import fingerprint
 from .recorded_parts import AudioRoots, file_version, find_part, read_recording
 from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
@@ -59,8 +59,8 @@ def release(
 ) -> dict[str, Any]:
     """Write the metadata release of a data set and return its report, which also lies there as `report.json`.
 
-    A pair whose recordings cannot be found any more, or cannot be released, is left out with its reason. What was read
-    is kept in `<output>-work`: a release that was interrupted goes on where it stopped.
+    A pair is skipped, with the reason, if its recordings are gone or cannot be released. Fingerprints are kept in
+    `<output>-work`, so that an interrupted release resumes.
 
     Args:
         folder (`Path`): Data set folder, as `build` writes it.
@@ -177,14 +177,11 @@ def _write_report(
 ) -> dict[str, Any]:
     report: dict[str, Any] = {"build_id": content_id(output), "config": dict(settings)}
     report |= {"scrubbed": dict(sorted(scrubbed.items())), "pairs": list(counts), **summarize_skipped(skipped)}
-    write_file(output / "README.md", _render_release_card(report))
-    # Last, for it says that the rest is complete.
-    write_file(output / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    return report
+    return save_report(output, report, _render_release_card(report))
 
 
 def _render_release_card(report: Mapping[str, Any]) -> str:
-    """Render the card: the header of every data set of ours, and what a release has to say."""
+    """Render the card: the header of a data set card, and the text of a release."""
     header = render_card(report).split("\n---\n")[0]
     sources: Counter[str] = Counter()
     for row in report["pairs"]:

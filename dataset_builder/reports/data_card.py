@@ -1,4 +1,4 @@
-"""The card and the report of a data set folder: what it holds, what was left out and why."""
+"""The card and the report of a data set folder: what it holds, what was skipped and why."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import yaml
 
 from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.files import write_file
+from sdiareward.common.markdown import render_table
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
 
@@ -22,7 +23,7 @@ from ..formats.shards import SPLITS
 
 
 CARD_TEMPLATE = CARDS / "dataset_card.md"
-# What the Hub finds every data set of ours by.
+# The tags by which the Hub finds our data sets.
 HEADER: dict[str, Any] = {
     "pretty_name": "SDiaReward pairs",
     "task_categories": ["audio-classification"],
@@ -57,14 +58,18 @@ def write_report(
     Args:
         folder (`Path`): Data set folder.
         counts (`Sequence[Mapping]`): `ShardWriter.counts`.
-        skipped (`Sequence[Skipped]`): What was left out.
+        skipped (`Sequence[Skipped]`): What was skipped.
         settings (`Mapping`): What decided the content, JSON values by name.
         **more: Further entries of the report.
     """
     report = {"build_id": content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
     report |= summarize_skipped(skipped)
-    write_file(folder / "README.md", render_card(report))
-    # Last, for it says that the rest is complete.
+    return save_report(folder, report, render_card(report))
+
+
+def save_report(folder: Path, report: dict[str, Any], card: str) -> dict[str, Any]:
+    """Write the card of a folder, then its report, which marks the folder as complete; return the report."""
+    write_file(folder / "README.md", card)
     write_file(folder / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
     return report
 
@@ -84,7 +89,7 @@ def read_finished(folder: Path, plan_id: str) -> dict[str, Any] | None:
 
 
 def summarize_skipped(skipped: Sequence[Skipped]) -> dict[str, Any]:
-    """Return the report's entries on what was left out: counts by kind, and each item with its reason."""
+    """Return the report's entries on skipped items: counts by kind, and each item with its reason."""
     return {
         "drops": dict(sorted(Counter(skip.kind for skip in skipped).items())),
         "skipped": [asdict(skip) for skip in skipped],
@@ -102,7 +107,7 @@ def content_id(folder: Path) -> str:
 
 
 def summarize(report: Mapping[str, Any]) -> str:
-    """Return the final summary of a run: pairs, hours, and what was left out by reason."""
+    """Return the final summary of a run: pairs, hours, and skipped items by kind."""
     rows = report["pairs"]
     lines = [f"{sum(row['pairs'] for row in rows)} pairs"]
     if rows and "chosen_h" in rows[0]:
@@ -113,7 +118,7 @@ def summarize(report: Mapping[str, Any]) -> str:
         for row in rows:
             counts[row[name]] += row["pairs"]
         lines.append(f"  by {name}: " + ", ".join(f"{key} {count}" for key, count in sorted(counts.items())))
-    lines.append(f"{len(report['skipped'])} left out")
+    lines.append(f"{len(report['skipped'])} skipped")
     lines += [f"  {kind}: {count}" for kind, count in report["drops"].items()]
     return "\n".join(lines)
 
@@ -131,7 +136,7 @@ def render_card(report: Mapping[str, Any], *, header: str | None = None, publica
     skipped = len(report["skipped"])
     return Template(CARD_TEMPLATE.read_text(encoding="utf-8")).substitute(
         header=_render_header(report) if header is None else header,
-        table="\n".join(_render_counts(rows)),
+        table="\n".join(render_table(list(rows[0]), [list(row.values()) for row in rows], num_left=5)) if rows else "",
         total=sum(row["pairs"] for row in rows),
         skipped=f"{skipped} {'item was' if skipped == 1 else 'items were'} skipped",
         channel=escape_code(_render_channel(report["config"])),
@@ -152,13 +157,6 @@ def _render_speakers(sources: Iterable[str]) -> str:
     named = [name for name in sorted(sources) if name != _SYNTHETIC_ONLY]
     texts = [_SPOKE_FOR.get(name, _UNKNOWN_SPEAKERS).format(escape_code(name)) for name in named]
     return " ".join(texts) or "No recordings of persons are in here."
-
-
-def _render_counts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    if not rows:
-        return []
-    table = ["| " + " | ".join(rows[0]) + " |", "|---|---|---|---|---|--:|--:|--:|"]
-    return table + ["| " + " | ".join(map(escape_markdown, row.values())) + " |" for row in rows]
 
 
 def _render_header(report: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Corpora, one file each; the docstring of the file is the corpus' card.
 
 What a source yields: `Episode` (recorded dialogues), `ScriptPair` (text only), `Recording` (long recordings, for the
-pipeline), and `Skipped` in place of anything that it has to leave out. It raises only when the corpus as a whole is
-absent or not what it should be.
+pipeline), and `Skipped` for every item that cannot be used. It raises only if the whole corpus is missing or
+malformed.
 """
 
 from __future__ import annotations

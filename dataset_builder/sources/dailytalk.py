@@ -83,7 +83,7 @@ def _by_number(entries: dict[str, Any], label: str) -> Iterator[tuple[int, dict[
 
 
 def _is_number(key: str) -> bool:
-    # Python converts no number of thousands of digits, and nobody counts that far.
+    # Python refuses to convert numbers of thousands of digits.
     return key.isdecimal() and len(key) < 10
 
 

@@ -1,8 +1,8 @@
 """Fetch recordings from the web with `yt-dlp` as a library (section B.1: best audio, never overwriting).
 
 Slow on purpose: the rate is limited, there is a pause before each download, and one runs at a time. A line of the
-manifest is written when its file is complete, so a fetch that was killed goes on where it stopped: complete files are
-not asked for again, and an unfinished one (`.part`) is continued where the server allows it.
+manifest is written when its file is complete, so a killed fetch resumes: complete files
+are not requested again, and a partial file (`.part`) is continued if the server allows it.
 
 YouTube itself needs what `yt-dlp[default]` installs and a JavaScript runtime such as Deno.
 """
@@ -42,7 +42,7 @@ class Channel:
     Args:
         url (`str`): Address of anything that yt-dlp lists.
         title_keywords (`tuple[str, ...]`): A title must have one of them, in any case; empty takes all.
-        limit (`int`, *optional*): Look at so many of its newest recordings; None for all.
+        limit (`int`, *optional*): Number of its newest recordings to look at; None for all.
     """
 
     url: str
@@ -154,7 +154,7 @@ def _channel(value: Channel | Mapping[str, Any]) -> Channel:
 
 
 def fetch(settings: FetchSettings) -> FetchReport:
-    """Fetch what the settings name into their folder; run it again to go on, or to look for what is new.
+    """Fetch what the settings name into their folder; run it again to resume, or to fetch new recordings.
 
     Args:
         settings (`FetchSettings`): What to fetch.

@@ -47,7 +47,7 @@ _DIALOG = re.compile(
 _LINE = re.compile(r'\s*add([mv])\(.*,\s*"([^"]*)"\s*\);?\s*')
 _OPENING = re.compile(r"\s*if\b.*\bthen\s*")
 _CLOSING = re.compile(r"\s*end\s*")
-# Comments, delays and assignments of values let an exchange go on.
+# Comments, delays and assignments of values do not end an exchange.
 _PASSING = re.compile(r"\s*(--.*|adddel\(.*\)|[\w.\[\]]+\s*=(?!.*\bfunction\b)[^{]*)?")
 
 

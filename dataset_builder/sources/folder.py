@@ -11,8 +11,8 @@ A line with `turns` is a dialogue (an even number, at most 16, of alternating tu
     {"id": "call-17", "language": "en", "license": "CC-BY-4.0", "subset": "wild", "turns": [
       {"role": "user", "text": "so, um, hello", "audio": "calls/17.wav", "start_s": 0.0, "end_s": 2.5}, ...]}
 
-`group` (what must not meet two splits; the id by default), `primary`, `secondary`, `start_s` and `end_s` (the whole
-file by default) may be left out. A line with `audio` in place of `turns` is a long recording. `language`, `license`
+`group` (never in two splits; the id by default), `primary`, `secondary`, `start_s` and `end_s` (the whole
+file by default) are optional. A line with `audio` in place of `turns` is a long recording. `language`, `license`
 and `subset` (`wild` by default) may be given once for all as options. Other keys are refused: they may be misspelt.
 
 Without a manifest every audio or video file below the folder is a long recording, and the options are needed.

@@ -13,12 +13,12 @@ in it. Expected tree, as they unpack; a table and its folder may also lie togeth
 
 Where the test folder has both names of a clip, the one with the prefix is the corrected one and is taken. Columns:
 `Sr No.,Utterance,Speaker,Emotion,Sentiment,Dialogue_ID,Utterance_ID,Season,Episode,StartTime,EndTime`. The tables mix
-UTF-8 and Windows-1252 quotes; some numbers of `Utterance_ID` are left out.
+UTF-8 and Windows-1252 quotes; some numbers of `Utterance_ID` are missing.
 
 How it is read: words and labels are trusted, there is no VAD or ASR (section B.1). Dialogues may have several
 speakers; `assembly` cuts them into stretches of two. Primary label is the sentiment, secondary the emotion, of the
 last utterance (Table 5). Groups are the dialogues; the speakers return in all of them. A turn longer than 60 s is
-left to the builder, which drops it: some clips are known to be cut wrongly.
+left to the builder, which skips it: some clips are known to be cut wrongly.
 """
 
 from __future__ import annotations

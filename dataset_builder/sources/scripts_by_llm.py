@@ -27,7 +27,6 @@ from typing import Any
 from sdiareward.common.files import JsonLines, split_lines
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
 from sdiareward.llm.client import ChatClient, ChatError
 from sdiareward.pairs.schema import MAX_TURNS, ROLES
 
@@ -114,33 +113,13 @@ def plan_scripts(scenarios: Iterable[Scenario], variations: int) -> list[tuple[S
     return [(scenario, number) for scenario in scenarios for number in range(1, variations + 1)]
 
 
-def script_pairs(
-    client: ChatClient, scenarios: Iterable[Scenario] | None = None, settings: ScriptSettings | None = None
-) -> Iterator[ScriptPair | Skipped]:
-    """Yield, in order of the plan, the written and the spoken script of each variation, or why there is none.
-
-    Args:
-        client (`ChatClient`): Asks the model; a temperature near 1 makes the variations differ. Its answers are on
-            disk, so a run that was interrupted, or is repeated, asks for nothing twice.
-        scenarios (`Iterable[Scenario]`, *optional*): The project's own 250 by default.
-        settings (`ScriptSettings`, *optional*): What is asked for.
-
-    Raises:
-        EndpointError: The model cannot be reached at all.
-    """
-    settings = settings or ScriptSettings()
-    plan = plan_scripts(read_scenarios() if scenarios is None else scenarios, settings.variations)
-    for row in _script_rows(client, plan, settings):
-        yield row if isinstance(row, Skipped) else _script_pair(row)
-
-
 def write_scripts(
     path: str | Path,
     client: ChatClient,
     scenarios: Iterable[Scenario] | None = None,
     settings: ScriptSettings | None = None,
 ) -> list[Skipped]:
-    """Write scripts to a JSONL file that the source `colloquial_scripts` reads; go on where an earlier run stopped.
+    """Write scripts to a JSONL file that the source `colloquial_scripts` reads; resume an earlier run.
 
     Args:
         path (`str` or `Path`): The file; one line is added as soon as it is complete.
@@ -308,23 +287,3 @@ def _require_same_writer(path: Path, written: Sequence[Mapping[str, Any]], write
         if different:
             wanted = {name: writer[name] for name in different}
             raise ValueError(f"{path}, line {number}: was written with {different}, not {wanted}; use another file.")
-
-
-def _script_pair(row: Mapping[str, Any]) -> ScriptPair:
-    """Return both scripts of a row as episodes; the variations of a scenario are one group, a domain is held out."""
-    written, spoken = (
-        Episode(
-            name=f"{row['scenario_id']}/{style}",
-            source=SOURCE,
-            subset="colloquialness",
-            group=row["group"],
-            split_group=row["domain"],
-            turns=tuple(Turn(turn["role"], (Part(turn["content"]),)) for turn in row[style]),
-            primary=row["domain"],
-            secondary="plain",
-            language="en",
-            license=row["license"],
-        )
-        for style in ("written", "spoken")
-    )
-    return ScriptPair(written, spoken)

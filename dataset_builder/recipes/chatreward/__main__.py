@@ -2,7 +2,7 @@
 
     python -m sdiareward.dataset_builder.recipes.chatreward COMMAND --help
 
-A command that was interrupted or killed goes on where it stopped.
+A command that was interrupted or killed resumes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(escape_terminal(f"error: {' '.join(missing_extra_hint(error, 'build').split())}\n"))
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; the same command goes on where it stopped.\n")
+        sys.stderr.write("interrupted; run the same command again to resume.\n")
         return 130
 
 
@@ -109,7 +109,7 @@ def _write(args: argparse.Namespace) -> int:
 
 
 def _rate(args: argparse.Namespace) -> int:
-    from .merging import merge_experts
+    from .experts import merge_experts
 
     report = merge_experts(args.folder, args.ratings, args.output_dir)
     experts = {name: value for name, value in report["experts"].items() if name != "disagreements"}

@@ -1,37 +1,34 @@
 """Build ChatReward: scenarios -> splits -> speech -> filters -> Parquet with a card and a report (section 3.2.3).
 
-Every scenario that is done is kept in part files until the last shard is written: a build that was killed goes on
-where it stopped, and one whose configuration changed speaks everything anew. A build whose result is there does
-nothing. The same configuration gives the same samples where the synthesizers are deterministic.
+Finished scenarios stay in part files until the last shard is written, so that a killed build resumes. A build with
+another configuration starts anew. A finished build is not repeated. The same configuration gives the same samples if
+the synthesizers are deterministic.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.files import write_file
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
-from sdiareward.common.worker_pool import open_worker_pool
 from sdiareward.pairs.schema import stable_id
 
 from ...formats.shards import ShardWriter
-from ...reports.data_card import content_id, read_finished, summarize_skipped
+from ...parts import PartFolder, run_jobs
+from ...reports.data_card import content_id, read_finished, save_report, summarize_skipped
 from .data_card import render_card
 from .recording import Recorder
-from .scenarios import Scenario, read_scenarios
+from .scenarios import Scenario, assign_splits, read_scenarios, take_evenly
 from .schema import features
 from .settings import ChatRewardConfig
-from .splits import assign_splits, take_evenly
 from .statistics_report import compute_statistics
 from .voices import engine_versions
 
@@ -42,22 +39,15 @@ _PARTS = ".parts"
 
 @dataclass(frozen=True)
 class Plan:
-    """A scenario that is to be spoken, and where what is done of it lies.
-
-    Args:
-        scenario (`Scenario`): What is said.
-        split (`str`): Where its samples go.
-        part (`Path`): Parquet file of its samples; the JSON file beside it is written last and marks it as done.
-    """
+    """A scenario that is to be spoken, and the split of its samples."""
 
     scenario: Scenario
     split: str
-    part: Path
 
     @property
-    def notes(self) -> Path:
-        """What was dropped and rejected."""
-        return self.part.with_suffix(".json")
+    def part(self) -> str:
+        """Name of its part: an id may hold characters that a file name must not have."""
+        return stable_id(self.scenario.scenario_id)
 
 
 def build(config: ChatRewardConfig) -> dict[str, Any]:
@@ -85,117 +75,61 @@ def _build(config: ChatRewardConfig) -> dict[str, Any]:
         logger.warning("%s is up to date; delete its report.json to build it again.", output)
         return finished
     casts = config.read_casts()
-    plans = _make_plans(config, scenarios, output / _PARTS / plan_id)
-    _record_all(plans, config)
-    _write_shards(plans, output)
-    report = _write_report(output, plans, plan_id, config, engine_versions(casts))
+    splits = assign_splits(scenarios, test=config.test, seed=config.seed)
+    plans = [Plan(scenario, splits[scenario.scenario_id]) for scenario in scenarios]
+    parts = PartFolder(output / _PARTS / plan_id, features())
+    _record_all(plans, parts, config)
+    notes = [parts.read_notes(plan.part) for plan in plans]
+    reasons = [entry["reason"] for note in notes for entry in note["drops"]]
+    if len(reasons) == sum(len(scenario.answers) for scenario in scenarios):
+        raise ValueError(f"no sample is left of {len(plans)} scenarios: {reasons[:3]}.")
+    _write_shards(plans, parts, output)
+    report = _write_report(output, notes, plan_id, config, engine_versions(casts))
     shutil.rmtree(output / _PARTS)
     return report
 
 
-def _make_plans(config: ChatRewardConfig, scenarios: Sequence[Scenario], folder: Path) -> list[Plan]:
-    folder.mkdir(parents=True, exist_ok=True)
-    splits = assign_splits(scenarios, test=config.test, seed=config.seed)
-    # An id may hold characters that no file name takes.
-    return [
-        Plan(scenario, splits[scenario.scenario_id], folder / f"{stable_id(scenario.scenario_id)}.parquet")
-        for scenario in scenarios
-    ]
+def _record_all(plans: Sequence[Plan], parts: PartFolder, config: ChatRewardConfig) -> None:
+    """Have the scenarios spoken that are not finished yet."""
+    todo = [plan for plan in plans if not parts.has(plan.part)]
+    record = partial(_record_part, recorder=Recorder(config), parts=parts)
+    for _ in run_jobs(record, todo, config.num_workers, "scenarios"):
+        pass
 
 
-def _record_all(plans: Sequence[Plan], config: ChatRewardConfig) -> None:
-    """Speak the scenarios that have no part file yet."""
-    from tqdm import tqdm
-
-    todo = [plan for plan in plans if not plan.notes.is_file()]
-    progress: Any = {"total": len(plans), "initial": len(plans) - len(todo), "desc": "scenarios"}
-    if config.num_workers == 1:
-        recorder = Recorder(config)
-        for plan in tqdm(todo, **progress):
-            _record_part(plan, recorder)
-        return
-    with open_worker_pool(config.num_workers, _start_worker, (config,)) as pool:
-        futures = [pool.submit(_record_in_worker, plan) for plan in todo]
-        for future in tqdm(as_completed(futures), **progress):
-            future.result()
-
-
-_WORKER: dict[str, Recorder] = {}
-
-
-def _start_worker(config: ChatRewardConfig) -> None:
-    _WORKER["recorder"] = Recorder(config)
-
-
-def _record_in_worker(plan: Plan) -> None:
-    _record_part(plan, _WORKER["recorder"])
-
-
-def _record_part(plan: Plan, recorder: Recorder) -> None:
-    """Speak a scenario and keep its samples on disk, then what became of the others."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+def _record_part(plan: Plan, recorder: Recorder, parts: PartFolder) -> None:
     recorded = recorder.record(plan.scenario, plan.split)
-    temporary = plan.part.with_suffix(".tmp")
-    pq.write_table(pa.Table.from_pylist(recorded.rows, schema=features().arrow_schema), temporary)
-    os.replace(temporary, plan.part)
-    notes = {name: [asdict(skip) for skip in getattr(recorded, name)] for name in ("drops", "rejected")}
-    write_file(plan.notes, json.dumps(notes, ensure_ascii=False))
+    notes = {"drops": recorded.skipped, "rejected": recorded.rejected}
+    parts.write(plan.part, recorded.rows, {name: list(map(asdict, items)) for name, items in notes.items()})
 
 
-class SampleWriter(ShardWriter):
-    """The shards of ChatReward, `data/<split>-NNNNN-of-NNNNN.parquet`; use it as a context manager."""
-
-    def __init__(self, folder: Path):
-        super().__init__(folder, features())
-
-    def write(self, split: str, row: Mapping[str, Any]) -> None:
-        """Add one sample to `split`."""
-        # Pairs have a folder for each criterion; an empty name puts samples right under `data`.
-        super().write(split, {**row, "criterion": ""})
-
-    def _count(self, split: str, row: Mapping[str, Any]) -> None:
-        """Samples have no two sides to count the hours of; `statistics_report` counts them."""
-
-
-def _write_shards(plans: Sequence[Plan], output: Path) -> None:
-    with SampleWriter(output) as writer:
+def _write_shards(plans: Sequence[Plan], parts: PartFolder, output: Path) -> None:
+    with ShardWriter(output, features()) as writer:
         for plan in plans:
-            for row in _read_part(plan):
+            for row in parts.read_rows(plan.part):
                 writer.write(plan.split, row)
 
 
-def _read_part(plan: Plan) -> Iterator[dict[str, Any]]:
-    import pyarrow.parquet as pq
-
-    yield from pq.read_table(plan.part).to_pylist()
-
-
 def _write_report(
-    output: Path, plans: Sequence[Plan], plan_id: str, config: ChatRewardConfig, versions: Mapping[str, str]
+    output: Path,
+    notes: Sequence[Mapping[str, Any]],
+    plan_id: str,
+    config: ChatRewardConfig,
+    versions: Mapping[str, str],
 ) -> dict[str, Any]:
-    notes = [json.loads(plan.notes.read_text(encoding="utf-8")) for plan in plans]
-    skipped, rejected = ([Skipped(**skip) for note in notes for skip in note[name]] for name in ("drops", "rejected"))
+    skipped, rejected = (
+        [Skipped(**entry) for note in notes for entry in note[name]] for name in ("drops", "rejected")
+    )
     statistics = compute_statistics(output)
-    if not statistics["samples"]:
-        raise ValueError(f"no sample is left of {len(plans)} scenarios: {[skip.reason for skip in skipped[:3]]}.")
     report = {
         "build_id": content_id(output),
         "plan_id": plan_id,
         "config": json.loads(json.dumps(config.identity())),
         "synthesizers": dict(versions),
-        "scenarios": {"read": len(plans), **statistics["scenarios"]},
+        "scenarios": {"read": len(notes), **statistics["scenarios"]},
         "samples": statistics["by"]["split"],
         "rejected_lines": dict(sorted(Counter(skip.kind for skip in rejected).items())),
         **summarize_skipped(skipped),
         "rejected": [asdict(skip) for skip in rejected],
     }
-    return write_report(output, report, statistics)
-
-
-def write_report(output: Path, report: dict[str, Any], statistics: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the card and, last, the report of a folder whose shards are complete; return the report."""
-    write_file(output / "README.md", render_card(report, statistics))
-    write_file(output / "report.json", json.dumps(report, indent=2, ensure_ascii=False) + "\n")
-    return report
+    return save_report(output, report, render_card(report, statistics))

@@ -8,14 +8,23 @@ up. Rows that cannot be used are reported by line and change nothing.
 from __future__ import annotations
 
 import csv
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from sdiareward.common.skipped import Skipped
+from sdiareward.pairs.schema import stable_id
+
+from ...formats.shards import ShardWriter, read_rows
+from ...reports.data_card import content_id, save_report
+from .data_card import render_card
+from .schema import features
+from .statistics_report import compute_statistics, read_labels
 
 
 _COLUMNS = ("sample_id", "rater", "score")
@@ -89,8 +98,8 @@ def merge_ratings(row: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
     return {**row, "expert_scores": scores, "score": gold_score(scores)}
 
 
-def describe_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, Any]:
-    """Report how far raters agree, with each other and with the designed scores.
+def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, Any]:
+    """Measure how far raters agree, with each other and with the designed scores.
 
     Args:
         design (`Mapping[str, int]`): Designed score by `sample_id`.
@@ -116,3 +125,40 @@ def describe_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str,
         "wide": len(wide),
         "disagreements": wide,
     }
+
+
+def merge_experts(folder: str | Path, ratings_path: str | Path, output: str | Path) -> dict[str, Any]:
+    """Copy a data set and merge the expert scores of a CSV; memory holds a few rows at a time.
+
+    Args:
+        folder (`str` or `Path`): As `build` writes it.
+        ratings_path (`str` or `Path`): The CSV; see the module.
+        output (`str` or `Path`): Another folder to write.
+
+    Returns:
+        `dict[str, Any]`: The report of `output`; `experts` holds what `measure_agreement` returns, `bad_rows` the
+        rows of the CSV that were skipped.
+
+    Raises:
+        FileNotFoundError: `folder` holds no data set, or there is no such CSV.
+        ValueError: `output` is `folder`, or the CSV lacks a column or has no usable row.
+    """
+    folder, output = Path(folder), Path(output)
+    if output.resolve() == folder.resolve():
+        raise ValueError(f"{output}: is the data set itself; write to another folder.")
+    design = {row["sample_id"]: row["design_score"] for row in read_labels(folder)}
+    ratings, bad_rows = read_ratings(ratings_path, set(design))
+    if not ratings:
+        raise ValueError(f"{ratings_path}: no row can be used ({[skip.reason for skip in bad_rows[:3]]}).")
+    with ShardWriter(output, features()) as writer:
+        for split, row in read_rows(folder):
+            writer.write(split, merge_ratings(row, ratings))
+    report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    build_id = content_id(output)
+    report |= {
+        "build_id": build_id,
+        "plan_id": stable_id(report["plan_id"], build_id),
+        "experts": measure_agreement(design, ratings),
+        "bad_rows": [asdict(skip) for skip in bad_rows],
+    }
+    return save_report(output, report, render_card(report, compute_statistics(output)))

@@ -45,7 +45,7 @@ class WordErrors:
         """Return the word error rate of what is recognised; None where the recogniser does not know the language.
 
         Args:
-            text (`str`): What is said.
+            text (`str`): The words that were spoken.
             array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
             language (`str`): BCP-47 tag.
 
@@ -91,7 +91,7 @@ class EmotionSettings:
 
     Args:
         model (`str`): Folder or Hub name for the pipeline `audio-classification` of `transformers`.
-        labels (`Mapping[str, str]`): Emotion of Table 4 by label of the model; labels left out count for none.
+        labels (`Mapping[str, str]`): Emotion of Table 4 by label of the model; other labels do not count.
         threshold (`float`, *optional*, defaults to 0.5): Least score of the emotion that a voice should have.
         device (`str`, *optional*, defaults to `"cpu"`): Where it runs.
 

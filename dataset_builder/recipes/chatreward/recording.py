@@ -72,7 +72,7 @@ class Recorded:
     Args:
         rows (`list[dict]`): Its samples, columns of `schema.features`.
         skipped (`list[Skipped]`): The samples that are missing.
-        rejected (`list[Skipped]`): Every line that was spoken or tried in vain, by whichever cast.
+        rejected (`list[Skipped]`): Every line that failed, of any cast.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -164,7 +164,7 @@ class Recorder:
                                 break
                 if _count_takes(takes) == len(scenario.answers):
                     return takes
-        # Of equals the one who could say most of it, whose drops tell more than that there is no voice.
+        # Of equals the one who could say most of it, whose skips tell more than that there is no voice.
         return max(attempts, key=lambda takes: (_count_takes(takes), -_count_silent(takes)))
 
     def _try_line(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take | Skipped:

@@ -15,14 +15,16 @@ What makes an answer right depends on the part:
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import split_lines
 from sdiareward.common.package_files import CHATREWARD
+from sdiareward.pairs.schema import stable_id
 
 from .labels import are_alike, named_categories, names_category
 from .schema import CATEGORIES, DESIGN_SCORES, PARTS, PLAIN, TOPICS, voice_attribute
@@ -139,6 +141,35 @@ def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
     if twice := sorted(name for name, count in counts.items() if count > 1):
         raise ValueError(f"{path}: scenario_id {twice[:5]} comes more than once; give each scenario its own.")
     return scenarios
+
+
+def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> dict[str, str]:
+    """Give every scenario a split (appendix A: 85 to 15); every attribute and part is in both.
+
+    The scenarios are sorted by attribute, part and a hash, and test takes them at equal distances. Its share of every
+    attribute and part is `test`, give or take one scenario.
+
+    Args:
+        scenarios (`Sequence[Scenario]`): All of them.
+        test (`float`): Share of the test split, between 0 and 1.
+        seed (`int`): Another seed gives another assignment.
+
+    Returns:
+        `dict[str, str]`: `"train"` or `"test"` by `scenario_id`.
+    """
+    ordered = sorted(scenarios, key=lambda item: (item.attribute or "", item.part, stable_id(seed, item.scenario_id)))
+    assignment = {}
+    for number, scenario in enumerate(ordered):
+        is_test = math.floor((number + 1.5) * test) > math.floor((number + 0.5) * test)
+        assignment[scenario.scenario_id] = "test" if is_test else "train"
+    return assignment
+
+
+def take_evenly(scenarios: Sequence[Scenario], limit: int | None) -> list[Scenario]:
+    """Return `limit` scenarios evenly spaced over the list; all of them for None."""
+    if limit is None or limit >= len(scenarios):
+        return list(scenarios)
+    return [scenarios[number * len(scenarios) // limit] for number in range(limit)]
 
 
 def _validate_labels(scenario: Scenario) -> None:

@@ -2,7 +2,7 @@
 
 The plan gives the parts their shares and goes through attributes and categories in turn. Every answer of the model
 must pass the checks that the bundled scenarios pass; what is wrong goes back to the model. Scenarios are added to a
-JSONL file as they are done: a run that was killed goes on where it stopped.
+JSONL file as they are done: a run that was killed resumes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _labels(part: str) -> list[tuple[str | None, str | None]]:
 def write_scenarios(
     path: str | Path, client: ChatClient, count: int, *, seed: int = 0, license: str = _LICENSE
 ) -> list[Skipped]:
-    """Write scenarios to a JSONL file that `scenarios.read_scenarios` reads; go on where an earlier run stopped.
+    """Write scenarios to a JSONL file that `scenarios.read_scenarios` reads; resume an earlier run.
 
     Args:
         path (`str` or `Path`): The file; a line is added as soon as it is complete.

@@ -12,6 +12,7 @@ from typing import Any
 from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.markdown import render_table
 
+from ...formats.shards import read_rows
 from .schema import CATEGORIES, PARTS, SPLITS
 
 
@@ -24,7 +25,7 @@ _COLUMNS = (
 _WORDS_SHOWN = 120
 # Okabe and Ito's colours and two greys, which differ in lightness too.
 _COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#f0e442", "#555555", "#aaaaaa")
-# The commonest English words say nothing about dialogues.
+# The most common English words tell nothing about a dialogue.
 _COMMON = frozenset(
     re.findall(
         r"\w+",
@@ -44,13 +45,8 @@ def read_labels(folder: str | Path) -> Iterator[dict[str, Any]]:
     Raises:
         FileNotFoundError: The folder holds no shards.
     """
-    import pyarrow.parquet as pq
-
-    paths = [(split, path) for split in SPLITS for path in sorted(Path(folder, "data").glob(f"{split}-*.parquet"))]
-    if not paths:
-        raise FileNotFoundError(f"{folder}: holds no data/<split>-*.parquet; build the data set first.")
-    for split, path in paths:
-        yield from ({**row, "split": split} for row in pq.read_table(path, columns=list(_COLUMNS)).to_pylist())
+    for split, row in read_rows(Path(folder), _COLUMNS):
+        yield {**row, "split": split}
 
 
 def compute_statistics(folder: str | Path) -> dict[str, Any]:
@@ -63,8 +59,8 @@ def compute_statistics(folder: str | Path) -> dict[str, Any]:
         `dict[str, Any]`: `samples`, `hours`; `scenarios` by split; `by`: samples and hours by split, part, attribute,
         score, topic, synthesizer, language and licence; `table4`: attribute, categories present (of the voices that
         are asked for or heard), samples and hours, the content part as a row of its own; `categories`: samples by
-        attribute and category; `words`: how often each word is said, the commonest left out; `mean_wer` of the lines
-        that were checked, None without any.
+        attribute and category; `words`: how often each word is spoken, without the most common words;
+        `mean_wer` of the lines that were checked, None without any.
 
     Raises:
         FileNotFoundError: The folder holds no shards.

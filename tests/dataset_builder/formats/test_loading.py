@@ -148,7 +148,7 @@ def test_a_pair_is_left_out_with_a_warning_until_its_audio_is_there(audio_root, 
     audio.unlink()
     with caplog.at_level(logging.WARNING):
         assert load("modality", audio_root, split="train")["pair_id"] == ["p1"]
-    assert "left out 1 pairs, audio file missing; first: audio/p0/chosen-1.flac" in caplog.text
+    assert "skipped 1 pairs, audio file missing; first: audio/p0/chosen-1.flac" in caplog.text
     audio.write_bytes(data)
     assert load("modality", audio_root, split="train").num_rows == 2
 
@@ -179,7 +179,7 @@ def test_a_pair_that_comes_twice_is_given_once(audio_root, caplog):
     table.write_text(table.read_text() + table.read_text().splitlines()[0] + "\n")
     with caplog.at_level(logging.WARNING):
         assert load("modality", audio_root, split="train").num_rows == 2
-    assert "left out 1 pairs, duplicate pair_id" in caplog.text
+    assert "skipped 1 pairs, duplicate pair_id" in caplog.text
     assert "line 3: pair p0" in caplog.text
 
 

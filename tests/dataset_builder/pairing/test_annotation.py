@@ -5,8 +5,7 @@ import soundfile
 from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.skipped import Skipped
-from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
-from sdiareward.dataset_builder.pairing.annotation import annotate_episodes, annotate_rows
+from sdiareward.dataset_builder.pairing.annotation import annotate_rows
 from sdiareward.llm.client import ChatClient, ChatSettings, EndpointError
 from sdiareward.pairs.schema import TAXONOMY
 
@@ -27,17 +26,6 @@ def make_row(flac):
         turns = [{"role": role, "audio": {"bytes": flac, "path": "turn.flac"}} for role in ("user", "assistant")]
         labels = {"primary": primary, "secondary": secondary}
         return {"pair_id": "p0", "source": source, **labels, "chosen": turns, "rejected": "not heard"}
-
-    return make
-
-
-@pytest.fixture
-def make_episode(flac):
-    def make(primary="Unknown", secondary="Unknown", source="youtube", audio=None):
-        audio = audio or flac
-        first = Turn("user", (Part("one", audio, 0.0, 0.1), Part("two", audio)))
-        second = Turn("assistant", (Part("three", audio),))
-        return Episode("e0", source, "wild", "g0", (first, second), primary, secondary, "en", "none")
 
     return make
 
@@ -103,27 +91,12 @@ def test_pairs_of_one_recording_cost_one_question(ask, make_row):
         assert len(server.requests) == 1
 
 
-def test_an_episode_is_labelled_before_pairs_are_made_of_it(ask, make_episode):
-    episode = make_episode()
-    script = ScriptPair(written=episode, spoken=episode)
-    known = make_episode("Fear", "Cough")
+def test_a_recording_that_cannot_be_heard_is_skipped(ask, make_row):
+    row = make_row()
+    row["chosen"] = [{**turn, "audio": {"bytes": b"noise", "path": "turn.flac"}} for turn in row["chosen"]]
     with ChatServer(LABELS) as server:
-        labelled, *same = annotate_episodes([episode, script, known], ask(server))
-    assert (labelled.primary, labelled.secondary) == ("Sadness", "Filled Pauses")
-    assert labelled.turns == episode.turns
-    assert same == [script, known]
-    assert len(server.requests) == 1
-    data = server.requests[0]["messages"][1]["content"][1]["input_audio"]["data"]
-    # Both parts of the turn, 0.1 s and 0.2 s: 4800 samples of 2 bytes after a header of 44, in base64.
-    assert len(data) == (9600 + 44) // 3 * 4 + 4
-
-
-@pytest.mark.parametrize(("audio", "kind"), [(b"noise", "unusable_audio"), ("/nowhere/a.wav", "missing_audio")])
-def test_a_recording_that_cannot_be_heard_costs_its_episode(ask, make_episode, audio, kind):
-    with ChatServer(LABELS) as server:
-        (skip,) = annotate_episodes([make_episode(audio=audio)], ask(server))
-    assert skip.kind == kind
-    assert skip.item == "youtube e0"
+        (skip,) = annotate_rows([row], ask(server))
+    assert (skip.item, skip.kind) == ("youtube pair p0", "unusable_audio")
 
 
 def test_an_unusable_endpoint_ends_the_run(ask, make_row):

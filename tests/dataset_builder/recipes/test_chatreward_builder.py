@@ -112,14 +112,14 @@ def test_a_build_that_was_killed_goes_on_where_it_stopped(built, tmp_path, make_
     config.write_text(yaml.safe_dump({"output_dir": str(output), "scenarios": str(few), **settings}))
     command = [sys.executable, "-m", "sdiareward.dataset_builder.recipes.chatreward", "build", "--config", str(config)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-    while not (done := list(output.glob(".parts/*/*.json"))):
+    while not (done := list(output.glob(".parts/*/*.parquet"))):
         assert process.poll() is None
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (output / "report.json").exists()
     mark = {"item": "mark", "kind": "mark", "reason": "left by the run that was killed"}
-    done[0].write_text(json.dumps({"drops": [], "rejected": [mark]}))
+    done[0].with_suffix(".json").write_text(json.dumps({"drops": [], "rejected": [mark]}))
     report = build(make_config(output))
     assert report["rejected"] == [mark]
     assert report["build_id"] == built[1]["build_id"]

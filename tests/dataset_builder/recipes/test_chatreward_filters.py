@@ -4,8 +4,8 @@ import pytest
 
 from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 from sdiareward.dataset_builder.recipes.chatreward.experts import (
-    describe_agreement,
     gold_score,
+    measure_agreement,
     merge_ratings,
     read_ratings,
 )
@@ -142,7 +142,7 @@ def test_experts_replace_the_designed_score_of_what_they_rated():
 
 def test_agreement_counts_changes_and_wide_ranges():
     ratings = {"a": {"ann": 5, "ben": 4, "cem": 4}, "b": {"ann": 1, "ben": 3}, "c": {"ann": 1}}
-    assert describe_agreement({"a": 5, "b": 1, "c": 1, "d": 3}, ratings) == {
+    assert measure_agreement({"a": 5, "b": 1, "c": 1, "d": 3}, ratings) == {
         "rated": 3,
         "ratings": 6,
         "raters": 3,
@@ -152,4 +152,4 @@ def test_agreement_counts_changes_and_wide_ranges():
         "wide": 1,
         "disagreements": ["b"],
     }
-    assert describe_agreement({"c": 1}, {"c": {"ann": 1}})["mean_range"] is None
+    assert measure_agreement({"c": 1}, {"c": {"ann": 1}})["mean_range"] is None

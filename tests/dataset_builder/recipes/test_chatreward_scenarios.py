@@ -5,9 +5,14 @@ from collections import Counter
 import pytest
 
 from sdiareward.dataset_builder.recipes.chatreward.labels import are_alike, named_categories, names_category
-from sdiareward.dataset_builder.recipes.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario, read_scenarios
+from sdiareward.dataset_builder.recipes.chatreward.scenarios import (
+    DEFAULT_SCENARIOS,
+    assign_splits,
+    make_scenario,
+    read_scenarios,
+    take_evenly,
+)
 from sdiareward.dataset_builder.recipes.chatreward.schema import CATEGORIES, PARTS, TOPICS
-from sdiareward.dataset_builder.recipes.chatreward.splits import assign_splits, take_evenly
 
 
 BUNDLED = [json.loads(line) for line in DEFAULT_SCENARIOS.read_text(encoding="utf-8").splitlines()]

@@ -12,7 +12,6 @@ from sdiareward.dataset_builder.sources.scripts_by_llm import (
     ScriptSettings,
     plan_scripts,
     read_scenarios,
-    script_pairs,
     write_scripts,
 )
 from sdiareward.llm.client import ChatClient, EndpointError
@@ -47,6 +46,18 @@ def writer(body):
     return json.dumps(given)
 
 
+@pytest.fixture
+def make_pairs(tmp_path):
+    """Return a function that writes scripts and reads them back: pairs first, then what was skipped."""
+
+    def make(client, settings=SHORT):
+        path = tmp_path / "scripts.jsonl"
+        skipped = write_scripts(path, client, [SCENARIO], settings)
+        return [*(read_source("colloquial_scripts", path) if path.exists() else ()), *skipped]
+
+    return make
+
+
 def test_250_scenarios_in_ten_domains_make_a_plan_of_2500_scripts():
     scenarios = read_scenarios()
     assert Counter(Counter(scenario.domain for scenario in scenarios).values()) == {25: 10}
@@ -64,9 +75,9 @@ def test_the_scenarios_are_in_the_domains_of_the_bundled_scripts_and_repeat_none
     assert {scenario.domain for scenario in read_scenarios()} == {row["domain"] for row in bundled}
 
 
-def test_a_scenario_is_written_and_then_spoken_with_the_same_labels(ask):
+def test_a_scenario_is_written_and_then_spoken_with_the_same_labels(ask, make_pairs):
     with ChatServer(WRITTEN, spoken_answer()) as server:
-        (pair,) = script_pairs(ask(server), [SCENARIO], SHORT)
+        (pair,) = make_pairs(ask(server))
     assert isinstance(pair, ScriptPair)
     assert [turn.text for turn in pair.written.turns] == [turn["content"] for turn in WRITTEN]
     assert [turn.text for turn in pair.spoken.turns] == [turn["content"] for turn in SPOKEN]
@@ -95,9 +106,9 @@ def test_a_scenario_is_written_and_then_spoken_with_the_same_labels(ask):
         (dialogue("Hello.", "word " * 111), "turn 2 has 111 words"),
     ],
 )
-def test_a_written_dialogue_against_the_rules_is_asked_for_again_with_the_fault(ask, answer, fault):
+def test_a_written_dialogue_against_the_rules_is_asked_for_again_with_the_fault(ask, make_pairs, answer, fault):
     with ChatServer(answer, WRITTEN, spoken_answer()) as server:
-        (pair,) = script_pairs(ask(server), [SCENARIO], SHORT)
+        (pair,) = make_pairs(ask(server))
     assert isinstance(pair, ScriptPair)
     assert fault in server.requests[1]["messages"][-1]["content"]
 
@@ -116,29 +127,29 @@ def test_a_written_dialogue_against_the_rules_is_asked_for_again_with_the_fault(
         (spoken_answer(dialogue("Oh no!", WRITTEN[1]["content"].upper())), "1 of 2 turns are as they were written"),
     ],
 )
-def test_a_spoken_dialogue_that_does_not_match_is_asked_for_again_with_the_fault(ask, answer, fault):
+def test_a_spoken_dialogue_that_does_not_match_is_asked_for_again_with_the_fault(ask, make_pairs, answer, fault):
     with ChatServer(WRITTEN, answer, spoken_answer()) as server:
-        (pair,) = script_pairs(ask(server), [SCENARIO], SHORT)
+        (pair,) = make_pairs(ask(server))
     assert isinstance(pair, ScriptPair)
     assert fault in server.requests[2]["messages"][-1]["content"]
 
 
-def test_punctuation_and_numbers_are_no_emoticons(ask):
+def test_punctuation_and_numbers_are_no_emoticons(ask, make_pairs):
     harmless = dialogue('See item 8) and "x:y"; the ratio was 3:0.', "It costs 5 EUR (net): do you agree?")
     with ChatServer(harmless, spoken_answer()) as server:
-        (pair,) = script_pairs(ask(server), [SCENARIO], SHORT)
+        (pair,) = make_pairs(ask(server))
     assert isinstance(pair, ScriptPair)
 
 
 @pytest.mark.parametrize(("answers", "kind"), [(("no",), "writing_failed"), ((WRITTEN, "no"), "speaking_failed")])
-def test_a_script_that_never_comes_is_a_drop_with_its_reason(ask, answers, kind):
+def test_a_script_that_never_comes_is_a_drop_with_its_reason(ask, make_pairs, answers, kind):
     with ChatServer(*answers) as server:
-        (skip,) = script_pairs(ask(server), [SCENARIO], SHORT)
+        (skip,) = make_pairs(ask(server))
     assert isinstance(skip, Skipped) and skip.kind == kind
     assert skip.item == "colloquial_scripts travel-s01-v01"
 
 
-def test_the_second_of_two_equal_dialogues_is_dropped_also_by_a_later_run(ask, tmp_path):
+def test_the_second_of_two_equal_dialogues_is_dropped_also_by_a_later_run(ask, make_pairs, tmp_path):
     def same(body):
         request = body["messages"][1]["content"]
         return json.dumps(WRITTEN if not request.startswith("{") else json.loads(writer(body)))
@@ -146,11 +157,11 @@ def test_the_second_of_two_equal_dialogues_is_dropped_also_by_a_later_run(ask, t
     settings = ScriptSettings(variations=2, min_rounds=1, max_rounds=1)
     path = tmp_path / "scripts.jsonl"
     with ChatServer(same) as server:
-        first, second = script_pairs(ask(server), [SCENARIO], settings)
-        skipped = [write_scripts(path, ask(server), [SCENARIO], settings) for _ in range(2)]
+        first, second = make_pairs(ask(server), settings)
+        skipped = write_scripts(path, ask(server), [SCENARIO], settings)
     assert isinstance(first, ScriptPair)
     assert second.kind == "duplicate_script"
-    assert skipped == [[second], [second]]
+    assert skipped == [second]
     assert len(path.read_text().splitlines()) == 1
 
 
@@ -161,16 +172,13 @@ SCENARIOS = [SCENARIO, Scenario("travel-s02", "travel", "Lost mittens")]
 def test_written_scripts_are_read_by_the_source_of_scripts(ask, tmp_path):
     path = tmp_path / "new/scripts.jsonl"
     with ChatServer(writer) as server:
-        client = ask(server)
-        assert write_scripts(path, client, SCENARIOS, SETTINGS) == []
-        own = list(script_pairs(client, SCENARIOS, SETTINGS))
+        assert write_scripts(path, ask(server), SCENARIOS, SETTINGS) == []
     pairs = list(read_source("colloquial_scripts", path))
-    assert len(pairs) == len(own) == 6
-    for pair, expected in zip(pairs, own, strict=True):
-        for side, expected_side in ((pair.written, expected.written), (pair.spoken, expected.spoken)):
-            validate_episode(side)
-            for name in ("name", "source", "subset", "split_group", "turns", "primary", "secondary", "language"):
-                assert getattr(side, name) == getattr(expected_side, name)
+    assert len(pairs) == 6
+    for pair in pairs:
+        validate_episode(pair.written)
+        validate_episode(pair.spoken)
+        assert (pair.spoken.split_group, pair.spoken.secondary) == ("travel", "plain")
     row = json.loads(path.read_text().splitlines()[0])
     with colloquial_scripts.DEFAULT_PATH.open() as bundled:
         assert set(json.loads(next(bundled))) <= set(row)

@@ -1,0 +1,42 @@
+import pytest
+
+from sdiareward.common.files import replace_atomically, write_file
+
+
+def test_a_file_is_replaced_by_text_or_bytes(tmp_path):
+    path = tmp_path / "a.txt"
+    for content in ("ä\n", b"\x00\xff"):
+        write_file(path, content)
+        assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_after_an_error_the_old_file_stays_and_nothing_temporary_remains(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(KeyboardInterrupt), replace_atomically(path) as temporary:
+        temporary.write_text("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_appears_when_it_is_complete(tmp_path):
+    folder = tmp_path / "study"
+    (tmp_path / ".study.tmp").mkdir()
+    (tmp_path / ".study.tmp" / "abandoned").touch()
+    with replace_atomically(folder) as temporary:
+        temporary.mkdir()
+        (temporary / "a").touch()
+        assert not folder.exists()
+    assert [path.name for path in folder.iterdir()] == ["a"]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_folder_that_holds_something_is_not_overwritten(tmp_path):
+    folder = tmp_path / "study"
+    folder.mkdir()
+    (folder / "answers").touch()
+    with pytest.raises(OSError, match="study"), replace_atomically(folder) as temporary:
+        temporary.mkdir()
+    assert [path.name for path in folder.iterdir()] == ["answers"]
