@@ -223,7 +223,7 @@ def test_probabilities_cover_the_subsets_of_the_criterion(make_tiny_model):
     assert "probabilities" not in fields
 
 
-def test_the_model_of_the_package_is_calibrated_and_says_on_how_many_pairs(nano, found):
+def test_the_nano_checkpoint_is_calibrated_and_the_number_of_pairs_is_shown(nano, found):
     calibration = Calibration.of(nano.model.config)
     of_criterion = {name for name in calibration.parameters["subsets"] if name != "colloquialness"}
     assert of_criterion and set(found.probabilities) == of_criterion
@@ -235,7 +235,7 @@ def test_the_model_of_the_package_is_calibrated_and_says_on_how_many_pairs(nano,
         assert row in render_result(found)
 
 
-def test_a_checkpoint_without_calibration_says_so(make_tiny_model):
+def test_a_checkpoint_without_calibration_is_reported(make_tiny_model):
     fields = results._calibrate(make_tiny_model().config, [1.0, 0.0], "modality")
     assert fields == {"uncalibrated": "the checkpoint has no calibration"}
     page = render_result(Result("modality", [1.0, 0.0], [[1.0], [0.0]], **fields))
@@ -288,7 +288,7 @@ def test_a_verdict_names_what_breaks_the_order_and_the_largest_move():
     )
 
 
-def test_a_verdict_says_that_the_order_holds():
+def test_the_verdict_reports_that_the_order_holds():
     checks = compare([1.0, 0.5], {"gain": [1.0, 0.5], "noise": [0.75, 0.5]})
     assert write_verdict([1.0, 0.5], checks).startswith("The order holds under all 2 changes")
 
