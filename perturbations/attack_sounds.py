@@ -1,6 +1,6 @@
 """Sounds that attacks insert: clicks, breaths, laughter, spoken words.
 
-Clicks, breaths and laughter are synthesised, since no recordings with a free licence are at hand. They are stylised,
+Clicks, breaths and laughter are synthesised, since no recordings with a free licence were found. They are stylised,
 but have the onsets, spectra and rhythms by which a detector of "human sounds" would recognise them. A speech
 synthesizer speaks the words. Recordings in a folder replace any of them (`load_sound`).
 """

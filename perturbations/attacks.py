@@ -1,4 +1,4 @@
-"""Attacks on a reward: changes of a dialogue that a reward must not follow, each built from a pair.
+"""Attacks on a reward: changes of a dialogue that must not raise or keep a reward, each built from a pair.
 
 An attack on the rejected side tries to raise its reward. It is successful if the attacked side reaches the chosen
 side's reward where the rejected side did not before. An attack on the chosen side breaks its content or its voice and

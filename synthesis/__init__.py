@@ -1,7 +1,7 @@
 """Speech synthesizers behind two protocols, each loaded on first use.
 
-A `Synthesizer` speaks one text in one of its own voices; a `DialogueSynthesizer` speaks a whole dialogue in voices
-cloned from reference clips, as the paper's does (appendix B.1).
+A `Synthesizer` speaks one text in one of its voices; a `DialogueSynthesizer` speaks a whole dialogue in voices cloned
+from reference clips, as the paper's synthesizer does (appendix B.1).
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy as np
 
 
 class SynthesisError(RuntimeError):
-    """Raised when a synthesizer is missing or gives no usable speech for a text."""
+    """Raised if a synthesizer is not installed or returns no usable speech for a text."""
 
 
 @dataclass(frozen=True)
 class ReferenceClip:
-    """A recording that a voice is cloned from.
+    """A recording to clone a voice from.
 
     Args:
         array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz, float32.
-        text (`str`): What is said in it.
+        text (`str`): Its transcript.
     """
 
     array: np.ndarray
@@ -37,12 +37,12 @@ class ReferenceClip:
 
 @runtime_checkable
 class Synthesizer(Protocol):
-    """Speaks a text, or speaks a recorded turn again.
+    """Speaks a text, or resynthesises a recorded turn.
 
     Attributes:
         uses_reference (`bool`): Whether `speak` needs the recording: copy-synthesis, which inherits its channel.
         is_deterministic (`bool`): Whether the same call gives the same samples in any process of the same machine,
-            whatever was spoken before.
+            after any other calls.
         version (`str`): Name and version of the engine, for the record.
     """
 
@@ -54,13 +54,13 @@ class Synthesizer(Protocol):
         """Return `text` as mono 16 kHz float32 speech.
 
         Args:
-            text (`str`): What to say.
-            voice (`int`): Chooses a voice or a speaking rate among those the engine has (modulo their number); the
-                same number always sounds the same.
+            text (`str`): The words.
+            voice (`int`): Number of a voice or speaking rate of the engine, modulo their count; the same number
+                always sounds the same.
             reference (`np.ndarray` of shape `(num_samples,)`, *optional*): The recorded turn, 16 kHz.
 
         Raises:
-            SynthesisError: The engine gives nothing for this text.
+            SynthesisError: The engine returns no speech for this text.
         """
         ...
 
@@ -70,7 +70,7 @@ class DialogueSynthesizer(Protocol):
     """Speaks all turns of a dialogue in cloned voices.
 
     Attributes:
-        needs_references (`bool`): True: every role needs a clip to clone, or a voice among the engine's options.
+        needs_references (`bool`): True: every role needs a clip to clone, or a voice in the engine's options.
         is_deterministic (`bool`): As in `Synthesizer`.
         version (`str`): Name and version of the engine, for the record.
     """
@@ -85,26 +85,26 @@ class DialogueSynthesizer(Protocol):
         """Return one mono 16 kHz float32 array per line.
 
         Args:
-            lines (`Sequence[tuple[str, str]]`): `(role, text)` of each turn, in order. Paralinguistic tags are the
-                engine's own affair: the text is handed over as it stands, but for line breaks, which become spaces.
-            references (`Mapping[str, ReferenceClip]`): By role, the clip whose voice speaks its lines.
+            lines (`Sequence[tuple[str, str]]`): `(role, text)` of each turn, in order. Line breaks become spaces;
+                paralinguistic tags are passed to the engine unchanged.
+            references (`Mapping[str, ReferenceClip]`): By role, the clip to clone.
 
         Raises:
-            SynthesisError: A role has no reference, or the engine gives nothing for a line.
+            SynthesisError: A role has no reference, or the engine returns no speech for a line.
         """
         ...
 
 
 @dataclass(frozen=True)
 class _Engine:
-    """How an engine is found.
+    """How to find an engine.
 
     Args:
         module: Module of this package; its `build(**options)` returns the engine.
-        needs: What must be importable or on the PATH.
-        remedy: How a user gets it.
-        has_options: Whether it works by options, and not without.
-        endpoint_needs: What must be importable instead of `needs` when the option `base_url` is given.
+        needs: Modules or commands that it requires.
+        remedy: How to install it.
+        has_options: Whether it requires options.
+        endpoint_needs: Modules that it requires instead of `needs` if the option `base_url` is given.
     """
 
     module: str
@@ -134,8 +134,8 @@ SYNTHESIZERS = tuple(sorted(_ENGINES))
 
 
 def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether synthesizer `name` can be loaded here; one that works by options is not available without them."""
-    engine = _engine(name)
+    """Tell whether a synthesizer can be loaded; one that requires options is not available without them."""
+    engine = _find_engine(name)
     return bool(options or not engine.has_options) and _is_installed(engine, options or {})
 
 
@@ -144,12 +144,12 @@ def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Syn
 
     Args:
         name (`str`): One of `SYNTHESIZERS`.
-        options (`Mapping`, *optional*): Arguments of the engine's `build`, as they stand in the YAML. An API key is
-            never one of them: `api_key_env` names the environment variable that holds it.
+        options (`Mapping`, *optional*): Arguments of the engine's `build`, as in the YAML. An API key is never one of
+            them: `api_key_env` names the environment variable that holds it.
 
     Raises:
-        ValueError: There is no synthesizer of that name, or it has no such option.
-        SynthesisError: It is not installed; the message says how to get it.
+        ValueError: The name or an option is unknown.
+        SynthesisError: The synthesizer is not installed; the message names the remedy.
     """
     return _load(name, json.dumps(dict(options or {}), sort_keys=True))
 
@@ -161,9 +161,9 @@ def distribution_version(distribution: str) -> str:
 
 @cache
 def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
-    engine, options = _engine(name), json.loads(options_json)
+    engine, options = _find_engine(name), json.loads(options_json)
     if options and not engine.has_options:
-        raise ValueError(f"synthesizer {name!r} takes no options, but got {sorted(options)}; take them out.")
+        raise ValueError(f"synthesizer {name!r} takes no options, but got {sorted(options)}; remove them.")
     if not _is_installed(engine, options):
         raise SynthesisError(f"synthesizer {name!r} is not installed; {engine.remedy}.")
     build: Callable[..., Synthesizer | DialogueSynthesizer] = import_module(f"{__name__}.{engine.module}").build
@@ -181,7 +181,7 @@ def _is_installed(engine: _Engine, options: Mapping[str, Any]) -> bool:
     return all(util.find_spec(need) is not None or which(need) is not None for need in needs)
 
 
-def _engine(name: str) -> _Engine:
+def _find_engine(name: str) -> _Engine:
     if name not in _ENGINES:
         raise ValueError(f"there is no synthesizer {name!r}; choose from {list(SYNTHESIZERS)}.")
     return _ENGINES[name]

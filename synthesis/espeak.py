@@ -1,9 +1,8 @@
 """eSpeak NG (GPL-3.0): formant synthesis, through the library in the PyPI package `espeakng-loader`.
 
 The library keeps state from one text to the next that neither another voice nor terminating it resets, and draws
-breath noise from a generator seeded by the clock. So every text is spoken by a library loaded anew and seeded by us,
-and the same call gives the same samples. That holds unless something else in the process keeps
-the same library file loaded.
+breath noise from a generator seeded by the clock. So the library is loaded anew and seeded for every text, and the
+same call gives the same samples, unless something else in the process keeps the same library file loaded.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _RATES_WPM = (165, 180, 150)
 _AUDIO_OUTPUT_SYNCHRONOUS = 2
 _CHARS_UTF8 = 1
 _RATE_PARAMETER = 1
-# Seed of the breath noise; any number will do.
+# Seed of the breath noise; any number works.
 _SEED = 1
 # The library has one state per process; two threads in it at a time crash.
 _LOCK = threading.Lock()
@@ -37,14 +36,19 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 
 class EspeakSynthesizer:
-    """Six English voices, American and British, at three speaking rates."""
+    """Voices of eSpeak NG at three speaking rates.
+
+    Args:
+        voices (`tuple[bytes, ...]`): Names of the voices; by default six English ones, American and British.
+    """
 
     uses_reference = False
     is_deterministic = True
 
-    def __init__(self) -> None:
+    def __init__(self, voices: tuple[bytes, ...] = _VOICES) -> None:
         import espeakng_loader
 
+        self._voices = voices
         self.version = distribution_version("espeakng-loader")
         self._library_path = espeakng_loader.get_library_path()
         self._data_path = espeakng_loader.get_data_path().encode()
@@ -62,9 +66,10 @@ class EspeakSynthesizer:
         callback = _CALLBACK(receive)
         with _LOCK, self._fresh_library() as (library, sampling_rate):
             library.espeak_SetSynthCallback(callback)
-            status = library.espeak_SetVoiceByName(_VOICES[voice % len(_VOICES)])
+            name = self._voices[voice % len(self._voices)]
+            status = library.espeak_SetVoiceByName(name)
             if status != 0:
-                raise SynthesisError(f"espeak-ng has no voice {_VOICES[voice % len(_VOICES)]!r} (status {status}).")
+                raise SynthesisError(f"espeak-ng has no voice {name!r} (status {status}); reinstall espeakng-loader.")
             library.espeak_SetParameter(_RATE_PARAMETER, _RATES_WPM[voice % len(_RATES_WPM)], 0)
             data = text.encode() + b"\0"
             status = library.espeak_Synth(data, ctypes.c_size_t(len(data)), 0, 1, 0, _CHARS_UTF8, None, None)

@@ -15,7 +15,7 @@ from . import SynthesisError
 
 
 _VOICES = ("slt", "rms", "awb", "kal16")
-# Some words keep flite from ever returning; a turn takes it a fraction of a second.
+# Some words make flite hang; a turn takes a fraction of a second.
 _TIMEOUT_S = 30
 
 

@@ -1,4 +1,4 @@
-"""hibari-tts (Apache-2.0): a small neural synthesizer whose default voice is inside its PyPI wheel."""
+"""hibari-tts (Apache-2.0): a small neural synthesizer whose PyPI wheel contains its default voice."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Any endpoint that speaks OpenAI's `/v1/audio/speech`: OpenAI's own, or a local server of an open model.
+"""Any endpoint with OpenAI's `/v1/audio/speech`: OpenAI's server, or a local server of an open model.
 
-Options in the YAML: `base_url`, `model`, `voices` and, where the server wants a key, `api_key_env`. The client retries
-what may pass (429, 5xx, timeouts, lost connections) with growing pauses before an error reaches a pair.
+Options in the YAML: `base_url`, `model`, `voices` and, if the server requires a key, `api_key_env`. The client retries
+transient errors (429, 5xx, timeouts, lost connections) with growing pauses before a pair fails.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sdiareward.audio_sdiareward import AudioError, read_audio
 from . import SynthesisError
 
 
-# Of a server's answer in an error message.
+# Length of a server's answer in an error message.
 _MAX_QUOTED_CHARS = 300
-# What the client sends where no key is configured; otherwise it would send the one in OPENAI_API_KEY to any server.
+# Sent if no key is configured; otherwise the client would send the one in OPENAI_API_KEY to any server.
 _NO_KEY = "no-key"
 
 
@@ -44,16 +44,16 @@ class OpenAISpeech:
         """Connect to an endpoint.
 
         Args:
-            base_url (`str`): Where it is, up to and with `/v1`.
-            model (`str`): Name of the model there.
-            voices (`Sequence[str]`): Names of its voices; `speak` takes number `voice % len(voices)`.
+            base_url (`str`): Its address, including `/v1`.
+            model (`str`): Name of the model.
+            voices (`Sequence[str]`): Names of its voices; `speak` uses number `voice % len(voices)`.
             api_key_env (`str`, *optional*): Environment variable that holds the API key.
             timeout_s (`float`, *optional*, defaults to 120.0): Longest wait for one text, in seconds.
-            max_retries (`int`, *optional*, defaults to 5): How often one text is tried again.
+            max_retries (`int`, *optional*, defaults to 5): Number of retries per text.
             extra_body (`Mapping`, *optional*): More fields of the request, such as `speed` or `instructions`.
 
         Raises:
-            ValueError: `voices` is empty or no list.
+            ValueError: `voices` is empty or not a list.
             SynthesisError: The environment variable is not set.
         """
         import openai
@@ -81,8 +81,10 @@ class OpenAISpeech:
             ).content
         except openai.OpenAIError as error:
             # Not chained: a server may quote the key, and the cause would print it.
-            said = f"{error.status_code}: {error.response.text}" if isinstance(error, openai.APIStatusError) else error
-            raise SynthesisError(f"{label}: {type(error).__name__}: {self._quote(str(said))}") from None
+            reason = (
+                f"{error.status_code}: {error.response.text}" if isinstance(error, openai.APIStatusError) else error
+            )
+            raise SynthesisError(f"{label}: {type(error).__name__}: {self._quote(str(reason))}") from None
         try:
             return read_audio(answer)
         except AudioError as error:
@@ -90,7 +92,7 @@ class OpenAISpeech:
             raise SynthesisError(f"{label}: {error} The answer of {len(answer)} bytes begins {beginning!r}.") from None
 
     def _quote(self, text: str) -> str:
-        """Shorten what a server said and take the key out of it."""
+        """Shorten a server's answer and remove the key from it."""
         return text.replace(self._key, "***")[:_MAX_QUOTED_CHARS]
 
 

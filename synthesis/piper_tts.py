@@ -16,7 +16,7 @@ class PiperSynthesizer:
     """One American voice at three speaking rates."""
 
     uses_reference = False
-    # The model draws its noise itself, and ONNX Runtime seeds a generator only when it loads a model: 1 to 2 s a time.
+    # The model draws noise, and ONNX Runtime seeds its generator only when it loads a model, which takes 1 to 2 s.
     is_deterministic = False
 
     def __init__(self) -> None:

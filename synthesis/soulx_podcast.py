@@ -1,13 +1,14 @@
 """SoulX-Podcast (Apache-2.0), the paper's synthesizer (appendix B.1): whole dialogues in voices cloned zero-shot.
 
-Two ways to it, by option:
+One of two options selects where the model runs:
 
 - `model_path`: the folder of the model `SoulX-Podcast-1.7B`, run by the package `soulxpodcast` (its repository has no
-  installer: put a clone on the PYTHONPATH) on one CUDA GPU. A turn hears those before it, and comes back by itself.
-- `base_url`: the API server of that repository; see `soulx_endpoint` for what it cannot do.
+  installer: put a clone on the PYTHONPATH) on one CUDA GPU. A turn is conditioned on those before it; each is returned
+  separately.
+- `base_url`: the API server of that repository; see `soulx_endpoint` for its limits.
 
-References come from the dialogue that is spoken anew; for scripts, which have no recordings, the option `voices` names
-a recording and its words for each role.
+References come from the recorded dialogue; for scripts, which have no recordings, the option `voices` names a
+recording and its transcript for each role.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ class SoulXPodcast:
     Args:
         model_path (`str`): Folder of the model.
         sampling (`Sampling`): How speech tokens are drawn.
-        voices (`Mapping[str, ReferenceClip]`): Clips of roles for which `speak_dialogue` gets none.
+        voices (`Mapping[str, ReferenceClip]`): Clips of roles without one in `speak_dialogue`.
         llm_engine (`str`): `"hf"` or `"vllm"`.
         fp16_flow (`bool`): Run the flow model in half precision.
 
     Raises:
-        FileNotFoundError: There is no such folder.
+        FileNotFoundError: The folder does not exist.
         SynthesisError: `soulxpodcast` cannot be imported.
     """
 
     needs_references = True
-    # Seeded, but sums of a GPU may come out in another order.
+    # Seeded, but a GPU may sum in another order.
     is_deterministic = False
 
     def __init__(
@@ -86,15 +87,15 @@ class SoulXPodcast:
             self._set_seed(self._sampling.seed)
             waves = self._model.forward_longform(**data)["generated_wavs"]
         except (RuntimeError, TypeError) as error:
-            # A prompt that the package cannot read reaches us as the TypeError of indexing None.
+            # For a prompt that the package cannot read, it raises the TypeError of indexing None.
             raise SynthesisError(f"soulx-podcast gives no speech for {lines[0][1]!r} ...: {error}") from error
         return to_turns(waves, len(lines))
 
     def _prepare_script(self, script: Script) -> dict[str, Any]:
-        """Return what the model takes; the prompts' features are forgotten again.
+        """Return the inputs of the model, and delete the cached features of the prompts.
 
-        The package caches them, speaker embeddings among them, in memory without limit and in a folder of the working
-        directory; nothing that identifies a speaker may be left behind (appendix B.5).
+        The package caches them, with speaker embeddings, in memory without limit and in a folder of the working
+        directory; nothing that identifies a speaker may remain (appendix B.5).
         """
         with tempfile.TemporaryDirectory() as folder:
             paths = [Path(folder, f"{mark}.wav") for mark in script.speakers]
@@ -128,17 +129,17 @@ def build(
     Args:
         model_path (`str`, *optional*): Folder of the model; this or `base_url`.
         base_url (`str`, *optional*): Address of the API server.
-        voices (`Mapping`, *optional*): By role, `{"audio": path, "text": words}`: whom a script's role sounds like.
+        voices (`Mapping`, *optional*): By role, `{"audio": path, "text": words}`: the voice of the role in scripts.
         llm_engine (`str`, *optional*, defaults to `"hf"`): `"hf"` or `"vllm"`; with `model_path` only.
         fp16_flow (`bool`, *optional*, defaults to `False`): Half precision in the flow model; with `model_path` only.
         timeout_s (`float`, *optional*, defaults to 1800.0): Longest wait for a line; with `base_url` only.
-        max_retries (`int`, *optional*, defaults to 5): How often a request is tried again; with `base_url` only.
-        poll_s (`float`, *optional*, defaults to 1.0): Pause between looks at a line's progress; `base_url` only.
+        max_retries (`int`, *optional*, defaults to 5): Number of retries per request; with `base_url` only.
+        poll_s (`float`, *optional*, defaults to 1.0): Time between polls of a line; with `base_url` only.
         **sampling: Fields of `Sampling`.
 
     Raises:
         ValueError: Both or neither of `model_path` and `base_url` are given, or an option does not exist.
-        FileNotFoundError: There is no folder `model_path`, or no recording of a voice.
+        FileNotFoundError: The folder `model_path` or the recording of a voice does not exist.
         SynthesisError: `soulxpodcast` cannot be imported.
     """
     if unknown := sorted(set(sampling) - set(Sampling.__dataclass_fields__)):
@@ -158,13 +159,15 @@ def to_turns(waves: Sequence[Any], num_lines: int) -> list[np.ndarray]:
 
     Args:
         waves (`Sequence[torch.Tensor]`): Each of shape `(1, num_samples)` at 24 kHz, on any device.
-        num_lines (`int`): How many there must be.
+        num_lines (`int`): Required number of waveforms.
 
     Raises:
-        SynthesisError: There are fewer or more, or one is too short or not finite.
+        SynthesisError: Their number differs, or one is too short or not finite.
     """
     if len(waves) != num_lines:
-        raise SynthesisError(f"soulx-podcast gave {len(waves)} waveforms for {num_lines} lines; it must give as many.")
+        raise SynthesisError(
+            f"soulx-podcast gave {len(waves)} waveforms for {num_lines} lines; it must give one each."
+        )
     turns = [resample(wave.detach().cpu().float().numpy().reshape(-1), OUTPUT_SAMPLING_RATE) for wave in waves]
     for position, turn in enumerate(turns):
         if len(turn) < MIN_SAMPLES or not np.isfinite(turn).all():

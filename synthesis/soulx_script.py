@@ -1,6 +1,6 @@
-"""What both ways to SoulX-Podcast share: its speakers, its lines, its sampling, in its own notation.
+"""Speakers, lines and sampling of SoulX-Podcast in its own notation, for the local model and the API server.
 
-SoulX-Podcast calls the speakers S1, S2, ... in the order of their prompts, a prompt being a recording and its words.
+SoulX-Podcast names the speakers S1, S2, ... in the order of their prompts; a prompt is a recording and its transcript.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from . import ReferenceClip, SynthesisError
 
 
-# As many speaker marks as the model knows.
+# Number of speaker marks that the model knows.
 _MAX_SPEAKERS = 4
 
 
@@ -24,7 +24,7 @@ class Sampling:
     """How speech tokens are drawn; the defaults are SoulX-Podcast's own.
 
     Args:
-        seed (`int`): Seed of every dialogue (of every line at an endpoint), so that none depends on those before it.
+        seed (`int`): Seed of every dialogue (of every line at an endpoint), so that it depends on no other.
         temperature, top_k, top_p, repetition_penalty (`float` or `int`): As in text generation.
     """
 
@@ -75,13 +75,13 @@ class Script:
 
 
 def make_script(lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]) -> Script:
-    """Number the speakers of a dialogue by who speaks first, and bring texts to one line each.
+    """Number the speakers of a dialogue in the order of their first turns, and join each text into one line.
 
     SoulX-Podcast reads a text up to its first line break and drops the rest, so white space becomes single spaces.
 
     Args:
         lines (`Sequence[tuple[str, str]]`): `(role, text)` of each turn.
-        references (`Mapping[str, ReferenceClip]`): By role; those of roles that do not speak are left out.
+        references (`Mapping[str, ReferenceClip]`): By role; roles that do not speak are omitted.
 
     Raises:
         SynthesisError: A line is empty, a role has no reference, or more than four roles speak.
@@ -97,7 +97,7 @@ def make_script(lines: Sequence[tuple[str, str]], references: Mapping[str, Refer
     marks = {role: f"S{number}" for number, role in enumerate(roles, start=1)}
     spoken = tuple((marks[role], " ".join(text.split())) for role, text in lines)
     if empty := [position for position, (_, text) in enumerate(spoken) if not text]:
-        raise SynthesisError(f"soulx-podcast: lines {empty} have no text; leave them out.")
+        raise SynthesisError(f"soulx-podcast: lines {empty} have no text; remove them.")
     prompts = tuple(ReferenceClip(references[role].array, " ".join(references[role].text.split())) for role in roles)
     return Script(prompts, spoken)
 
@@ -110,7 +110,7 @@ def read_voices(voices: Mapping[str, Mapping[str, str]] | None) -> dict[str, Ref
 
     Raises:
         ValueError: A voice lacks one of the two fields.
-        FileNotFoundError: There is no such recording.
+        FileNotFoundError: A recording does not exist.
     """
     clips = {}
     for role, voice in (voices or {}).items():

@@ -1,7 +1,7 @@
 """The page: two dialogues turn by turn, a criterion, a reward; with Gradio, on this machine or as a Space.
 
-Every visitor has turns of their own, kept in memory for an hour after the last change; what Gradio wrote to disk on
-the way is deleted when it has been read. Nothing is sent elsewhere, and fonts are the reader's own.
+The turns of each visitor are kept in memory for an hour after the last change; files that Gradio writes to disk are
+deleted after reading. Nothing is sent elsewhere, and fonts come from the reader's system.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from sdiareward.pairs.schema import MAX_TURN_S
 from sdiareward.scoring.model_spec import ModelSpec
 
 from . import on_gpu
-from .judging import NAMES, Judgement, judge
-from .rendering import render_judgement, render_panel, render_refusal
+from .rendering import render_error, render_panel, render_result
+from .results import NAMES, Result, compute_result
 from .turns import (
     MAX_DIALOGUE_S,
     MAX_FILE_BYTES,
     MAX_WORDS_CHARACTERS,
-    Turn,
+    RecordedTurn,
     add_turns,
     make_messages,
     read_example,
@@ -46,10 +46,10 @@ _QUESTIONS = {
     "colloquialness": "colloquialness: are these words of speech rather than of writing?",
     "joint": "joint: both in one",
 }
-# What a visitor leaves behind goes after this time, whether the tab is closed or not.
+# Turns of a visitor are deleted after this time, even if the tab is still open.
 _KEPT_S = 3600
 _SWEEP_EVERY_S = 600
-# Each session may hold two dialogues; the oldest is forgotten when there are more.
+# Each session may hold two dialogues; the oldest session is dropped when there are more.
 _MAX_SESSIONS = 100
 _MAX_WAITING = 32
 _MAX_READING = 4
@@ -57,7 +57,7 @@ _MAX_READING = 4
 
 @dataclass(frozen=True)
 class _Panel:
-    """The components of one dialogue that others read or write."""
+    """The components of one dialogue that callbacks read or write."""
 
     name: str
     turns: gradio.State
@@ -69,12 +69,12 @@ def load_scorer(model: str | None = None, **options: Any) -> Scorer:
     """Load the model of the page.
 
     Args:
-        model (`str`, *optional*): Checkpoint folder or Hub id; by default what the environment variable
-            `SDIAREWARD_MODEL` names, or the nano checkpoint of the package.
-        options: Further fields of `model_spec.ModelSpec`.
+        model (`str`, *optional*): Checkpoint folder or Hub id; by default the environment variable
+            `SDIAREWARD_MODEL`, or the nano checkpoint of the package.
+        options: Other fields of `model_spec.ModelSpec`.
 
     Raises:
-        ScoringError: It cannot be loaded.
+        ScoringError: The model cannot be loaded.
     """
     return ModelSpec(model or os.environ.get(MODEL_VARIABLE) or str(NANO), **options).load()
 
@@ -83,8 +83,8 @@ def build(scorer: Scorer | None = None, **options: Any) -> gradio.Blocks:
     """Build the page; `launch` serves it.
 
     Args:
-        scorer ([`Scorer`], *optional*): What judges; by default it is loaded, once it is sure that there is Gradio.
-        options: Arguments of `load_scorer`, which loads it.
+        scorer ([`Scorer`], *optional*): The model; by default loaded with `load_scorer`.
+        options: Arguments of `load_scorer`.
 
     Raises:
         ScoringError: The model cannot be loaded.
@@ -94,8 +94,8 @@ def build(scorer: Scorer | None = None, **options: Any) -> gradio.Blocks:
     scorer = scorer or load_scorer(**options)
 
     @on_gpu
-    def judge_dialogues(dialogues: Sequence[Any], criterion: str, with_checks: bool) -> Judgement:
-        return judge(scorer, dialogues, criterion, with_checks)
+    def score_dialogues(dialogues: Sequence[Any], criterion: str, with_checks: bool) -> Result:
+        return compute_result(scorer, dialogues, criterion, with_checks)
 
     kept = (_SWEEP_EVERY_S, _KEPT_S)
     with gr.Blocks(analytics_enabled=False, title="Spoken dialogue reward", delete_cache=kept) as page:
@@ -106,11 +106,11 @@ def build(scorer: Scorer | None = None, **options: Any) -> gradio.Blocks:
         choices = [(_QUESTIONS.get(name, name), name) for name in criteria]
         criterion = gr.Radio(choices, value=criteria[0], label="Criterion")
         with_checks = gr.Checkbox(True, label="Also run the shortcut checks")
-        button = gr.Button("Judge", variant="primary")
+        button = gr.Button("Score", variant="primary")
         result = gr.HTML(js_on_load=None)
         given = [component for panel in panels for component in (panel.turns, panel.words)]
         button.click(
-            partial(_judge, judge_dialogues),
+            partial(_score, score_dialogues),
             [*given, criterion, with_checks],
             result,
             concurrency_limit=1,
@@ -123,11 +123,11 @@ def launch(page: gradio.Blocks, **options: Any) -> Any:
     """Serve the page, without share links, analytics or fonts from elsewhere.
 
     Args:
-        page (`gradio.Blocks`): What `build` returned.
-        options: Further arguments of `gradio.Blocks.launch`, for instance `server_port`.
+        page (`gradio.Blocks`): The page from `build`.
+        options: Other arguments of `gradio.Blocks.launch`, for instance `server_port`.
 
     Returns:
-        What `gradio.Blocks.launch` returns.
+        The return value of `gradio.Blocks.launch`.
 
     Raises:
         OSError: The port is taken.
@@ -155,21 +155,21 @@ def _introduction(scorer: Scorer) -> str:
     return (
         "# How good a conversation is this?\n\n"
         "Give one spoken dialogue, or two versions of it to compare: turn by turn, the user first. Choose a criterion "
-        "and judge.\n\n"
+        "and score.\n\n"
         f"Limits: {MAX_TURNS} turns of at most {MAX_TURN_S:g} s, {MAX_DIALOGUE_S:g} s in all, "
         f"{MAX_FILE_BYTES // 2**20} MB a file. This model hears the first {scorer.processor.max_turn_s:g} s of each "
-        "turn. What you give stays in this server's memory for an hour after your last change, unless you clear it "
-        "before. Give only voices whose owners agree, and do not use rewards to judge people."
+        "turn. Your recordings stay in this server's memory for an hour after your last change, or until you clear "
+        "them. Upload voices only with their owners' consent, and do not use rewards to judge people."
     )
 
 
 def _order_criteria(known: Iterable[str]) -> list[str]:
-    """Return the criteria of the package in their usual order, then a checkpoint's own."""
+    """Return the criteria of the package in their usual order, then custom ones of the checkpoint."""
     return sorted(known, key=lambda name: ([*_QUESTIONS, name].index(name), name))
 
 
 def _add_panel(name: str) -> _Panel:
-    """Add the components of one dialogue and what they do."""
+    """Add the components of one dialogue and their callbacks."""
     import gradio as gr
 
     with gr.Column(min_width=320):
@@ -179,15 +179,15 @@ def _add_panel(name: str) -> _Panel:
         upload = gr.UploadButton(
             f"Upload turns to {name}", file_count="multiple", file_types=list(AUDIO_SUFFIXES), size="md"
         )
-        # Gradio's own (6.31) leaves an empty file behind for each upload, and refuses another suffix in a message that
-        # passes; the line beside the turns says it better.
+        # Gradio's own (6.31) leaves an empty file for each upload, and rejects other suffixes in a message that
+        # disappears; the line beside the turns stays.
         upload.preprocess = _paths_of  # type: ignore[assignment]
         with gr.Row():
             paths = sorted(EXAMPLES.glob("*.json"))
             examples = [(gr.Button(f"{path.stem.capitalize()} example to {name}", size="md"), path) for path in paths]
         with gr.Accordion(f"Record the next turn of {name}", open=False):
             microphone = gr.Audio(sources=["microphone"], type="filepath", label=f"Turn of {name}", editable=False)
-        label = f"Words of {name}, a line for each turn (optional)"
+        label = f"Words of {name}, one line per turn (optional)"
         words = gr.Textbox(label=label, lines=2, max_lines=16, max_length=MAX_WORDS_CHARACTERS)
         with gr.Row():
             remove = gr.Button(f"Remove last turn of {name}", size="md")
@@ -204,11 +204,11 @@ def _add_panel(name: str) -> _Panel:
 
 
 def _paths_of(uploaded: Any) -> list[str]:
-    """Return where Gradio put what was uploaded; it has made sure that nothing else is named."""
+    """Return the paths of the uploads; Gradio has checked that they name nothing else."""
     return [file.path for file in uploaded or ()]
 
 
-def _take_files(name: str, turns: Sequence[Turn], files: str | list[str] | None) -> tuple[Any, str, None]:
+def _take_files(name: str, turns: Sequence[RecordedTurn], files: str | list[str] | None) -> tuple[Any, str, None]:
     """Add uploaded or recorded files to a dialogue, all or none."""
     paths = [Path(file) for file in ([files] if isinstance(files, str) else files or [])]
     message = ""
@@ -228,21 +228,21 @@ def _take_example(name: str, path: Path) -> tuple[Any, str, str]:
     return turns, words, render_panel(name, turns)
 
 
-def _remove(name: str, turns: Sequence[Turn]) -> tuple[Any, str]:
+def _remove(name: str, turns: Sequence[RecordedTurn]) -> tuple[Any, str]:
     kept = tuple(turns[:-1])
     return kept, render_panel(name, kept)
 
 
-def _judge(
-    judge_dialogues: Callable[..., Judgement],
-    first: Sequence[Turn],
+def _score(
+    score_dialogues: Callable[..., Result],
+    first: Sequence[RecordedTurn],
     first_words: str,
-    second: Sequence[Turn],
+    second: Sequence[RecordedTurn],
     second_words: str,
     criterion: str,
     with_checks: bool,
 ) -> str:
-    """Judge what the panels hold; say what stands in the way."""
+    """Score the dialogues of the panels; return the results, or the error, as HTML."""
     try:
         if not first:
             raise DialogueError("dialogue A has no turns; upload, record or choose an example there.")
@@ -250,6 +250,6 @@ def _judge(
         dialogues = [
             make_messages(turns, words, f"dialogue {name}") for name, (turns, words) in zip(NAMES, given, strict=False)
         ]
-        return render_judgement(judge_dialogues(dialogues, criterion, with_checks))
+        return render_result(score_dialogues(dialogues, criterion, with_checks))
     except ValueError as error:
-        return render_refusal(str(error))
+        return render_error(str(error))

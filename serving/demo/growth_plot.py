@@ -7,10 +7,10 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from .judging import NAMES
+from .results import NAMES
 
 
-# Large enough to be read where a phone shows the figure 360 pixels wide.
+# Readable on a phone that shows the figure 360 pixels wide.
 _INCHES = (5.4, 3.4)
 _STYLE: dict[Any, Any] = {
     "font.size": 12,
@@ -30,11 +30,11 @@ _LINES: tuple[dict[str, Any], ...] = (
 def draw_growth(growth: Sequence[Sequence[float]]) -> str:
     """Draw the reward of one dialogue or two after each turn.
 
-    Marks are filled where the assistant has answered and hollow where the user spoke last, as the model was trained on
+    Marks are filled after a turn of the assistant and hollow after a turn of the user, since the model was trained on
     dialogues that end with an answer.
 
     Args:
-        growth (`list[list[float]]`): For each dialogue the reward after each of its turns.
+        growth (`list[list[float]]`): Reward after each turn, per dialogue.
 
     Returns:
         `str`: An SVG as a data URI.

@@ -1,4 +1,4 @@
-"""Write what the page shows as HTML; whatever came from outside is escaped by the templates."""
+"""Render the results and the turns as HTML; the templates escape everything that came from outside."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sdiareward.common.package_files import DEMO
 from sdiareward.scoring.calibration import sigmoid
 
 from .growth_plot import draw_growth
-from .judging import NAMES, Judgement
-from .shortcut_checks import BOTH, FIRST, SECOND, give_verdict
-from .turns import Turn, role_of
+from .results import NAMES, Result
+from .shortcut_checks import BOTH, FIRST, SECOND, write_verdict
+from .turns import RecordedTurn, role_of
 
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _MINUS = "\N{MINUS SIGN}"
 
 
-def render_panel(name: str, turns: Sequence[Turn], message: str = "") -> str:
-    """Return the turns of a dialogue with a player each.
+def render_panel(name: str, turns: Sequence[RecordedTurn], message: str = "") -> str:
+    """Return the turns of a dialogue, each with a player.
 
     Args:
         name (`str`): `"A"` or `"B"`.
-        turns (`tuple[Turn, ...]`): Its turns.
-        message (`str`, *optional*): Why what was done last was not taken.
+        turns (`tuple[RecordedTurn, ...]`): Its turns.
+        message (`str`, *optional*): Why the last upload or recording was rejected.
     """
     shown = [
         {
@@ -44,10 +44,10 @@ def render_panel(name: str, turns: Sequence[Turn], message: str = "") -> str:
     return _render("panel.html", name=name, turns=shown, message=message, next_role=role_of(len(turns)))
 
 
-def render_judgement(found: Judgement) -> str:
+def render_result(found: Result) -> str:
     """Return the results as headings, tables and a figure."""
     return _render(
-        "judgement.html",
+        "result.html",
         message="",
         found=found,
         names=NAMES,
@@ -56,13 +56,13 @@ def render_judgement(found: Judgement) -> str:
         plot=draw_growth(found.growth),
         steps=list(zip_longest(*found.growth)),
         places=(BOTH, FIRST, SECOND),
-        verdict=give_verdict(found.rewards, found.checks) if found.checks else "",
+        verdict=write_verdict(found.rewards, found.checks) if found.checks else "",
     )
 
 
-def render_refusal(message: str) -> str:
-    """Return why nothing was judged."""
-    return _render("judgement.html", message=message)
+def render_error(message: str) -> str:
+    """Return why nothing was scored."""
+    return _render("result.html", message=message)
 
 
 def _render(template: str, **values: Any) -> str:
@@ -81,7 +81,7 @@ def _signed(value: float) -> str:
 
 
 def _percent(share: float) -> str:
-    # Nothing that was estimated is shown as certain.
+    # No estimate is shown as certain.
     if share < 0.005:
         return "<1%"
     return ">99%" if share > 0.995 else f"{100 * share:.0f}%"

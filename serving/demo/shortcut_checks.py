@@ -1,6 +1,6 @@
-"""What a reward does under changes that must not matter: a handful of nuisances, and a verdict in plain words.
+"""Shortcut checks: how a reward changes under a few perturbations, with a verdict in words.
 
-A few recordings show whether a judge can be moved, not how often: that takes an audit over a data set.
+A few recordings show whether a perturbation can change the order, not how often; that takes an audit of a data set.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from sdiareward.perturbations.registry import PERTURBATIONS, apply, change_recor
 
 
 CHECKS = ("gain", "leading_silence", "noise", "telephone_band", "polarity")
-# Where a change was applied, by the two margins it gives; of one dialogue there is only the first.
+# Dialogues that a perturbation is applied to.
 BOTH, FIRST, SECOND = "both", "A alone", "B alone"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One change, and what became of the rewards.
+    """One perturbation and its effect on the rewards.
 
     Args:
-        title (`str`): The change.
-        shifts (`tuple[float, ...]`): By how much the reward of each dialogue moved.
-        margins (`dict[str, float]`): Margin of two dialogues with both, the first or the second one changed; empty
-            for one dialogue.
-        flips (`tuple[str, ...]`): Where the order of the two is no longer what it was.
+        title (`str`): The perturbation.
+        shifts (`tuple[float, ...]`): Change of the reward, per dialogue.
+        margins (`dict[str, float]`): Margin with both dialogues, the first or the second one perturbed; empty for one
+            dialogue.
+        flips (`tuple[str, ...]`): Keys of `margins` where the order of the two is lost.
     """
 
     title: str
@@ -39,21 +39,21 @@ class Check:
 
 
 def change_dialogue(messages: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Return a dialogue with every recording changed, each with noise of its own.
+    """Return a dialogue with every recording perturbed, each with its own seed.
 
     Args:
-        messages (`list[dict]`): Messages as the processor takes them; they stay as they are.
-        name (`str`): A key of `registry.PERTURBATIONS`, at its usual severity.
+        messages (`list[dict]`): Messages as the processor takes them; they are not changed.
+        name (`str`): Key of `registry.PERTURBATIONS`; its default severity is applied.
     """
     return change_recordings(messages, lambda number, array: apply(name, array, SAMPLING_RATE, seed=number))
 
 
 def compare(rewards: Sequence[float], changed: Mapping[str, Sequence[float]]) -> list[Check]:
-    """Compare rewards with those of the changed dialogues.
+    """Compare rewards with those of the perturbed dialogues.
 
     Args:
-        rewards (`list[float]`): Of one dialogue or of two.
-        changed (`dict[str, list[float]]`): By nuisance, rewards of the same dialogues after the change.
+        rewards (`list[float]`): Rewards of one dialogue or two.
+        changed (`dict[str, list[float]]`): By perturbation, rewards of the same dialogues after it.
     """
     return [_compare(PERTURBATIONS[name].format_title(), rewards, new) for name, new in changed.items()]
 
@@ -64,7 +64,7 @@ def _compare(title: str, rewards: Sequence[float], changed: Sequence[float]) -> 
         return Check(title, shifts, {}, ())
     (first, second), (new_first, new_second) = rewards, changed
     margins = {BOTH: new_first - new_second, FIRST: new_first - second, SECOND: first - new_second}
-    # Two dialogues of the same reward have no order that could be lost.
+    # Two dialogues with the same reward have no order to lose.
     flips = [place for place, margin in margins.items() if first != second and _differs(margin, first - second)]
     return Check(title, shifts, margins, tuple(flips))
 
@@ -73,8 +73,8 @@ def _differs(margin: float, original: float) -> bool:
     return bool(np.sign(margin) != np.sign(original))
 
 
-def give_verdict(rewards: Sequence[float], checks: Sequence[Check]) -> str:
-    """Say what the checks found, in one or two sentences."""
+def write_verdict(rewards: Sequence[float], checks: Sequence[Check]) -> str:
+    """Summarise the checks in one or two sentences."""
     if len(rewards) == 1:
         worst = max(checks, key=lambda check: abs(check.shifts[0]))
         return (

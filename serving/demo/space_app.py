@@ -1,6 +1,6 @@
-"""What a Space runs: published as its `app.py`.
+"""The `app.py` of a Space.
 
-`SDIAREWARD_MODEL`, a variable of the Space, names the checkpoint; without it the page has the package's nano model.
+`SDIAREWARD_MODEL`, a variable of the Space, names the checkpoint; by default the page loads the nano checkpoint.
 """
 
 from sdiareward.serving.demo.app import build, launch

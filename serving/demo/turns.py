@@ -1,4 +1,4 @@
-"""Turns of a dialogue as they are uploaded or recorded, kept in memory: limits, words, messages."""
+"""Uploaded or recorded turns of a dialogue, kept in memory: limits, words, messages."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 20 * 2**20
 MAX_DIALOGUE_S = 300.0
 MAX_WORDS_CHARACTERS = 8000
-# File names are shown; nobody needs all of a long one.
+# File names are shown; long ones are cut.
 _MAX_NAME_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
-class Turn:
+class RecordedTurn:
     """A recording of one turn, as the model gets it.
 
     Args:
@@ -39,38 +39,38 @@ class Turn:
 
 
 def role_of(index: int) -> str:
-    """Return who speaks turn `index`, counted from 0: the user begins."""
+    """Return the role of turn `index`, counted from 0: the user begins."""
     return ROLES[index % 2]
 
 
-def read_turn(content: bytes, name: str) -> Turn:
+def read_turn(content: bytes, name: str) -> RecordedTurn:
     """Decode an uploaded or recorded file.
 
     Args:
         content (`bytes`): The file.
-        name (`str`): What to call it in a message.
+        name (`str`): Its name in a message.
 
     Raises:
-        DialogueError: It is too large, as a file or decoded, or too long, or no recording that can be judged.
+        DialogueError: The file is too large, encoded or decoded, the turn is too long, or it cannot be scored.
     """
     label = name if len(name) <= _MAX_NAME_CHARACTERS else f"{name[: _MAX_NAME_CHARACTERS - 1]}…"
     if len(content) > MAX_FILE_BYTES:
         raise DialogueError(
-            f"{label}: has {len(content) / 2**20:.1f} MB; at most {MAX_FILE_BYTES // 2**20} MB are taken."
+            f"{label}: has {len(content) / 2**20:.1f} MB; at most {MAX_FILE_BYTES // 2**20} MB are accepted."
         )
     source = {"bytes": content, "path": label}
     try:
         array = read_recording(source, name=label)
     except AudioError as error:
         raise DialogueError(str(error).replace("\n", " ")) from error
-    return _turn_of(array)
+    return _make_turn(array)
 
 
-def _turn_of(array: np.ndarray) -> Turn:
-    return Turn(encode_flac(array), len(array) / SAMPLING_RATE)
+def _make_turn(array: np.ndarray) -> RecordedTurn:
+    return RecordedTurn(encode_flac(array), len(array) / SAMPLING_RATE)
 
 
-def add_turns(turns: Sequence[Turn], new: Sequence[Turn]) -> tuple[Turn, ...]:
+def add_turns(turns: Sequence[RecordedTurn], new: Sequence[RecordedTurn]) -> tuple[RecordedTurn, ...]:
     """Return a dialogue with more turns.
 
     Raises:
@@ -87,14 +87,14 @@ def add_turns(turns: Sequence[Turn], new: Sequence[Turn]) -> tuple[Turn, ...]:
     return both
 
 
-def read_files(paths: Sequence[Path]) -> list[Turn]:
-    """Read files in the order of their names and the numbers in them, and delete them: memory alone keeps them then.
+def read_files(paths: Sequence[Path]) -> list[RecordedTurn]:
+    """Read files in the order of their names and the numbers in them, and delete them; only memory keeps them.
 
     Args:
-        paths (`list[Path]`): Files that were uploaded for this.
+        paths (`list[Path]`): Uploaded files.
 
     Raises:
-        DialogueError: One of them is no recording that can be judged; all are deleted all the same.
+        DialogueError: One of them cannot be scored; all are deleted anyway.
     """
     try:
         return [read_turn(_read(path), path.name) for path in sorted(paths, key=sort_naturally)]
@@ -105,61 +105,61 @@ def read_files(paths: Sequence[Path]) -> list[Turn]:
 
 def _read(path: Path) -> bytes:
     if path.suffix.lower() not in AUDIO_SUFFIXES:
-        raise DialogueError(f"{path.name}: is no {', '.join(AUDIO_SUFFIXES)} file; only recordings can be judged.")
+        raise DialogueError(f"{path.name}: is not a {', '.join(AUDIO_SUFFIXES)} file; upload a recording.")
     try:
-        # One byte more than is taken tells that it is too much.
+        # One byte more than the limit shows that the file is too large.
         with path.open("rb") as file:
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise DialogueError(f"{path.name}: was lost on its way; upload it again.") from error
+        raise DialogueError(f"{path.name}: was lost during the upload; upload it again.") from error
 
 
-def read_example(path: Path) -> tuple[tuple[Turn, ...], str]:
-    """Return the turns of a dialogue's JSON file and their words, a line each.
+def read_example(path: Path) -> tuple[tuple[RecordedTurn, ...], str]:
+    """Return the turns of a dialogue's JSON file and their words, one line per turn.
 
     Raises:
-        DialogueError: As `dialogue_files.read_dialogue`.
+        DialogueError: See `dialogue_files.read_dialogue`.
     """
     turns, words = [], []
     for message in read_dialogue(path):
         items = {item["type"]: item for item in message["content"]}
         array = items["audio"]["audio"]["array"]
-        turns.append(_turn_of(array))
+        turns.append(_make_turn(array))
         words.append(items.get("text", {}).get("text", ""))
     return tuple(turns), "\n".join(words)
 
 
 def split_words(words: str, num_turns: int, name: str) -> list[str]:
-    """Return the words of each turn: a line for each, the last ones may be missing.
+    """Return the words of each turn: one line per turn; the last ones may be missing.
 
     Args:
-        words (`str`): What was typed.
-        num_turns (`int`): How many turns there are.
-        name (`str`): What to call the dialogue in a message.
+        words (`str`): Text of the field.
+        num_turns (`int`): Number of turns.
+        name (`str`): Name of the dialogue in a message.
 
     Raises:
-        DialogueError: There is too much of it, or more lines than turns.
+        DialogueError: The text is too long, or there are more lines than turns.
     """
     if len(words) > MAX_WORDS_CHARACTERS:
         raise DialogueError(
-            f"{name}: its words have {len(words)} characters; at most {MAX_WORDS_CHARACTERS} are taken."
+            f"{name}: its words have {len(words)} characters; at most {MAX_WORDS_CHARACTERS} are accepted."
         )
     lines = [line.strip() for line in words.rstrip().splitlines()]
     if len(lines) > num_turns:
         raise DialogueError(
-            f"{name}: has words of {len(lines)} turns and recordings of {num_turns}; write one line a turn, an empty "
-            "one where the words are unknown."
+            f"{name}: has words of {len(lines)} turns and recordings of {num_turns}; write one line per turn, an "
+            "empty one if the words are unknown."
         )
     return lines + [""] * (num_turns - len(lines))
 
 
-def make_messages(turns: Sequence[Turn], words: str, name: str) -> list[dict[str, Any]]:
+def make_messages(turns: Sequence[RecordedTurn], words: str, name: str) -> list[dict[str, Any]]:
     """Return a dialogue as the processor takes it.
 
     Args:
-        turns (`tuple[Turn, ...]`): Its turns, the user's first.
-        words (`str`): Words of the turns, a line each; may be empty.
-        name (`str`): What to call it in a message, for instance `"Dialogue A"`.
+        turns (`tuple[RecordedTurn, ...]`): Its turns, the user's first.
+        words (`str`): Words of the turns, one line per turn; may be empty.
+        name (`str`): Its name in a message, for instance `"Dialogue A"`.
 
     Raises:
         DialogueError: The words do not fit, or there is an odd number of turns.
@@ -169,6 +169,9 @@ def make_messages(turns: Sequence[Turn], words: str, name: str) -> list[dict[str
         {"role": role_of(index), "text": text, "audio": {"bytes": turn.flac, "path": None}}
         for index, (turn, text) in enumerate(zip(turns, texts, strict=True))
     ]
-    messages: list[dict[str, Any]] = turns_to_messages(rows)
-    validate_messages(messages, name=name)
+    messages = turns_to_messages(rows)
+    try:
+        validate_messages(messages, name=name)
+    except ValueError as error:
+        raise DialogueError(str(error)) from error
     return messages

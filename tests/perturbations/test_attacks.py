@@ -1,4 +1,4 @@
-"""Attacks on a reward: what each changes of a dialogue, what it leaves alone, and where it does not apply."""
+"""Attacks on a reward: what each changes in a dialogue, and when it does not apply."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ LABELS = {"subset": "scripted", "source": "tones", "synthesizer": "flite", "lice
 
 @pytest.fixture(scope="module")
 def make_pair(make_tone):
-    """Return a function giving a pair of dialogues whose turns all differ."""
+    """Return a function that makes a pair of dialogues in which all turns differ."""
 
     def turns(side, name, num_turns, duration_s):
         return [
@@ -85,7 +85,7 @@ def test_every_attack_builds_a_valid_dialogue_that_is_heard_and_leaves_the_pair_
         assert all(np.array_equal(turn.array, old) for turn, old in zip(getattr(pair, side), arrays, strict=True))
 
 
-def test_an_attack_says_which_side_it_is_made_of_and_what_it_is_compared_with():
+def test_every_attack_names_its_baseline_and_its_comparison():
     kinds = {(attack.baseline, attack.against) for attack in ATTACKS.values()}
     assert kinds == {("rejected", "chosen"), ("chosen", "self")}
     assert all(attack.title for attack in ATTACKS.values())
@@ -106,13 +106,13 @@ def test_an_attack_says_which_side_it_is_made_of_and_what_it_is_compared_with():
         ("loudest", {"rejected": [Turn("user", "", np.ones(9000, np.float32))] * 2}),
     ],
 )
-def test_an_attack_that_a_pair_has_nothing_for_does_not_apply(name, changes, make_pair, context):
+def test_an_attack_does_not_apply_if_a_requirement_is_missing(name, changes, make_pair, context):
     assert attack(name, make_pair(**changes), context) is None
     assert ATTACKS[name].needs
 
 
 @pytest.mark.parametrize("name", ["foreign_ending", "foreign_transcript"])
-def test_without_another_dialogue_under_the_criterion_there_is_nothing_to_take_from(name, make_pair, context):
+def test_without_a_distractor_under_the_criterion_the_attack_does_not_apply(name, make_pair, context):
     same_recording = make_pair("z", group_id="a")
     other_criterion = make_pair("b", criterion="colloquialness")
     assert attack(name, make_pair("a"), make_context(context, others=[make_pair("a"), same_recording])) is None
@@ -165,7 +165,7 @@ def test_breaths_and_laughter_are_spliced_into_the_quietest_moment_of_what_is_he
         assert change_db == pytest.approx(expected_db, abs=0.1)
 
 
-def test_fillers_go_between_the_words_and_take_none_away(make_pair, context):
+def test_fillers_are_inserted_and_no_word_is_removed(make_pair, context):
     pair = make_pair(criterion="colloquialness")
     turns = attack("fillers", pair, context)
     fillers = {word for filler in attack_sounds.FILLERS for word in f"{filler},".split()}
@@ -176,7 +176,7 @@ def test_fillers_go_between_the_words_and_take_none_away(make_pair, context):
         assert 2 <= len(turn.text.split()) - len(old.text.split()) <= 4
 
 
-def test_spoken_fillers_lie_in_the_pauses_and_stand_in_the_transcript(make_pair, context):
+def test_spoken_fillers_are_in_the_pauses_and_in_the_transcript(make_pair, context):
     array = np.full(2 * SAMPLING_RATE, 0.25, np.float32)
     array[8000:8320] = 0.0
     pair = make_pair(criterion="colloquialness", rejected=[Turn("user", "so it goes", array)] * 2)
@@ -189,7 +189,7 @@ def test_spoken_fillers_lie_in_the_pauses_and_stand_in_the_transcript(make_pair,
         assert np.array_equal(turn.array[9280:], array[8000:])
 
 
-def test_the_longest_answer_says_all_of_itself_several_times(make_pair, context):
+def test_the_longest_answer_is_repeated_with_its_transcript(make_pair, context):
     pair = make_pair(duration_s=1.0)
     longer = attack("longest", pair, context)
     assert longer[:-1] == pair.rejected[:-1]
@@ -205,14 +205,14 @@ def test_the_loudest_answer_reaches_full_scale_and_no_further(make_pair, context
     assert turns[1].array == pytest.approx(3 * array)
 
 
-def test_the_last_exchange_is_said_again_as_often_as_there_is_room(make_pair, context):
+def test_the_last_exchange_is_repeated_up_to_three_times(make_pair, context):
     for num_turns, expected in ((4, 10), (12, 16), (14, 16)):
         pair = make_pair(num_turns=num_turns)
         turns = attack("repeated_turns", pair, context)
         assert turns == [*pair.chosen, *pair.chosen[-2:] * ((expected - num_turns) // 2)]
 
 
-def test_only_the_last_turn_comes_from_another_dialogue_of_the_same_source_if_there_is_one(make_pair, context):
+def test_the_last_turn_comes_from_a_distractor_of_the_same_source_if_possible(make_pair, context):
     pair = make_pair("a")
     near, far = make_pair("b"), make_pair("c", source="elsewhere")
     turns = attack("foreign_ending", pair, make_context(context, others=[far, near, far, pair]))
@@ -233,11 +233,11 @@ def test_shuffling_gives_every_answer_to_another_question(num_turns, make_pair, 
         assert all(number % 2 == place % 2 for place, number in enumerate(numbers))
 
 
-def test_the_transcript_is_that_of_another_dialogue_and_the_sound_stays(make_pair, context):
-    pair, donor = make_pair("a", num_turns=6), make_pair("b", num_turns=4)
-    turns = attack("foreign_transcript", pair, make_context(context, others=[donor]))
+def test_the_transcript_of_a_distractor_replaces_the_transcript(make_pair, context):
+    pair, other = make_pair("a", num_turns=6), make_pair("b", num_turns=4)
+    turns = attack("foreign_transcript", pair, make_context(context, others=[other]))
     assert same_sound(turns, pair.chosen)
-    assert texts(turns) == [*texts(donor.chosen), *texts(donor.chosen)[:2]]
+    assert texts(turns) == [*texts(other.chosen), *texts(other.chosen)[:2]]
 
 
 def test_silence_has_length_and_transcript_of_the_recording(make_pair, context):
@@ -260,7 +260,7 @@ def test_a_demand_is_written_at_the_end_or_spoken_before_the_last_turn_as_loud_a
     assert np.array_equal(spoken[-1].array[4000:], last)
 
 
-def test_words_are_spoken_by_a_synthesizer_that_is_at_hand(make_pair, context, monkeypatch):
+def test_an_installed_synthesizer_speaks_the_words(make_pair, context, monkeypatch):
     voices = [name for name in attack_sounds._VOICES if is_available(name)]
     if not voices:
         pytest.skip("no synthesizer is installed")

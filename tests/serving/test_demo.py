@@ -1,4 +1,4 @@
-"""What is behind the demo's page: turns, judgements, checks and their words, without a browser."""
+"""The demo behind its page: turns, results, checks and their words, without a browser."""
 
 import io
 
@@ -11,15 +11,15 @@ from sdiareward.common.package_files import EXAMPLES, NANO
 from sdiareward.pairs.dialogue_files import read_dialogue
 from sdiareward.scoring.calibration import Calibration, fit
 from sdiareward.scoring.scorer import Scorer
-from sdiareward.serving.demo import judging
+from sdiareward.serving.demo import results
 from sdiareward.serving.demo.growth_plot import draw_growth
-from sdiareward.serving.demo.judging import Judgement, judge
-from sdiareward.serving.demo.rendering import render_judgement, render_panel, render_refusal
-from sdiareward.serving.demo.shortcut_checks import CHECKS, change_dialogue, compare, give_verdict
+from sdiareward.serving.demo.rendering import render_error, render_panel, render_result
+from sdiareward.serving.demo.results import Result, compute_result
+from sdiareward.serving.demo.shortcut_checks import CHECKS, change_dialogue, compare, write_verdict
 from sdiareward.serving.demo.turns import (
     MAX_FILE_BYTES,
     MAX_WORDS_CHARACTERS,
-    Turn,
+    RecordedTurn,
     add_turns,
     make_messages,
     read_example,
@@ -76,7 +76,7 @@ def test_files_are_read_in_the_order_of_their_names_and_deleted(tmp_path, make_t
             b"not audio at all",
             r"^note.wav: cannot be decoded as audio \(.*\); use WAV, FLAC",
         ),
-        ("note.txt", b"words", "note.txt: is no .wav, .flac, .mp3, .ogg file"),
+        ("note.txt", b"words", "note.txt: is not a .wav, .flac, .mp3, .ogg file"),
         ("short.wav", wav(np.zeros(300, dtype=np.float32)), "short.wav: lasts 18.8 ms"),
         ("long.wav", wav(np.zeros(61 * 8000, dtype=np.float32), 8000), "lasts 61.0 s; a turn lasts at most 60 s"),
         ("nan.wav", wav(np.full(8000, np.nan, dtype=np.float32)), "nan.wav: holds NaN"),
@@ -105,7 +105,7 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):
-    with pytest.raises(DialogueError, match=r"^a.wav: was lost on its way; upload it again.$"):
+    with pytest.raises(DialogueError, match=r"^a.wav: was lost during the upload; upload it again.$"):
         read_files([tmp_path / "a.wav"])
 
 
@@ -114,7 +114,7 @@ def test_a_dialogue_has_no_more_than_16_turns_and_300_seconds(turn):
     with pytest.raises(DialogueError, match="17 turns; a dialogue has at most 16. Nothing was added"):
         add_turns((turn,) * 16, [turn])
     with pytest.raises(DialogueError, match="301 s; a dialogue has at most 300 s"):
-        add_turns((Turn(b"", 60.0),) * 5, [Turn(b"", 0.6)])
+        add_turns((RecordedTurn(b"", 60.0),) * 5, [RecordedTurn(b"", 0.6)])
 
 
 def test_words_belong_to_turns_line_by_line(turn):
@@ -143,15 +143,15 @@ def test_an_example_on_the_page_has_the_reward_of_its_files(nano, examples):
     assert nano.score([examples[0]], "modality") == pytest.approx(from_files, abs=1e-5)
 
 
-# Judgements
+# Results
 
 
 @pytest.fixture(scope="module")
 def found(nano, examples):
-    return judge(nano, examples, "modality")
+    return compute_result(nano, examples, "modality")
 
 
-def test_a_judgement_has_the_rewards_that_the_scorer_gives(nano, examples, found):
+def test_a_result_has_the_rewards_of_the_scorer(nano, examples, found):
     assert found.rewards == pytest.approx(nano.score(examples, "modality"), abs=1e-4)
     assert found.margin == found.rewards[0] - found.rewards[1] > 0
 
@@ -174,7 +174,7 @@ def test_polarity_does_not_move_a_reward_that_hears_the_power_of_the_sound(found
 
 
 def test_one_dialogue_has_no_margin_and_checks_can_be_left_out(nano, examples):
-    alone = judge(nano, examples[:1], "joint", with_checks=False)
+    alone = compute_result(nano, examples[:1], "joint", with_checks=False)
     assert (alone.margin, alone.checks, len(alone.growth[0])) == (None, [], 2)
 
 
@@ -197,21 +197,21 @@ def test_a_calibrated_checkpoint_gives_a_probability_for_each_subset_it_knows(ma
     pairs = [(2.0, 0.0), (1.0, 1.5), (3.0, 0.5), (0.5, 0.0)]
     calibration = fit(pairs * 2, ["wild"] * 4 + ["scripted"] * 4, ["modality"] * 8, prompt_version="1")
     config = make_tiny_model(prompt_version="1", calibration=calibration).config
-    fields = judging._calibrate(config, [1.25, 0.25], "modality")
+    fields = results._calibrate(config, [1.25, 0.25], "modality")
     assert sorted(fields["probabilities"]) == ["scripted", "wild"]
     temperature = calibration["subsets"]["wild"]["temperature"]
     assert fields["probabilities"]["wild"] == pytest.approx(1 / (1 + np.exp(-1.0 / temperature)))
     assert fields["shares"][0] > fields["shares"][1]
-    page = render_judgement(Judgement("modality", [1.25, 0.25], [[1.25], [0.25]], **fields))
+    page = render_result(Result("modality", [1.25, 0.25], [[1.25], [0.25]], **fields))
     assert f"{100 * fields['probabilities']['wild']:.0f}%" in page
     assert "No calibrated probability" not in page
 
 
-def test_probabilities_are_of_the_subsets_that_the_criterion_judges(make_tiny_model):
+def test_probabilities_cover_the_subsets_of_the_criterion(make_tiny_model):
     subsets = ["wild"] * 2 + ["colloquialness"] * 2
     both = fit([(2.0, 0.0), (1.0, 1.5)] * 2, subsets, prompt_version="1")
     config = make_tiny_model(prompt_version="1", calibration=both).config
-    found = {name: judging._calibrate(config, [1.0, 0.0], name) for name in ("modality", "colloquialness", "joint")}
+    found = {name: results._calibrate(config, [1.0, 0.0], name) for name in ("modality", "colloquialness", "joint")}
     assert {name: sorted(fields["probabilities"]) for name, fields in found.items()} == {
         "modality": ["wild"],
         "colloquialness": ["colloquialness"],
@@ -219,34 +219,34 @@ def test_probabilities_are_of_the_subsets_that_the_criterion_judges(make_tiny_mo
     }
     wild_alone = fit([(2.0, 0.0), (1.0, 1.5)], ["wild"] * 2, prompt_version="1")
     config = make_tiny_model(prompt_version="1", calibration=wild_alone).config
-    fields = judging._calibrate(config, [1.0, 0.0], "colloquialness")
+    fields = results._calibrate(config, [1.0, 0.0], "colloquialness")
     assert fields["uncalibrated"] == "it was fitted on no pairs of the criterion 'colloquialness'"
     assert "probabilities" not in fields
 
 
-def test_the_model_of_the_package_is_calibrated_and_says_on_how_many_pairs(nano, found):
+def test_the_nano_checkpoint_is_calibrated_and_the_number_of_pairs_is_shown(nano, found):
     calibration = Calibration.of(nano.model.config)
-    judged = {name for name in calibration.parameters["subsets"] if name != "colloquialness"}
-    assert judged and set(found.probabilities) == judged
-    for subset in judged:
+    of_criterion = {name for name in calibration.parameters["subsets"] if name != "colloquialness"}
+    assert of_criterion and set(found.probabilities) == of_criterion
+    for subset in of_criterion:
         fitted = calibration.parameters["subsets"][subset]
         probability = calibration.probability(found.margin, subset)
         assert found.probabilities[subset] == pytest.approx(probability)
         row = f"{subset}</th><td>{100 * probability:.0f}%</td><td>{fitted['num_pairs']}</td>"
-        assert row in render_judgement(found)
+        assert row in render_result(found)
 
 
-def test_a_checkpoint_without_calibration_says_so(make_tiny_model):
-    fields = judging._calibrate(make_tiny_model().config, [1.0, 0.0], "modality")
+def test_a_checkpoint_without_calibration_is_reported(make_tiny_model):
+    fields = results._calibrate(make_tiny_model().config, [1.0, 0.0], "modality")
     assert fields == {"uncalibrated": "the checkpoint has no calibration"}
-    page = render_judgement(Judgement("modality", [1.0, 0.0], [[1.0], [0.0]], **fields))
+    page = render_result(Result("modality", [1.0, 0.0], [[1.0], [0.0]], **fields))
     assert "No calibrated probability can be given: the checkpoint has no calibration." in page
-    assert "73% for A, which nobody has checked" in page
+    assert "73% for A, which was not checked on data" in page
 
 
 def test_a_calibration_under_other_prompts_is_not_used(make_tiny_model):
     calibration = fit([(2.0, 0.0)], ["wild"], prompt_version="7")
-    fields = judging._calibrate(make_tiny_model(calibration=calibration).config, [1.0, 0.0], "modality")
+    fields = results._calibrate(make_tiny_model(calibration=calibration).config, [1.0, 0.0], "modality")
     assert "fitted on rewards under the prompts '7'" in fields["uncalibrated"]
     assert "probabilities" not in fields
 
@@ -254,10 +254,10 @@ def test_a_calibration_under_other_prompts_is_not_used(make_tiny_model):
 def test_what_the_model_does_not_hear_is_said(make_tone):
     long, nearly = (read_turn(wav(make_tone(duration_s)), "a.wav") for duration_s in (6.5, 5.8))
     messages = make_messages((long, nearly), "", "dialogue A")
-    first, second = judging._notes([messages], 6.0, with_checks=True)
+    first, second = results._list_notes([messages], 6.0, with_checks=True)
     assert first == "Dialogue A: 1 of 2 turns are cut, this model hears their first 6 s."
     assert "the silence of the checks pushes the end of 1 turns beyond these 6 s" in second
-    assert judging._notes([messages], 60.0, with_checks=True) == []
+    assert results._list_notes([messages], 60.0, with_checks=True) == []
 
 
 # Checks and their words
@@ -278,25 +278,25 @@ def test_a_tie_after_a_change_is_an_order_lost():
 def test_two_of_the_same_reward_have_no_order_to_lose():
     checks = compare([1.0, 1.0], {"gain": [0.5, 1.0]})
     assert checks[0].flips == ()
-    assert give_verdict([1.0, 1.0], checks).startswith("The two have the same reward, so there is no order to lose.")
+    assert write_verdict([1.0, 1.0], checks).startswith("The two have the same reward, so there is no order to lose.")
 
 
 def test_a_verdict_names_what_breaks_the_order_and_the_largest_move():
     checks = compare([1.0, 0.5], {"gain": [1.0, 0.5], "noise": [0.25, 0.5]})
-    assert give_verdict([1.0, 0.5], checks) == (
+    assert write_verdict([1.0, 0.5], checks) == (
         "The order does not hold: it is lost under 'noise 30 dB below the speech' (both, A alone). The margin of "
         "+0.50 moves most, by 0.75, under 'noise 30 dB below the speech' on both."
     )
 
 
-def test_a_verdict_says_that_the_order_holds():
+def test_the_verdict_reports_that_the_order_holds():
     checks = compare([1.0, 0.5], {"gain": [1.0, 0.5], "noise": [0.75, 0.5]})
-    assert give_verdict([1.0, 0.5], checks).startswith("The order holds under all 2 changes")
+    assert write_verdict([1.0, 0.5], checks).startswith("The order holds under all 2 changes")
 
 
 def test_a_verdict_on_one_dialogue_names_the_largest_move():
     checks = compare([1.0], {"gain": [1.25], "polarity": [0.5]})
-    assert give_verdict([1.0], checks).startswith(
+    assert write_verdict([1.0], checks).startswith(
         "The reward of +1.00 moves most under 'polarity inverted': by -0.50."
     )
 
@@ -308,13 +308,13 @@ def test_nothing_from_outside_becomes_markup(found):
     markup = '<img src=x onerror="alert(1)">'
     assert markup not in render_panel("A", (), markup)
     assert "&lt;img" in render_panel("A", (), markup)
-    assert markup not in render_refusal(markup)
-    noted = Judgement(markup, found.rewards, found.growth, notes=[markup], uncalibrated=markup)
-    assert markup not in render_judgement(noted)
+    assert markup not in render_error(markup)
+    noted = Result(markup, found.rewards, found.growth, notes=[markup], uncalibrated=markup)
+    assert markup not in render_result(noted)
 
 
 def test_the_results_hold_every_number_as_text(found):
-    page = render_judgement(found)
+    page = render_result(found)
     for value in (*found.rewards, *found.growth[0], *found.growth[1], found.margin):
         assert f"{value:+.2f}".replace("-", "\N{MINUS SIGN}") in page
     for check in found.checks:
@@ -323,14 +323,14 @@ def test_the_results_hold_every_number_as_text(found):
 
 
 def test_dialogues_of_different_length_stand_beside_each_other():
-    page = render_judgement(Judgement("joint", [0.5, 2.0], [[1.0, 0.5], [0.0, 1.0, 1.5, 2.0]], uncalibrated="none"))
+    page = render_result(Result("joint", [0.5, 2.0], [[1.0, 0.5], [0.0, 1.0, 1.5, 2.0]], uncalibrated="none"))
     assert "4, assistant" in page
-    assert "B is judged better than A" in page
+    assert "B is scored higher than A" in page
 
 
 @pytest.mark.parametrize(("margin", "shown"), [(40.0, "&gt;99% for A"), (-40.0, "&lt;1% for A"), (0.0, "50% for A")])
 def test_a_probability_is_not_shown_as_certain(margin, shown):
-    assert shown in render_judgement(Judgement("joint", [margin, 0.0], [[margin], [0.0]], uncalibrated="none"))
+    assert shown in render_result(Result("joint", [margin, 0.0], [[margin], [0.0]], uncalibrated="none"))
 
 
 def test_the_same_growth_gives_the_same_figure_that_asks_for_nothing():

@@ -87,7 +87,7 @@ def visit(browser, url):
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("response", lambda answer: faults.extend([answer.url] if answer.status >= 400 else []))
         page.goto(url)
-        page.get_by_role("button", name="Judge").wait_for()
+        page.get_by_role("button", name="Score").wait_for()
         return page
 
     yield open_page
@@ -114,8 +114,8 @@ def upload(page, name, files):
     chooser.value.set_files(files)
 
 
-def judge(page):
-    page.get_by_role("button", name="Judge").click()
+def score(page):
+    page.get_by_role("button", name="Score").click()
     page.get_by_role("status", name="Result").wait_for()
 
 
@@ -139,10 +139,10 @@ def test_two_dialogues_are_uploaded_and_compared(visit, scorer, uploads):
     for name, files in (("A", HUMAN), ("B", SYNTHETIC)):
         upload(page, name, files)
         wait_for_turns(page, name, 2)
-    judge(page)
+    score(page)
     assert rewards_of(page) == pytest.approx(expected_rewards(scorer, "modality", words=False), abs=0.011)
     result = page.get_by_role("status", name="Result")
-    assert "A is judged better than B" in result.inner_text()
+    assert "A is scored higher than B" in result.inner_text()
     chances = page.get_by_role("region", name="Probabilities").get_by_role("row").all_inner_texts()
     assert [chance.split("\t")[0] for chance in chances[1:]] == ["scripted", "semi_wild"]
     steps = page.get_by_role("region", name="Reward after each turn").get_by_role("row").all_inner_texts()
@@ -153,17 +153,17 @@ def test_two_dialogues_are_uploaded_and_compared(visit, scorer, uploads):
     assert not [path for path in uploads.rglob("*") if path.is_file()]
 
 
-def test_an_example_is_picked_played_and_judged_alone(visit, scorer):
+def test_an_example_is_picked_played_and_scored_alone(visit, scorer):
     page = visit()
     page.get_by_role("button", name="Human example to A").click()
     wait_for_turns(page, "A", 2)
-    words = page.get_by_label("Words of A, a line for each turn (optional)").input_value()
+    words = page.get_by_label("Words of A, one line per turn (optional)").input_value()
     assert words.splitlines()[0] == "Please enter a new extension, followed by pound."
     lengths = page.evaluate("[...document.querySelectorAll('.turns audio')].map((player) => player.duration)")
     assert lengths == pytest.approx([3.2, 3.2], abs=0.1)
     page.get_by_role("radio", name="joint").check()
     page.get_by_label("Also run the shortcut checks").uncheck()
-    judge(page)
+    score(page)
     assert rewards_of(page) == pytest.approx(expected_rewards(scorer, "joint")[:1], abs=0.011)
     assert "Shortcut checks" not in page.get_by_role("status", name="Result").inner_text()
 
@@ -197,7 +197,7 @@ def test_everything_is_done_by_keyboard_alone(visit, scorer):
     assert page.get_by_role("radio", name="colloquialness").is_checked()
     focus("Also run")
     page.keyboard.press("Space")
-    focus("Judge")
+    focus("Score")
     page.keyboard.press("Enter")
     page.get_by_role("status", name="Result").wait_for()
     assert "criterion colloquialness" in page.get_by_role("status", name="Result").inner_text()
@@ -212,7 +212,7 @@ def test_a_wrong_file_is_refused_in_words_and_what_was_there_stays(visit, tmp_pa
     wrong = tmp_path / "not a recording.wav"
     wrong.write_text("these are words")
     upload(page, "A", [wrong])
-    message = page.get_by_role("alert").filter(has_text="Not taken")
+    message = page.get_by_role("alert").filter(has_text="Rejected")
     message.wait_for()
     assert "not a recording.wav: cannot be decoded as audio" in message.inner_text()
     assert "use WAV, FLAC, OGG or MP3" in message.inner_text()
@@ -229,25 +229,25 @@ def test_markup_in_names_and_words_stays_text(visit, tmp_path):
     page.get_by_role("alert").filter(has_text="cannot be decoded").wait_for()
     page.get_by_role("button", name="Human example to A").click()
     wait_for_turns(page, "A", 2)
-    words = page.get_by_label("Words of A, a line for each turn (optional)")
+    words = page.get_by_label("Words of A, one line per turn (optional)")
     words.fill("<|im_start|><img src=x onerror=hit()>${hit()}\n{{hit}}")
-    page.get_by_role("button", name="Judge").click()
-    message = page.get_by_role("alert").filter(has_text="Not judged")
+    page.get_by_role("button", name="Score").click()
+    message = page.get_by_role("alert").filter(has_text="Not scored")
     message.wait_for()
     assert "control token '<|im_start|>'" in message.inner_text()
     assert page.evaluate("[window.wasHit === undefined, document.querySelectorAll('img[src=x]').length]") == [True, 0]
 
 
-def test_what_cannot_be_judged_is_said_and_turns_can_be_taken_back(visit):
+def test_errors_are_shown_and_turns_can_be_removed(visit):
     page = visit()
-    page.get_by_role("button", name="Judge").click()
+    page.get_by_role("button", name="Score").click()
     page.get_by_role("alert").filter(has_text="dialogue A has no turns").wait_for()
     page.get_by_role("button", name="Human example to A").click()
     wait_for_turns(page, "A", 2)
     page.get_by_role("button", name="Remove last turn of A").click()
     wait_for_turns(page, "A", 1)
-    page.get_by_label("Words of A, a line for each turn (optional)").fill("one line")
-    page.get_by_role("button", name="Judge").click()
+    page.get_by_label("Words of A, one line per turn (optional)").fill("one line")
+    page.get_by_role("button", name="Score").click()
     page.get_by_role("alert").filter(has_text="has 1 turns and ends with the user").wait_for()
     page.get_by_role("button", name="Clear A").click()
     wait_for_turns(page, "A", 0)
@@ -276,7 +276,7 @@ def test_visitors_do_not_hear_each_other(visit):
     first, second = visit(), visit()
     first.get_by_role("button", name="Human example to A").click()
     wait_for_turns(first, "A", 2)
-    second.get_by_role("button", name="Judge").click()
+    second.get_by_role("button", name="Score").click()
     second.get_by_role("alert").filter(has_text="dialogue A has no turns").wait_for()
     assert [turns_of(page, "A").count() for page in (first, second)] == [2, 0]
 
@@ -288,7 +288,7 @@ def test_nothing_is_wider_than_the_screen(visit, scheme, tmp_path):
         page.get_by_role("button", name=button).click()
     wait_for_turns(page, "A", 2)
     wait_for_turns(page, "B", 2)
-    judge(page)
+    score(page)
     for name, (width, height) in SIZES.items():
         page.set_viewport_size({"width": width, "height": height})
         page.wait_for_function(f"window.innerWidth === {width}")

@@ -73,7 +73,7 @@ def GPU(function):
         return function(*arguments)
     return call
 """
-JUDGE_ON_A_SPACE = """
+SCORE_ON_A_SPACE = """
 import runpy, sys
 
 page = runpy.run_path(sys.argv[1])["page"]
@@ -81,21 +81,21 @@ import spaces
 from sdiareward.common.package_files import EXAMPLES
 from sdiareward.serving.demo import app, turns
 
-(judge,) = [block.fn for block in page.fns.values() if getattr(block.fn, "func", None) is app._judge]
+(score,) = [block.fn for block in page.fns.values() if getattr(block.fn, "func", None) is app._score]
 given = turns.read_example(EXAMPLES / "human.json")
-result = judge(*given, (), "", "modality", False)
+result = score(*given, (), "", "modality", False)
 print(spaces.was_first, spaces.calls, "Dialogue A" in result)
 """
 
 
-def test_a_space_with_zero_gpu_is_asked_for_a_device_in_each_judgement(tmp_path):
+def test_a_zero_gpu_space_gets_a_device_for_each_scoring_call(tmp_path):
     pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
     (tmp_path / "spaces.py").write_text(SPACES)
     environment = {name: value for name, value in os.environ.items() if name != "SDIAREWARD_MODEL"}
-    command = [sys.executable, "-c", JUDGE_ON_A_SPACE, str(ROOT / "serving" / "demo" / "space_app.py")]
+    command = [sys.executable, "-c", SCORE_ON_A_SPACE, str(ROOT / "serving" / "demo" / "space_app.py")]
     paths = os.pathsep.join([str(tmp_path), *filter(None, [environment.get("PYTHONPATH")])])
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment | {"PYTHONPATH": paths})
-    assert done.stdout.splitlines()[-1] == "True ['judge_dialogues'] True"
+    assert done.stdout.splitlines()[-1] == "True ['score_dialogues'] True"
 
 
 def test_templates_and_styles_are_in_the_wheel():

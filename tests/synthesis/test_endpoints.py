@@ -40,7 +40,7 @@ def speech_24k(text, voice):
 
 
 class Server(ThreadingHTTPServer):
-    """A local server that keeps what it was asked and can be told to fail.
+    """A local server that records its requests and can fail.
 
     `faults` are answers `(status, body)` or pauses in seconds that come before the proper ones, first things first.
     """
@@ -322,7 +322,7 @@ CREATED = (200, b'{"task_id": "0"}')
         ([(200, b"<html>")], "JSONDecodeError"),
         ([(200, b'{"id": 3}')], "KeyError: 'task_id'"),
         ([CREATED, (404, b"gone")], "GET /task/0 answers 404: gone"),
-        ([CREATED, task(status="failed", error="CUDA out of memory")], "the server says: CUDA out of memory"),
+        ([CREATED, task(status="failed", error="CUDA out of memory")], "the server reports: CUDA out of memory"),
         ([CREATED, *[task(status="processing")] * 99], "still processing after 0.3 s; raise 'timeout_s'"),
         ([CREATED, task(), (404, b"cleaned up")], "GET /download/0.wav answers 404: cleaned up"),
         ([CREATED, task(), (200, b"not audio")], "cannot be decoded.*not audio"),
@@ -336,7 +336,7 @@ def test_every_failure_of_a_soulx_server_is_an_error_with_its_reason(soulx_serve
         soulx(soulx_server, timeout_s=0.3).speak_dialogue([("user", "Good.")], references)
 
 
-def test_a_model_needs_its_folder_and_the_package_and_the_error_says_how_to_get_it(tmp_path):
+def test_a_missing_folder_or_package_is_an_error_with_a_remedy(tmp_path):
     with pytest.raises(SynthesisError, match="'soulx-podcast' is not installed; put a clone.*PYTHONPATH.*'base_url'"):
         load_synthesizer("soulx-podcast", {"model_path": str(tmp_path)})
     with pytest.raises(SynthesisError, match="soulxpodcast cannot be imported .*No module named"):

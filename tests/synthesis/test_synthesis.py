@@ -141,7 +141,7 @@ def test_an_unknown_synthesizer_is_refused_with_the_known_ones():
         is_available("festival", {"base_url": "http://localhost"})
 
 
-def test_a_missing_synthesizer_says_how_to_get_it(monkeypatch):
+def test_a_missing_synthesizer_is_an_error_with_a_remedy(monkeypatch):
     from sdiareward import synthesis
 
     monkeypatch.setattr(synthesis, "which", lambda need: None)

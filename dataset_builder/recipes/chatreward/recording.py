@@ -1,8 +1,9 @@
-"""Have a scenario spoken, check every line, and join question and answers to samples.
+"""Synthesise a scenario, check every line, and join question and answers to samples.
 
-The casts try one after another, each as a woman and as a man, in an order of the scenario's own: the question until
-one passes the filters; the answers until one speaker's all pass, for the three are of one speaker, so that a voice
-tells nothing about the score. If none does, the speaker with the most counts, and what is missing is reported.
+The casts are tried in an order that depends on the scenario, each with a female and a male voice: the question until
+one passes the filters; the answers until all of one speaker's pass. One speaker gives all three answers, so that the
+voice does not predict the score. If no speaker passes, the one with the most answers is kept, and the missing samples
+are reported.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from .filters import EmotionClassifier, WordErrors, load_emotion_classifier
 from .scenarios import Line, Scenario
 from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE, validate_sample
 from .settings import ChatRewardConfig
-from .voices import Cast, engine_name, order_casts, speak_line
+from .voices import Cast, order_casts, speak_line
 
 
-# A cast, and the gender of its voice where a category leaves that open.
+# A cast, and the gender of its voice for a category that does not determine it.
 Speaker = tuple[Cast, str]
 QUESTION = "question"
 _GENDERS = ("female", "male")
 
 
 class LineRejected(Exception):  # noqa: N818 - an outcome that is counted, not an error
-    """Raised where a line cannot be used; has the `kind` and the `reason` of its `Skipped`."""
+    """Raised for a line that cannot be used; has the `kind` and the `reason` of its `Skipped`."""
 
     def __init__(self, kind: str, reason: str):
         super().__init__(reason)
@@ -45,12 +46,12 @@ class LineRejected(Exception):  # noqa: N818 - an outcome that is counted, not a
 
 @dataclass(frozen=True)
 class Take:
-    """A line as one cast has spoken it.
+    """A line, spoken by one cast.
 
     Args:
         array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
-        synthesizer (`str`): Engine that spoke.
-        wer (`float`, *optional*): Its word error rate; None where nobody checked.
+        synthesizer (`str`): Name of the engine.
+        wer (`float`, *optional*): Its word error rate; None if it was not checked.
         language (`str`): BCP-47 tag.
     """
 
@@ -67,12 +68,12 @@ class Take:
 
 @dataclass
 class Recorded:
-    """What has become of a scenario.
+    """The samples of a scenario, and what was skipped.
 
     Args:
         rows (`list[dict]`): Its samples, columns of `schema.features`.
-        skipped (`list[Skipped]`): The samples that are missing.
-        rejected (`list[Skipped]`): Every line that failed, of any cast.
+        skipped (`list[Skipped]`): The skipped samples.
+        rejected (`list[Skipped]`): Every line that failed, of all casts.
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -81,10 +82,10 @@ class Recorded:
 
 
 class Recorder:
-    """Speaks scenarios; holds the models of one process.
+    """Synthesises scenarios; holds the models of one process.
 
     Args:
-        config (`ChatRewardConfig`): Who speaks, and what is kept.
+        config (`ChatRewardConfig`): Casts and filters.
     """
 
     def __init__(self, config: ChatRewardConfig):
@@ -103,8 +104,8 @@ class Recorder:
         """Return the samples of a scenario.
 
         Args:
-            scenario (`Scenario`): What is said.
-            split (`str`): `"train"` keeps the engines that are left out silent.
+            scenario (`Scenario`): The lines.
+            split (`str`): In `"train"`, held-out engines are not used.
 
         Raises:
             ComponentError: The recogniser cannot be loaded.
@@ -122,12 +123,12 @@ class Recorder:
         return recorded
 
     def _speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
-        """Return who may ask and who may answer, in the order in which they are tried.
+        """Return the speakers for the question and for the answers, in the order in which they are tried.
 
-        User and assistant are of different gender at first; a woman's voice is the nearer one to every age.
+        User and assistant have different genders first; for ages, a female voice is closest to all of them.
         """
-        silent = frozenset(self._config.left_out) if split == "train" else frozenset()
-        casts = [cast.without(silent) for cast in order_casts(self._casts, self._config.seed, scenario.scenario_id)]
+        held_out = frozenset(self._config.left_out) if split == "train" else frozenset()
+        casts = [cast.without(held_out) for cast in order_casts(self._casts, self._config.seed, scenario.scenario_id)]
         first = int(stable_id(self._config.seed, scenario.scenario_id), 16) % 2
         answering, asking = _GENDERS[first], _GENDERS[1 - first]
         if scenario.voices == "age":
@@ -137,7 +138,7 @@ class Recorder:
         return by_gender[asking] + by_gender[answering], by_gender[answering] + by_gender[asking]
 
     def _record_question(self, scenario: Scenario, speakers: list[Speaker], rejected: list[Skipped]) -> Take | None:
-        """Return the first question that passes; put the others on `rejected`."""
+        """Return the first question that passes; append the others to `rejected`."""
         for cast, gender in speakers:
             take = self._try_line(cast, scenario, QUESTION, scenario.question, gender)
             if isinstance(take, Take):
@@ -150,7 +151,7 @@ class Recorder:
     ) -> dict[int, Take | Skipped]:
         """Return the answers of the first speaker all of whose answers pass, else of the one with the most.
 
-        A speaker is given up at the first answer that fails; only when all have failed do they say the rest.
+        A speaker is skipped at the first answer that fails; only if all fail are their other answers synthesised.
         """
         attempts: list[dict[int, Take | Skipped]] = [{} for _ in speakers]
         for is_last_round in (False, True):
@@ -164,8 +165,8 @@ class Recorder:
                                 break
                 if _count_takes(takes) == len(scenario.answers):
                     return takes
-        # Of equals the one who could say most of it, whose skips tell more than that there is no voice.
-        return max(attempts, key=lambda takes: (_count_takes(takes), -_count_silent(takes)))
+        # Among equals, the one with most voices: its skips have more informative reasons than a missing voice.
+        return max(attempts, key=lambda takes: (_count_takes(takes), -_count_missing_voices(takes)))
 
     def _try_line(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take | Skipped:
         try:
@@ -174,9 +175,9 @@ class Recorder:
             return Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error.reason}")
 
     def _speak(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take:
-        """Speak and check a line; the sound of the attribute `audio` is put under a question that has passed."""
+        """Speak and check a line; a question with the attribute `audio` then gets its sound."""
         attribute = scenario.voices
-        voice = cast.voice(attribute, line.category, gender)
+        voice = cast.find_voice(attribute, line.category, gender)
         if voice is None:
             raise LineRejected(NO_VOICE, f"has no voice for {attribute} {line.category!r}.")
         try:
@@ -190,7 +191,7 @@ class Recorder:
             self._check_emotion(line.category, array)
         if attribute == "audio" and name == QUESTION:
             array = self._add_event(str(line.category), scenario.scenario_id, array)
-        return Take(array, engine_name(voice), wer, language)
+        return Take(array, voice.engine_name, wer, language)
 
     def _check_words(self, text: str, array: np.ndarray, language: str) -> float | None:
         limit = self._config.max_wer
@@ -198,7 +199,7 @@ class Recorder:
             return None
         wer = self._words.rate(text, array, language)
         if wer is not None and wer > limit:
-            raise LineRejected("wer", f"the word error rate is {wer:.3f}; {limit} is allowed.")
+            raise LineRejected("wer", f"the word error rate is {wer:.3f}; at most {limit} is allowed.")
         return wer
 
     def _check_emotion(self, category: str, array: np.ndarray) -> None:
@@ -206,7 +207,7 @@ class Recorder:
             return
         score, least = self._emotions.scores(array).get(category, 0.0), self._config.emotion.threshold
         if score < least:
-            raise LineRejected("emotion", f"{category!r} has the score {score:.3f}; {least} is needed.")
+            raise LineRejected("emotion", f"{category!r} has the score {score:.3f}; at least {least} is needed.")
 
     def _add_event(self, category: str, scenario_id: str, speech: np.ndarray) -> np.ndarray:
         events = self._config.events
@@ -220,10 +221,10 @@ class Recorder:
     def _join(
         self, scenario: Scenario, score: int, question: Take | None, answer: Take | Skipped | None
     ) -> dict[str, Any] | Skipped:
-        """Return a sample of the scenario, or why there is none."""
+        """Return a sample of the scenario, or why it is skipped."""
         item = f"{scenario.scenario_id} {score}"
         if question is None or answer is None:
-            return Skipped(item, "no_question", "nobody could ask the question; see the rejected lines.")
+            return Skipped(item, "no_question", "no voice spoke the question; see the rejected lines.")
         if isinstance(answer, Skipped):
             return Skipped(item, answer.kind, answer.reason)
         array = join_turns([question.array, answer.array], self._config.gap_s)
@@ -238,7 +239,7 @@ def _count_takes(takes: Mapping[int, Take | Skipped]) -> int:
     return sum(isinstance(take, Take) for take in takes.values())
 
 
-def _count_silent(takes: Mapping[int, Take | Skipped]) -> int:
+def _count_missing_voices(takes: Mapping[int, Take | Skipped]) -> int:
     return sum(isinstance(take, Skipped) and take.kind == NO_VOICE for take in takes.values())
 
 

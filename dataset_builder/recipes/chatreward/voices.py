@@ -1,15 +1,13 @@
-"""Who speaks a line of ChatReward, and how the voice is made that its category asks for (section 3.2.3, stage 2).
+"""Speak the lines of ChatReward in the voices that their categories need (section 3.2.3, stage 2).
 
-A cast is a few voices that the scenarios are spoken by. Gender, accent and language are voices of the cast; age,
-emotion and pitch are rules on a voice (`voice_shaping`), or instructions to a cast that can follow them; speed and
-volume are always signal processing, as in the paper. What no cast can do offline (four of Table 4's accents) needs an
-endpoint.
+A cast is a few voices that speak the scenarios. Gender, accent and language are voices of the cast; age, emotion and
+pitch are rules on a voice (`voice_shaping`), or instructions to a cast that follows instructions; speed and volume are
+always signal processing, as in the paper. Four of Table 4's accents have no offline voice and need an endpoint.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -49,7 +47,7 @@ SHAPES: dict[str, dict[str, VoiceShape]] = {
     "volume": {"low": VoiceShape(gain_db=-14.0), "normal": VoiceShape(), "high": VoiceShape(gain_db=9.0)},
 }
 VOCODED = ("age", "emotion", "pitch")
-# Asked of an endpoint; section 3.2.3 words it as "repeat this sentence with the ... of ...".
+# Sent to an endpoint; section 3.2.3 words it as "repeat this sentence with the ... of ...".
 INSTRUCTIONS: dict[str, str] = {
     "accent": "Speak English with a strong {category} accent.",
     "age": "Speak as somebody of the age group {category} does.",
@@ -73,15 +71,20 @@ class Voice:
     number: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def engine_name(self) -> str:
+        """Name of the engine, for any language."""
+        return self.engine.split()[0]
+
 
 @dataclass(frozen=True)
 class Cast:
     """A few voices that speak scenarios together.
 
     Args:
-        name (`str`): What a config calls it.
+        name (`str`): Its name in a config.
         voices (`Mapping[str, Voice]`): By role: `female` and `male`, and categories of gender, accent and language.
-        instructed (`tuple[str, ...]`): Attributes that its engine does by instruction and not by rule.
+        instructed (`tuple[str, ...]`): Attributes that its engine follows by instruction instead of by rule.
     """
 
     name: str
@@ -91,19 +94,19 @@ class Cast:
     @property
     def engines(self) -> frozenset[str]:
         """Names of the engines that speak."""
-        return frozenset(engine_name(voice) for voice in self.voices.values())
+        return frozenset(voice.engine_name for voice in self.voices.values())
 
     def without(self, engines: frozenset[str]) -> Cast:
         """Return the cast without the voices of some engines."""
-        return replace(self, voices={r: v for r, v in self.voices.items() if engine_name(v) not in engines})
+        return replace(self, voices={r: v for r, v in self.voices.items() if v.engine_name not in engines})
 
-    def voice(self, attribute: str, category: str | None, gender: str) -> Voice | None:
-        """Return the voice that can do a category, None if the cast has none.
+    def find_voice(self, attribute: str, category: str | None, gender: str) -> Voice | None:
+        """Return the voice for a category, or None if the cast has none.
 
         Args:
-            attribute (`str`): What the category is one of.
-            category (`str`, *optional*): None where nothing is asked of the voice.
-            gender (`str`): `"female"` or `"male"`, where the category leaves it open.
+            attribute (`str`): Attribute of the category.
+            category (`str`, *optional*): None if the line has no category.
+            gender (`str`): `"female"` or `"male"`, for a category that does not determine it.
         """
         if category is None:
             return self.voices.get(gender)
@@ -111,8 +114,8 @@ class Cast:
             voice = self.voices.get(gender)
             if voice is None:
                 return None
-            said = INSTRUCTIONS[attribute].format(category=category)
-            body = {**voice.options.get("extra_body", {}), "instructions": said}
+            instructions = INSTRUCTIONS[attribute].format(category=category)
+            body = {**voice.options.get("extra_body", {}), "instructions": instructions}
             return replace(voice, options={**voice.options, "extra_body": body})
         return self.voices.get(category if attribute in _BY_VOICE else gender)
 
@@ -155,30 +158,29 @@ def endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast
     """Return the cast of a speech endpoint whose voices follow instructions.
 
     Args:
-        options (`Mapping`): Options of the engine `openai-speech`; its `voices` are a woman's and a man's, in this
-            order.
-        attributes (`Sequence[str]`): What it does by instruction, keys of `INSTRUCTIONS`.
+        options (`Mapping`): Options of the engine `openai-speech`; its `voices` are female and male, in this order.
+        attributes (`Sequence[str]`): Attributes that it follows by instruction, keys of `INSTRUCTIONS`.
 
     Raises:
-        ValueError: An attribute cannot be instructed, or there are not two voices.
+        ValueError: There is no instruction for an attribute, or there are not two voices.
     """
     if unknown := sorted(set(attributes) - set(INSTRUCTIONS)):
         raise ValueError(f"endpoint: attributes {unknown} are not instructed; choose from {sorted(INSTRUCTIONS)}.")
     if len(options.get("voices", ())) != 2:
-        raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, a woman's and a man's.")
+        raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, female and male.")
     voices = {gender: Voice(ENDPOINT, number, dict(options)) for number, gender in enumerate(("female", "male"))}
     return Cast(ENDPOINT, voices, tuple(attributes))
 
 
 def missing_engines(cast: Cast) -> list[str]:
-    """Return the engines of a cast that cannot be loaded here."""
-    found = {engine_name(voice): voice.options for voice in cast.voices.values()}
+    """Return the engines of a cast that are not installed."""
+    found = {voice.engine_name: voice.options for voice in cast.voices.values()}
     return sorted(name for name, options in found.items() if not is_available(name, options or None))
 
 
 def engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
-    """Return the version of every engine of some casts, by name."""
-    voices = {engine_name(voice): voice for cast in casts for voice in cast.voices.values()}
+    """Return the versions of the engines of some casts, by name."""
+    voices = {voice.engine_name: voice for cast in casts for voice in cast.voices.values()}
     return {name: _load(voice).version for name, voice in sorted(voices.items())}
 
 
@@ -188,20 +190,20 @@ def order_casts(casts: Sequence[Cast], seed: int, key: str) -> list[Cast]:
 
 
 def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *, is_instructed: bool) -> np.ndarray:
-    """Speak a line in a voice and give it its category by rule.
+    """Speak a line in a voice and apply the rule of its category.
 
     Args:
         text (`str`): The words.
-        voice (`Voice`): Who speaks.
-        attribute (`str`): What the voices of the scenario differ in.
-        category (`str`, *optional*): What the voice does; None for nothing.
-        is_instructed (`bool`): Whether the engine has been told to do it, so that no rule applies.
+        voice (`Voice`): The voice.
+        attribute (`str`): Attribute that the voices of the scenario differ in.
+        category (`str`, *optional*): Category of the line; None if it has none.
+        is_instructed (`bool`): Whether the engine has an instruction for it, so that no rule applies.
 
     Returns:
         `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32, without silence at its ends.
 
     Raises:
-        SynthesisError: The engine is missing or gives no speech.
+        SynthesisError: The engine is not installed or returns no speech.
     """
     speech = _load(voice).speak(text, voice=voice.number)
     by_rule = not is_instructed and attribute in SHAPES
@@ -209,42 +211,15 @@ def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *,
     return replace(shape, is_vocoded=by_rule and attribute in VOCODED)(speech, SAMPLING_RATE)
 
 
-def engine_name(voice: Voice) -> str:
-    """Return the name of a voice's engine, whatever the language it speaks."""
-    return voice.engine.split()[0]
-
-
 def _load(voice: Voice) -> Synthesizer:
     if voice.engine == MANDARIN:
         return _load_mandarin()
     engine = load_synthesizer(voice.engine, voice.options or None)
     if not isinstance(engine, Synthesizer):
-        raise SynthesisError(f"{voice.engine} speaks whole dialogues only; take another engine for ChatReward.")
+        raise SynthesisError(f"{voice.engine} speaks whole dialogues only; use another engine for ChatReward.")
     return engine
 
 
 @cache
 def _load_mandarin() -> Synthesizer:
-    return MandarinEspeak()
-
-
-class MandarinEspeak(EspeakSynthesizer):
-    """The Mandarin voice of eSpeak NG."""
-
-    @contextmanager
-    def _fresh_library(self) -> Iterator[tuple[Any, int]]:
-        with super()._fresh_library() as (library, sampling_rate):
-            yield _InVoice(library, b"cmn"), sampling_rate
-
-
-class _InVoice:
-    """The library with its voice settled, whichever is asked for."""
-
-    def __init__(self, library: Any, name: bytes):
-        self._library, self._name = library, name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._library, name)
-
-    def espeak_SetVoiceByName(self, _: bytes) -> int:  # noqa: N802 - the library's name
-        return int(self._library.espeak_SetVoiceByName(self._name))
+    return EspeakSynthesizer((b"cmn",))

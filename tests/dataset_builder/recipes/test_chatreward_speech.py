@@ -8,7 +8,7 @@ import pytest
 import soundfile
 
 from sdiareward.audio_sdiareward import resample
-from sdiareward.dataset_builder.recipes.chatreward.events import available_events, load_event, mix_event
+from sdiareward.dataset_builder.recipes.chatreward.events import list_events, load_event, mix_event
 from sdiareward.dataset_builder.recipes.chatreward.scenarios import read_scenarios
 from sdiareward.dataset_builder.recipes.chatreward.voices import (
     CASTS,
@@ -86,8 +86,8 @@ def test_mandarin_leaves_the_english_voices_as_they_were():
     before = say("language", "english")
     chinese = speak_line("你好,今天天气很好。", Voice(MANDARIN), "language", "chinese", is_instructed=False)
     assert 0.5 < len(chinese) / RATE < 6
-    read_as_english = speak_line("你好,今天天气很好。", MAN, "language", "chinese", is_instructed=False)
-    assert len(chinese) != len(read_as_english)
+    read_in_english = speak_line("你好,今天天气很好。", MAN, "language", "chinese", is_instructed=False)
+    assert len(chinese) != len(read_in_english)
     assert say("language", "english").tobytes() == before.tobytes()
 
 
@@ -98,7 +98,9 @@ def test_for_every_bundled_scenario_a_cast_has_all_voices_offline():
             name
             for name, cast in CASTS.items()
             if all(
-                cast.voice(scenario.voices, line.category, gender) for line in lines for gender in ("male", "female")
+                cast.find_voice(scenario.voices, line.category, gender)
+                for line in lines
+                for gender in ("male", "female")
             )
         ]
         assert able, scenario.scenario_id
@@ -106,10 +108,10 @@ def test_for_every_bundled_scenario_a_cast_has_all_voices_offline():
 
 def test_a_cast_without_an_engine_lacks_its_voices():
     cast = CASTS["neural"].without(frozenset({"piper"}))
-    assert cast.voice("gender", "male", "female") is None
-    assert cast.voice("emotion", "happy", "female") == Voice("hibari")
+    assert cast.find_voice("gender", "male", "female") is None
+    assert cast.find_voice("emotion", "happy", "female") == Voice("hibari")
     assert cast.engines == {"hibari", "espeak-ng"}
-    assert cast.voice("accent", "indian", "female") is None
+    assert cast.find_voice("accent", "indian", "female") is None
 
 
 def test_the_order_of_casts_depends_on_seed_and_scenario_alone():
@@ -121,7 +123,7 @@ def test_the_order_of_casts_depends_on_seed_and_scenario_alone():
 
 @pytest.fixture
 def speech_server():
-    """Return a real server of `/v1/audio/speech` and what it was asked."""
+    """Return a real server of `/v1/audio/speech` and the requests that it got."""
     speech, asked = resample(load_synthesizer("espeak-ng").speak(TEXT, voice=0), RATE, 24_000), []
 
     class Handler(BaseHTTPRequestHandler):
@@ -143,19 +145,19 @@ def speech_server():
     server.server_close()
 
 
-def test_an_endpoint_is_told_what_its_voice_should_do(speech_server):
+def test_an_endpoint_gets_instructions_for_its_voice(speech_server):
     url, asked = speech_server
     cast = endpoint_cast({"base_url": url, "model": "tts", "voices": ["nova", "onyx"]}, ("emotion", "accent"))
     for attribute, category, gender in (("emotion", "sad", "male"), ("accent", "indian", "female")):
-        voice = cast.voice(attribute, category, gender)
+        voice = cast.find_voice(attribute, category, gender)
         speech = speak_line(TEXT, voice, attribute, category, is_instructed=attribute in cast.instructed)
         assert level_db(speech) == pytest.approx(-28.0, abs=0.01)
     assert [(body["voice"], body["input"]) for body in asked] == [("onyx", TEXT), ("nova", TEXT)]
     assert "sad" in asked[0]["instructions"] and "indian accent" in asked[1]["instructions"]
-    assert cast.voice("accent", None, "male").options == cast.voices["male"].options
+    assert cast.find_voice("accent", None, "male").options == cast.voices["male"].options
 
 
-def test_an_endpoint_needs_two_voices_and_attributes_that_can_be_said():
+def test_an_endpoint_needs_two_voices_and_attributes_with_instructions():
     with pytest.raises(ValueError, match="give two"):
         endpoint_cast({"voices": ["nova"]}, ("emotion",))
     with pytest.raises(ValueError, match=r"\['volume'\] are not instructed"):
@@ -163,7 +165,7 @@ def test_an_endpoint_needs_two_voices_and_attributes_that_can_be_said():
 
 
 def test_every_made_sound_is_the_same_for_the_same_seed_and_unlike_the_others():
-    sounds = {name: load_event(name, 2.0, 7) for name in available_events()}
+    sounds = {name: load_event(name, 2.0, 7) for name in list_events()}
     assert len(sounds) == 12
     for name, sound in sounds.items():
         assert sound.shape == (2 * RATE,) and sound.dtype == np.float32
@@ -216,10 +218,10 @@ def test_a_folder_of_clips_comes_before_made_sounds_and_adds_others(tmp_path, ma
     for category, hertz in (("bee", 600.0), ("dog", 500.0)):
         (tmp_path / category).mkdir()
         soundfile.write(tmp_path / category / "a.wav", make_tone(0.4, hertz), RATE)
-    assert "dog" in available_events(tmp_path) and "dog" not in available_events()
+    assert "dog" in list_events(tmp_path) and "dog" not in list_events()
     for category, hertz in (("bee", 600.0), ("dog", 500.0)):
         sound = load_event(category, 1.0, 0, tmp_path)
         assert len(sound) == RATE
         assert share_of_power(sound, hertz - 30, hertz + 30) > 0.9
-    with pytest.raises(ValueError, match="sound 'cat' cannot be made and there is no clip"):
+    with pytest.raises(ValueError, match="sound 'cat' cannot be synthesised and has no clip"):
         load_event("cat", 1.0, 0, tmp_path)

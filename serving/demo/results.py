@@ -1,4 +1,4 @@
-"""Judge one dialogue or two: rewards, the reward after each turn, the checks; all of it in one batch."""
+"""Score one dialogue or two in one batch: rewards, the reward after each turn, the shortcut checks."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _SILENCE = "leading_silence"
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Result:
     """What the page shows of one dialogue or two.
 
     Args:
-        criterion (`str`): Prompt they were judged under.
+        criterion (`str`): Name of the prompt.
         rewards (`list[float]`): Reward of each dialogue; higher is better.
-        growth (`list[list[float]]`): For each dialogue the reward after each of its turns; the last is its reward.
-        checks (`list[Check]`): The shortcut checks; empty if they were not asked for.
-        probabilities (`dict[str, float]`): By subset, how likely the first dialogue is the better of the two, by the
-            checkpoint's calibration; empty for one dialogue and without a calibration.
-        num_fitted (`dict[str, int]`): By subset, the pairs that its probability was fitted on.
-        shares (`list[float]`): Share of the calibration's reference rewards below each dialogue's; or empty.
+        growth (`list[list[float]]`): Reward after each turn, per dialogue; the last is its reward.
+        checks (`list[Check]`): The shortcut checks; empty if they were not run.
+        probabilities (`dict[str, float]`): By subset, the calibrated probability that the first dialogue is the better
+            one; empty for one dialogue and without a calibration.
+        num_fitted (`dict[str, int]`): By subset, the number of pairs that the calibration was fitted on.
+        shares (`list[float]`): Per dialogue, the share of the calibration's reference rewards below its reward.
         uncalibrated (`str`): Why there is no calibration; empty if there is one.
-        notes (`list[str]`): What a reader has to know, a sentence each.
+        notes (`list[str]`): Sentences about what the model does not hear.
     """
 
     criterion: str
@@ -51,23 +51,23 @@ class Judgement:
 
     @property
     def margin(self) -> float | None:
-        """Reward of the first dialogue less that of the second, or None if there is only one."""
+        """Reward of the first dialogue minus that of the second, or None if there is only one."""
         return self.rewards[0] - self.rewards[1] if len(self.rewards) == 2 else None
 
 
-def judge(
+def compute_result(
     scorer: Scorer, dialogues: Sequence[Sequence[Mapping[str, Any]]], criterion: str, with_checks: bool = True
-) -> Judgement:
-    """Judge one dialogue or two.
+) -> Result:
+    """Score one dialogue or two.
 
     Args:
-        scorer ([`Scorer`]): What scores.
+        scorer ([`Scorer`]): The model.
         dialogues (`list[list[dict]]`): Messages of each, without a system turn.
-        criterion (`str`): Which prompt.
-        with_checks (`bool`, *optional*, defaults to `True`): Run the shortcut checks too.
+        criterion (`str`): Name of the prompt.
+        with_checks (`bool`, *optional*, defaults to `True`): Run the shortcut checks.
 
     Raises:
-        ValueError: A dialogue cannot be judged, or the model does not know the criterion.
+        ValueError: A dialogue cannot be scored, or the model has no prompt for the criterion.
     """
     beginnings = [dialogue[:end] for dialogue in dialogues for end in range(1, len(dialogue) + 1)]
     names = CHECKS if with_checks else ()
@@ -76,18 +76,18 @@ def judge(
     growth = [[next(rewards) for _ in dialogue] for dialogue in dialogues]
     finals = [values[-1] for values in growth]
     after = {name: [next(rewards) for _ in dialogues] for name in names}
-    return Judgement(
+    return Result(
         criterion,
         finals,
         growth,
         compare(finals, after),
-        notes=_notes(dialogues, scorer.processor.max_turn_s, with_checks),
+        notes=_list_notes(dialogues, scorer.processor.max_turn_s, with_checks),
         **_calibrate(scorer.model.config, finals, criterion),
     )
 
 
 def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[str, Any]:
-    """Return the fields of a judgement that a calibration gives, or why there is none."""
+    """Return the fields of a result that come from a calibration, or why there is none."""
     try:
         calibration = Calibration.of(config)
     except ValueError as error:
@@ -98,7 +98,7 @@ def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[st
         return {"shares": shares}
     margin = rewards[0] - rewards[1]
     fitted = {
-        name: of for name, of in sorted(calibration.parameters["subsets"].items()) if _is_judged(name, criterion)
+        name: of for name, of in sorted(calibration.parameters["subsets"].items()) if _has_criterion(name, criterion)
     }
     if not fitted:
         return {"shares": shares, "uncalibrated": f"it was fitted on no pairs of the criterion {criterion!r}"}
@@ -107,13 +107,13 @@ def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[st
     return {"shares": shares, "probabilities": probabilities, "num_fitted": num_fitted}
 
 
-def _is_judged(subset: str, criterion: str) -> bool:
-    """Return whether pairs of the subset are judged under the criterion; one of a user's own may be for any."""
+def _has_criterion(subset: str, criterion: str) -> bool:
+    """Return whether pairs of the subset have the criterion; a custom criterion may have any."""
     return criterion not in CRITERIA or (subset in MODALITY_SUBSETS) == (criterion == "modality")
 
 
-def _notes(dialogues: Sequence[Sequence[Mapping[str, Any]]], max_turn_s: float, with_checks: bool) -> list[str]:
-    """Say what of the dialogues the model does not hear."""
+def _list_notes(dialogues: Sequence[Sequence[Mapping[str, Any]]], max_turn_s: float, with_checks: bool) -> list[str]:
+    """Describe the parts of the dialogues that the model does not hear."""
     notes = []
     silence_s = PERTURBATIONS[_SILENCE].default
     for name, dialogue in zip(NAMES, dialogues, strict=False):
