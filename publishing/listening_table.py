@@ -1,7 +1,7 @@
-"""A few pairs to listen to: each side as one recording, in a column of its own.
+"""Write a few pairs to listen to: each side as one recording in its own column.
 
-The Hub's page plays a column of audio; a recording inside of a list of turns it only links to. The columns `chosen`
-and `rejected` of a data set stay lists, for the package reads them; this small table is for people.
+The Hub's page plays a column of audio, but only links to a recording in a list of turns. The package reads the lists
+`chosen` and `rejected` of the data set; this small table is for people.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _PAUSE_S = 0.5
 _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "language", "license")
 
 
-def listening_features() -> datasets.Features:
-    """Return the columns: labels, and of each side its words and one recording (mono, 16 kHz)."""
+def make_listening_features() -> datasets.Features:
+    """Return the columns: labels, and for each side its words and one recording (mono, 16 kHz)."""
     import datasets
 
     text = datasets.Value("string")
@@ -41,12 +41,12 @@ def write_listening(shards: Iterable[Shard], output: Path) -> tuple[list[Shard],
     """Write the table from the first pairs of each subset of the test split.
 
     Args:
-        shards (`Iterable[Shard]`): Shards of pairs that may all be published.
+        shards (`Iterable[Shard]`): Public shards.
         output (`Path`): Folder to write.
 
     Returns:
-        `tuple[list[Shard], int]`: The table's shards, none if nothing is in the test split; and the number of pairs
-        that were left out because a recording of theirs cannot be decoded.
+        `tuple[list[Shard], int]`: The shards of the table, none without a test split; and the number of pairs that
+        were skipped because a recording cannot be decoded.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -63,17 +63,17 @@ def write_listening(shards: Iterable[Shard], output: Path) -> tuple[list[Shard],
         if of_criterion:
             path = output / "data" / criterion / f"{_SPLIT}-00000-of-00001.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
-            table = pa.Table.from_pylist(of_criterion, schema=listening_features().arrow_schema)
+            table = pa.Table.from_pylist(of_criterion, schema=make_listening_features().arrow_schema)
             unfinished = path.with_name(f".{path.name}.tmp")
             pq.write_table(table, unfinished, row_group_size=_PAIRS_A_SUBSET)
             os.replace(unfinished, path)
             written.append(path)
-    # What an earlier plan wrote there may be of other data.
+    # An earlier plan may have written shards of other data there.
     return [shard for shard in list_shards(output) if shard.path in written] if written else [], num_unreadable
 
 
 def _first_pairs(shards: Iterable[Shard]) -> Iterator[dict[str, Any]]:
-    """Yield the first pairs of each subset; of other groups of rows only the names of the subsets are read."""
+    """Yield the first pairs of each subset; only the column `subset` of other row groups is read."""
     taken: Counter[str] = Counter()
     for shard in shards:
         with open_shard(shard.path) as file:
@@ -89,7 +89,7 @@ def _first_pairs(shards: Iterable[Shard]) -> Iterator[dict[str, Any]]:
 
 
 def _read(file: pq.ParquetFile, group: int, wanted: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield rows of a group, a few in memory at a time."""
+    """Yield rows of a group, with few of them in memory."""
     start = 0
     for batch in file.iter_batches(batch_size=_PAIRS_A_SUBSET, row_groups=[group]):
         for index in wanted:
@@ -101,7 +101,7 @@ def _read(file: pq.ParquetFile, group: int, wanted: Sequence[int]) -> Iterator[d
 
 
 def _join(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of a pair: the turns of each side one after the other, with a pause between them."""
+    """Return the row of a pair: the turns of each side in one recording, with pauses between them."""
     joined = {name: row[name] for name in _LABELS}
     for side in SIDES:
         joined[f"{side}_audio"] = {"bytes": _concatenate(row[side], row["pair_id"]), "path": f"{side}.flac"}
@@ -117,10 +117,10 @@ def _concatenate(turns: Sequence[Mapping[str, Any]], pair_id: str) -> bytes:
     pause = np.zeros(round(_PAUSE_S * SAMPLING_RATE), dtype=np.float32)
     clips: list[Any] = []
     for turn in turns:
-        # The bytes alone: a path that a row names may be any file of this machine.
+        # Only bytes: a path in a row could be any local file.
         content = (turn["audio"] or {}).get("bytes")
         if not content:
             raise AudioError(f"pair {pair_id}: a turn has no audio.")
         clips += [read_audio(content, name=f"pair {pair_id}"), pause]
-    # FLAC: the same bytes each time, which OGG's serial numbers are not.
+    # FLAC gives the same bytes each time; OGG has random serial numbers.
     return encode_flac(np.concatenate(clips[:-1]))

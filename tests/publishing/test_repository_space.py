@@ -41,7 +41,7 @@ def test_the_space_loads_the_model_that_its_card_names_unless_its_variable_names
 
 
 def test_a_folder_that_no_space_has_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="not a name on the Hub but a folder, it seems"):
+    with pytest.raises(ValueError, match="seems to be a folder, not a name on the Hub"):
         plan_space(str(tmp_path))
 
 
