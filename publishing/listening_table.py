@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.pairs.schema import SIDES
 
-from .public_shards import Shard, list_shards, open_shard
+from .public_shards import Shard, list_shards, read_columns
 
 
 if TYPE_CHECKING:
     import datasets
-    import pyarrow.parquet as pq
 
 _SPLIT = "test"
 _PAIRS_A_SUBSET = 10
@@ -73,31 +73,17 @@ def write_listening(shards: Iterable[Shard], output: Path) -> tuple[list[Shard],
 
 
 def _first_pairs(shards: Iterable[Shard]) -> Iterator[dict[str, Any]]:
-    """Yield the first pairs of each subset; only the column `subset` of other row groups is read."""
+    """Yield the first pairs of each subset; a shard is read up to its last one of them."""
     taken: Counter[str] = Counter()
     for shard in shards:
-        with open_shard(shard.path) as file:
-            for group in range(file.metadata.num_row_groups):
-                subsets = file.read_row_group(group, columns=["subset"]).column("subset").to_pylist()
-                wanted = []
-                for index, subset in enumerate(subsets):
-                    taken[subset] += 1
-                    if taken[subset] <= _PAIRS_A_SUBSET:
-                        wanted.append(index)
-                if wanted:
-                    yield from _read(file, group, wanted)
-
-
-def _read(file: pq.ParquetFile, group: int, wanted: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield rows of a group, with few of them in memory."""
-    start = 0
-    for batch in file.iter_batches(batch_size=_PAIRS_A_SUBSET, row_groups=[group]):
-        for index in wanted:
-            if start <= index < start + len(batch):
-                yield batch.slice(index - start, 1).to_pylist()[0]
-        start += len(batch)
-        if start > wanted[-1]:
-            return
+        wanted = []
+        for index, row in enumerate(read_columns(shard.path, lambda leaf: leaf == "subset")):
+            taken[row["subset"]] += 1
+            if taken[row["subset"]] <= _PAIRS_A_SUBSET:
+                wanted.append(index)
+        if wanted:
+            rows = islice(read_columns(shard.path, lambda leaf: True), wanted[-1] + 1)
+            yield from (row for index, row in enumerate(rows) if index in wanted)
 
 
 def _join(row: Mapping[str, Any]) -> dict[str, Any]:
