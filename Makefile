@@ -25,7 +25,7 @@ $(RUN)/sdiareward/report.json: configs/demo_data.yaml sample/manifest.jsonl
 	$(MAKE) install
 	$(BIN)/python -m sdiareward.dataset_builder build --config configs/demo_data.yaml
 
-# The last `datasets` that runs loading scripts: dataset_builder/sdiareward.py must work there too.
+# The last `datasets` that runs loading scripts: dataset_builder/formats/sdiareward.py must work there too.
 .venv-datasets3/.installed: tests/datasets3/requirements.txt
 	test -x .venv-datasets3/bin/python || $(PYTHON) -m venv .venv-datasets3
 	.venv-datasets3/bin/python -m pip install --quiet --requirement $<

@@ -1,4 +1,4 @@
-"""Render the card of a data set's repository; `publishing.dataset_repository` counts what it says."""
+"""Render the card of a data set's repository from the counts of `publishing.dataset_repository`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def render_dataset_repository_card(
     """Render the card.
 
     Args:
-        facts (`Mapping`): What was counted: `pairs` as a builder's report has them, `config`, `skipped`, `num_pairs`,
+        facts (`Mapping`): Counts: `pairs` as a builder's report has them, `config`, `skipped`, `num_pairs`,
             `languages`, `licences` and `sources` (pairs with and without audio by name), `why_withheld`, `scrubbed`,
             `has_fingerprints`, `num_left_out` (pairs that are not in the table without audio).
         configs (`Sequence[Mapping]`): `config_name`, `data_files` and `info` (`datasets.DatasetInfo`) of each.
@@ -76,7 +76,7 @@ def _header(facts: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> s
 
 
 def _licences(counts: Mapping[str, tuple[int, int]]) -> str | list[str]:
-    """Return the licences of what is published with audio, as the Hub names them."""
+    """Return the licences of the published audio by their names on the Hub."""
     found = [find_licence(name) for name, (public, _) in counts.items() if public]
     names = sorted({licence.hub_id for licence in found if licence}) or ["other"]
     return names[0] if len(names) == 1 else names
@@ -87,7 +87,7 @@ def _size(num_pairs: int) -> str:
 
 
 def _source_datasets(sources: Mapping[str, tuple[int, int]]) -> list[str]:
-    """Return the corpora in the Hub's words: what we made is `original`, what has no repository there `other-NAME`."""
+    """Return the corpora by the Hub's names: `original` for ours, `extended|other-NAME` for those not on the Hub."""
     return ["original" if name == _ORIGINAL else f"extended|other-{name}" for name in sources]
 
 
@@ -124,7 +124,7 @@ def _scrubbed(found: Mapping[str, int] | None) -> str:
 
 
 def _modified(config: Mapping[str, Any]) -> str:
-    """Return what was done to the recordings, as far as it is known: licences ask that changes be named."""
+    """Return the known changes to the recordings, which licences require us to state."""
     if "channel" not in config:
         return "were cut and resampled, and may have been changed further, which was not recorded"
     matched = ", and given the channel above: trimmed, filtered, level-matched, with noise added and coded again"
@@ -132,7 +132,7 @@ def _modified(config: Mapping[str, Any]) -> str:
 
 
 def _link(name: str) -> str:
-    """Return the name of a licence with a link to its text, where the text is known."""
+    """Return the name of a licence, linked to its text if that is known."""
     licence = find_licence(name)
     if licence is None:
         return escape_markdown(name)

@@ -1,7 +1,7 @@
-"""Decide whose audio may be passed on: by the licence that a row states, and by the corpora that it comes from.
+"""Decide whether the audio of a row may be published, by its licence and by the corpora that it comes from.
 
-Both tables list what is known. A licence that is not in `LICENCES` does not allow it, and neither does a reference to
-a corpus that is not in `CORPORA`; a corpus that does not allow it is never overruled by a row's licence.
+A licence must be in `LICENCES`, and every corpus that a row refers to in `CORPORA`. A row's licence never overrules a
+corpus that forbids redistribution.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Licence:
 
     Args:
         name (`str`): SPDX id, or the name that our sources give it.
-        hub_id (`str`): What the Hub calls it in the header of a card.
+        hub_id (`str`): Its name in the header of a card on the Hub.
         notice (`str`, *optional*): File of `cards/notices` that has to go with the recordings.
     """
 
@@ -31,11 +31,11 @@ class Licence:
 
 @dataclass(frozen=True)
 class Corpus:
-    """What is known of a source of `dataset_builder`.
+    """A source of `dataset_builder`.
 
     Args:
-        allows_audio (`bool`): Whether its recordings may be passed on at all.
-        attribution (`str`, *optional*): Who has to be named.
+        allows_audio (`bool`): Whether its recordings may be redistributed.
+        attribution (`str`, *optional*): The attribution that its licence requires.
     """
 
     allows_audio: bool
@@ -84,7 +84,7 @@ CORPORA = {
 
 
 def find_licence(name: str | None) -> Licence | None:
-    """Return the licence of that name if it lets audio be passed on; SPDX ids are read in any case.
+    """Return the licence of that name if it allows redistribution; upper and lower case are equal.
 
     Args:
         name (`str`, *optional*): As a row states it.
@@ -93,22 +93,22 @@ def find_licence(name: str | None) -> Licence | None:
 
 
 def find_corpus(name: str | None) -> Corpus | None:
-    """Return what is known of the corpus of that name, in any case."""
+    """Return the corpus of that name, or None; upper and lower case are equal."""
     return CORPORA.get((name or "").strip().lower())
 
 
 def redistribution_block(row: Mapping[str, Any]) -> str | None:
-    """Return why the audio of a pair must not be passed on, or None where it may.
+    """Return the reason why the audio of a pair must not be published, or None if it may be.
 
     Args:
         row (`Mapping`): `license`, `source`, and of each turn of `chosen` and `rejected` the `uri`s of `audio_ref`.
 
     Example:
-        >>> why_withheld({"license": "CC-BY-4.0", "source": "meld", "chosen": [], "rejected": []})
+        >>> redistribution_block({"license": "CC-BY-4.0", "source": "meld", "chosen": [], "rejected": []})
         'the source meld is not passed on'
     """
-    # A name that no source of ours has says nothing: the licence decides. A reference to such a source is another
-    # thing, for it says where the recording was taken from.
+    # For an unknown source name the licence decides. An unknown source in a reference is an error, for it names the
+    # origin of the recording.
     corpus = find_corpus(row.get("source"))
     if corpus is not None and not corpus.allows_audio:
         return f"the source {str(row['source']).strip().lower()} is not passed on"
@@ -122,6 +122,6 @@ def redistribution_block(row: Mapping[str, Any]) -> str | None:
 
 
 def _origins(row: Mapping[str, Any]) -> set[str]:
-    """Return what the references of both sides begin with: `source` of `source:path`."""
+    """Return the sources in the references of both sides: `source` of `source:path`."""
     parts = [part for side in SIDES for turn in row.get(side) or () for part in turn.get("audio_ref") or ()]
     return {str(part["uri"]).partition(":")[0] for part in parts if part.get("uri")}

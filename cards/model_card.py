@@ -1,8 +1,8 @@
-"""Render the card of a checkpoint, in its folder or in a repository on the Hub, from the files that lie with it.
+"""Render the card of a checkpoint, in its folder or in a repository on the Hub, from the files beside it.
 
-What only a person knows of a model (what it was made for, what it must not be used for, its licence) is in an
-`about.md` beside the checkpoint: YAML for the card's header, then prose with `$fields` for every number. Without one,
-`model_about.md` says what is true of every model of this package.
+An `about.md` beside the checkpoint holds the facts that only a person knows (purpose, misuse, licence): YAML for the
+header of the card, then prose with `$fields` for every number. The default is `model_about.md`, which holds for every
+model of this package.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sdiareward.common.yaml_files import parse_yaml
 from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, render_report
 
 from .audit_findings import render_findings
-from .results_metadata import model_index
+from .results_metadata import make_model_index
 
 
 ABOUT = "about.md"
@@ -38,24 +38,24 @@ _KINDS = {
     "head": "A head that was trained",
 }
 _TAGS = ["reward-model", "reward-trainer", "spoken-dialogue", "sdiareward"]
-# Of a run's record, what somebody who wants to repeat it asks for first.
+# The fields of a run's record that are needed to repeat it.
 _ARGUMENTS = ("train", "model_name_or_path", "dataset", "pooling_mode")
 _TRAINING = ("num_train_epochs", "learning_rate", "center_rewards_coefficient", "seed")
 
 
 @dataclass(frozen=True)
 class ModelRelease:
-    """What a card is rendered from.
+    """The facts that a card is rendered from.
 
     Args:
         checkpoint (`Path`): Folder of the checkpoint or of the adapters.
-        kind (`str`): `"model"`, `"lora"` or `"head"`: what is published of it.
+        kind (`str`): The part that is published: `"model"`, `"lora"` or `"head"`.
         results (`Mapping`, *optional*): The evaluation's `results.json`.
         run (`Mapping`, *optional*): The training's `run.json`.
         name (`str`, *optional*): Name of the repository; None for a card that stays in the folder.
         revision (`str`, *optional*): Branch or tag in the example.
-        base_model (`str`, *optional*): What it was trained from, on the Hub.
-        datasets (`tuple[str, ...]`): What it was trained on, on the Hub.
+        base_model (`str`, *optional*): Its base on the Hub.
+        datasets (`tuple[str, ...]`): Its training data on the Hub.
     """
 
     checkpoint: Path
@@ -72,7 +72,7 @@ def render_model_repository_card(release: ModelRelease) -> str:
     """Render the card.
 
     Raises:
-        ValueError: `about.md` has a field that nothing is known of, or a header that is not YAML.
+        ValueError: `about.md` has an unknown field, or its header is not YAML.
     """
     header, about = _read_about(release)
     results = release.results
@@ -120,9 +120,9 @@ def _split_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
     try:
         found = parse_yaml(header, "header")
     except ValueError as error:
-        raise ValueError(f"{path}: its header is not YAML ({error}); mend it.") from error
+        raise ValueError(f"{path}: its header is not YAML ({error}); correct it.") from error
     if not isinstance(found, dict):
-        raise ValueError(f"{path}: its header is no mapping of names to values; mend it.")
+        raise ValueError(f"{path}: its header is not a mapping of names to values; correct it.")
     return found, prose
 
 
@@ -133,12 +133,13 @@ def _read_about(release: ModelRelease) -> tuple[dict[str, Any], str]:
         return header, Template(prose).substitute(fields).strip()
     except (KeyError, ValueError) as error:
         raise ValueError(
-            f"{release.checkpoint / ABOUT}: has a field {error}; known here are {sorted(fields)}, and $$ is a dollar."
+            f"{release.checkpoint / ABOUT}: has an unknown field {error}; known fields are "
+            f"{sorted(fields)}, and $$ is a dollar."
         ) from error
 
 
 def _fields(release: ModelRelease) -> dict[str, Any]:
-    """Return the numbers that prose on a model may name."""
+    """Return the numbers that the prose of `about.md` may use."""
     config = json.loads((release.checkpoint / "config.json").read_text(encoding="utf-8"))
     parameters, size_bytes = _size(release)
     fields: dict[str, Any] = {
@@ -194,7 +195,7 @@ def _header(release: ModelRelease, about: Mapping[str, Any]) -> str:
         datasets=datasets,
         metrics=["esdr_accuracy"],
         model_name=name if release.results else None,
-        eval_results=model_index(release.results, datasets[0] if datasets else None) if release.results else None,
+        eval_results=make_model_index(release.results, datasets[0] if datasets else None) if release.results else None,
         **known,
     )
     return data.to_yaml()
@@ -211,14 +212,14 @@ def _usage(release: ModelRelease, about: Mapping[str, Any]) -> str:
 
 
 def _relative(checkpoint: Path) -> str:
-    """Return how the examples name a folder of this repository, or the folder's name alone."""
+    """Return the path of a folder within this repository, otherwise its name alone."""
     root = CARDS.parent
     inside = checkpoint.resolve().is_relative_to(root)
     return checkpoint.resolve().relative_to(root).as_posix() if inside else checkpoint.name
 
 
 def _training(run: Mapping[str, Any] | None) -> str:
-    """Return what a run's record says, without the folders of whoever ran it."""
+    """Return the record of a run as a table, without local folders."""
     if not run:
         return "There is no record of the training with this checkpoint."
     found = {name: run.get("arguments", {}).get(name) for name in _ARGUMENTS}

@@ -1,7 +1,7 @@
-"""Say an evaluation's results as the Hub reads them: `model-index` of a card, and `.eval_results/*.yaml`.
+"""Write the results of an evaluation in the Hub's formats: `model-index` of a card, and `.eval_results/*.yaml`.
 
-`model-index` is the older form, which other tools read; `.eval_results` the one that the Hub's leaderboards read. Both
-are made of `results.json` alone.
+`model-index` is the older format, which other tools read; the Hub's leaderboards read `.eval_results`. Both come from
+`results.json` alone.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _BENCHMARK, _CONFIG, _METRIC = "ESDR-Bench", "esdr_bench", "esdr_accuracy"
 _DIGITS = 6
 
 
-def model_index(results: Mapping[str, Any], dataset_id: str | None = None) -> list[EvalResult]:
-    """Return the accuracies of a model, each with what stands behind it.
+def make_model_index(results: Mapping[str, Any], dataset_id: str | None = None) -> list[EvalResult]:
+    """Return the accuracies of a model with number of pairs, ties and interval.
 
     Args:
-        results (`Mapping`): What `eval.py` writes as `results.json`.
+        results (`Mapping`): `results.json` of `eval.py`.
         dataset_id (`str`, *optional*): The data set on the Hub.
     """
     from huggingface_hub import EvalResult
@@ -49,11 +49,11 @@ def model_index(results: Mapping[str, Any], dataset_id: str | None = None) -> li
     ]
 
 
-def eval_results(results: Mapping[str, Any], dataset_id: str) -> str:
+def render_eval_results(results: Mapping[str, Any], dataset_id: str) -> str:
     """Return the content of `.eval_results/esdr_bench.yaml`: one entry for each column that has pairs.
 
     Args:
-        results (`Mapping`): What `eval.py` writes as `results.json`.
+        results (`Mapping`): `results.json` of `eval.py`.
         dataset_id (`str`): The data set on the Hub.
     """
     import yaml
@@ -82,7 +82,7 @@ def _columns(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
 
 
 def _left_out(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield title and values of the pairs by synthesizers that training did not hear."""
+    """Yield title and values of the pairs by synthesizers that training held out."""
     names = ", ".join(results["left_out_synthesizers"] or ())
     for row in results["by_synthesizer"]:
         if row["synthesizer"] == ALL_LEFT_OUT:
@@ -91,7 +91,7 @@ def _left_out(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def _notes(results: Mapping[str, Any], column: str) -> str:
-    """Say what a number cannot be read without: counts, interval, the cheap baselines, unheard synthesizers."""
+    """Return the context of a number: counts, interval, baselines, held-out synthesizers."""
     by_scorer = results["accuracies"]
     model = by_scorer["model"]
     parts = [

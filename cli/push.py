@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     from sdiareward.common.redaction import redact
     from sdiareward.common.user_errors import RunBlockedError, format_user_error
     from sdiareward.publishing.hub_errors import PublishError
-    from sdiareward.publishing.refusals import check_plan
+    from sdiareward.publishing.preflight import check_plan
     from sdiareward.publishing.uploading import PushOptions, publish
 
     names = ("private", "gated", "revision", "create_pr", "tag", "prune")

@@ -1,4 +1,5 @@
 """Publish data sets, models, the metric and the demo on the Hub.
 
-`plan.py` says what a repository will hold, `*_repository.py` make plans, `uploading.py` carries them out.
+A plan (`plan.py`) lists the files of a repository. `*_repository.py` make plans, `preflight.py` checks them, and
+`uploading.py` carries them out.
 """

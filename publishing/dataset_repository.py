@@ -1,4 +1,4 @@
-"""Plan the repository of a data set: its shards without the audio that must stay, a table without audio, a card."""
+"""Plan the repository of a data set: its public shards, a table without audio, a card."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.dataset_builder.reports.data_card import list_configs
 from sdiareward.pairs.schema import SIDES, features
 
-from .listening_table import listening_features, write_listening
+from .listening_table import make_listening_features, write_listening
 from .metadata_table import read_release, write_metadata
 from .plan import NOTICES, PlannedFile, RepositoryPlan
 from .public_shards import Shard, list_shards, publish_shard, read_labels
@@ -33,7 +33,7 @@ class Table:
     """Shards of one set of columns.
 
     Args:
-        folder (`str`): Where they lie in the repository.
+        folder (`str`): Their folder in the repository.
         shards (`list[Shard]`): The shards.
         columns (`datasets.Features`): Their columns.
     """
@@ -53,21 +53,21 @@ def plan_dataset(
 ) -> RepositoryPlan:
     """Plan the repository of a data set.
 
-    Audio is in it only where the row's licence and the corpora that the row refers to allow it (`licences.py`); of
-    every pair there is a row without audio. Of the folder, only shards are ever read.
+    It holds audio only if the row's licence and the corpora that the row refers to allow it (`cards/licences.py`), and
+    a row without audio for every pair. Only the shards of the folder are read.
 
     Args:
-        folder (`Path`): Data set folder, as the builder writes it.
-        metadata (`Path`, *optional*): Its metadata release, as `dataset_builder.release` writes it; by default a table
+        folder (`Path`): Data set folder of the builder.
+        metadata (`Path`, *optional*): Its metadata release, from `dataset_builder.release`; by default a table
             without fingerprints is made from the shards.
         repo_id (`str`, *optional*): Name of the repository, for the examples of its card.
-        work_dir (`Path`, *optional*): Where shards are written that cannot be sent as they are; by default
-            `<folder>-publish` beside the folder, which a note names.
+        work_dir (`Path`, *optional*): Folder for rewritten shards; by default `<folder>-publish` beside the folder,
+            which a note names.
 
     Raises:
         FileNotFoundError: A folder holds no shards.
-        ValueError: A shard is not what the builder writes, the release holds audio or pairs that the folder does not
-            have, or what finds phone numbers and addresses in transcripts is not installed.
+        ValueError: A shard is not one of the builder, the release holds audio or pairs that the folder does not have,
+            or the packages that find phone numbers and addresses are not installed.
     """
     source = folder.resolve()
     work = work_dir or source.with_name(f"{source.name}-publish")
@@ -76,7 +76,7 @@ def plan_dataset(
     table, scrubbed = _metadata(folder, metadata, work / "metadata", {label["pair_id"] for label in labels})
     num_left_out = len(labels) - sum(shard.num_rows for shard in table.shards)
     to_hear, num_unreadable = write_listening(public, work / "listen")
-    listen = Table("listen", to_hear, listening_features())
+    listen = Table("listen", to_hear, make_listening_features())
     facts = _facts(folder, labels) | {"scrubbed": scrubbed, "has_fingerprints": metadata is not None}
     facts["num_left_out"] = num_left_out
     configs = _configs(pairs, listen, table)
@@ -84,7 +84,7 @@ def plan_dataset(
     files = [PlannedFile("README.md", card.encode()), *pairs.files, *listen.files, *table.files, *_notices(labels)]
     notes = _notes(labels, metadata, num_left_out)
     if work_dir is None and any(work in file.source.parents for file in files if isinstance(file.source, Path)):
-        notes.append(f"what had to be written anew lies in {work}, which may be deleted after the push.")
+        notes.append(f"rewritten shards are in {work}, which may be deleted after the push.")
     if num_unreadable:
         notes.append(f"{num_unreadable} of the pairs to listen to cannot be decoded: are these recordings whole?")
     return RepositoryPlan("dataset", files, notes=notes)
@@ -107,7 +107,7 @@ def _publish_shards(shards: Sequence[Shard], output: Path) -> tuple[list[dict[st
 def _metadata(
     folder: Path, release: Path | None, output: Path, pair_ids: Collection[str]
 ) -> tuple[Table, dict[str, int] | None]:
-    """Return the table without audio and what was taken out of its transcripts; None where the release did that."""
+    """Return the table without audio and the identifiers removed from it; None if the release removed them."""
     if release is not None:
         return Table("metadata", read_release(release, pair_ids), release_features()), None
     try:
@@ -121,7 +121,7 @@ def _metadata(
 
 
 def _facts(folder: Path, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the card says of the rows; of the folder's own report only what holds no local path."""
+    """Return the facts for the card; from the builder's report only fields without local paths."""
     path = folder / "report.json"
     report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     settings = report.get("config", {})
@@ -157,7 +157,7 @@ def _count_by(labels: Sequence[Mapping[str, Any]], column: str) -> dict[str, tup
 
 
 def _cell(value: Any) -> str:
-    """Return a value of a row as the cell of a table, which it must not break."""
+    """Return a value as a cell of a table, without line breaks and bars."""
     return " ".join(str(value).split()).replace("|", "/")
 
 
@@ -165,15 +165,15 @@ def _configs(pairs: Table, *tables: Table) -> list[dict[str, Any]]:
     """Return name, files by split and `DatasetInfo` of each configuration; every other table is one."""
     configs = []
     for config in list_configs([vars(shard) for shard in pairs.shards]):
-        configs.append({**config, "info": _describe(config, pairs)})
+        configs.append({**config, "info": _make_info(config, pairs)})
     for table in tables:
         for config in list_configs([vars(shard) for shard in table.shards], table.folder)[:1]:
-            configs.append({**config, "config_name": table.folder, "info": _describe(config, table)})
+            configs.append({**config, "config_name": table.folder, "info": _make_info(config, table)})
     return configs
 
 
-def _describe(config: Mapping[str, Any], table: Table) -> datasets.DatasetInfo:
-    """Return columns, splits and sizes of a configuration, as the Hub's viewer and `datasets` want them."""
+def _make_info(config: Mapping[str, Any], table: Table) -> datasets.DatasetInfo:
+    """Return columns, splits and sizes of a configuration, as the Hub's viewer and `datasets` need them."""
     from fnmatch import fnmatch
 
     import datasets
@@ -193,7 +193,7 @@ def _describe(config: Mapping[str, Any], table: Table) -> datasets.DatasetInfo:
 
 
 def _notices(labels: Sequence[Mapping[str, Any]]) -> list[PlannedFile]:
-    """Return the texts that have to go with the recordings."""
+    """Return the notices that must accompany the recordings."""
     licences = [find_licence(label["license"]) for label in labels if label["why_withheld"] is None]
     names = sorted({licence.notice for licence in licences if licence and licence.notice})
     return [PlannedFile(f"notices/{name}", (NOTICES / name).read_bytes()) for name in names]
@@ -204,7 +204,7 @@ def _notes(labels: Sequence[Mapping[str, Any]], metadata: Path | None, num_left_
     withheld = [label for label in labels if label["why_withheld"]]
     if withheld:
         counts = ", ".join(f"{name} {count[1]}" for name, count in _count_by(withheld, "license").items())
-        notes.append(f"the audio of {len(withheld)} of {len(labels)} pairs stays here; by licence: {counts}.")
+        notes.append(f"the audio of {len(withheld)} of {len(labels)} pairs is not published; by licence: {counts}.")
         reasons = Counter(label["why_withheld"] for label in withheld)
         notes += [f"{count} withheld: {reason}." for reason, count in reasons.most_common()]
     if metadata is None:

@@ -1,4 +1,4 @@
-"""What went wrong on the way to the Hub, in one line with what to do about it, and without any secret in it."""
+"""Explain errors of the Hub in one line, with a remedy and without secrets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 _LOG_IN = "log in with `hf auth login` or set HF_TOKEN"
-_AGAIN = "run the same command again: what has been sent is not sent again"
+_AGAIN = "run the same command again: it resumes and sends no file twice"
 
 
 class PublishError(RuntimeError):
@@ -23,15 +23,14 @@ class PublishError(RuntimeError):
 
 
 @contextmanager
-def redacted_logs(secrets: Sequence[str] = ()) -> Iterator[None]:
-    """Take secrets out of what is logged while in the context: retries of `huggingface_hub` log signed addresses.
-
-    Records are redacted as they are made, for a filter would miss the handlers of other libraries.
-    """
+def redact_logs(secrets: Sequence[str]) -> Iterator[None]:
+    """Remove secrets from log messages: on a retry `huggingface_hub` logs signed addresses and warnings of the Hub."""
     make_record = logging.getLogRecordFactory()
 
     def make_redacted(*args: Any, **kwargs: Any) -> logging.LogRecord:
-        return _redact_record(make_record(*args, **kwargs), secrets)
+        record = make_record(*args, **kwargs)
+        record.msg, record.args = redact(record.getMessage(), secrets), ()
+        return record
 
     logging.setLogRecordFactory(make_redacted)
     try:
@@ -40,23 +39,12 @@ def redacted_logs(secrets: Sequence[str] = ()) -> Iterator[None]:
         logging.setLogRecordFactory(make_record)
 
 
-def _redact_record(record: logging.LogRecord, secrets: Sequence[str]) -> logging.LogRecord:
-    record.msg, record.args = redact(record.getMessage(), secrets), ()
-    if record.exc_info:
-        # Handlers write the text where there is one; the traceback itself they would write with its secrets.
-        record.exc_text = redact(logging.Formatter().formatException(record.exc_info), secrets)
-        record.exc_info = None
-    if record.stack_info:
-        record.stack_info = redact(record.stack_info, secrets)
-    return record
-
-
-def explain(error: BaseException, repository: str) -> str:
-    """Return what went wrong and what to do, in one line.
+def explain_error(error: BaseException, repository: str) -> str:
+    """Return an error and its remedy in one line.
 
     Args:
-        error (`BaseException`): What `huggingface_hub` raised, itself or because of the network.
-        repository (`str`): What was to be written, for instance `"dataset ORG/name"`.
+        error (`BaseException`): The error that `huggingface_hub` or the network raised.
+        repository (`str`): The target of the push, for instance `"dataset ORG/name"`.
     """
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, LocalTokenNotFoundError, OfflineModeIsEnabled
 
@@ -66,10 +54,10 @@ def explain(error: BaseException, repository: str) -> str:
         return "HF_HUB_OFFLINE is set, so nothing can be published; unset it."
     message = f"{repository}: {error}"
     if "xet-write-token" in message:
-        message += "; if what HF_ENDPOINT names does not speak Xet, set HF_HUB_DISABLE_XET=1."
+        message += "; if the server at HF_ENDPOINT does not support Xet, set HF_HUB_DISABLE_XET=1."
     for cause in _causes(error):
         if isinstance(cause, HfHubHTTPError):
-            message = _explain_answer(cause, repository)
+            message = _explain_response(cause, repository)
             break
         if isinstance(cause, HTTPError):
             reason = f"{type(cause).__name__}: {cause}".removesuffix(": ")
@@ -79,14 +67,14 @@ def explain(error: BaseException, repository: str) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from; what was merely being handled at the time says nothing about it."""
+    """Yield an error and the errors that it was raised from."""
     while error is not None:
         yield error
         error = error.__cause__
 
 
-def _explain_answer(error: HfHubHTTPError, repository: str) -> str:
-    """Say what an answer of the Hub means for somebody who publishes."""
+def _explain_response(error: HfHubHTTPError, repository: str) -> str:
+    """Explain an error response of the Hub."""
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     status = error.response.status_code

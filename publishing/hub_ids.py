@@ -1,4 +1,4 @@
-"""Tell a name on the Hub from a folder of this machine."""
+"""Distinguish names on the Hub from local folders."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 def is_hub_id(name: Any) -> bool:
-    """Return whether a name is of the form `ORG/NAME`; what looks like both is a folder if there is one."""
+    """Return whether a name has the form `ORG/NAME` and is not an existing folder."""
     return isinstance(name, str) and _HUB_ID.fullmatch(name) is not None and not Path(name).exists()
 
 
 def require_hub_ids(names: Iterable[str]) -> None:
-    """Raise unless all names can be of repositories on the Hub.
+    """Raise unless all names can be names on the Hub.
 
     Raises:
-        ValueError: One is of another form, or a folder.
+        ValueError: A name has another form, or is a folder.
     """
     for name in names:
         if not is_hub_id(name):
-            raise ValueError(f"{name!r}: not a name on the Hub but a folder, it seems; give ORG/NAME.")
+            raise ValueError(f"{name!r}: seems to be a folder, not a name on the Hub; give ORG/NAME.")

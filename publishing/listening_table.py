@@ -1,13 +1,14 @@
-"""A few pairs to listen to: each side as one recording, in a column of its own.
+"""Write a few pairs to listen to: each side as one recording in its own column.
 
-The Hub's page plays a column of audio; a recording inside of a list of turns it only links to. The columns `chosen`
-and `rejected` of a data set stay lists, for the package reads them; this small table is for people.
+The Hub's page plays a column of audio, but only links to a recording in a list of turns. The package reads the lists
+`chosen` and `rejected` of the data set; this small table is for people.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +16,11 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.files import replace_atomically
 from sdiareward.pairs.schema import SIDES
 
-from .public_shards import Shard, list_shards, open_shard
+from .public_shards import Shard, list_shards, read_columns
 
 
 if TYPE_CHECKING:
     import datasets
-    import pyarrow.parquet as pq
 
 _SPLIT = "test"
 _PAIRS_A_SUBSET = 10
@@ -28,8 +28,8 @@ _PAUSE_S = 0.5
 _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "language", "license")
 
 
-def listening_features() -> datasets.Features:
-    """Return the columns: labels, and of each side its words and one recording (mono, 16 kHz)."""
+def make_listening_features() -> datasets.Features:
+    """Return the columns: labels, and for each side its words and one recording (mono, 16 kHz)."""
     import datasets
 
     text = datasets.Value("string")
@@ -41,12 +41,12 @@ def write_listening(shards: Iterable[Shard], output: Path) -> tuple[list[Shard],
     """Write the table from the first pairs of each subset of the test split.
 
     Args:
-        shards (`Iterable[Shard]`): Shards of pairs that may all be published.
+        shards (`Iterable[Shard]`): Public shards.
         output (`Path`): Folder to write.
 
     Returns:
-        `tuple[list[Shard], int]`: The table's shards, none if nothing is in the test split; and the number of pairs
-        that were left out because a recording of theirs cannot be decoded.
+        `tuple[list[Shard], int]`: The shards of the table, none without a test split; and the number of pairs that
+        were skipped because a recording cannot be decoded.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -63,44 +63,30 @@ def write_listening(shards: Iterable[Shard], output: Path) -> tuple[list[Shard],
         if of_criterion:
             path = output / "data" / criterion / f"{_SPLIT}-00000-of-00001.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
-            table = pa.Table.from_pylist(of_criterion, schema=listening_features().arrow_schema)
+            table = pa.Table.from_pylist(of_criterion, schema=make_listening_features().arrow_schema)
             with replace_atomically(path) as temporary:
                 pq.write_table(table, temporary, row_group_size=_PAIRS_A_SUBSET)
             written.append(path)
-    # What an earlier plan wrote there may be of other data.
+    # An earlier plan may have written shards of other data there.
     return [shard for shard in list_shards(output) if shard.path in written] if written else [], num_unreadable
 
 
 def _first_pairs(shards: Iterable[Shard]) -> Iterator[dict[str, Any]]:
-    """Yield the first pairs of each subset; of other groups of rows only the names of the subsets are read."""
+    """Yield the first pairs of each subset; a shard is read up to its last one of them."""
     taken: Counter[str] = Counter()
     for shard in shards:
-        with open_shard(shard.path) as file:
-            for group in range(file.metadata.num_row_groups):
-                subsets = file.read_row_group(group, columns=["subset"]).column("subset").to_pylist()
-                wanted = []
-                for index, subset in enumerate(subsets):
-                    taken[subset] += 1
-                    if taken[subset] <= _PAIRS_A_SUBSET:
-                        wanted.append(index)
-                if wanted:
-                    yield from _read(file, group, wanted)
-
-
-def _read(file: pq.ParquetFile, group: int, wanted: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield rows of a group, a few in memory at a time."""
-    start = 0
-    for batch in file.iter_batches(batch_size=_PAIRS_A_SUBSET, row_groups=[group]):
-        for index in wanted:
-            if start <= index < start + len(batch):
-                yield batch.slice(index - start, 1).to_pylist()[0]
-        start += len(batch)
-        if start > wanted[-1]:
-            return
+        wanted = []
+        for index, row in enumerate(read_columns(shard.path, lambda leaf: leaf == "subset")):
+            taken[row["subset"]] += 1
+            if taken[row["subset"]] <= _PAIRS_A_SUBSET:
+                wanted.append(index)
+        if wanted:
+            rows = islice(read_columns(shard.path, lambda leaf: True), wanted[-1] + 1)
+            yield from (row for index, row in enumerate(rows) if index in wanted)
 
 
 def _join(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the row of a pair: the turns of each side one after the other, with a pause between them."""
+    """Return the row of a pair: the turns of each side in one recording, with pauses between them."""
     joined = {name: row[name] for name in _LABELS}
     for side in SIDES:
         joined[f"{side}_audio"] = {"bytes": _concatenate(row[side], row["pair_id"]), "path": f"{side}.flac"}
@@ -116,10 +102,10 @@ def _concatenate(turns: Sequence[Mapping[str, Any]], pair_id: str) -> bytes:
     pause = np.zeros(round(_PAUSE_S * SAMPLING_RATE), dtype=np.float32)
     clips: list[Any] = []
     for turn in turns:
-        # The bytes alone: a path that a row names may be any file of this machine.
+        # Only bytes: a path in a row could be any local file.
         content = (turn["audio"] or {}).get("bytes")
         if not content:
             raise AudioError(f"pair {pair_id}: a turn has no audio.")
         clips += [read_audio(content, name=f"pair {pair_id}"), pause]
-    # FLAC: the same bytes each time, which OGG's serial numbers are not.
+    # FLAC gives the same bytes each time; OGG has random serial numbers.
     return encode_flac(np.concatenate(clips[:-1]))

@@ -1,7 +1,7 @@
-"""The table of all pairs without their audio, for the pairs whose audio may not be published.
+"""Write the table of all pairs without audio, which includes pairs whose audio may not be published.
 
-The full one is `dataset_builder.release`'s, which also takes fingerprints of the recordings and needs them for that;
-what is written here has the same columns from the shards alone.
+`dataset_builder.release` also writes fingerprints, for which it needs the recordings; this table has the same columns
+from the shards alone.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .public_shards import Shard, list_shards, open_shard, read_columns
 
 
 def write_metadata(shards: Iterable[Shard], output: Path) -> tuple[list[Shard], Counter[str]]:
-    """Write the table of the pairs of some shards, their transcripts scrubbed.
+    """Write the table of the pairs of some shards, with scrubbed transcripts.
 
     Args:
         shards (`Iterable[Shard]`): Shards of a data set folder; their audio is not read.
         output (`Path`): Folder to write.
 
     Returns:
-        `tuple[list[Shard], Counter]`: The table's shards, and how many identifiers of each kind were taken out of the
-        transcripts, and `"across_parts"`: pairs that were left out because an identifier begins in one part of a turn
-        and ends in the next.
+        `tuple[list[Shard], Counter]`: The table's shards, and the number of identifiers of each kind that were
+        removed from the transcripts, and `"across_parts"`: pairs that were omitted because an identifier begins in one
+        part of a turn and ends in the next.
 
     Raises:
-        ImportError: What finds phone numbers and addresses is not installed.
+        ImportError: The packages that find phone numbers and addresses are not installed.
     """
     counts: Counter[str] = Counter()
     scrub_counted = _make_scrubber(counts)
@@ -49,7 +49,7 @@ def write_metadata(shards: Iterable[Shard], output: Path) -> tuple[list[Shard], 
 
 
 def _make_scrubber(counts: Counter[str]) -> Any:
-    """Return `scrub` that counts what it finds, once for each distinct text."""
+    """Return a `scrub` that counts identifiers, once for each distinct text."""
 
     @cache
     def scrub_counted(text: str) -> str:
@@ -69,7 +69,7 @@ def _public_turn(turn: Mapping[str, Any], scrub_counted: Any) -> dict[str, Any] 
 
 
 def _with_all_columns(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row of a folder that an earlier version built, or that lacks a column, with all of them."""
+    """Return a row with all columns; a folder of an earlier version may lack some."""
     return {**dict.fromkeys(release_features()), **row}
 
 
@@ -77,12 +77,12 @@ def read_release(folder: Path, pair_ids: Collection[str]) -> list[Shard]:
     """Return the shards of a metadata release.
 
     Args:
-        folder (`Path`): As `dataset_builder.release` writes it.
-        pair_ids (`Collection[str]`): Pairs of the data set that it was made from, of which it may have left some out.
+        folder (`Path`): Folder of `dataset_builder.release`.
+        pair_ids (`Collection[str]`): Pairs of its data set; the release may omit some.
 
     Raises:
         FileNotFoundError: The folder holds no shards.
-        ValueError: A shard has other columns than a release, such as audio; or it is of another data set.
+        ValueError: A shard has other columns than a release, such as audio; or it belongs to another data set.
     """
     shards = list_shards(folder)
     agreed = release_features().arrow_schema
@@ -98,6 +98,6 @@ def read_release(folder: Path, pair_ids: Collection[str]) -> list[Shard]:
     if unknown := sorted(map(str, released - set(pair_ids))):
         raise ValueError(
             f"{folder}: {len(unknown)} of its {len(released)} pairs, such as {unknown[0]}, are not in the data set; "
-            "give the release that was made from it."
+            "give the release of this data set."
         )
     return shards

@@ -1,4 +1,4 @@
-"""Collect the files of a checkpoint that may be published: a list of what belongs, never what happens to lie there."""
+"""List the files of a checkpoint that are published; other files in its folder never are."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .plan import PlannedFile
 
 
 CONFIG = "config.json"
-# What a checkpoint runs where this package is not installed.
+# The code of a checkpoint where this package is not installed.
 REMOTE_CODE = tuple(
     f"{part}_sdiareward.py" for part in ("audio", "configuration", "layouts", "modeling", "processing")
 )
@@ -37,7 +37,7 @@ _PROCESSOR_FILES = (
     "tokenizer_config.json",
     "vocab.json",
 )
-# Where a configuration was loaded from.
+# Keys that hold the folder that a configuration was loaded from.
 _PLACES = ("_name_or_path", "name_or_path")
 _MODEL_TYPE = "sdiareward"
 # Of `peft`: an adapter that changes no projection and only brings modules of its own.
@@ -45,29 +45,29 @@ _NO_PROJECTIONS = "dummy-target-modules"
 
 
 def is_adapter_folder(checkpoint: Path) -> bool:
-    """Say whether a folder holds adapters and not a whole model."""
+    """Return whether a folder holds adapters and not a whole model."""
     return (checkpoint / ADAPTER_CONFIG).is_file()
 
 
-def whole_model(checkpoint: Path) -> list[PlannedFile]:
+def list_model_files(checkpoint: Path) -> list[PlannedFile]:
     """Return configuration and weights of a complete model, processor and code.
 
     Raises:
         FileNotFoundError: A file is missing.
-        ValueError: It is no checkpoint of this package, or would run other code than the package's.
+        ValueError: It is no checkpoint of this package, or it names other code than the package's.
     """
     _require_own(checkpoint, (CONFIG, "AutoConfig"), (CONFIG, "AutoModel"), (PROCESSOR, "AutoProcessor"))
     shards = weight_files(checkpoint)
     names = [CONFIG, *shards] if shards == [WEIGHTS] else [CONFIG, WEIGHTS_INDEX, *shards]
-    return [*_existing(checkpoint, names), *_processor(checkpoint), *code()]
+    return [*_existing(checkpoint, names), *_processor(checkpoint), *_list_code()]
 
 
-def adapters(checkpoint: Path, base_model: str) -> list[PlannedFile]:
+def list_adapter_files(checkpoint: Path, base_model: str) -> list[PlannedFile]:
     """Return adapters with the head that was trained beside them, processor and code.
 
     Args:
-        checkpoint (`Path`): What `train.py` left in `adapter/`.
-        base_model (`str`): What they were trained on, as others find it.
+        checkpoint (`Path`): The folder `adapter/` that `train.py` writes.
+        base_model (`str`): Their base on the Hub.
 
     Raises:
         FileNotFoundError: A file is missing.
@@ -79,10 +79,10 @@ def adapters(checkpoint: Path, base_model: str) -> list[PlannedFile]:
         raise ValueError(f"{checkpoint / ADAPTER_WEIGHTS}: holds no score head; save the adapters with train.py.")
     config = _without_places(read_json(checkpoint / ADAPTER_CONFIG)) | {"base_model_name_or_path": base_model}
     files = _existing(checkpoint, [CONFIG, ADAPTER_WEIGHTS])
-    return [_json_file(ADAPTER_CONFIG, config), *files, *_processor(checkpoint), *code()]
+    return [_json_file(ADAPTER_CONFIG, config), *files, *_processor(checkpoint), *_list_code()]
 
 
-def head(checkpoint: Path, base_model: str) -> list[PlannedFile]:
+def make_head_files(checkpoint: Path, base_model: str) -> list[PlannedFile]:
     """Return the head of a complete model in the form of adapters, without its frozen backbone.
 
     Args:
@@ -106,7 +106,7 @@ def head(checkpoint: Path, base_model: str) -> list[PlannedFile]:
     }
     weights = save({f"base_model.model.{name}": tensor for name, tensor in tensors.items()})
     files = [_json_file(ADAPTER_CONFIG, config), PlannedFile(ADAPTER_WEIGHTS, weights)]
-    return [*files, *_existing(checkpoint, [CONFIG]), *_processor(checkpoint), *code()]
+    return [*files, *_existing(checkpoint, [CONFIG]), *_processor(checkpoint), *_list_code()]
 
 
 def _head_tensors(checkpoint: Path) -> dict[str, Any]:
@@ -126,13 +126,13 @@ def _head_tensors(checkpoint: Path) -> dict[str, Any]:
     return found
 
 
-def code() -> list[PlannedFile]:
-    """Return the files of this package that a checkpoint runs by itself."""
-    return [PlannedFile(name, code_of(name)) for name in REMOTE_CODE]
+def _list_code() -> list[PlannedFile]:
+    """Return the files of this package that travel with a checkpoint."""
+    return [PlannedFile(name, find_code(name)) for name in REMOTE_CODE]
 
 
-def code_of(name: str) -> Path:
-    """Return the file of this package that `REMOTE_CODE` names."""
+def find_code(name: str) -> Path:
+    """Return the path of a file of `REMOTE_CODE`."""
     return PACKAGE / name
 
 
@@ -141,7 +141,7 @@ def _processor(checkpoint: Path) -> list[PlannedFile]:
 
 
 def _existing(checkpoint: Path, names: list[str]) -> list[PlannedFile]:
-    """Return files of the folder itself that have to be there."""
+    """Return required files of the folder."""
     for name in names:
         if Path(name).name != name:
             raise ValueError(f"{checkpoint}: its index names {name!r}, which is not a file of this folder.")
@@ -151,7 +151,7 @@ def _existing(checkpoint: Path, names: list[str]) -> list[PlannedFile]:
 
 
 def _planned(path: Path) -> PlannedFile:
-    """Return a file as it is, but without the folder that it was loaded from."""
+    """Return a file; a configuration without the folder that it was loaded from."""
     if path.suffix == ".json" and path.name.endswith("config.json"):
         content = read_json(path)
         public = _without_places(content)
@@ -182,7 +182,7 @@ def _require_own(checkpoint: Path, *wanted: tuple[str, str]) -> None:
         for reference in auto_map.values():
             if f"{str(reference).partition('.')[0]}.py" not in REMOTE_CODE:
                 raise ValueError(
-                    f"{checkpoint / name}: auto_map names {reference!r}, which is no code of this package; save it "
+                    f"{checkpoint / name}: auto_map names {reference!r}, which is not code of this package; save it "
                     "again with this package."
                 )
 

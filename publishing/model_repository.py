@@ -1,7 +1,7 @@
 """Plan the repository of a model: a whole checkpoint, adapters with their head, or a head alone.
 
-What it was made from is named by who publishes it. The name in the record of a training may be a folder of the machine
-that it ran on: `checkpoints/nano` looks like one on the Hub, and may there be somebody else's.
+The publisher names base and data set. The name in a training's record may be a local folder: `checkpoints/nano` looks
+like a name on the Hub, where somebody else may own it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.cards.model_card import ModelRelease, read_about, render_model_repository_card
-from sdiareward.cards.results_metadata import RESULTS_FILE, eval_results
+from sdiareward.cards.results_metadata import RESULTS_FILE, render_eval_results
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG, read_json
 
 from . import model_files
@@ -20,7 +20,7 @@ from .plan import NOTICES, PlannedFile, RepositoryPlan
 
 
 _RESULTS = "results.json"
-# Their licence asks to go with every copy of their weights.
+# Their licence must accompany every copy of their weights.
 _WHISPER_IDS, _WHISPER_NOTICE = "openai/whisper-", "whisper.txt"
 
 
@@ -34,7 +34,7 @@ def plan_model(
     datasets: Sequence[str] = (),
     head_only: bool = False,
 ) -> RepositoryPlan:
-    """Plan the repository of a model; adapters are recognised by their `adapter_config.json`.
+    """Plan the repository of a model; a folder with an `adapter_config.json` holds adapters.
 
     Args:
         checkpoint (`Path`): Folder of a checkpoint, or of adapters as `train.py` leaves them in `adapter/`.
@@ -42,7 +42,7 @@ def plan_model(
             beside the checkpoint.
         repo_id (`str`, *optional*): Name of the repository, for the examples of its card.
         revision (`str`, *optional*): Branch or tag that the examples load.
-        base_model (`str`, *optional*): Its base on the Hub; by default what `about.md` names.
+        base_model (`str`, *optional*): Its base on the Hub; by default that of `about.md`.
         datasets (`Sequence[str]`): Data sets on the Hub that it was trained on, the one of the results first; by
             default what `about.md` names.
         head_only (`bool`, *optional*, defaults to `False`): Publish the head of a whole checkpoint alone; its backbone
@@ -50,7 +50,7 @@ def plan_model(
 
     Raises:
         FileNotFoundError: A file is missing.
-        ValueError: The folder holds no checkpoint of this package, or what it was made from has no name on the Hub.
+        ValueError: The folder holds no checkpoint of this package, or its base has no name on the Hub.
     """
     require_hub_ids([*datasets, *([base_model] if base_model else [])])
     is_adapter = model_files.is_adapter_folder(checkpoint)
@@ -77,7 +77,7 @@ def plan_model(
     )
     described = [PlannedFile("README.md", render_model_repository_card(release).encode())]
     if measured and release.datasets:
-        described.append(PlannedFile(RESULTS_FILE, eval_results(measured, release.datasets[0]).encode()))
+        described.append(PlannedFile(RESULTS_FILE, render_eval_results(measured, release.datasets[0]).encode()))
     notes = [*_notes(release, about, measured_path), *_unnamed(release, recorded)]
     return RepositoryPlan("model", [*described, *files], notes=notes)
 
@@ -86,21 +86,22 @@ def _files(checkpoint: Path, kind: str, base: str | None, recorded_base: str | N
     if kind == "model":
         has_whisper = recorded_base == "nano" or str(base).startswith(_WHISPER_IDS)
         notice = PlannedFile(f"notices/{_WHISPER_NOTICE}", (NOTICES / _WHISPER_NOTICE).read_bytes())
-        return [*model_files.whole_model(checkpoint), *([notice] if has_whisper else [])]
+        return [*model_files.list_model_files(checkpoint), *([notice] if has_whisper else [])]
     if base is None or not is_hub_id(base):
         raise ValueError(
-            f"{checkpoint}: goes on top of {base or recorded_base!r}, which others cannot find; publish that first, "
-            "and name it with base_model (ORG/NAME)."
+            f"{checkpoint}: needs the base {base or recorded_base!r}, which is not on the Hub; publish the base "
+            "first, and name it with base_model (ORG/NAME)."
         )
-    return model_files.adapters(checkpoint, base) if kind == "lora" else model_files.head(checkpoint, base)
+    list_files = model_files.list_adapter_files if kind == "lora" else model_files.make_head_files
+    return list_files(checkpoint, base)
 
 
 def _read_run(checkpoint: Path) -> dict[str, Any] | None:
-    """Return the record of the training, which of adapters lies in the folder above."""
+    """Return the record of the training; that of adapters is in the parent folder."""
     for folder in (checkpoint, checkpoint.resolve().parent):
         if (folder / "run.json").is_file():
             found = read_json(folder / "run.json")
-            # An evaluation keeps a file of that name too.
+            # An evaluation writes a file of that name too.
             return found if "arguments" in found else None
     return None
 
@@ -120,7 +121,7 @@ def _read_results(checkpoint: Path, results: Path | None) -> tuple[dict[str, Any
 
 
 def _recorded(checkpoint: Path, run: dict[str, Any] | None, is_adapter: bool) -> dict[str, Any]:
-    """Return what adapters or the record of the training say that it was made from, by the option to say it with."""
+    """Return base and data set as recorded by the adapters or the training, by the name of their option."""
     arguments = (run or {}).get("arguments", {})
     named = read_json(checkpoint / ADAPTER_CONFIG).get("base_model_name_or_path") if is_adapter else None
     return {"base_model": named or arguments.get("model_name_or_path"), "dataset": arguments.get("dataset")}
@@ -130,16 +131,16 @@ def _require_frozen(checkpoint: Path, run: dict[str, Any] | None) -> None:
     trained = (run or {}).get("arguments", {}).get("train")
     if trained != "head":
         raise ValueError(
-            f"{checkpoint}: its run.json says train {trained!r}, not 'head': the backbone is not that of its base; "
+            f"{checkpoint}: its run.json records train {trained!r}, not 'head': its backbone differs from the base; "
             "publish the whole model."
         )
 
 
 def _unnamed(release: ModelRelease, recorded: dict[str, Any]) -> list[str]:
-    """Return a note for each recorded name that looks like one on the Hub where none was given."""
+    """Return a note for each recorded name that looks like a name on the Hub, if none was given."""
     given = {"base_model": release.base_model, "dataset": release.datasets}
     return [
-        f"the training's record says {name!r}; if that is its name on the Hub and not a folder, add "
+        f"the training's record names {name!r}; if that is its name on the Hub and not a folder, add "
         f"--{option.replace('_', '-')} {name}."
         for option, name in recorded.items()
         if not given[option] and is_hub_id(name)
@@ -149,9 +150,9 @@ def _unnamed(release: ModelRelease, recorded: dict[str, Any]) -> list[str]:
 def _notes(release: ModelRelease, about: dict[str, Any], results: Path) -> list[str]:
     notes = []
     if release.kind != "model":
-        notes.append(f"it goes on top of {release.base_model}, which others load from the Hub under that name.")
+        notes.append(f"it needs the base {release.base_model}, which others load from the Hub under that name.")
     if release.results is None:
-        notes.append(f"there is no {results}: the card says that the model was not evaluated.")
+        notes.append(f"there is no {results}: the card states that the model was not evaluated.")
     elif Path(release.results["config"]["model"]).name != release.checkpoint.resolve().name:
         notes.append(f"the results are of {Path(release.results['config']['model']).name}; make sure it is this one.")
     if release.results and not release.datasets:
@@ -161,7 +162,8 @@ def _notes(release: ModelRelease, about: dict[str, Any], results: Path) -> list[
     stale = [
         name
         for name in model_files.REMOTE_CODE
-        if (own := release.checkpoint / name).is_file() and own.read_bytes() != model_files.code_of(name).read_bytes()
+        if (own := release.checkpoint / name).is_file()
+        and own.read_bytes() != model_files.find_code(name).read_bytes()
     ]
     if stale:
         notes.append(f"{', '.join(stale)} in the folder differ from this package's, which are published.")

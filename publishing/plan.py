@@ -1,4 +1,4 @@
-"""What a repository on the Hub will hold: every file of it, known before anything is sent."""
+"""The plan of a repository on the Hub: all of its files, known before anything is sent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sdiareward.common.package_files import CARDS
 
 
 RepoType = Literal["dataset", "model", "space"]
-# Texts that go with the works of others.
+# Notices that must accompany the works of others.
 NOTICES = CARDS / "notices"
 
 
@@ -19,8 +19,8 @@ class PlannedFile:
     """One file of a repository.
 
     Args:
-        path_in_repo (`str`): Where it will lie, relative to the repository's root, with `/` between folders.
-        source (`Path` or `bytes`): A file on this machine, which is read when it is sent, or the content itself.
+        path_in_repo (`str`): Its path in the repository, with `/` between folders.
+        source (`Path` or `bytes`): A local file, which is read when it is sent, or the content itself.
     """
 
     path_in_repo: str
@@ -31,20 +31,20 @@ class PlannedFile:
         """Return the size of the content.
 
         Raises:
-            OSError: The file on this machine is gone.
+            OSError: The local file is gone.
         """
         return len(self.source) if isinstance(self.source, bytes) else self.source.stat().st_size
 
 
 @dataclass(frozen=True)
 class RepositoryPlan:
-    """All that a push uploads; nothing outside of a plan ever is.
+    """The files of a push; nothing else is uploaded.
 
     Args:
         repo_type (`str`): `"dataset"`, `"model"` or `"space"`.
         files (`list[PlannedFile]`): The files.
-        space_sdk (`str`, *optional*): What runs a Space, for instance `"gradio"`.
-        notes (`list[str]`): What a reader should know before publishing, a sentence each: what is withheld, and why.
+        space_sdk (`str`, *optional*): The SDK of a Space, for instance `"gradio"`.
+        notes (`list[str]`): Sentences to read before publishing, for instance on withheld audio.
     """
 
     repo_type: RepoType

@@ -1,7 +1,7 @@
-"""Make the shards of a data set that may be published: rows whose audio must stay are left out.
+"""Make the public shards of a data set, without the rows whose audio may not be published.
 
-A shard that holds nothing else is sent as it is. One that mixes, or holds anything that the data contract does not
-name, is written again, row by row, with the columns of the contract.
+A shard without such rows is sent unchanged. A shard with some of them, or with columns outside the data contract, is
+rewritten row by row with the columns of the contract.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _ROWS_PER_GROUP = 20
 _LABELS = (*(name for name in COUNTED if name != "split"), "language", "license", "pair_id")
-# Of a turn, everything that is read before it is decided what may be sent.
+# The fields of a turn that are read to decide whether a row may be published.
 _TURN_FIELDS = ("audio_ref", "duration_s")
 
 
@@ -31,9 +31,9 @@ class Shard:
     """A Parquet file of a data set.
 
     Args:
-        path (`Path`): Where it lies.
-        criterion, split (`str`): What its rows have in common.
-        num_rows (`int`): Its rows.
+        path (`Path`): The file.
+        criterion, split (`str`): Those of its rows.
+        num_rows (`int`): Number of rows.
         num_bytes (`int`): Size of its columns before they are compressed.
     """
 
@@ -54,12 +54,12 @@ def list_shards(folder: Path) -> list[Shard]:
 
     Raises:
         FileNotFoundError: The folder holds no shards.
-        ValueError: A shard has the name of none, or is no Parquet.
+        ValueError: A file is not named like a shard, or is not Parquet.
     """
-    return [_describe(path) for path in list_paths(folder)]
+    return [_read_shard(path) for path in list_paths(folder)]
 
 
-def _describe(path: Path) -> Shard:
+def _read_shard(path: Path) -> Shard:
     criterion, split = path.parent.name, path.name.split("-")[0]
     if criterion not in CRITERIA or split not in SPLITS:
         raise ValueError(
@@ -75,7 +75,7 @@ def open_shard(path: Path) -> pq.ParquetFile:
     """Open a Parquet file.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not one.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -87,18 +87,18 @@ def open_shard(path: Path) -> pq.ParquetFile:
 
 
 def read_labels(shard: Shard) -> list[dict[str, Any]]:
-    """Return what is counted of each row, without reading its audio.
+    """Return the labels of each row, without reading its audio.
 
     Returns:
         `list[dict]`: `criterion`, `split`, `subset`, `source`, `synthesizer`, `language`, `license`, `pair_id`,
-        hours of either side, and `redistribution_block` (None where the audio may be published).
+        hours of either side, and `why_withheld` (None if the audio may be published).
     """
     rows = read_columns(shard.path, lambda path: path in _LABELS or _is_of_turn(path, _TURN_FIELDS))
     return [_label(row, shard.split) for row in rows]
 
 
 def _is_of_turn(path: str, fields: tuple[str, ...]) -> bool:
-    """Tell whether a leaf, such as `chosen.list.element.audio_ref.list.element.uri`, is one of a turn's fields."""
+    """Return whether a leaf, such as `chosen.list.element.audio_ref.list.element.uri`, is one of these fields."""
     side, *rest = path.split(".")
     return side in SIDES and not set(rest).isdisjoint(fields)
 
@@ -111,7 +111,7 @@ def _label(row: Mapping[str, Any], split: str) -> dict[str, Any]:
 
 
 def read_columns(path: Path, wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a shard with the leaves of its columns that are wanted, and nothing of the others.
+    """Yield the rows of a shard with the wanted leaves of its columns; other leaves are not read.
 
     Args:
         path (`Path`): The shard.
@@ -125,20 +125,20 @@ def read_columns(path: Path, wanted: Callable[[str], bool]) -> Iterator[dict[str
 
 
 def publish_shard(shard: Shard, labels: list[dict[str, Any]], output: Path) -> Shard | None:
-    """Return a shard that holds the rows that may be published and nothing else, or None where there are none.
+    """Return a shard with the rows that may be published, or None without such rows.
 
     Args:
-        shard (`Shard`): The shard as it was built.
+        shard (`Shard`): The shard of the builder.
         labels (`list[dict]`): `read_labels` of it.
-        output (`Path`): Folder of the shards that have to be written again.
+        output (`Path`): Folder for rewritten shards.
 
     Raises:
-        ValueError: A column is of another type than the contract says.
+        ValueError: A column has another type than in the contract.
     """
     is_public = [label["why_withheld"] is None for label in labels]
     if not any(is_public):
         return None
-    if all(is_public) and _is_as_agreed(shard.path):
+    if all(is_public) and _follows_contract(shard.path):
         return shard
     target = output / shard.place
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -146,11 +146,11 @@ def publish_shard(shard: Shard, labels: list[dict[str, Any]], output: Path) -> S
         _rewrite(shard.path, is_public, target)
     except _arrow_errors() as error:
         raise ValueError(f"{shard.path}: has columns of another type than a data set of pairs ({error}).") from error
-    return _describe(target)
+    return _read_shard(target)
 
 
-def _is_as_agreed(path: Path) -> bool:
-    """Tell whether a shard holds the columns of the contract alone, and names no folder of who built it."""
+def _follows_contract(path: Path) -> bool:
+    """Return whether a shard has exactly the columns of the contract, and no local folders in them."""
     agreed = features().arrow_schema
     with open_shard(path) as file:
         schema = file.schema_arrow

@@ -1,4 +1,4 @@
-"""Plan the Space of the demo: its entry, the package that it installs, and its card."""
+"""Plan the Space of the demo: its entry, its requirements, and its card."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .hub_ids import require_hub_ids
 from .plan import PlannedFile, RepositoryPlan
 
 
-# That the demo was tested with; the Hub installs the SDK from the card, not from the requirements.
+# The tested version; the Hub installs the SDK from the card, not from the requirements.
 GRADIO_VERSION = "6.31.0"
 PYTHON_VERSION = "3.12"
 _APP = DEMO / "space_app.py"
@@ -26,25 +26,24 @@ def plan_space(model: str | None = None, *, hardware: str = "cpu-basic") -> Repo
 
     Args:
         model (`str`, *optional*): Model on the Hub that it loads unless its variable `SDIAREWARD_MODEL` names another;
-            by default the one of the package.
-        hardware (`str`, *optional*, defaults to `"cpu-basic"`): What the Hub suggests to somebody who duplicates it.
+            by default nano.
+        hardware (`str`, *optional*, defaults to `"cpu-basic"`): Hardware that the Hub suggests for a duplicate.
 
     Raises:
-        ValueError: The model has no name on the Hub, where a Space could load it.
+        ValueError: The model has no name on the Hub.
     """
     require_hub_ids([model] if model else [])
-    version = __version__
     files = [
         PlannedFile("README.md", _render_card(model, hardware).encode()),
         PlannedFile("app.py", _render_app(model).encode()),
-        PlannedFile("requirements.txt", f"sdiareward[demo]=={version}\n".encode()),
+        PlannedFile("requirements.txt", f"sdiareward[demo]=={__version__}\n".encode()),
     ]
-    notes = [f"it installs sdiareward {version} from PyPI and cannot be built before that version is there."]
+    notes = [f"it installs sdiareward {__version__} from PyPI and cannot be built before that version is published."]
     return RepositoryPlan("space", files, space_sdk="gradio", notes=notes)
 
 
 def _render_app(model: str | None) -> str:
-    """Return the entry; with the model in it rather than in a variable, which a pull request could not set."""
+    """Return the entry, with the model in its code; a pull request cannot set a variable of a Space."""
     app = _APP.read_text(encoding="utf-8")
     if model is None:
         return app

@@ -1,11 +1,11 @@
-"""Carry out a plan: one commit that holds all of its files, or none.
+"""Publish a plan in one commit.
 
-- `create_commit` with all files, not the many commits of `upload_folder`: a reader never sees half a data set. What
-  was sent before an interruption is not sent again: the Hub is asked for each hash (LFS) or chunk (Xet) first.
-- The files are read where they lie: nothing is copied into a folder first, and no folder is walked.
+- `create_commit` with all files, not the many commits of `upload_folder`: a reader never sees half a data set. A push
+  that is run again sends no file twice: the Hub is asked for each hash (LFS) or chunk (Xet) first.
+- The files are read in place: nothing is copied, and no folder is walked.
 - Gates and privacy are set before the first file is sent.
-- The commit names its parent: somebody else's commit in between is never overwritten.
-- Afterwards the Hub is asked what the commit holds, and each hash is compared.
+- The commit names its parent, so a commit in between is never overwritten.
+- Finally each hash is compared with those of the commit.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sdiareward.common.redaction import redact
 
-from .hub_errors import PublishError, explain, redacted_logs
+from .hub_errors import PublishError, explain_error, redact_logs
 from .plan import RepositoryPlan
-from .refusals import check_plan, find_secret
+from .preflight import check_plan, find_secret
 
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
     from huggingface_hub.hf_api import GitRefs, RepoFile
 
-# Left over from an earlier push, these would be read together with, or instead of, the new ones.
+# Files of an earlier push with these endings would be loaded with, or instead of, the new ones.
 _LOADED_TOGETHER = (".parquet", ".safetensors", ".safetensors.index.json")
 
 
@@ -35,13 +35,13 @@ class PushOptions:
     """How a plan is published.
 
     Args:
-        private (`bool`): Make the repository private, also if it exists and is not.
-        gated (`str`, *optional*): Have readers ask for access, which is granted `"auto"` or `"manual"`.
-        revision (`str`): Branch to commit to; made from `main` if there is none of that name.
+        private (`bool`): Make the repository private, also an existing public one.
+        gated (`str`, *optional*): Require readers to ask for access, which is granted `"auto"` or `"manual"`.
+        revision (`str`): Branch to commit to; created from `main` if missing.
         create_pr (`bool`): Propose the commit as a pull request.
         message (`str`): First line of the commit.
         tag (`str`, *optional*): Tag of the commit.
-        prune (`bool`): Delete, in the same commit, what the repository holds and the plan does not.
+        prune (`bool`): Delete, in the same commit, files of the repository that are not in the plan.
     """
 
     private: bool = False
@@ -54,23 +54,23 @@ class PushOptions:
 
     def __post_init__(self) -> None:
         if self.create_pr and (self.private or self.gated or self.tag):
-            raise ValueError("a pull request changes files only; leave out private, gated and tag, or create_pr.")
+            raise ValueError("a pull request changes files only; omit private, gated and tag, or create_pr.")
         if not self.message.strip():
             raise ValueError("the commit has no message; give it one.")
         if found := find_secret(self.message.encode()):
-            raise ValueError(f"the commit's message holds {found}, it seems; take it out, and revoke it.")
+            raise ValueError(f"the commit's message seems to hold {found}; remove it, and revoke it.")
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What became of a push.
+    """The result of a push.
 
     Args:
         url (`str`): Page of the repository.
         commit (`str`): Hash of the commit that holds the plan.
-        is_changed (`bool`): Whether there was anything new to commit.
+        is_changed (`bool`): Whether the commit is new.
         pull_request_url (`str`, *optional*): Page of the pull request.
-        notices (`list[str]`): What to tell the user: what the Hub warns of, files that stay though not planned.
+        notices (`list[str]`): Messages for the user: warnings of the Hub, files that stay though not planned.
     """
 
     url: str
@@ -83,37 +83,37 @@ class Pushed:
 def publish(plan: RepositoryPlan, repo_id: str, options: PushOptions | None = None) -> Pushed:
     """Publish a plan at the endpoint of `huggingface_hub`, with its token.
 
-    An interrupted push is continued by the same call: nothing that arrived is sent again.
+    The same call resumes an interrupted push: no file that arrived is sent again.
 
     Args:
-        plan (`RepositoryPlan`): What the repository is to hold.
+        plan (`RepositoryPlan`): The files of the repository.
         repo_id (`str`): `ORG/name`, or a name in the account of the token.
-        options (`PushOptions`, *optional*): How.
+        options (`PushOptions`, *optional*): Options of the push.
 
     Returns:
-        `Pushed`: What became of it.
+        `Pushed`: The result.
 
     Raises:
-        ValueError: The plan must not be published (`refusals.check_plan`).
+        ValueError: The plan must not be published (`preflight.check_plan`).
         FileNotFoundError: A file of the plan is gone.
-        PublishError: The Hub refuses or cannot be reached; in one line, without secrets.
+        PublishError: The Hub rejects the push or cannot be reached; the message is one line without secrets.
     """
     from huggingface_hub import get_token
     from huggingface_hub.errors import HTTPError
 
     secrets = [token] if (token := get_token()) else []
     check_plan(plan, secrets)
-    with redacted_logs(secrets), warnings.catch_warnings(record=True) as warned:
+    with redact_logs(secrets), warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             pushed = _Push(plan, repo_id, options or PushOptions()).run()
-        # RuntimeError and ValueError: so the library passes on what goes wrong in its threads, and wrong names.
+        # The library raises RuntimeError for failures of its threads, ValueError for wrong names.
         except (HTTPError, OSError, RuntimeError, ValueError) as error:
-            # Without the cause: its message may hold what was redacted here.
-            raise PublishError(redact(explain(error, f"{plan.repo_type} {repo_id}"), secrets)) from None
-    # UserWarning: what the Hub says of the card; the rest is between libraries.
-    said = [str(warning.message) for warning in warned if issubclass(warning.category, UserWarning)]
-    notices = [redact(" ".join(text.split()), secrets) for text in said]
+            # Without the cause, whose message may hold secrets.
+            raise PublishError(redact(explain_error(error, f"{plan.repo_type} {repo_id}"), secrets)) from None
+    # UserWarning: the Hub's warnings about the card; others concern libraries.
+    texts = [str(warning.message) for warning in warned if issubclass(warning.category, UserWarning)]
+    notices = [redact(" ".join(text.split()), secrets) for text in texts]
     return Pushed(**{**vars(pushed), "notices": [*notices, *pushed.notices]})
 
 
@@ -126,7 +126,7 @@ class _Push:
         self._api: HfApi = HfApi(library_name="sdiareward")
         self._plan = plan
         self._options = options
-        # Before anything else: a token that the Hub does not know is best said so.
+        # First, so that an unknown token is reported as such.
         account = self._api.whoami()["name"]
         self._where: dict[str, Any] = {
             "repo_id": repo_id if "/" in repo_id else f"{account}/{repo_id}",
@@ -158,7 +158,7 @@ class _Push:
         return Pushed(str(commit.repo_url), commit.oid, commit.oid != head, commit.pr_url, notices)
 
     def _open_repository(self) -> None:
-        """Create the repository if there is none; set its gate and privacy before anything is in it."""
+        """Create the repository if it is missing; set gate and privacy before it holds a file."""
         from huggingface_hub.errors import RepositoryNotFoundError
 
         options = self._options
@@ -169,7 +169,7 @@ class _Push:
             if options.create_pr:
                 raise
             sdk = self._plan.space_sdk
-            # None: as the organization's default is, which may be private.
+            # None: the organization's default, which may be private.
             self._api.create_repo(private=options.private or None, space_sdk=sdk, exist_ok=True, **self._where)
             changes["gated"] = options.gated
         else:
@@ -179,25 +179,25 @@ class _Push:
             self._api.update_repo_settings(**changes, **self._where)
 
     def _open_branch(self, refs: GitRefs) -> str:
-        """Create the branch if there is none; return the commit that it stands at."""
+        """Create the branch if it is missing; return its commit."""
         name = self._options.revision
         if any(tag.name == name for tag in refs.tags):
-            raise ValueError(f"{name!r} is a tag, and tags do not move; name a branch as revision.")
+            raise ValueError(f"{name!r} is a tag, which cannot move; give a branch as revision.")
         is_new = not name.startswith("refs/") and all(branch.name != name for branch in refs.branches)
         if is_new and not self._options.create_pr:
             self._api.create_branch(branch=name, exist_ok=True, **self._where)
         return str(self._api.repo_info(revision=name, **self._where).sha)
 
     def _is_tagged(self, refs: GitRefs, head: str) -> bool:
-        """Return whether the branch has the tag already; refuse before anything is sent if another commit has it."""
+        """Return whether the branch has the tag; raise if another commit has it."""
         tags = {tag.name: tag.target_commit for tag in refs.tags}
         found = tags.get(self._options.tag or "")
         if found not in (None, head):
-            raise ValueError(f"tag {self._options.tag!r} stands at commit {found} already; choose another.")
+            raise ValueError(f"tag {self._options.tag!r} is already at commit {found}; choose another.")
         return found is not None
 
     def _operations(self, head: str) -> tuple[list[CommitOperationAdd | CommitOperationDelete], list[str]]:
-        """Return what to commit, and what stays in the repository though it is not planned."""
+        """Return the operations of the commit, and files that stay though not planned."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         planned = {file.path_in_repo: file.source for file in self._plan.files}
@@ -220,7 +220,7 @@ class _Push:
         return {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
 
     def _verify(self, commit: str, additions: list[CommitOperationAdd]) -> None:
-        """Compare each file's hash with the Hub's: a `.gitignore` in the repository leaves files out silently."""
+        """Compare each file's hash with the Hub's: a `.gitignore` in the repository silently omits files."""
         from huggingface_hub.utils.sha import git_hash
 
         found = self._files(commit)

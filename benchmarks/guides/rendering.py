@@ -57,7 +57,10 @@ def render_blocks(guide: str, results: Mapping[str, Any] | None = None) -> dict[
         results (`Mapping`, *optional*): Results by file name, in place of those of the repository.
     """
     given = results or {}
-    read = lambda name: given[name] if name in given else read_result(name)  # noqa: E731
+
+    def read(name: str) -> Any:
+        return given[name] if name in given else read_result(name)
+
     text = _make_environment().get_template(f"{guide}{_SUFFIX}").render(read=read)
     return find_blocks(text)
 

@@ -12,7 +12,7 @@ from support.repository_world import FORBIDDEN, content_of, header_of, make_row,
 from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.pairs.schema import features
 from sdiareward.publishing.dataset_repository import plan_dataset
-from sdiareward.publishing.listening_table import listening_features
+from sdiareward.publishing.listening_table import make_listening_features
 
 
 @pytest.fixture
@@ -183,7 +183,7 @@ def test_the_page_of_the_hub_can_play_the_first_pairs_of_each_subset(make_data, 
     assert soundfile.info(io.BytesIO(heard["c"]["chosen_audio"]["bytes"])).frames == 16_000 * 1.25
     assert heard["c"]["rejected_text"] == "user: c rejected user\nassistant: c rejected assistant"
     infos = DatasetInfosDict.from_dataset_card_data(DatasetCard(content_of(plan.files[0]).decode()).data)
-    assert infos["listen"].features == listening_features()
+    assert infos["listen"].features == make_listening_features()
     assert infos["listen"].splits["test"].num_examples == 11
     assert "1 of the pairs to listen to cannot be decoded: are these recordings whole?" in plan.notes
 

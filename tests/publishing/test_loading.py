@@ -122,7 +122,7 @@ def test_no_audio_is_on_the_hub_that_must_not_be_passed_on(hub, dataset, data):
     published = hub.store.all_content()
     for pair_id, clips in data[1].items():
         assert [clip in published for clip in clips] == [pair_id not in WITHHELD] * 4, pair_id
-    assert "note: the audio of 2 of 7 pairs stays here; by licence: " in dataset.out
+    assert "note: the audio of 2 of 7 pairs is not published; by licence: " in dataset.out
 
 
 LOAD_GATED = """

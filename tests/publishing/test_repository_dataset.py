@@ -71,7 +71,7 @@ def test_audio_that_must_stay_is_in_no_file(row, make_data):
     assert all(
         "audio" not in turn for row in released.values() for side in ("chosen", "rejected") for turn in row[side]
     )
-    assert plan.notes[0].startswith("the audio of 1 of 3 pairs stays here; by licence: ")
+    assert plan.notes[0].startswith("the audio of 1 of 3 pairs is not published; by licence: ")
 
 
 @pytest.mark.parametrize("name", ["cc-by-4.0", " CC-BY-SA-3.0 ", "Apache-2.0", "gpl-2.0-ONLY"])
@@ -249,7 +249,7 @@ def test_what_is_written_anew_lies_beside_the_folder_and_is_named(make_data, tmp
     plan = plan_dataset(Path("."))
     work = tmp_path / "sdiareward-publish"
     assert (work / "metadata").is_dir()
-    assert f"what had to be written anew lies in {work}, which may be deleted after the push." in plan.notes
+    assert f"rewritten shards are in {work}, which may be deleted after the push." in plan.notes
 
 
 def test_a_release_that_holds_audio_is_refused(make_data):

@@ -105,12 +105,12 @@ def test_the_code_is_the_packages_whatever_lies_in_the_folder(checkpoint):
                     "AutoModel": "other/repo--modeling_sdiareward.A",
                 }
             },
-            "which is no code of this package",
+            "which is not code of this package",
         ),
         (
             "processor_config.json",
             {"auto_map": {"AutoProcessor": "evil.Processor"}},
-            "'evil.Processor', which is no code of this package",
+            "'evil.Processor', which is not code of this package",
         ),
     ],
 )
@@ -262,7 +262,7 @@ def test_what_a_person_knows_of_a_model_is_in_its_card(checkpoint):
     assert "# Mine\n\nHas 66,400 of them." in card_of(plan).text
     assert "about.md" not in files_of(plan)
     (checkpoint / "about.md").write_text("It costs $much.")
-    with pytest.raises(ValueError, match="has a field 'much'; known here are"):
+    with pytest.raises(ValueError, match="has an unknown field 'much'; known fields are"):
         plan_model(checkpoint)
     (checkpoint / "about.md").write_text("---\n: [\n---\n")
     with pytest.raises(ValueError, match="its header is not YAML"):
@@ -281,14 +281,14 @@ def test_a_recorded_name_is_not_taken_for_one_on_the_hub(checkpoint):
     assert "add --base-model checkpoints/large." in said and "add --dataset runs/pairs." in said
     named = plan_model(checkpoint, results=NANO, base_model="me/base", datasets=["me/pairs"])
     assert (card_of(named).data.base_model, card_of(named).data.datasets) == ("me/base", ["me/pairs"])
-    assert not any("record says" in note for note in named.notes)
+    assert not any("record names" in note for note in named.notes)
 
 
 def test_a_folder_is_no_name_on_the_hub(checkpoint, tmp_path, monkeypatch):
     (tmp_path / "runs" / "pairs").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for options in ({"base_model": str(tmp_path / "base")}, {"datasets": ["runs/pairs"]}):
-        with pytest.raises(ValueError, match="not a name on the Hub but a folder, it seems"):
+        with pytest.raises(ValueError, match="seems to be a folder, not a name on the Hub"):
             plan_model(checkpoint, **options)
 
 
@@ -338,12 +338,12 @@ def test_adapters_are_published_with_their_head_and_load_again(
 
 def test_adapters_of_a_base_that_only_this_machine_has_are_refused(adapter):
     folder, _ = adapter
-    with pytest.raises(ValueError, match="which others cannot find; publish that first"):
+    with pytest.raises(ValueError, match="which is not on the Hub; publish the base first"):
         plan_model(folder)
     config = json.loads((folder / "adapter_config.json").read_text())
     config["base_model_name_or_path"] = "checkpoints/base"
     (folder / "adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="goes on top of 'checkpoints/base', which others cannot find"):
+    with pytest.raises(ValueError, match="needs the base 'checkpoints/base', which is not on the Hub"):
         plan_model(folder)
 
 
@@ -384,5 +384,5 @@ def test_a_head_alone_is_published_as_an_adapter_of_its_backbone(
 
 def test_a_head_whose_backbone_was_trained_too_is_not_published_alone(checkpoint):
     (checkpoint / "run.json").write_text(json.dumps({"arguments": {"train": "full"}}))
-    with pytest.raises(ValueError, match="says train 'full', not 'head'"):
+    with pytest.raises(ValueError, match="records train 'full', not 'head'"):
         plan_model(checkpoint, base_model="me/base", head_only=True)

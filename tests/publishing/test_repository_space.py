@@ -19,7 +19,7 @@ def test_the_space_runs_the_demo_of_this_version():
     assert files["requirements.txt"] == f"sdiareward[demo]=={sdiareward.__version__}\n".encode()
     assert files["app.py"] == (ROOT / "serving" / "demo" / "space_app.py").read_bytes()
     assert plan.notes == [
-        f"it installs sdiareward {sdiareward.__version__} from PyPI and cannot be built before that version is there."
+        f"it installs sdiareward {sdiareward.__version__} from PyPI and cannot be built before that version is published."
     ]
 
 
@@ -41,7 +41,7 @@ def test_the_space_loads_the_model_that_its_card_names_unless_its_variable_names
 
 
 def test_a_folder_that_no_space_has_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="not a name on the Hub but a folder, it seems"):
+    with pytest.raises(ValueError, match="seems to be a folder, not a name on the Hub"):
         plan_space(str(tmp_path))
 
 

@@ -1,9 +1,7 @@
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
-from sdiareward.publishing.refusals import check_plan, find_secret
+from sdiareward.publishing.preflight import check_plan, find_secret
 
 
 TOKEN = "hf_" + "aB3" * 11
@@ -27,38 +25,13 @@ def test_a_plan_of_ordinary_files_is_accepted():
     files = [PlannedFile(name, b"content") for name in names]
     check_plan(plan(*files))
     # It is the names that are accepted: with a secret in one of them the same plan is refused.
-    with pytest.raises(ValueError, match="a b.txt: holds"):
+    with pytest.raises(ValueError, match="a b.txt: seems to hold"):
         check_plan(plan(*files[:-1], PlannedFile("a b.txt", TOKEN.encode())))
 
 
 def test_an_empty_plan_is_refused():
     with pytest.raises(ValueError, match="nothing to publish"):
         check_plan(plan())
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["", "/etc/passwd", "../outside", "a/../../b", "a/..", "./a", "a//b", "a/", "C:\\a", "C:/a", "a\\b", "a\nb", " a"],
-)
-def test_a_path_that_is_not_within_the_repository_is_refused(path):
-    with pytest.raises(ValueError, match="not a path in a repository"):
-        check_plan(plan(CARD, PlannedFile(path, b"")))
-
-
-@pytest.mark.parametrize("path", [".git/config", "a/.GIT/hooks/x", ".cache/huggingface/token"])
-def test_folders_of_git_and_of_caches_are_refused(path):
-    with pytest.raises(ValueError, match=r"\.git and \.cache"):
-        check_plan(plan(CARD, PlannedFile(path, b"")))
-
-
-def test_a_path_that_is_planned_twice_is_refused():
-    with pytest.raises(ValueError, match="'README.md': planned twice"):
-        check_plan(plan(CARD, PlannedFile("README.md", b"another")))
-
-
-def test_a_file_that_is_also_a_folder_is_refused():
-    with pytest.raises(ValueError, match="'data/a': planned both"):
-        check_plan(plan(PlannedFile("data/a", b""), PlannedFile("data/a/b.txt", b"")))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +53,7 @@ def test_pickles_are_refused(name):
     ],
 )
 def test_a_file_that_holds_a_secret_is_refused_and_the_secret_not_repeated(content, found):
-    with pytest.raises(ValueError, match=f"run.json: holds {found}") as error:
+    with pytest.raises(ValueError, match=f"run.json: seems to hold {found}") as error:
         check_plan(plan(CARD, PlannedFile("run.json", f"begin {content} end".encode())), ["the-token-in-use"])
     assert content not in str(error.value)
 
@@ -94,25 +67,6 @@ def test_what_only_resembles_a_secret_is_accepted(content):
     check_plan(plan(CARD, PlannedFile("notes.txt", content)))
 
 
-@pytest.mark.parametrize("offset", [-40, -20, -3, -1, 0])
-def test_a_token_on_the_border_of_two_pieces_is_found(tmp_path, offset):
-    """Large files are read in pieces of 8 MiB."""
-    file = tmp_path / "table.parquet"
-    file.write_bytes(b"\0" * (8 * 2**20 + offset) + TOKEN.encode() + b"\0" * 100)
-    with pytest.raises(ValueError, match="table.parquet: holds an access token"):
-        check_plan(plan(CARD, PlannedFile("table.parquet", file)))
-
-
-def test_a_token_in_a_compressed_column_of_text_is_found(tmp_path):
-    file = tmp_path / "table.parquet"
-    # The first and the last stand in the statistics too, which are not compressed.
-    turns = [{"text": text} for text in ("and", f"so, {TOKEN}", "well")]
-    pq.write_table(pa.table({"turns": [turns], "number": [1]}), file, compression="gzip")
-    assert TOKEN.encode() not in file.read_bytes()
-    with pytest.raises(ValueError, match=r"data/table.parquet: holds an access token"):
-        check_plan(plan(CARD, PlannedFile("data/table.parquet", file)))
-
-
 def test_a_file_that_is_gone_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"shard\.parquet: not a file any more, but data/a\.parquet"):
+    with pytest.raises(FileNotFoundError, match=r"shard\.parquet: no longer a file, but data/a\.parquet"):
         check_plan(plan(CARD, PlannedFile("data/a.parquet", tmp_path / "shard.parquet")))
