@@ -26,7 +26,7 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Study:
-    """Hold the pairs that an ablation trains on, selects by and measures on.
+    """The training, validation and test pairs of an ablation.
 
     Args:
         pairs (`dict[str, datasets.Dataset]`): Pairs by split.
@@ -40,7 +40,7 @@ class Study:
         return sum(map(len, self.labels.values()))
 
     def take(self, limit: int | None) -> Study:
-        """Return about `limit` pairs of all splits together; all of them if there are no more.
+        """Return about `limit` pairs of all splits together; all of them if there are fewer.
 
         Args:
             limit (`int`, *optional*): Number of pairs; None for all. Shares are rounded, and are at least one pair.
@@ -57,12 +57,12 @@ class Study:
         """Return a hash of the labels of each split."""
         return {split: fingerprint_pairs(labels) for split, labels in self.labels.items()}
 
-    def describe(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Return how many pairs and groups there are, by split and subset."""
+    def count_pairs(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Count the pairs and groups by split and subset."""
         return {split: _count(labels) for split, labels in self.labels.items()}
 
     def write(self, folder: Path) -> Path:
-        """Write the pairs as a data set that `loading.load_pairs` reads, unless the folder holds them already."""
+        """Write the pairs as a data set for `loading.load_pairs`, unless the folder holds them already."""
         name = hashlib.sha256("".join(self.fingerprints().values()).encode()).hexdigest()[:12]
         target = folder / name
         if not target.exists():

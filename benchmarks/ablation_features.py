@@ -46,7 +46,7 @@ MAX_LAYERS = 9
 
 
 class AllLayersScorer(Scorer):
-    """Give the means of several layers and the hidden states of the last one, all from one pass.
+    """Return the means of several layers and the hidden states of the last one from one pass.
 
     Args:
         model ([`SDiaRewardModel`]): The model.
@@ -70,7 +70,7 @@ class AllLayersScorer(Scorer):
         skipped: MutableMapping[int, str] | None = None,
         progress: bool = False,
     ) -> Iterator[tuple[int, Features]]:
-        """Yield as `Scorer.iter_features` does, in `hidden_states` the mean of each layer, then the last tokens'.
+        """Yield like `Scorer.iter_features`; `hidden_states` holds the layer means, then the last layer's tokens.
 
         `hidden_states` has the shape `(num_layers + num_tokens, hidden_size)`; `layer` and `per_token` say nothing.
         """
@@ -92,7 +92,7 @@ def _means_first(features: Features, num_layers: int) -> np.ndarray:
 
 @contextmanager
 def _side_by_side(text_model: Any, layers: Sequence[int]) -> Iterator[None]:
-    """Let the text model give, in the place of layer 0, these layers and the last one beside each other."""
+    """Make the text model return these layers and the last one side by side in place of layer 0."""
 
     def widen(module: Any, inputs: Any, output: Any) -> Any:
         states = [output.hidden_states[layer] for layer in layers]
@@ -108,7 +108,7 @@ def _side_by_side(text_model: Any, layers: Sequence[int]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Backbone:
-    """Hold what head runs need of a backbone; small enough to be sent to another process.
+    """What head runs need from a backbone; small enough to send to another process.
 
     Args:
         title (`str`): What to call it in tables.
@@ -130,22 +130,22 @@ class Backbone:
 
     @property
     def feature_sets(self) -> tuple[str, ...]:
-        """What a head can be trained on: each pooling of the last layer, then the mean of each layer below it."""
+        """Feature sets for heads: each pooling of the last layer, then the mean of each layer below it."""
         return (*POOLINGS, *(f"layer_{layer}" for layer in self.layers))
 
     def new_head(self, features: str) -> tuple[SDiaRewardHead, SDiaRewardProcessor]:
-        """Return a head at zero for a feature set, and the processor."""
+        """Return a zero head for a feature set, and the processor."""
         # A vector is a sequence of one, of which the mean is itself.
         pooling_mode = "attention" if features == "attention" else "mean"
         config = SDiaRewardConfig.from_pretrained(self.folder / "head", pooling_mode=pooling_mode)
         return SDiaRewardHead(config), SDiaRewardProcessor.from_pretrained(self.folder / "head")
 
     def collator(self, features: str) -> FeatureCollator:
-        """Return what makes batches of a feature set."""
+        """Return the collator of a feature set."""
         return FeatureCollator(_open_features(self.folder, features, self.revision, self.dtype, self.layers))
 
     def rows_of(self, split: str, features: str) -> list[dict[str, Any]]:
-        """Return the rows of a split; a vector is of length 1, so that no step is cut for the length of a dialogue."""
+        """Return the rows of a split; a vector has length 1, so dialogue lengths do not split a step."""
         if features == "attention":
             return self.rows[split]
         return [{**row, "length": len(SIDES)} for row in self.rows[split]]
@@ -154,7 +154,7 @@ class Backbone:
 def compute_features(
     title: str, args: TrainArguments, training: RewardConfig, study: Study, folder: Path
 ) -> tuple[Backbone, list[dict[str, Any]]]:
-    """Compute what is missing of a backbone's features; what was computed before a kill is kept.
+    """Compute the missing features of a backbone; those computed before a kill are kept.
 
     Args:
         title (`str`): What to call the backbone.
@@ -218,7 +218,7 @@ def _open_vectors(folder: Path, name: str, cache: FeatureCache) -> FeatureShards
 
 
 def _vector(rows: torch.Tensor, name: str, layers: Sequence[int]) -> torch.Tensor:
-    """Return one vector of a dialogue, shape `(1, hidden_size)`, from what the cache holds of it."""
+    """Return one vector of a dialogue, shape `(1, hidden_size)`, from its cache entry."""
     if name == "mean":
         return rows[len(layers) :].float().mean(dim=0, keepdim=True)
     if name == "last_token":

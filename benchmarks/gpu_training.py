@@ -27,14 +27,14 @@ from torch.nn.functional import logsigmoid
 from benchmarks.flops import audio_flops, text_flops
 from benchmarks.gpu import describe_device, matmul_rate
 from benchmarks.gpu_steps import Clock
+from benchmarks.racing import RESULTS, write_result
 from benchmarks.speed_models import SIZES, build
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
-from sdiareward.common.provenance import write_run
 from sdiareward.scoring.prefetch import DialoguePreparer
 from sdiareward.training.batches import PackedSide, PairBatch, collate_mels, split_by_tokens, use_packed_forward
 
 
-RESULT = Path(__file__).resolve().parent / "results" / "gpu_training.json"
+RESULT = RESULTS / "gpu_training.json"
 MODES = ("head", "lora", "full")
 # Passes over the text model that a mode must compute, in forward passes.
 _TEXT_PASSES = {"head": 1, "lora": 2, "full": 3}
@@ -50,7 +50,6 @@ def main() -> None:
     record: dict[str, Any] = {"device": describe_device(device), "dtype": args.dtype, "settings": settings}
     record["matmul_flops_per_s"] = matmul_rate(clock, device, dtype)
     record["sizes"] = {size: {} for size in args.sizes}
-    args.output.parent.mkdir(parents=True, exist_ok=True)
     for size in args.sizes:
         for mode in args.modes:
             found: dict[str, Any] = {"left_out": True}
@@ -59,7 +58,7 @@ def main() -> None:
             if "seconds" in found:
                 found["utilisation"] = found["flops"] / median(found["seconds"]) / record["matmul_flops_per_s"]
             record["sizes"][size][mode] = found
-            write_run(args.output, **record)
+            write_result(args.output, **record)
     print(table(record))
 
 
@@ -119,7 +118,7 @@ def measure(
 
 
 def _trainable(model: Any, mode: str) -> Any:
-    """Freeze what the mode leaves alone; checkpoint the activations of what gradients pass through."""
+    """Freeze the weights that the mode does not train; checkpoint the activations of the others."""
     if mode == "head":
         model.freeze_backbone()
         return model
@@ -135,7 +134,7 @@ def _trainable(model: Any, mode: str) -> Any:
 
 
 def _pairs(processor: Any, args: argparse.Namespace, step: int) -> PairBatch:
-    """Return the pairs of a step, read and ready."""
+    """Return the prepared pairs of a step."""
     dialogues = SyntheticDialogues(2 * args.pairs, args.seed + step, args.mean_s)
     batch = DialoguePreparer(processor)(range(len(dialogues)), dialogues, ["joint"] * len(dialogues))
     sides = [
@@ -167,7 +166,7 @@ def _step(model: Any, pairs: PairBatch, optimizer: torch.optim.Optimizer, batch_
 
 
 def _flops(config: Any, pairs: PairBatch, mode: str) -> int:
-    """Return what a step must compute; a system prompt counts once a dialogue, although parts share it."""
+    """Count the operations of a step; the system prompt counts once per dialogue, although micro-batches share it."""
     text = audio = 0
     for side in pairs.chosen + pairs.rejected:
         num_tokens = sum(len(message.input_ids) for message in side.messages)
@@ -177,7 +176,7 @@ def _flops(config: Any, pairs: PairBatch, mode: str) -> int:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Return the results as text, a line for each size and mode."""
+    """Render the results as text, one line per size and mode."""
     lines = [f"{'':<10}{'s a step':>10}{'tokens/s':>12}{'utilisation':>13}{'peak GiB':>10}"]
     for size, modes in record["sizes"].items():
         for mode, found in modes.items():
