@@ -1,8 +1,8 @@
 """The pairs of an ablation: all of a data set, or an equal share of every subset of every split.
 
-Which pairs: one of each group (recording), then a second of each, and so on until the share is reached, groups and
-pairs in the order of a hash of their ids. So the choice takes in as many recordings as it can, needs no seed, is the
-same on every machine, and a smaller one is part of a larger one. Splits are by group, so no part of one leaks.
+A share takes one pair of each group (recording), then a second of each, and so on, with groups and pairs in the order
+of a hash of their ids. It covers as many recordings as possible, needs no seed, is the same on every machine, and a
+smaller share is a subset of a larger one. Splits are by group, so no recording leaks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Study:
 
     Args:
         pairs (`dict[str, datasets.Dataset]`): Pairs by split.
-        labels (`dict[str, list[dict]]`): What `labels.describe_pairs` says of each, by split.
+        labels (`dict[str, list[dict]]`): Labels of each by split, from `labels.describe_pairs`.
     """
 
     pairs: dict[str, datasets.Dataset]

@@ -1,14 +1,14 @@
 """The features of an ablation: one pass of a backbone over each dialogue serves every pooling and every layer.
 
-The pass goes through `Scorer`, packed and with everything shared that it shares, and ends in a `FeatureCache` of
-hidden states. Before the hidden states of a dialogue's tokens stand the means of the layers below, a row each.
+`Scorer` runs the pass, packed and with prefix sharing, and a `FeatureCache` stores its hidden states. The first rows
+of a dialogue are the means of the lower layers; the hidden states of its tokens follow.
 
 Notable choices:
 
-- The text model hands out the states of several layers side by side, as one wide layer: what `Scorer` does with a
-  layer does not depend on its width. The other way is a pass for each layer, audio tower included.
-- Means and last tokens are then written as vectors of their own (float32), so that a head that needs a vector does not
-  read all tokens. The mean of the last layer is made of its tokens, not of a rounded mean.
+- The text model returns several layers side by side as one wide layer, because `Scorer` works with any width. The
+  alternative is one pass per layer, including the audio tower.
+- Means and last tokens are also stored as vectors (float32), so that a head on vectors does not read all tokens. The
+  mean of the last layer is computed from its tokens, not from a rounded mean.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AllLayersScorer(Scorer):
         model ([`SDiaRewardModel`]): The model.
         processor ([`SDiaRewardProcessor`]): Its processor.
         layers (`Sequence[int]`): Text layers, 0 being the embeddings.
-        options: Of `Scorer`.
+        options: Options of `Scorer`.
     """
 
     def __init__(self, model: SDiaRewardModel, processor: SDiaRewardProcessor, layers: Sequence[int], **options: Any):
@@ -111,12 +111,12 @@ class Backbone:
     """What head runs need from a backbone; small enough to send to another process.
 
     Args:
-        title (`str`): What to call it in tables.
+        title (`str`): Its name in tables.
         revision (`str`): Hash of its weights.
-        dtype (`str`): In which it computed.
-        layers (`tuple[int, ...]`): Text layers whose means are kept.
-        folder (`Path`): Where its configuration and its features are.
-        rows (`dict[str, list[dict]]`): Rows that `FeatureCollator` takes, by split.
+        dtype (`str`): Dtype of its computation.
+        layers (`tuple[int, ...]`): Text layers with stored means.
+        folder (`Path`): Folder of its configuration and its features.
+        rows (`dict[str, list[dict]]`): Rows of `FeatureCollator`, by split.
         labels (`list[dict]`): Labels of the rows of `test`.
     """
 
@@ -157,14 +157,14 @@ def compute_features(
     """Compute the missing features of a backbone; those computed before a kill are kept.
 
     Args:
-        title (`str`): What to call the backbone.
-        args ([`TrainArguments`]): Names it.
+        title (`str`): Name of the backbone.
+        args ([`TrainArguments`]): Names the backbone.
         training (`trl.RewardConfig`): Decides dtype and device.
         study ([`Study`]): The pairs.
-        folder (`Path`): Where the features of all backbones are.
+        folder (`Path`): Folder of the features of all backbones.
 
     Returns:
-        `tuple[Backbone, list[dict]]`: The backbone, and what `cache_pairs` says of pairs that cannot be used.
+        `tuple[Backbone, list[dict]]`: The backbone, and the skipped pairs, from `cache_pairs`.
     """
     head, processor = load_model(args, training, head_only=True)
     head.config.pooling_mode = "mean"

@@ -18,8 +18,8 @@ def draw_figures(result: Mapping[str, Any], path: Path) -> list[Path]:
     """Draw the curves of a result: drift in training, the lambda sweep, the layer sweep.
 
     Args:
-        result (`Mapping`): What `benchmarks.ablations` found.
-        path (`Path`): Of the result; `_drift.png`, `_lambda.png` and `_layers.png` take the place of its suffix.
+        result (`Mapping`): Result of `benchmarks.ablations`.
+        path (`Path`): Path of the result; `_drift.png`, `_lambda.png` and `_layers.png` take the place of its suffix.
 
     Returns:
         `list[Path]`: The figures.

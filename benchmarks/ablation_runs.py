@@ -1,7 +1,7 @@
-"""The runs of an ablation: heads on cached features, and short trainings through the backbone; each done once.
+"""The runs of an ablation: heads on cached features, and short trainings through the backbone.
 
-A run is found by a hash of its settings: what it trains, on which features of which weights, on which pairs, with
-which options. A finished one is a line of JSON; whatever was cut short begins again.
+The key of a run is a hash of its settings: the trained part, features, weights, pairs and options. A finished run is a
+line of JSON; an interrupted run starts again.
 """
 
 from __future__ import annotations

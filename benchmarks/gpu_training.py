@@ -1,16 +1,16 @@
-"""Training steps on one CUDA GPU at the real sizes: seconds, tokens a second, utilisation and peak memory.
+"""Training steps on one CUDA GPU at the real sizes: seconds, tokens per second, utilisation and peak memory.
 
     python -m benchmarks.gpu_training                            # 3B and 7B, head, lora and full, in bfloat16
     python -m benchmarks.gpu_training --device cpu --dtype float32 --sizes tiny --pairs 2 --steps 2 --mean-s 4
 
 Weights are random and drawn on the device, pairs are synthetic (`synthetic_workload.py`): nothing is downloaded. It
-needs neither TRL nor accelerate; `lora` needs `peft`. `gpu.py` says how to run it where nothing can be installed.
+needs neither TRL nor accelerate; `lora` needs `peft`. `gpu.py` explains how to run it without installing packages.
 
-A step is what `SDiaRewardTrainer` computes in one process: the pairs cut into parts by tokens, each part forward and
-backward without padding, Bradley-Terry with centering, gradient clipping, fused AdamW. The audio tower is frozen and
-runs in each step; gradient checkpointing is on, as in the recipes. Utilisation counts the operations that the mode
-must compute, once forward for what is frozen, twice where only gradients pass through, three times where weights are
-trained; what checkpointing computes again counts nothing.
+A step is that of `SDiaRewardTrainer` in one process: the pairs are split into micro-batches by tokens, each with a
+packed forward and backward pass, Bradley-Terry with centering, gradient clipping, fused AdamW. The audio tower is
+frozen and runs in each step; gradient checkpointing is on, as in the recipes. Utilisation counts the required
+operations of the mode: the forward pass once for frozen weights, twice if only gradients pass through, three times for
+trained weights. Recomputation by checkpointing does not count.
 """
 
 from __future__ import annotations

@@ -56,15 +56,10 @@ class EndpointJudge:
         max_new_tokens: int | None = None,
         seed: int = 0,
     ) -> list[Judgement]:
-        """Score recordings.
+        """Score recordings; arguments as of [`WavRewardJudge.judge`].
 
-        Args:
-            recordings (`list`): Question, silence and answer each; anything `audio_sdiareward.read_audio` takes.
-            num_samples (`int`, *optional*, defaults to 1): Answers to each recording, whose scores vote.
-            temperature (`float`, *optional*, defaults to 0.0): 0 takes that of the settings.
-            expected (`bool`, *optional*, defaults to `False`): Not supported.
-            max_new_tokens (`int`, *optional*): Not used; the settings decide.
-            seed (`int`, *optional*, defaults to 0): Of the sampling, if the endpoint supports one.
+        A temperature of 0 takes that of the settings, `max_new_tokens` is ignored in favour of theirs, and `expected`
+        is not supported.
 
         Raises:
             ValueError: The expected score is requested, or several answers without a seed.
