@@ -1,8 +1,8 @@
 """The pairs of an ablation: all of a data set, or an equal share of every subset of every split.
 
-Which pairs: one of each group (recording), then a second of each, and so on until the share is reached, groups and
-pairs in the order of a hash of their ids. So the choice takes in as many recordings as it can, needs no seed, is the
-same on every machine, and a smaller one is part of a larger one. Splits are by group, so no part of one leaks.
+A share takes one pair of each group (recording), then a second of each, and so on, with groups and pairs in the order
+of a hash of their ids. It covers as many recordings as possible, needs no seed, is the same on every machine, and a
+smaller share is a subset of a larger one. Splits are by group, so no recording leaks.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SPLITS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Study:
-    """Hold the pairs that an ablation trains on, selects by and measures on.
+    """The training, validation and test pairs of an ablation.
 
     Args:
         pairs (`dict[str, datasets.Dataset]`): Pairs by split.
-        labels (`dict[str, list[dict]]`): What `labels.describe_pairs` says of each, by split.
+        labels (`dict[str, list[dict]]`): Labels of each by split, from `labels.describe_pairs`.
     """
 
     pairs: dict[str, datasets.Dataset]
@@ -40,7 +40,7 @@ class Study:
         return sum(map(len, self.labels.values()))
 
     def take(self, limit: int | None) -> Study:
-        """Return about `limit` pairs of all splits together; all of them if there are no more.
+        """Return about `limit` pairs of all splits together; all of them if there are fewer.
 
         Args:
             limit (`int`, *optional*): Number of pairs; None for all. Shares are rounded, and are at least one pair.
@@ -57,12 +57,12 @@ class Study:
         """Return a hash of the labels of each split."""
         return {split: fingerprint_pairs(labels) for split, labels in self.labels.items()}
 
-    def describe(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Return how many pairs and groups there are, by split and subset."""
+    def count_pairs(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Count the pairs and groups by split and subset."""
         return {split: _count(labels) for split, labels in self.labels.items()}
 
     def write(self, folder: Path) -> Path:
-        """Write the pairs as a data set that `loading.load_pairs` reads, unless the folder holds them already."""
+        """Write the pairs as a data set for `loading.load_pairs`, unless the folder holds them already."""
         name = hashlib.sha256("".join(self.fingerprints().values()).encode()).hexdigest()[:12]
         target = folder / name
         if not target.exists():

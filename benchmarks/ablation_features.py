@@ -1,14 +1,14 @@
 """The features of an ablation: one pass of a backbone over each dialogue serves every pooling and every layer.
 
-The pass goes through `Scorer`, packed and with everything shared that it shares, and ends in a `FeatureCache` of
-hidden states. Before the hidden states of a dialogue's tokens stand the means of the layers below, a row each.
+`Scorer` runs the pass, packed and with prefix sharing, and a `FeatureCache` stores its hidden states. The first rows
+of a dialogue are the means of the lower layers; the hidden states of its tokens follow.
 
 Notable choices:
 
-- The text model hands out the states of several layers side by side, as one wide layer: what `Scorer` does with a
-  layer does not depend on its width. The other way is a pass for each layer, audio tower included.
-- Means and last tokens are then written as vectors of their own (float32), so that a head that needs a vector does not
-  read all tokens. The mean of the last layer is made of its tokens, not of a rounded mean.
+- The text model returns several layers side by side as one wide layer, because `Scorer` works with any width. The
+  alternative is one pass per layer, including the audio tower.
+- Means and last tokens are also stored as vectors (float32), so that a head on vectors does not read all tokens. The
+  mean of the last layer is computed from its tokens, not from a rounded mean.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ MAX_LAYERS = 9
 
 
 class AllLayersScorer(Scorer):
-    """Give the means of several layers and the hidden states of the last one, all from one pass.
+    """Return the means of several layers and the hidden states of the last one from one pass.
 
     Args:
         model ([`SDiaRewardModel`]): The model.
         processor ([`SDiaRewardProcessor`]): Its processor.
         layers (`Sequence[int]`): Text layers, 0 being the embeddings.
-        options: Of `Scorer`.
+        options: Options of `Scorer`.
     """
 
     def __init__(self, model: SDiaRewardModel, processor: SDiaRewardProcessor, layers: Sequence[int], **options: Any):
@@ -70,7 +70,7 @@ class AllLayersScorer(Scorer):
         skipped: MutableMapping[int, str] | None = None,
         progress: bool = False,
     ) -> Iterator[tuple[int, Features]]:
-        """Yield as `Scorer.iter_features` does, in `hidden_states` the mean of each layer, then the last tokens'.
+        """Yield like `Scorer.iter_features`; `hidden_states` holds the layer means, then the last layer's tokens.
 
         `hidden_states` has the shape `(num_layers + num_tokens, hidden_size)`; `layer` and `per_token` say nothing.
         """
@@ -92,7 +92,7 @@ def _means_first(features: Features, num_layers: int) -> np.ndarray:
 
 @contextmanager
 def _side_by_side(text_model: Any, layers: Sequence[int]) -> Iterator[None]:
-    """Let the text model give, in the place of layer 0, these layers and the last one beside each other."""
+    """Make the text model return these layers and the last one side by side in place of layer 0."""
 
     def widen(module: Any, inputs: Any, output: Any) -> Any:
         states = [output.hidden_states[layer] for layer in layers]
@@ -108,15 +108,15 @@ def _side_by_side(text_model: Any, layers: Sequence[int]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Backbone:
-    """Hold what head runs need of a backbone; small enough to be sent to another process.
+    """What head runs need from a backbone; small enough to send to another process.
 
     Args:
-        title (`str`): What to call it in tables.
+        title (`str`): Its name in tables.
         revision (`str`): Hash of its weights.
-        dtype (`str`): In which it computed.
-        layers (`tuple[int, ...]`): Text layers whose means are kept.
-        folder (`Path`): Where its configuration and its features are.
-        rows (`dict[str, list[dict]]`): Rows that `FeatureCollator` takes, by split.
+        dtype (`str`): Dtype of its computation.
+        layers (`tuple[int, ...]`): Text layers with stored means.
+        folder (`Path`): Folder of its configuration and its features.
+        rows (`dict[str, list[dict]]`): Rows of `FeatureCollator`, by split.
         labels (`list[dict]`): Labels of the rows of `test`.
     """
 
@@ -130,22 +130,22 @@ class Backbone:
 
     @property
     def feature_sets(self) -> tuple[str, ...]:
-        """What a head can be trained on: each pooling of the last layer, then the mean of each layer below it."""
+        """Feature sets for heads: each pooling of the last layer, then the mean of each layer below it."""
         return (*POOLINGS, *(f"layer_{layer}" for layer in self.layers))
 
     def new_head(self, features: str) -> tuple[SDiaRewardHead, SDiaRewardProcessor]:
-        """Return a head at zero for a feature set, and the processor."""
+        """Return a zero head for a feature set, and the processor."""
         # A vector is a sequence of one, of which the mean is itself.
         pooling_mode = "attention" if features == "attention" else "mean"
         config = SDiaRewardConfig.from_pretrained(self.folder / "head", pooling_mode=pooling_mode)
         return SDiaRewardHead(config), SDiaRewardProcessor.from_pretrained(self.folder / "head")
 
     def collator(self, features: str) -> FeatureCollator:
-        """Return what makes batches of a feature set."""
+        """Return the collator of a feature set."""
         return FeatureCollator(_open_features(self.folder, features, self.revision, self.dtype, self.layers))
 
     def rows_of(self, split: str, features: str) -> list[dict[str, Any]]:
-        """Return the rows of a split; a vector is of length 1, so that no step is cut for the length of a dialogue."""
+        """Return the rows of a split; a vector has length 1, so dialogue lengths do not split a step."""
         if features == "attention":
             return self.rows[split]
         return [{**row, "length": len(SIDES)} for row in self.rows[split]]
@@ -154,17 +154,17 @@ class Backbone:
 def compute_features(
     title: str, args: TrainArguments, training: RewardConfig, study: Study, folder: Path
 ) -> tuple[Backbone, list[dict[str, Any]]]:
-    """Compute what is missing of a backbone's features; what was computed before a kill is kept.
+    """Compute the missing features of a backbone; those computed before a kill are kept.
 
     Args:
-        title (`str`): What to call the backbone.
-        args ([`TrainArguments`]): Names it.
+        title (`str`): Name of the backbone.
+        args ([`TrainArguments`]): Names the backbone.
         training (`trl.RewardConfig`): Decides dtype and device.
         study ([`Study`]): The pairs.
-        folder (`Path`): Where the features of all backbones are.
+        folder (`Path`): Folder of the features of all backbones.
 
     Returns:
-        `tuple[Backbone, list[dict]]`: The backbone, and what `cache_pairs` says of pairs that cannot be used.
+        `tuple[Backbone, list[dict]]`: The backbone, and the skipped pairs, from `cache_pairs`.
     """
     weights: dict[str, Any] = {"dtype": backbone_dtype(training), "pooling_mode": args.pooling_mode}
     head, processor = load_model(args.model_name_or_path, **weights, head_only=True)
@@ -219,7 +219,7 @@ def _open_vectors(folder: Path, name: str, cache: FeatureCache) -> FeatureShards
 
 
 def _vector(rows: torch.Tensor, name: str, layers: Sequence[int]) -> torch.Tensor:
-    """Return one vector of a dialogue, shape `(1, hidden_size)`, from what the cache holds of it."""
+    """Return one vector of a dialogue, shape `(1, hidden_size)`, from its cache entry."""
     if name == "mean":
         return rows[len(layers) :].float().mean(dim=0, keepdim=True)
     if name == "last_token":

@@ -13,11 +13,11 @@ _COLORS = ("#0072b2", "#d55e00", "#009e73")
 
 
 def draw_figures(result: Mapping[str, Any], path: Path) -> list[Path]:
-    """Draw what a result has curves of: drift in training, the lambda sweep, the layer sweep.
+    """Draw the curves of a result: drift in training, the lambda sweep, the layer sweep.
 
     Args:
-        result (`Mapping`): What `benchmarks.ablations` found.
-        path (`Path`): Of the result; `_drift.png`, `_lambda.png` and `_layers.png` take the place of its suffix.
+        result (`Mapping`): Result of `benchmarks.ablations`.
+        path (`Path`): Path of the result; `_drift.png`, `_lambda.png` and `_layers.png` take the place of its suffix.
 
     Returns:
         `list[Path]`: The figures.
@@ -51,7 +51,7 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def _draw_drift(curves: Rows) -> Any:
-    """Draw Figure 4a and 4b: one row of panels a backbone, one curve with and one without centering."""
+    """Draw Figure 4a and 4b: one row of panels per backbone, one curve with and one without centering."""
     backbones = list(dict.fromkeys(curve["backbone"] for curve in curves))
     figure, panels = _figure(len(backbones), 2)
     for row, backbone in zip(panels, backbones, strict=True):

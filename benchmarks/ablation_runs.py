@@ -1,7 +1,7 @@
-"""The runs of an ablation: heads on cached features, and short trainings through the backbone; each done once.
+"""The runs of an ablation: heads on cached features, and short trainings through the backbone.
 
-A run is found by a hash of its settings: what it trains, on which features of which weights, on which pairs, with
-which options. A finished one is a line of JSON; whatever was cut short begins again.
+The key of a run is a hash of its settings: the trained part, features, weights, pairs and options. A finished run is a
+line of JSON; an interrupted run starts again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FREEZE_OPTIONS = {
     "disable_tqdm": True,
     "report_to": "none",
 }
-# Where things are, which is not what they are.
+# Paths, which are not part of a run's key.
 _PLACES = ("model_name_or_path", "dataset", "dataset_config")
 FREEZE_MODES: dict[str, dict[str, Any]] = {
     "head": {"train": "head"},
@@ -85,7 +85,7 @@ class HeadRun:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what the result depends on."""
+        """Return the settings that the result depends on."""
         return {
             "kind": "head",
             "backbone": self.backbone.title,
@@ -115,7 +115,7 @@ class HeadRun:
 
 
 def measure(labels: Sequence[Mapping[str, Any]], chosen: Sequence[float], rejected: Sequence[float]) -> dict[str, Any]:
-    """Return the accuracies of Table 6 and where the rewards lie.
+    """Return the accuracies of Table 6 and the mean rewards.
 
     Args:
         labels (`Sequence[Mapping]`): Labels of each pair.
@@ -135,7 +135,7 @@ def measure(labels: Sequence[Mapping[str, Any]], chosen: Sequence[float], reject
 
 @dataclass(frozen=True)
 class FreezeRun:
-    """A short training through the backbone in which some parts stay as they are.
+    """A short training through the backbone with some parts frozen.
 
     Args:
         mode (`str`): One of `FREEZE_MODES`.
@@ -161,7 +161,7 @@ class FreezeRun:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return what the result depends on; where the files are is not part of it."""
+        """Return the settings that the result depends on, without paths."""
         return {
             "kind": "freeze",
             "mode": self.mode,
@@ -176,7 +176,7 @@ class FreezeRun:
         }
 
     def perform(self) -> dict[str, Any]:
-        """Train, select by validation loss, score the test pairs with what was saved."""
+        """Train, select by validation loss, and score the test pairs with the saved model."""
         folder = self.folder / key_of(self)[:12]
         shutil.rmtree(folder, ignore_errors=True)
         own = {"output_dir": str(folder / "model"), "seed": self.seed}
@@ -205,15 +205,15 @@ def key_of(run: Run) -> str:
 
 
 def run_all(runs: Sequence[Run], log: JsonLines, num_workers: int) -> list[dict[str, Any]]:
-    """Do what is not done yet, and return the record of each run.
+    """Perform the missing runs, and return the record of each run.
 
     Args:
-        runs (`Sequence[Run]`): Runs; equal ones are done once.
-        log ([`JsonLines`]): Finished runs; each is added as soon as it is finished.
+        runs (`Sequence[Run]`): Runs; equal ones are performed once.
+        log ([`JsonLines`]): Finished runs; each is appended when it ends.
         num_workers (`int`): Processes of one thread each; 0 runs everything here, with all threads.
 
     Returns:
-        `list[dict]`: For each run its `key`, `settings`, `seconds` and what it found.
+        `list[dict]`: For each run its `key`, `settings`, `seconds` and results.
     """
     from tqdm.auto import tqdm
 
@@ -234,12 +234,12 @@ def _perform(run: Run) -> dict[str, Any]:
 
 
 def spread(function: Callable[[Any], Any], items: Sequence[Any], num_workers: int) -> Iterator[tuple[int, Any]]:
-    """Apply a function to items in processes of one thread each; yield the index of an item and what came of it.
+    """Apply a function to items in processes of one thread each; yield the index of each item and its result.
 
     Args:
         function (`Callable`): Of a module; it and the items are sent to the processes.
         items (`Sequence`): What to apply it to.
-        num_workers (`int`): Processes; with 0 everything is done here, in order.
+        num_workers (`int`): Processes; with 0 everything runs in this process, in order.
     """
     if num_workers == 0 or not items:
         yield from enumerate(map(function, items))
@@ -261,7 +261,7 @@ def _begin_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent was killed: the pool's queues would wait for it for ever."""
+    """End this process when its parent was killed: the pool's queues would wait forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

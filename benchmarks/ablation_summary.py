@@ -1,4 +1,4 @@
-"""From the runs of an ablation to the rows of its tables: means and intervals over seeds."""
+"""Summarise the runs of an ablation as rows of tables: means and intervals over seeds."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> dict[str
 
 
 def summarise(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Make a row of the runs that differ in nothing but the seed.
+    """Summarise runs that differ only in the seed as one row.
 
     Args:
-        records (`Sequence[Mapping]`): What `run_all` returned.
-        names (`Sequence[str]`): The settings that make a row, for instance `backbone`, `features` and `lambda`.
+        records (`Sequence[Mapping]`): From `run_all`.
+        names (`Sequence[str]`): The settings that identify a row, for instance `backbone`, `features` and `lambda`.
 
     Returns:
         `list[dict]`: In the order of their first runs: those settings and `learning_rate`; `num_seeds`; by column of
@@ -71,7 +71,7 @@ def _row(settings: dict[str, Any], members: Sequence[Mapping[str, Any]]) -> dict
 
 
 def drift(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return how the mean rewards of the validation pairs moved in training (Figures 4a, 4b, 8a), over seeds.
+    """Return the drift of the mean validation rewards in training (Figures 4a, 4b, 8a), over seeds.
 
     Args:
         records (`Sequence[Mapping]`): Runs of heads, with and without the centering term.

@@ -7,21 +7,21 @@
 Parts: `table6` trains a head for each pooling (last token, attention, mean), with and without the centering term, for
 each seed; `lambda` heads on mean-pooled vectors with more values of the coefficient; `layers` heads on the mean of
 every text layer (at most nine); `freeze` runs `train.py` on a few pairs with different parts frozen. Every head is
-selected by validation loss and measured on the test split, which nothing is chosen by. Beside each table stand the two
-cheap baselines of `baselines.py`, fitted on the same training pairs.
+selected by validation loss and measured on the test split. Each table has the two cheap baselines of
+`evaluation/baselines.py`, fitted on the same training pairs.
 
-What is computed is kept in `output_dir`: features, and a line for each finished run. The same command goes on after a
-kill. The result is `benchmarks/results/ablations_RECIPE.json`, with the tables (.md) and figures (.png) made of it.
+Features and one line per finished run are kept in `output_dir`, and the same command resumes after a kill. The result
+is `benchmarks/results/ablations_RECIPE.json`, with the tables (.md) and figures (.png) made of it.
 
 Notable choices:
 
 - For `nano` there are two backbones: a random text model over Whisper's encoder, and that of `checkpoints/nano`, which
-  has seen the labels of the training split, with mean pooling. Its limit, learning rates and epochs are `_NANO`.
-- Several learning rates mean that each feature set takes the one of the lowest validation loss, at the recipe's
-  coefficient and the first seed. A recipe with one keeps it.
-- A new head is at zero, so a seed changes the order of the pairs and nothing else.
-- `freeze` trains what the recipe says, or for `head` and `lora` what `RECIPE_head.yaml` and `RECIPE_lora.yaml` beside
-  it say, with a warm-up that fits few steps, on the first backbone.
+  was trained on the labels of the training split with mean pooling. Its limit, learning rates and epochs are `_NANO`.
+- With several learning rates each feature set takes the one with the lowest validation loss, at the recipe's
+  coefficient and the first seed.
+- A new head is zero, so a seed changes only the order of the pairs.
+- `freeze` uses the recipe, or for `head` and `lora` the files `RECIPE_head.yaml` and `RECIPE_lora.yaml` beside it,
+  with a warm-up for few steps, on the first backbone.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ from benchmarks.ablation_figures import draw_figures
 from benchmarks.ablation_runs import FREEZE_MODES, FreezeRun, HeadRun, measure, run_all, spread
 from benchmarks.ablation_summary import choose_learning_rates, drift, summarise
 from benchmarks.guides.rendering import render_blocks
-from benchmarks.racing import describe_cpu
+from benchmarks.racing import describe_cpu, write_result
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.common.provenance import write_provenance
 from sdiareward.evaluation.baselines import KINDS
 from sdiareward.evaluation.pair_scoring import score_with_baseline
 from sdiareward.pairs.schema import SIDES
@@ -72,7 +71,7 @@ _ROW = ("backbone", "features", "lambda")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Hold a recipe of `train.py`, read from its YAML.
+    """A recipe of `train.py`, read from its YAML.
 
     Args:
         arguments (`dict`): Fields of `TrainArguments`.
@@ -93,7 +92,7 @@ def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
 
     Args:
         path (`Path`): Its YAML.
-        changes (`Sequence[str]`, *optional*): `KEY=VALUE`, in the place of what the file says.
+        changes (`Sequence[str]`, *optional*): `KEY=VALUE`; they override the file.
 
     Raises:
         ValueError: A key is unknown to `train.py`, or a change is not of that form.
@@ -109,7 +108,7 @@ def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
     if unknown:
         raise ValueError(f"{path}: {', '.join(unknown)} is no key of a recipe; train.py --help lists them.")
     arguments = {key: value for key, value in values.items() if key in own}
-    # Not part of what a run is found by: where a run writes, and what each run sets for itself.
+    # Not part of a run's key: its output folder and its seed.
     training = {key: value for key, value in values.items() if key not in own | {"output_dir", "seed"}}
     return Recipe(arguments, training)
 
@@ -137,8 +136,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     args = _parse_arguments(argv)
     result = Ablation(args, read_recipe(args.config, args.set)).run()
     path = Path(args.result)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_provenance(path, **result)
+    write_result(path, **result)
     report = render_report(result)
     write_file(path.with_suffix(".md"), report)
     draw_figures(result, path)
@@ -174,7 +172,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _complete(args: argparse.Namespace) -> argparse.Namespace:
-    """Fill in what depends on the recipe and on the machine."""
+    """Fill in the defaults that depend on the recipe and on the machine."""
     recipe = read_recipe(args.config, args.set)
     name = recipe.arguments["model_name_or_path"]
     if name == "nano":
@@ -211,7 +209,7 @@ class FeatureJob:
     folder: Path
 
     def perform(self) -> tuple[Backbone, list[dict[str, Any]]]:
-        """Compute what is missing; see `compute_features`."""
+        """Compute the missing features; see `compute_features`."""
         arguments = TrainArguments(**{**self.recipe.arguments, "model_name_or_path": self.model})
         training = RewardConfig(**{**self.recipe.training, "output_dir": str(self.folder)})
         return compute_features(self.title, arguments, training, self.study, self.folder / "backbones")
@@ -219,7 +217,7 @@ class FeatureJob:
 
 @dataclass
 class Ablation:
-    """Hold the state of the command while it runs.
+    """The state of a running command.
 
     Args:
         args (`argparse.Namespace`): The command line.
@@ -230,12 +228,16 @@ class Ablation:
     recipe: Recipe
 
     def run(self) -> dict[str, Any]:
-        """Do everything that is not done yet, and return the result."""
+        """Run what is missing, and return the result."""
         study = load_study(self.recipe.arguments["dataset"], self.recipe.arguments.get("dataset_config"))
         whole, study = len(study), study.take(self.args.limit or None)
         self.args.output_dir.mkdir(parents=True, exist_ok=True)
         log = JsonLines(self.args.output_dir / "runs.jsonl")
-        result: dict[str, Any] = {"arguments": self._arguments(), "pairs": study.describe(), "num_pairs": len(study)}
+        result: dict[str, Any] = {
+            "arguments": self._arguments(),
+            "pairs": study.count_pairs(),
+            "num_pairs": len(study),
+        }
         result |= {"num_pairs_of_data_set": whole, "recipe": self.recipe.training}
         with self._timed("baselines"):
             result["baselines"] = self._baselines(study, self.args.output_dir)
@@ -256,7 +258,7 @@ class Ablation:
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        """Keep how long a stage took, to its end or to an interrupt; a kill leaves no line."""
+        """Record the time of a stage, also of an interrupted one; a kill leaves no line."""
         start, cpu_s = time.perf_counter(), _cpu_s()
         try:
             yield
@@ -269,7 +271,7 @@ class Ablation:
         return JsonLines(self.args.output_dir / "sessions.jsonl")
 
     def _cost(self) -> dict[str, dict[str, float]]:
-        """Return the seconds of each stage, in all calls of the command together."""
+        """Return the total seconds of each stage over all calls of the command."""
         cost: dict[str, dict[str, float]] = {}
         for session in self._sessions.read():
             total = cost.setdefault(session["stage"], {"wall_s": 0.0, "cpu_s": 0.0})
@@ -278,7 +280,7 @@ class Ablation:
         return cost
 
     def _baselines(self, study: Study, folder: Path) -> dict[str, Any]:
-        """Return what the two baselines reach on the same test pairs."""
+        """Measure the two baselines on the same test pairs."""
         labels = study.labels["test"]
         found: dict[str, Any] = {}
         for kind in KINDS:
@@ -289,7 +291,7 @@ class Ablation:
         return found
 
     def _backbones(self, study: Study) -> tuple[list[Backbone], dict[str, Any]]:
-        """Compute the features of every backbone; return why pairs were left out, by backbone."""
+        """Compute the features of every backbone; also return the skipped pairs by backbone."""
         names = self.args.model if set(self.args.only) - {"freeze"} else []
         jobs = [
             FeatureJob(title(name), self._locate(name), self.recipe, study, self.args.output_dir) for name in names
@@ -299,7 +301,7 @@ class Ablation:
         return [backbone for backbone, _ in found], {backbone.title: skipped for backbone, skipped in found}
 
     def _locate(self, name: str) -> str:
-        """Return where a backbone is; build a random nano one if it is not there yet."""
+        """Return the path of a backbone; build a random nano one if needed."""
         if name != "nano":
             return name
         folder = self.args.output_dir / "nano"
@@ -310,7 +312,7 @@ class Ablation:
     def _heads(
         self, backbones: Sequence[Backbone], study: Study, log: JsonLines
     ) -> tuple[Records, dict[str, Records]]:
-        """Train all heads; return the records of the runs that chose learning rates, and those of each part."""
+        """Train all heads; return the records of the learning rate search, and those of each part."""
         training = {**self.recipe.training, "num_train_epochs": self.args.epochs}
         pairs = study.fingerprints()
 
@@ -350,7 +352,7 @@ class Ablation:
                 yield from ((backbone, name, own) for name in (*names, "mean"))
 
     def _freeze(self, study: Study, log: JsonLines) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-        """Train with different parts frozen; return the records, what on, and the baselines there."""
+        """Train with different parts frozen; return the records, and the pairs and baselines of these runs."""
         if "freeze" not in self.args.only:
             return [], {}
         few = study.take(self.args.freeze_pairs)
@@ -363,11 +365,11 @@ class Ablation:
             arguments = {**recipe.arguments, "model_name_or_path": path, "dataset_config": None}
             what = (mode, title(self.args.model[0]), arguments, recipe.training)
             runs += [FreezeRun(*what, seed, revision, pairs, data, folder) for seed in range(self.args.freeze_seeds)]
-        found = {"freeze_pairs": few.describe(), "freeze_baselines": self._baselines(few, folder)}
+        found = {"freeze_pairs": few.count_pairs(), "freeze_baselines": self._baselines(few, folder)}
         return run_all(runs, log, self.args.workers), found
 
     def _recipe_of(self, mode: str) -> Recipe:
-        """Return the recipe for a mode of training: one of its own beside the recipe, or the recipe."""
+        """Return the recipe of a training mode: its own file beside the recipe, or the recipe."""
         own = self.args.config.with_name(f"{self.args.config.stem}_{mode}.yaml")
         return read_recipe(own, self.args.set) if own.exists() else self.recipe
 
@@ -384,13 +386,13 @@ def _tables(records: Mapping[str, Records], tried: Records, freeze: Records) -> 
 
 
 def _cpu_s() -> float:
-    """Return the processor time of this process and of those that it has waited for."""
+    """Return the processor time of this process and its finished children."""
     usages = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def title(name: str) -> str:
-    """Return what tables call a backbone."""
+    """Return the name of a backbone in tables."""
     return "random backbone" if name == "nano" else f"backbone of {name}"
 
 

@@ -1,4 +1,4 @@
-"""Best-of-8 on a CPU: candidates that share their context, with what they share computed once and without.
+"""Best-of-8 on a CPU: candidates that share their context, with and without prefix sharing.
 
     python -m benchmarks.best_of_n
     python -m benchmarks.best_of_n --contexts 1 --rounds 1    # a quick look
@@ -7,12 +7,12 @@ Real speech of the bundled sample (`scoring_workload.py`). A context is the firs
 eight candidates are the last turns of eight dialogues, its own among them, and no candidate occurs twice. Both
 contestants are ours, with the committed nano checkpoint:
 
-- `unshared`: `Scorer(share_prefixes=False, share_clips=False)`. Batches are cut as suits it; the candidates of a
-  context need not be in one.
-- `shared`: `Scorer` as it comes, the candidates of a context being a group.
+- `unshared`: `Scorer(share_prefixes=False, share_clips=False)`, without groups: the candidates of a context may be in
+  different batches.
+- `shared`: `Scorer` with its defaults; the candidates of a context are a group.
 
-A scorer is new in every round, so that no clip is remembered from the round before. A speed-up is the median over
-rounds of the quotient of two times of one round.
+Each round uses a new scorer, so that no clip is cached from the previous round. A speed-up is the median over rounds
+of the quotient of the two times of a round.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.racing import Contestant, describe_cpu, race, speedup
+from benchmarks.racing import RESULTS, Contestant, describe_cpu, race, speedup, write_result
 from benchmarks.scoring_workload import duration_s, write_dialogues
 from sdiareward.common.package_files import NANO
-from sdiareward.common.provenance import write_provenance
 from sdiareward.scoring.scorer import Scorer
 
 
-RESULT = Path(__file__).resolve().parent / "results" / "best_of_n.json"
+RESULT = RESULTS / "best_of_n.json"
 NUM_CANDIDATES = 8
 CONTEXT_TURNS = (3, 5, 7)
 _GOAL = 3.0
-# Three lengths are drawn: enough dialogues for some of each.
+# Lengths are drawn at random; with these there are enough dialogues of each.
 _SPARE_DIALOGUES = 24
 
 
@@ -63,7 +62,7 @@ def make_groups(dialogues: Sequence[Any], num_contexts: int) -> dict[int, list[A
 
 
 def contestants(base: Scorer) -> dict[str, Contestant]:
-    """Return those that are compared, by name; `unshared` comes first, and its rewards are what both must give."""
+    """Return the contestants by name; both must give the rewards of `unshared`, the first."""
 
     def unshared(dialogues: Sequence[Any]) -> list[float]:
         return Scorer(base.model, base.processor, share_prefixes=False, share_clips=False).score(dialogues)
@@ -76,7 +75,7 @@ def contestants(base: Scorer) -> dict[str, Contestant]:
 
 
 def measure(num_contexts: int, rounds: int, seed: int) -> dict[str, Any]:
-    """Race both over contexts of each length and return what was measured."""
+    """Time both on contexts of each length."""
     base = Scorer.from_pretrained(NANO, device="cpu")
     num_dialogues = NUM_CANDIDATES * len(CONTEXT_TURNS) * num_contexts + _SPARE_DIALOGUES
     by_turns: dict[str, Any] = {}
@@ -112,8 +111,7 @@ def main() -> None:
     args = parser.parse_args()
     measured = measure(args.contexts, args.rounds, args.seed)
     settings = {name: getattr(args, name) for name in ("contexts", "rounds", "seed")}
-    args.output.parent.mkdir(exist_ok=True)
-    write_provenance(args.output, settings=settings, cpu=describe_cpu(), **measured)
+    write_result(args.output, settings=settings, cpu=describe_cpu(), **measured)
     print(json.dumps({name: measured[name] for name in ("speedup", "goal", "largest_difference")}, indent=1))
 
 

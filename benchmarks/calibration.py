@@ -1,11 +1,11 @@
-"""How far a threshold found on one subset carries to another, before and after calibration.
+"""Transfer of a reward threshold from one subset to another, before and after calibration.
 
     python -m benchmarks.calibration runs/nano_eval
 
-Takes the `output_dir` of any finished evaluation and needs no model. For each of several seeds the recordings
-(`group_id`) of every subset are cut in two halves. On the first, calibrations and thresholds are fitted: the threshold
-that best tells chosen from rejected sides, by balanced accuracy. On the second, each subset's threshold is applied to
-every subset, its own included, and what that loses against the best threshold for those very pairs is the result.
+The input is the `output_dir` of a finished evaluation; no model is needed. Each of several seeds splits the recordings
+(`group_id`) of every subset into two halves. The first half fits calibrations and thresholds: the threshold with the
+best balanced accuracy between chosen and rejected sides. On the second half each subset's threshold is applied to
+every subset, its own included. The result is the loss against the best threshold for these pairs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sdiareward.common.provenance import write_provenance
+from benchmarks.racing import RESULTS, write_result
 from sdiareward.evaluation.results_files import Evaluation, read_evaluation
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.calibration import Calibration, fit
 
 
-RESULT = Path(__file__).resolve().parent / "results" / "calibration.json"
+RESULT = RESULTS / "calibration.json"
 Floats = NDArray[np.float64]
 # By subset, the values of the chosen and of the rejected sides.
 Sides = dict[str, tuple[Floats, Floats]]
 Records = Sequence[Mapping[str, Any]]
-# What a value is compared with where nobody fits a threshold: even odds, or the middle of the reference.
+# The threshold without fitting: even odds, or the middle of the reference.
 FIXED = {"reward": 0.0, "by_subset": 0.0, "one_table": 0.5, "by_quantile": 0.5, "left_out": 0.5}
 
 
@@ -42,17 +42,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULT)
     args = parser.parse_args()
     result = measure(read_evaluation(args.eval_dir), args.seeds)
-    args.output.parent.mkdir(exist_ok=True)
-    write_provenance(args.output, settings={"seeds": args.seeds}, **result)
+    write_result(args.output, settings={"seeds": args.seeds}, **result)
     print(json.dumps(result, indent=2))
 
 
 def measure(evaluation: Evaluation, num_seeds: int) -> dict[str, Any]:
-    """Measure how thresholds carry over, averaged over random halves.
+    """Measure the transfer of thresholds, averaged over random halves.
 
     Args:
         evaluation ([`Evaluation`]): A finished evaluation of at least two subsets.
-        num_seeds (`int`): How many ways to cut the recordings in halves.
+        num_seeds (`int`): Number of random splits.
 
     Returns:
         `dict`: `best` and `own`, the balanced accuracy of the best threshold for the tested pairs of each subset and
@@ -90,7 +89,7 @@ def _medians(records: Records, subset: str) -> dict[str, float]:
 
 
 def split_groups(records: Records, seed: int) -> tuple[list[Any], list[Any]]:
-    """Cut the recordings of every subset in two halves; of an odd number the second gets one more.
+    """Split the recordings of every subset into two halves; the second gets the odd one.
 
     Args:
         records (`Sequence[Mapping]`): Scores with `subset`, `group_id` and `pair_id`.

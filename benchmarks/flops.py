@@ -1,7 +1,7 @@
 """Count the multiplications and additions that scoring a dialogue needs, from the model's sizes alone.
 
-A matrix product of shapes `(m, k)` and `(k, n)` counts `2 * m * k * n`. Norms, activations, softmax and rotations are
-left out: a utilisation made from these numbers is not flattered.
+A matrix product of shapes `(m, k)` and `(k, n)` counts `2 * m * k * n`. Norms, activations, softmax and rotations do
+not count, so a utilisation from these numbers is a lower bound.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from sdiareward.scoring.packed_forward import window_lengths
 
 
 def text_flops(config: Any, num_tokens: int, num_before: int = 0) -> int:
-    """Return what the text tower computes for tokens that attend causally to themselves and to those before them.
+    """Count the operations of the text tower for tokens that attend causally to themselves and all earlier ones.
 
     Args:
         config (`Qwen2_5OmniTextConfig`): Sizes of the tower.
         num_tokens (`int`): Tokens computed.
-        num_before (`int`, *optional*, defaults to 0): Tokens before them whose keys and values exist already.
+        num_before (`int`, *optional*, defaults to 0): Earlier tokens with cached keys and values.
     """
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     attended, kept = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
@@ -27,7 +27,7 @@ def text_flops(config: Any, num_tokens: int, num_before: int = 0) -> int:
 
 
 def audio_flops(config: Any, num_frames: int) -> int:
-    """Return what the audio tower computes for one clip, its projection into the text model included.
+    """Count the operations of the audio tower for one clip, including its projection into the text model.
 
     Args:
         config (`Qwen2_5OmniAudioEncoderConfig`): Sizes of the tower.

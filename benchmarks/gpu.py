@@ -1,14 +1,14 @@
-"""Scoring on one CUDA GPU at the real sizes: throughput, utilisation, memory, and what each speed-up brings.
+"""Scoring on one CUDA GPU at the real sizes: throughput, utilisation, memory, and the effect of each optimisation.
 
     python -m benchmarks.gpu                                    # 7B and 3B in bfloat16, at most nine minutes
     python -m benchmarks.gpu --sizes 7b --dialogues 3452        # as many dialogues as ESDR-Bench has
     python -m benchmarks.gpu --device cpu --dtype float32 --sizes tiny --dialogues 6 --mean-s 4
 
 It prints one table and writes `benchmarks/results/gpu.json`. Weights are random and drawn on the device, dialogues are
-synthetic (`synthetic_workload.py`), the tokenizer is nano's: nothing is downloaded, nothing has to be installed. Where
-there is only `torch` and `transformers`, fetch what else `pyproject.toml` asks for and what is too old there
-(`soundfile`, `soxr`, perhaps `transformers`, `tokenizers`, `huggingface_hub`) elsewhere with `pip download --no-deps`
-for that machine's Python and carry it along:
+synthetic (`synthetic_workload.py`), the tokenizer is nano's: nothing is downloaded or installed. On a machine that has
+only `torch` and `transformers`, bring the other requirements of `pyproject.toml` and those that are too old there
+(`soundfile`, `soxr`, perhaps `transformers`, `tokenizers`, `huggingface_hub`), fetched elsewhere with `pip download
+--no-deps` for its version of Python:
 
     pip install --no-index --no-deps --target SITE WHEELS/*.whl
     mkdir LINK && ln -s "$PWD" LINK/sdiareward
@@ -16,10 +16,10 @@ for that machine's Python and carry it along:
 
 Notable choices:
 
-- Utilisation is what both towers must compute (`flops.py`; the system prompt, shared by a batch, counts nothing) in
-  the time of everything, reading and mel features included, relative to a large matrix product of the same run.
-- Peak memory is that of tensors, as PyTorch counts them, weights included.
-- A step for which no time is left under `--limit-s` is left out and named. Results are written after each size.
+- Utilisation is the operations of both towers (`flops.py`; the shared system prompt does not count) over the total
+  time, with reading and mel features, relative to a large matrix product of the same run.
+- Peak memory is that of tensors, as PyTorch counts them, including weights.
+- Steps that would start after `--limit-s` are skipped and named. Results are written after each size.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_steps import Bench, Clock, Settings
+from benchmarks.racing import RESULTS, write_result
 from benchmarks.speed_models import SIZES, build
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S
-from sdiareward.common.provenance import write_provenance
 
 
-RESULT = Path(__file__).resolve().parent / "results" / "gpu.json"
+RESULT = RESULTS / "gpu.json"
 _MATMUL_SIZE = {"cuda": 8192, "cpu": 512}
 _MATMUL_REPEATS = 20
 _PATIENCE_S = 480.0
@@ -54,10 +54,9 @@ def main() -> None:
     record: dict[str, Any] = {"device": describe_device(device), "dtype": args.dtype, "settings": settings}
     record["matmul_flops_per_s"] = matmul_rate(clock, device, dtype)
     record["sizes"] = {}
-    args.output.parent.mkdir(parents=True, exist_ok=True)
     for size in args.sizes:
         record["sizes"][size] = measure(size, device, dtype, clock, settings, record["matmul_flops_per_s"])
-        write_provenance(args.output, **record)
+        write_result(args.output, **record)
     print(table(record))
 
 
@@ -104,15 +103,15 @@ def matmul_rate(clock: Clock, device: torch.device, dtype: torch.dtype) -> float
 def measure(
     size: str, device: torch.device, dtype: torch.dtype, clock: Clock, settings: Settings, rate: float
 ) -> dict[str, Any]:
-    """Measure everything of one size, as far as time is left.
+    """Measure one size until the time limit.
 
     Args:
         size (`str`): One of `speed_models.SIZES`.
         device (`torch.device`): Where the model is.
         dtype (`torch.dtype`): Of the backbone.
-        clock (`Clock`): Measures, and says when to begin nothing more.
-        settings (`Settings`): What is measured.
-        rate (`float`): Operations a second that count as full utilisation.
+        clock (`Clock`): Measures time and knows the limit.
+        settings (`Settings`): The amount of work.
+        rate (`float`): Operations per second at full utilisation.
     """
     if clock.is_over():
         return {"left_out": ["everything"]}
@@ -144,7 +143,7 @@ def measure(
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Return all results as text, a line for each number, a column for each size."""
+    """Render all results as text: one line per number, one column per size."""
     sizes = record["sizes"]
     lines = [_line("", list(sizes)), _line("matmul, TFLOP/s", [f"{record['matmul_flops_per_s'] / 1e12:.4g}"])]
     for name in sorted({path for found in sizes.values() for path, _ in _leaves(found)}):
@@ -159,7 +158,7 @@ def _line(name: str, values: list[str]) -> str:
 
 
 def _leaves(found: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
-    """Return every number of a result under the names that lead to it."""
+    """Return every number of a result with its path of names."""
     leaves: list[tuple[str, float]] = []
     for name, value in found.items():
         if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The measurements of `gpu.py` for one model: throughput, speed-ups switched off, the plain way, and exactness."""
+"""The measurements of `gpu.py` for one model: throughput, each optimisation, plain `transformers`, exactness."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CRITERION = "joint"
 
 @dataclass(frozen=True)
 class Settings:
-    """Say how much is measured.
+    """The amount of work.
 
     Args:
         dialogues (`int`): Scored with everything switched on.
@@ -62,7 +62,7 @@ class Settings:
 
 
 class Clock:
-    """Measure seconds of work on a device, and know when the time allowed is over.
+    """Measure seconds of work on a device, and know the time limit.
 
     Args:
         device (`torch.device`): Where the work is done.
@@ -74,11 +74,11 @@ class Clock:
         self._end = time.perf_counter() + limit_s
 
     def is_over(self) -> bool:
-        """Say whether the time allowed has passed."""
+        """Tell whether the time limit has passed."""
         return time.perf_counter() > self._end
 
     def seconds(self, task: Callable[[], Any]) -> tuple[float, Any]:
-        """Return how long a task takes until the device is done with it, and its result."""
+        """Run a task until the device has finished; return its seconds and its result."""
         self._wait()
         start = time.perf_counter()
         result = task()
@@ -108,7 +108,7 @@ class Bench:
         self._is_cuda = clock.device.type == "cuda"
 
     def throughput(self, rate: float) -> dict[str, Any]:
-        """Measure the scorer as it comes.
+        """Measure the scorer with its defaults.
 
         Args:
             rate (`float`): Operations a second that count as full utilisation.
@@ -134,7 +134,7 @@ class Bench:
         }
 
     def preparation(self) -> dict[str, float]:
-        """Measure what happens before the model, alone, in as many threads as the scorer has."""
+        """Measure the preparation of inputs alone, with the scorer's number of threads."""
         dialogues = self._dialogues(self.settings.ablation_dialogues)
         prepare = DialoguePreparer(self.processor)
         criteria = [_CRITERION] * len(dialogues)
@@ -145,7 +145,7 @@ class Bench:
         return {"seconds": seconds, "real_time_factor": seconds / audio_s}
 
     def profile(self) -> str:
-        """Return a table of the operations that take longest."""
+        """Return a table of the slowest operations."""
         from torch.profiler import ProfilerActivity, profile
 
         dialogues = self._dialogues(self.settings.check_dialogues)
@@ -156,7 +156,7 @@ class Bench:
         return str(profiler.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=50))
 
     def switched_off(self) -> dict[str, Any]:
-        """Measure the scorer with each of its speed-ups switched off in turn, seconds by name."""
+        """Measure the scorer with one optimisation switched off at a time; return seconds by name."""
         dialogues = self._dialogues(self.settings.ablation_dialogues)
         ways = {**_SWITCHED_OFF, **({"with compile": {"compile": True}} if self.settings.compile else {})}
         found: dict[str, Any] = {"dialogues": len(dialogues)}
@@ -169,7 +169,7 @@ class Bench:
         return found
 
     def plain(self) -> dict[str, Any]:
-        """Measure the plain way of `opponents.py` and the scorer on a few dialogues."""
+        """Measure `opponents.py` and the scorer on a few dialogues."""
         dialogues = self._dialogues(self.settings.check_dialogues)
         plain = PlainTransformers(self.model, self.processor, chunk_length_s=RELEASED_CHUNK_LENGTH_S)
         plain.score(self._dialogues(1, other=True))
@@ -184,7 +184,7 @@ class Bench:
         }
 
     def check(self) -> dict[str, Any]:
-        """Compare our path with the library's SDPA attention, and both with the same weights in float32.
+        """Compare the scorer with the library's SDPA attention, and both with the same weights in float32.
 
         In bfloat16 two exact ways differ by rounding; float32 says by how much each is off.
         """
@@ -206,7 +206,7 @@ class Bench:
         return found
 
     def _dialogues(self, num_dialogues: int, other: bool = False) -> SyntheticDialogues:
-        """Return the first dialogues, or others to warm up with, of whose clips none is measured."""
+        """Return the measured dialogues, or others without any measured clip to warm up with."""
         return SyntheticDialogues(num_dialogues, self.settings.seed + other, self.settings.mean_s)
 
     def _scorer(self, **options: Any) -> Scorer:
@@ -228,7 +228,7 @@ class Bench:
         }
 
     def _flops(self, dialogues: Sequence[Any]) -> int:
-        """Return what the towers must compute for the dialogues, their system prompts existing already."""
+        """Count the operations of the towers for the dialogues without their system prompts."""
         config = self.model.config
         hop = self.processor.feature_extractor.hop_length
         prompt = {"role": "system", "content": self.processor.prompts[_CRITERION]}
@@ -244,7 +244,7 @@ class Bench:
 
     @torch.inference_mode()
     def _one_by_one(self, model: SDiaRewardModel, dialogues: Sequence[Any]) -> list[float]:
-        """Return what the model's own `forward` gives, with the library's attention."""
+        """Return the result of the model's own `forward` with the library's attention."""
         inputs = (self.processor(dialogue, criterion=_CRITERION).to(self.clock.device) for dialogue in dialogues)
         return [model(**each).logits.item() for each in inputs]
 

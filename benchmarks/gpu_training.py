@@ -1,16 +1,16 @@
-"""Training steps on one CUDA GPU at the real sizes: seconds, tokens a second, utilisation and peak memory.
+"""Training steps on one CUDA GPU at the real sizes: seconds, tokens per second, utilisation and peak memory.
 
     python -m benchmarks.gpu_training                            # 3B and 7B, head, lora and full, in bfloat16
     python -m benchmarks.gpu_training --device cpu --dtype float32 --sizes tiny --pairs 2 --steps 2 --mean-s 4
 
 Weights are random and drawn on the device, pairs are synthetic (`synthetic_workload.py`): nothing is downloaded. It
-needs neither TRL nor accelerate; `lora` needs `peft`. `gpu.py` says how to run it where nothing can be installed.
+needs neither TRL nor accelerate; `lora` needs `peft`. `gpu.py` explains how to run it without installing packages.
 
-A step is what `SDiaRewardTrainer` computes in one process: the pairs cut into parts by tokens, each part forward and
-backward without padding, Bradley-Terry with centering, gradient clipping, fused AdamW. The audio tower is frozen and
-runs in each step; gradient checkpointing is on, as in the recipes. Utilisation counts the operations that the mode
-must compute, once forward for what is frozen, twice where only gradients pass through, three times where weights are
-trained; what checkpointing computes again counts nothing.
+A step is that of `SDiaRewardTrainer` in one process: the pairs are split into micro-batches by tokens, each with a
+packed forward and backward pass, Bradley-Terry with centering, gradient clipping, fused AdamW. The audio tower is
+frozen and runs in each step; gradient checkpointing is on, as in the recipes. Utilisation counts the required
+operations of the mode: the forward pass once for frozen weights, twice if only gradients pass through, three times for
+trained weights. Recomputation by checkpointing does not count.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from torch.nn.functional import logsigmoid
 from benchmarks.flops import audio_flops, text_flops
 from benchmarks.gpu import describe_device, matmul_rate
 from benchmarks.gpu_steps import Clock
+from benchmarks.racing import RESULTS, write_result
 from benchmarks.speed_models import SIZES, build
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
-from sdiareward.common.provenance import write_provenance
 from sdiareward.scoring.packed_attention import packed_attention
 from sdiareward.scoring.prefetch import DialoguePreparer
 from sdiareward.training.batches import PairBatch, compute_packed_rewards, split_by_tokens
 
 
-RESULT = Path(__file__).resolve().parent / "results" / "gpu_training.json"
+RESULT = RESULTS / "gpu_training.json"
 MODES = ("head", "lora", "full")
 # Passes over the text model that a mode must compute, in forward passes.
 _TEXT_PASSES = {"head": 1, "lora": 2, "full": 3}
@@ -51,7 +51,6 @@ def main() -> None:
     record: dict[str, Any] = {"device": describe_device(device), "dtype": args.dtype, "settings": settings}
     record["matmul_flops_per_s"] = matmul_rate(clock, device, dtype)
     record["sizes"] = {size: {} for size in args.sizes}
-    args.output.parent.mkdir(parents=True, exist_ok=True)
     for size in args.sizes:
         for mode in args.modes:
             found: dict[str, Any] = {"left_out": True}
@@ -60,7 +59,7 @@ def main() -> None:
             if "seconds" in found:
                 found["utilisation"] = found["flops"] / median(found["seconds"]) / record["matmul_flops_per_s"]
             record["sizes"][size][mode] = found
-            write_provenance(args.output, **record)
+            write_result(args.output, **record)
     print(table(record))
 
 
@@ -120,7 +119,7 @@ def measure(
 
 
 def _trainable(model: Any, mode: str) -> Any:
-    """Freeze what the mode leaves alone; checkpoint the activations of what gradients pass through."""
+    """Freeze the weights that the mode does not train; checkpoint the activations of the others."""
     if mode == "head":
         model.freeze_backbone()
         return model
@@ -136,7 +135,7 @@ def _trainable(model: Any, mode: str) -> Any:
 
 
 def _pairs(processor: Any, args: argparse.Namespace, step: int) -> PairBatch:
-    """Return the pairs of a step, read and ready."""
+    """Return the prepared pairs of a step."""
     dialogues = SyntheticDialogues(2 * args.pairs, args.seed + step, args.mean_s)
     batch = DialoguePreparer(processor)(range(len(dialogues)), dialogues, ["joint"] * len(dialogues))
     lengths = [sum(len(message.input_ids) for message in messages) for messages in batch.dialogues]
@@ -165,7 +164,7 @@ def _step(model: Any, pairs: PairBatch, optimizer: torch.optim.Optimizer, batch_
 
 
 def _flops(config: Any, pairs: PairBatch, mode: str) -> int:
-    """Return what a step must compute; a system prompt counts once a dialogue, although parts share it."""
+    """Count the operations of a step; the system prompt counts once per dialogue, although micro-batches share it."""
     text = audio = 0
     for messages in pairs.chosen + pairs.rejected:
         num_tokens = sum(len(message.input_ids) for message in messages)
@@ -176,7 +175,7 @@ def _flops(config: Any, pairs: PairBatch, mode: str) -> int:
 
 
 def table(record: Mapping[str, Any]) -> str:
-    """Return the results as text, a line for each size and mode."""
+    """Render the results as text, one line per size and mode."""
     lines = [f"{'':<10}{'s a step':>10}{'tokens/s':>12}{'utilisation':>13}{'peak GiB':>10}"]
     for size, modes in record["sizes"].items():
         for mode, found in modes.items():

@@ -1,9 +1,9 @@
 """Measure an epoch of head training on cached features against one through the frozen backbone.
 
-Same nano checkpoint, same pairs of the bundled sample, same trainer and batches; the two are run in turn and the
-medians compared. The load average before each run is kept: above the one of the benchmark itself, others used the
-machine. Further: what the dtype of stored hidden states does to a reward, and an epoch at the size of the paper,
-11,630 pairs of vectors of 3,584 numbers, made at random, in a cache on disk.
+Both use the same nano checkpoint, pairs of the bundled sample, trainer and batches; they run in turn and the medians
+are compared. The load average before each run is recorded, to detect other users of the machine. Also measured: the
+effect of the dtype of stored hidden states on rewards, and an epoch at the size of the paper, 11,630 pairs of random
+vectors of 3,584 numbers in a cache on disk.
 
 Run `python -m benchmarks.head_training`; it writes `benchmarks/results/head_training.json`.
 """
@@ -31,12 +31,11 @@ import yaml
 from transformers import TrainerCallback
 from trl import RewardConfig
 
+from benchmarks.racing import RESULTS, write_result
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.package_files import NANO
-from sdiareward.common.provenance import write_provenance
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -49,8 +48,7 @@ from sdiareward.training.precompute import precompute_pairs
 from sdiareward.training.trainer import SDiaRewardTrainer
 
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULT = ROOT / "benchmarks" / "results" / "head_training.json"
+RESULT = RESULTS / "head_training.json"
 _NUM_PAPER_PAIRS = 11_630
 _PAPER_HIDDEN_SIZE = 3584
 _EPOCHS_FROM_CACHE = 20
@@ -69,7 +67,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=RESULT)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        # First, while nothing else has filled the memory whose peak it reports.
+        # First, because it reports peak memory.
         paper_size = measure_paper_size(Path(folder), args.seed)
         pairs = load_pairs(build_pairs(Path(folder), args.episodes), "train")
         model, processor = SDiaRewardModel.from_pretrained(NANO), SDiaRewardProcessor.from_pretrained(NANO)
@@ -78,15 +76,14 @@ def main() -> int:
             "stored_dtypes": measure_dtypes(model, processor, pairs, Path(folder)),
             "paper_size": paper_size,
         }
-    args.output.parent.mkdir(exist_ok=True)
-    write_provenance(args.output, arguments={**vars(args), "output": args.output.name}, result=result)
+    write_result(args.output, arguments={**vars(args), "output": args.output.name}, result=result)
     print(json.dumps(result, indent=2))
     return 0 if result["nano"]["times_faster"] >= 100 else 1
 
 
 @dataclass
 class _EpochClock(TrainerCallback):
-    """Take the seconds of each epoch, without what comes before the first and after the last."""
+    """Measure the seconds of each epoch, without setup and teardown."""
 
     seconds: list[float] = field(default_factory=list)
     start: float = 0.0
@@ -126,7 +123,7 @@ def time_epochs(
     seed: int,
     num_threads: int = _NUM_THREADS,
 ) -> list[float]:
-    """Train, with as many threads as `train.py` does, and return the seconds of each epoch."""
+    """Train with the number of threads of `train.py`, and return the seconds of each epoch."""
     torch.set_num_threads(num_threads)
     training = training_config(
         folder, num_train_epochs=epochs, per_device_train_batch_size=batch_size, learning_rate=1e-3, seed=seed
@@ -196,7 +193,7 @@ def measure_nano(
 
 
 def measure_dtypes(model: SDiaRewardModel, processor: SDiaRewardProcessor, pairs: Any, folder: Path) -> dict[str, Any]:
-    """Return, by the dtype of stored hidden states, how far rewards from them are off, and their bytes a pair."""
+    """Return by dtype of stored hidden states the error of rewards from them, and their bytes per pair."""
     sides, criteria = Dialogues(pairs, range(len(pairs))), [name for name in pairs["criterion"] for _ in SIDES]
     scorer = Scorer(model, processor)
     torch.set_num_threads(_NUM_THREADS)
@@ -276,7 +273,7 @@ def measure_paper_size(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def random_vectors(seed: int) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield a chosen and a rejected vector for each pair; the chosen ones lie a little to one side."""
+    """Yield a chosen and a rejected vector for each pair; the chosen ones are slightly shifted."""
     generator = torch.Generator().manual_seed(seed)
     for number in range(_NUM_PAPER_PAIRS):
         chosen, rejected = torch.randn(2, 1, _PAPER_HIDDEN_SIZE, generator=generator)
@@ -285,7 +282,7 @@ def random_vectors(seed: int) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def paper_key(number: int, side: str) -> str:
-    """Return a key as long as a real one."""
+    """Return a key with the length of a real one."""
     return f"{number:031x}{side[0]}"
 
 

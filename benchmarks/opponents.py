@@ -1,14 +1,14 @@
-"""Score dialogues the plain way, with what `transformers` brings: what our speed is measured against.
+"""Score dialogues with plain `transformers`: the baseline of every speed measurement.
 
-This is the loop that its documentation suggests and that the authors of SDiaReward published: the processor of
+This is the loop of its documentation and of SDiaReward's published code: the processor of
 Qwen2.5-Omni, the thinker, a mean over the tokens, a linear head; dialogue after dialogue, or in batches.
 
-What is chosen in its favour:
+Choices in its favour:
 
-- The thinker is called with `use_cache=False`; by default it would keep keys and values that nobody reads.
+- The thinker is called with `use_cache=False`; by default it would store unused keys and values.
 - Gradients are off (`torch.inference_mode`), SDPA attention is on.
 - Pooling and head run in float32.
-- The weights are those of the reward model, in memory once.
+- It shares the weights of the reward model in memory.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class PlainTransformers:
     """Score dialogues with `Qwen2_5OmniProcessor` and `Qwen2_5OmniThinkerModel`.
 
     Args:
-        model (`SDiaRewardModel`): Whose thinker, pooling and head are used.
-        processor (`SDiaRewardProcessor`): Whose tokenizer and prompts are used.
+        model (`SDiaRewardModel`): Its thinker, pooling and head are used.
+        processor (`SDiaRewardProcessor`): Its tokenizer and prompts are used.
         chunk_length_s (`int`): Seconds that every clip is padded to: `chunk_length` of the feature extractor, 300 in
             Qwen2.5-Omni's `preprocessor_config.json`.
         batch_size (`int`, *optional*, defaults to 1): Dialogues in one forward pass.
@@ -53,7 +53,7 @@ class PlainTransformers:
         self.processor = stock_processor(processor, chunk_length_s)
         self.batch_size = batch_size
         self._with_prompt = processor.with_prompt
-        # Qwen2.5-Omni's configuration has it; without pictures any token does.
+        # Required by Qwen2.5-Omni's code; without images any token works.
         model.model.config.vision_start_token_id = self.processor.tokenizer.vision_bos_token_id
 
     def score(self, dialogues: Sequence[Any], criterion: str = "joint") -> list[float]:
@@ -88,7 +88,7 @@ def prepare(processor: Any, dialogues: Sequence[Any]) -> Any:
 def stock_processor(processor: SDiaRewardProcessor, chunk_length_s: int) -> Any:
     """Build the library's own processor on our tokenizer, with clips padded to `chunk_length_s`.
 
-    Its parts for images and video need Pillow and torchvision; they are left out, the audio path is untouched.
+    Its parts for images and video need Pillow and torchvision and are omitted; the audio path is unchanged.
     """
     from transformers import Qwen2_5OmniProcessor, WhisperFeatureExtractor
 
@@ -107,7 +107,7 @@ def stock_processor(processor: SDiaRewardProcessor, chunk_length_s: int) -> Any:
 
 
 def as_items(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return messages whose content is always a list of items, as the library's chat templates want it."""
+    """Convert the content of messages to lists of items, which the library's chat templates require."""
     return [
         {"role": message["role"], "content": [{"type": "text", "text": message["content"]}]}
         if isinstance(message["content"], str)

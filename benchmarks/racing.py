@@ -1,4 +1,4 @@
-"""Compare ways of doing the same: times in paired rounds, results that must agree, memory in a process of its own."""
+"""What benchmarks share: times in paired rounds, rewards that must agree, memory of a process, result files."""
 
 from __future__ import annotations
 
@@ -9,16 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from tqdm.auto import tqdm
 
+from sdiareward.common.provenance import write_run
 from sdiareward.scoring.tolerances import SAME_REWARD
 
 
 ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
 TOLERANCE = SAME_REWARD["float32"]
 _WARM_UP_DIALOGUES = 2
 
@@ -29,36 +32,51 @@ Contestant = Callable[[Dialogues], list[float]]
 def race(
     entrants: Mapping[str, Contestant], dialogues: Dialogues, rounds: int, tolerance: float = TOLERANCE
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Let all score the same dialogues, one after the other, the next round in the reverse order.
+    """Time contestants on the same dialogues in turn, every second round in the reverse order.
 
     Args:
-        entrants (`Mapping[str, Contestant]`): By name; the first one's rewards are what the others' are compared with.
-        dialogues (`Sequence`): What is scored.
-        rounds (`int`): How often.
-        tolerance (`float`, *optional*, defaults to 1e-4): How far rewards may differ.
+        entrants (`Mapping[str, Contestant]`): By name; the rewards of all are compared with those of the first.
+        dialogues (`Sequence`): The dialogues.
+        rounds (`int`): Number of rounds.
+        tolerance (`float`, *optional*, defaults to 1e-4): Largest allowed difference of rewards.
 
     Returns:
-        `tuple`: seconds of each round by name, and by name the largest difference of a reward from the first one's.
+        `tuple`: By name the seconds of each round, and the largest difference of a reward from the first contestant's.
 
     Raises:
         ValueError: A difference is larger than `tolerance`.
     """
     for score in entrants.values():
         score(dialogues[:_WARM_UP_DIALOGUES])
-    times: dict[str, list[float]] = {name: [] for name in entrants}
-    rewards: dict[str, list[list[float]]] = {name: [] for name in entrants}
+    times, rewards = time_rounds({name: partial(score, dialogues) for name, score in entrants.items()}, rounds)
+    return times, _compare_rewards(rewards, tolerance)
+
+
+def time_rounds(
+    tasks: Mapping[str, Callable[[], Any]], rounds: int
+) -> tuple[dict[str, list[float]], dict[str, list[Any]]]:
+    """Run tasks in turn, every second round in the reverse order.
+
+    Args:
+        tasks (`Mapping[str, Callable]`): By name.
+        rounds (`int`): Number of rounds.
+
+    Returns:
+        `tuple`: By name the seconds and the results of each round.
+    """
+    times: dict[str, list[float]] = {name: [] for name in tasks}
+    results: dict[str, list[Any]] = {name: [] for name in tasks}
     for number in tqdm(range(rounds), desc="rounds"):
-        names = list(entrants)[:: -1 if number % 2 else 1]
-        for name in tqdm(names, desc="contestants", leave=False):
+        for name in tqdm(list(tasks)[:: -1 if number % 2 else 1], desc="contestants", leave=False):
             gc.collect()
             start = time.perf_counter()
-            rewards[name].append(entrants[name](dialogues))
+            results[name].append(tasks[name]())
             times[name].append(time.perf_counter() - start)
-    return times, _differences(rewards, tolerance)
+    return times, results
 
 
-def _differences(rewards: Mapping[str, Sequence[Sequence[float]]], tolerance: float) -> dict[str, float]:
-    """Return the largest difference of each from the first one's first rewards."""
+def _compare_rewards(rewards: Mapping[str, Sequence[Sequence[float]]], tolerance: float) -> dict[str, float]:
+    """Return each contestant's largest difference from the rewards of the first one's first round."""
     first, expected = next((name, found[0]) for name, found in rewards.items())
     differences = {}
     for name, rounds in rewards.items():
@@ -73,19 +91,25 @@ def _differences(rewards: Mapping[str, Sequence[Sequence[float]]], tolerance: fl
 
 
 def speedup(slow_s: Sequence[float], fast_s: Sequence[float]) -> float:
-    """Return the median over rounds of how many times longer the first one took."""
+    """Return the median over rounds of the first time divided by the second."""
     return median(slow / fast for slow, fast in zip(slow_s, fast_s, strict=True))
 
 
 def max_rss_mib() -> int:
-    """Return the most memory that this process has held so far."""
-    # Not `getrusage`: what it gives survives `exec`, and so may be the parent's.
+    """Return the peak memory of this process so far."""
+    # Not `getrusage`: its value survives `exec` and may be the parent's.
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return round(int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) / 1024)
 
 
+def write_result(path: Path, **sections: Any) -> None:
+    """Write a result file as `write_run` does, in a folder that is created if needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_run(path, **sections)
+
+
 def run_module(name: str, *arguments: Any) -> dict[str, Any]:
-    """Run a module of `benchmarks` in a process of its own and return the JSON object that it prints last."""
+    """Run a module of `benchmarks` in its own process and return the JSON object that it prints last."""
     command = [sys.executable, "-m", f"benchmarks.{name}", *map(str, arguments)]
     output = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     found: dict[str, Any] = json.loads(output.splitlines()[-1])
@@ -93,7 +117,7 @@ def run_module(name: str, *arguments: Any) -> dict[str, Any]:
 
 
 def describe_cpu() -> dict[str, Any]:
-    """Return the processor's name, how many cores this process may use, and the threads that torch takes."""
+    """Return the processor's name, the number of usable cores, and the threads of torch."""
     import torch
 
     names = [line.partition(":")[2].strip() for line in _cpuinfo() if line.startswith("model name")]

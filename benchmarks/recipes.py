@@ -4,9 +4,9 @@
     python -m benchmarks.recipes
 
 Each run is `train.py` with its recipe and `eval.py` on the test split, in processes of their own; checkpoints are
-selected by validation loss. A seed decides the random text model that a run begins with and the order of its pairs.
-What is finished is not run again: interrupted training goes on from its newest checkpoint, evaluation from its last
-pair, and results are written after each run.
+selected by validation loss. The seed decides the initial text model and the order of the pairs. Finished runs are
+skipped; interrupted training resumes from its newest checkpoint, evaluation from its last pair. Results are written
+after each run.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from benchmarks import racing
-from sdiareward.common.provenance import write_provenance
 
 
-RESULT = Path(__file__).resolve().parent / "results" / "recipes_nano.json"
+RESULT = racing.RESULTS / "recipes_nano.json"
 RECIPES = {"head": "nano_head", "lora": "nano_lora", "full": "nano"}
 
 
@@ -44,14 +43,13 @@ def main() -> None:
         folder = args.work_dir / f"{mode}_{seed}"
         train(mode, seed, args.dataset, folder, args.train_flags)
         evaluate(args.dataset, folder)
-        runs.append(describe(mode, seed, folder))
-        args.output.parent.mkdir(exist_ok=True)
-        write_provenance(args.output, cpu=racing.describe_cpu(), runs=runs, baselines=read_baselines(folder))
+        runs.append(summarise_run(mode, seed, folder))
+        racing.write_result(args.output, cpu=racing.describe_cpu(), runs=runs, baselines=read_baselines(folder))
     print(json.dumps(runs, indent=2))
 
 
 def train(mode: str, seed: int, dataset: str, folder: Path, flags: Sequence[str] = ()) -> None:
-    """Train one recipe in a process of its own, unless that is done."""
+    """Train one recipe in its own process, unless finished."""
     if (folder / "run.json").exists():
         return
     recipe = racing.ROOT / "configs" / f"{RECIPES[mode]}.yaml"
@@ -60,7 +58,7 @@ def train(mode: str, seed: int, dataset: str, folder: Path, flags: Sequence[str]
 
 
 def evaluate(dataset: str, folder: Path) -> None:
-    """Evaluate a trained model in a process of its own, unless that is done."""
+    """Evaluate a trained model in its own process, unless finished."""
     if not (folder / "eval" / "results.json").exists():
         _run("sdiareward.eval", "--model", folder, "--dataset", dataset, "--output_dir", folder / "eval")
 
@@ -69,13 +67,13 @@ def _run(module: str, *arguments: object) -> None:
     subprocess.run([sys.executable, "-m", module, *map(str, arguments)], cwd=racing.ROOT, check=True)
 
 
-def describe(mode: str, seed: int, folder: Path) -> dict[str, Any]:
-    """Return what a finished run is remembered by.
+def summarise_run(mode: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Summarise a finished run.
 
     Args:
         mode (`str`): One of `RECIPES`.
-        seed (`int`): Of the run.
-        folder (`Path`): Of the run.
+        seed (`int`): Seed of the run.
+        folder (`Path`): Folder of the run.
     """
     run = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     results = json.loads((folder / "eval" / "results.json").read_text(encoding="utf-8"))
@@ -97,7 +95,7 @@ def describe(mode: str, seed: int, folder: Path) -> dict[str, Any]:
 
 
 def read_baselines(folder: Path) -> Mapping[str, Any]:
-    """Return the accuracies of the baselines, which are the same beside every run."""
+    """Return the accuracies of the baselines, which are the same for every run."""
     results = json.loads((folder / "eval" / "results.json").read_text(encoding="utf-8"))
     return {name: found for name, found in results["accuracies"].items() if name != "model"}
 

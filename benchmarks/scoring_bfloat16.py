@@ -1,11 +1,11 @@
-"""Scoring with a bfloat16 backbone on a CPU: how much faster than float32, how far the rewards move, in one process.
+"""Scoring with a bfloat16 backbone on a CPU: speed and rewards against float32, in one process.
 
     python -m benchmarks.scoring_bfloat16
     python -m benchmarks.scoring_bfloat16 --models nano --dialogues 4 --rounds 1    # a quick look
 
-On the dialogues of `scoring_speed.py`: `Scorer` in float32 and in bfloat16 (pooling and head stay in float32), and the
-plain `transformers` way in both, clips padded to the 300 s of released checkpoints. Beside them stands what a large
-matrix product of each dtype reaches in the same run, and which part of it the scorer reaches: what is left to gain.
+On the dialogues of `scoring_speed.py`: `Scorer` in float32 and in bfloat16 (pooling and head stay in float32), and
+plain `transformers` in both, with clips padded to the 300 s of released checkpoints. Reference is the speed of a large
+matrix product of each dtype in the same run; the utilisation is the share of it that the scorer reaches.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from typing import Any
 
 from benchmarks import racing
 from benchmarks.scoring_speed import MODELS, _fresh, _workload, load_model
-from sdiareward.common.provenance import write_provenance
 from sdiareward.scoring.tolerances import SAME_REWARD, scaled
 
 
-RESULT = Path(__file__).resolve().parent / "results" / "scoring_bfloat16.json"
-# A reward near 3 that moved by more would be a fault, not rounding.
+RESULT = racing.RESULTS / "scoring_bfloat16.json"
+# A larger change of a reward near 3 would be an error, not rounding.
 _TOLERANCE = scaled(SAME_REWARD["bfloat16"], [3.0])
 _MATRIX_SIZE = 2048
 _DTYPES = ("float32", "bfloat16")
@@ -43,8 +42,7 @@ def main() -> None:
     args = parser.parse_args()
     models = {name: measure(name, args.dialogues, args.rounds, args.seed) for name in args.models}
     settings = {name: getattr(args, name) for name in ("dialogues", "rounds", "seed")}
-    args.output.parent.mkdir(exist_ok=True)
-    write_provenance(args.output, settings=settings, cpu=racing.describe_cpu(), models=models)
+    racing.write_result(args.output, settings=settings, cpu=racing.describe_cpu(), models=models)
     print(json.dumps(models, indent=2))
 
 
@@ -54,11 +52,11 @@ def measure(name: str, num_dialogues: int, rounds: int, seed: int) -> dict[str, 
     Args:
         name (`str`): One of `scoring_speed.MODELS`.
         num_dialogues (`int`): Dialogues that all contestants score.
-        rounds (`int`): How often each scores them.
+        rounds (`int`): Number of rounds.
         seed (`int`): Of the dialogues and of random weights.
 
     Raises:
-        ValueError: A reward moved by more than bfloat16 explains.
+        ValueError: A reward differs by more than bfloat16 explains.
     """
     from benchmarks.opponents import PlainTransformers
     from benchmarks.scoring_workload import duration_s
@@ -102,7 +100,7 @@ def in_bfloat16(model: Any) -> Any:
 
 
 def matmul_flops_per_s(dtype: str) -> float:
-    """Return what a large matrix product reaches on this machine, the best of several."""
+    """Return the operations per second of a large matrix product, the best of several runs."""
     import torch
 
     one, other = (torch.randn(_MATRIX_SIZE, _MATRIX_SIZE).to(getattr(torch, dtype)) for _ in range(2))
@@ -115,7 +113,7 @@ def matmul_flops_per_s(dtype: str) -> float:
 
 
 def count_flops(model: Any, processor: Any, dialogues: list[Any]) -> int:
-    """Return the multiplications and additions of the dialogues behind the prompt, which is computed once a batch."""
+    """Count the operations of the dialogues without the prompt, which is computed once per batch."""
     from benchmarks.flops import audio_flops, text_flops
 
     total = 0

@@ -1,12 +1,11 @@
-"""Seconds and memory of scoring 10 to 10,000 dialogues: cost grows with the seconds of audio, memory does not.
+"""Time and memory of scoring 10 to 10,000 dialogues: time grows with the seconds of audio, memory does not.
 
     python -m benchmarks.scoring_scale
     python -m benchmarks.scoring_scale --counts 10 30 100          # a quick look
 
-Dialogues of two short turns, distinct, each made of the bundled sample's speech when it is asked for
-(`scoring_workload.ManyDialogues`), are scored with the nano checkpoint. Each count runs in a process of its own;
-`loaded_mib` is what it held before the first dialogue. The slope is that of a line through the logarithms of seconds
-of audio and seconds of scoring: 1 is linear.
+The nano checkpoint scores distinct dialogues of two short turns, made from the bundled sample's speech on access
+(`scoring_workload.ManyDialogues`). Each number of dialogues runs in its own process; `loaded_mib` is its memory before
+the first dialogue. The slope is that of log seconds of scoring against log seconds of audio: 1 is linear.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from benchmarks import racing
-from sdiareward.common.provenance import write_provenance
 
 
-RESULT = Path(__file__).resolve().parent / "results" / "scoring_scale.json"
+RESULT = racing.RESULTS / "scoring_scale.json"
 COUNTS = (10, 100, 1_000, 10_000)
 _WARM_UP_DIALOGUES = 8
 
@@ -45,19 +43,18 @@ def main() -> None:
         racing.run_module("scoring_scale", "--here", "--counts", count, "--seed", args.seed)
         for count in tqdm(args.counts, "counts")
     ]
-    args.output.parent.mkdir(exist_ok=True)
-    write_provenance(args.output, seed=args.seed, cpu=racing.describe_cpu(), rows=rows, **growth(rows))
+    racing.write_result(args.output, seed=args.seed, cpu=racing.describe_cpu(), rows=rows, **measure_growth(rows))
     print(json.dumps(rows, indent=2))
 
 
 def score_here(num_dialogues: int, seed: int) -> dict[str, Any]:
-    """Score in this process; return seconds, seconds of audio, and the most memory before and after."""
+    """Score in this process; return seconds, seconds of audio, and peak memory before and after."""
     from benchmarks.scoring_workload import ManyDialogues
     from benchmarks.speed_models import load_nano
     from sdiareward.scoring.scorer import Scorer
 
     model, processor = load_nano()
-    # Other dialogues than those measured, so that none of their clips is known already.
+    # A warm-up with other dialogues, so that no measured clip is cached.
     Scorer(model, processor).score(ManyDialogues(_WARM_UP_DIALOGUES, seed + 1))
     dialogues, scorer = ManyDialogues(num_dialogues, seed), Scorer(model, processor)
     loaded_mib = racing.max_rss_mib()
@@ -73,11 +70,11 @@ def score_here(num_dialogues: int, seed: int) -> dict[str, Any]:
     }
 
 
-def growth(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def measure_growth(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the slope of log seconds against log audio seconds, over all rows and between neighbours.
 
     Args:
-        rows (`list[dict]`): What `score_here` gave for growing counts; at least two.
+        rows (`list[dict]`): Results of `score_here` for growing numbers; at least two.
     """
     audio, seconds = (np.log([row[name] for row in rows]) for name in ("audio_s", "seconds"))
     between = [(seconds[b] - seconds[a]) / (audio[b] - audio[a]) for a, b in pairwise(range(len(rows)))]

@@ -1,19 +1,19 @@
-"""Scoring on a CPU against the plain `transformers` way: same weights, same clips, same process, rewards compared.
+"""Scoring on a CPU against plain `transformers`: same weights, same clips, same process, rewards compared.
 
     python -m benchmarks.scoring_speed
     python -m benchmarks.scoring_speed --models nano --dialogues 8 --ablation-dialogues 4 --rounds 1    # a quick look
 
 Contestants, on dialogues of 4 to 8 turns of 2 to 8 s of real speech (`scoring_workload.py`):
 
-- `plain`: (a) of `opponents.py`, one dialogue at a time, clips padded to the seconds of the model's own preprocessor:
-  30 for nano, 300 for the middle size, which has Qwen2.5-Omni's.
-- `plain_300_s` (nano only): the same with the 300 s that all released checkpoints pad to.
-- `plain_batch_8`: (b), like `plain` in batches of 8.
-- `ours`: `Scorer` as it comes; and, on fewer dialogues, with each of its options changed in turn.
+- `plain`: `opponents.py`, one dialogue at a time, with clips padded as by the model's own preprocessor: to 30 s for
+  nano, to 300 s for the middle size, which has Qwen2.5-Omni's.
+- `plain_300_s` (nano only): the same with the 300 s of all released checkpoints.
+- `plain_batch_8`: `plain` in batches of 8.
+- `ours`: `Scorer` with its defaults; and, on fewer dialogues, with one option changed at a time.
 
-A speed-up is the median over rounds of the quotient of two times of one round. A contestant whose rewards differ from
-`plain`'s ends the benchmark. Peak memory is that of a process of its own that scores the first 16 dialogues: it
-depends on the batches, not on their number.
+A speed-up is the median over rounds of the quotient of the two times of a round. Rewards that differ from those of
+`plain` end the benchmark. Peak memory is measured in a separate process that scores the first 16 dialogues, because it
+depends on the batches and not on their number.
 """
 
 from __future__ import annotations
@@ -30,15 +30,13 @@ from typing import TYPE_CHECKING, Any
 from tqdm.auto import tqdm
 
 from benchmarks import racing
-from benchmarks.racing import Contestant
-from sdiareward.common.provenance import write_provenance
+from benchmarks.racing import RESULTS, Contestant, write_result
 
 
 if TYPE_CHECKING:
     from sdiareward.modeling_sdiareward import SDiaRewardModel
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-RESULTS = Path(__file__).resolve().parent / "results"
 MODELS = ("nano", "middle")
 CHANGED: dict[str, dict[str, Any]] = {
     "ours": {},
@@ -66,7 +64,7 @@ def main() -> None:
     for name in args.models:
         models = {name: measure(name, args.dialogues, args.ablation_dialogues, args.rounds, args.seed)}
         path = args.output / f"scoring_speed_{name}.json"
-        write_provenance(path, settings=settings, cpu=racing.describe_cpu(), models=models)
+        write_result(path, settings=settings, cpu=racing.describe_cpu(), models=models)
         print(json.dumps(models, indent=2))
 
 
@@ -83,13 +81,13 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def measure(name: str, num_dialogues: int, num_ablation: int, rounds: int, seed: int) -> dict[str, Any]:
-    """Measure everything of one model.
+    """Measure one model.
 
     Args:
         name (`str`): One of `MODELS`.
         num_dialogues (`int`): Dialogues that all contestants score.
-        num_ablation (`int`): How many of them are scored with changed options.
-        rounds (`int`): How often each scores them.
+        num_ablation (`int`): Dialogues that are also scored with changed options.
+        rounds (`int`): Number of rounds.
         seed (`int`): Of the dialogues and of random weights.
 
     Raises:
@@ -137,7 +135,7 @@ def load_model(name: str, seed: int) -> tuple[SDiaRewardModel, SDiaRewardProcess
 
 
 def contestants(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> dict[str, Contestant]:
-    """Return those that are compared, by name; `plain` comes first, and its rewards are what all must give."""
+    """Return the contestants by name; all must give the rewards of `plain`, the first."""
     from benchmarks.opponents import PlainTransformers
     from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
     from sdiareward.scoring.scorer import Scorer
@@ -152,14 +150,14 @@ def contestants(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> dict[
 
 
 def _fresh(scorer: Callable[..., Any], *args: Any, **options: Any) -> Contestant:
-    """Return a contestant that makes its scorer anew each time: nothing is kept from the round before."""
+    """Return a contestant with a new scorer in each round, so that nothing is cached."""
     return lambda dialogues: scorer(*args, **options).score(dialogues)
 
 
 def _ablation(
     model: SDiaRewardModel, processor: SDiaRewardProcessor, dialogues: Sequence[Any], rounds: int
 ) -> dict[str, Any]:
-    """Return times of our scorer with each of its options changed in turn."""
+    """Time the scorer with one option changed at a time."""
     from sdiareward.scoring.scorer import Scorer
 
     entrants = {name: _fresh(Scorer, model, processor, **options) for name, options in CHANGED.items()}
@@ -173,16 +171,16 @@ def _ablation(
 
 
 def measure_preprocessing(processor: SDiaRewardProcessor, folder: Path, rounds: int) -> dict[str, Any]:
-    """Time what happens to clips of 4 s before the model sees them, in this thread.
+    """Time the preprocessing of clips of 4 s, in this thread.
 
     Args:
-        processor (`SDiaRewardProcessor`): Ours; the plain one is built from it.
-        folder (`Path`): Where the clips go.
-        rounds (`int`): Pairs of runs.
+        processor (`SDiaRewardProcessor`): The package's processor; the plain one is built from it.
+        folder (`Path`): Folder for the clips.
+        rounds (`int`): Number of rounds.
 
     Returns:
-        `dict`: For mel features alone (`mel`) and for all from files to the model's inputs (`inputs`), seconds per
-        clip, plain and ours, and the speed-up; clips come in dialogues of 4.
+        `dict`: For mel features (`mel`) and for all steps from files to the model's inputs (`inputs`), the seconds
+        per clip, plain and ours, and the speed-up. Each dialogue has 4 clips.
     """
     from benchmarks.opponents import stock_processor
     from benchmarks.scoring_workload import write_dialogues
@@ -219,7 +217,7 @@ def _input_tasks(plain: Any, processor: SDiaRewardProcessor, dialogues: list[Any
 
 
 def _time_per_clip(plain_way: Task, our_way: Task, rounds: int) -> dict[str, float]:
-    """Return medians over rounds; the first run of each is not counted."""
+    """Return medians over rounds; the first round is a warm-up."""
     times: dict[str, list[float]] = {"plain_s": [], "ours_s": []}
     for _ in range(rounds + 1):
         for seconds, task in zip(times.values(), (plain_way, our_way), strict=True):
@@ -231,7 +229,7 @@ def _time_per_clip(plain_way: Task, our_way: Task, rounds: int) -> dict[str, flo
 
 
 def padding_waste(processor: SDiaRewardProcessor, batch_tokens: int) -> dict[str, Any]:
-    """Return how much of the padded batches of the bundled sample (`pack=False`) is padding.
+    """Measure the share of padding in the padded batches of the bundled sample (`pack=False`).
 
     Args:
         processor (`SDiaRewardProcessor`): Counts the tokens.
@@ -252,7 +250,7 @@ def padding_waste(processor: SDiaRewardProcessor, batch_tokens: int) -> dict[str
 
 
 def memory_here(name: str, contestant: str, num_dialogues: int, seed: int) -> dict[str, int]:
-    """Return the most memory that this process held with the model loaded, and after scoring all dialogues."""
+    """Return the peak memory of this process with the model loaded, and after scoring all dialogues."""
     with tempfile.TemporaryDirectory() as folder:
         model, processor = load_model(name, seed)
         dialogues = _workload(Path(folder), num_dialogues, seed, processor)

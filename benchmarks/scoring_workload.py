@@ -1,13 +1,12 @@
-"""Make the dialogues that the speed of scoring is measured on: real speech of the bundled sample, with its words.
+"""The dialogues of the speed measurements: real speech of the bundled sample, with its words.
 
 Notable choices:
 
-- A turn is a run of neighbouring parts of recordings of one corpus, cut at the length drawn for it. No passage is
-  used twice, so all clips and all dialogues are distinct.
-- The clips are WAV files, already cut to what the model hears: whoever scores them hears the same samples, and nobody
-  has to resample.
-- `ManyDialogues` makes a dialogue when it is asked for it, out of recordings held in memory once: 10,000 dialogues
-  take no more memory than 10.
+- A turn is a sequence of consecutive parts of recordings of one corpus, cut to a random length. No passage is used
+  twice, so all clips and all dialogues are distinct.
+- The clips are 16 kHz WAV files within the model's limit, so every contestant gets the same samples without
+  resampling.
+- `ManyDialogues` makes dialogues on access from recordings in memory: 10,000 dialogues need no more memory than 10.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ _SHORTEST_CLIP_S = 0.1
 
 @dataclass(frozen=True)
 class Passage:
-    """Hold speech and its words.
+    """Speech and its words.
 
     Args:
         array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz, float32.
-        text (`str`): What is said.
+        text (`str`): The words.
     """
 
     array: np.ndarray
     text: str
 
     def cut(self, num_samples: int) -> Passage:
-        """Return the beginning: as many samples, and the same share of the words."""
+        """Return the first samples, with the same share of the words."""
         words = self.text.split()
         kept = round(len(words) * min(1.0, num_samples / self.array.size))
         return Passage(self.array[:num_samples], " ".join(words[: max(kept, 1)]))
@@ -91,7 +90,7 @@ def write_dialogues(
 
 
 def sample_dialogues() -> Iterator[list[dict[str, Any]]]:
-    """Yield the episodes of the sample as they are, as messages."""
+    """Yield the episodes of the sample as messages."""
     for episode in sample.episodes():
         if isinstance(episode, Episode):
             array = read_audio(episode.turns[0].parts[0].audio, name=episode.name)
@@ -107,11 +106,11 @@ def duration_s(dialogues: Sequence[Sequence[dict[str, Any]]]) -> float:
 
 
 class ManyDialogues(Sequence[list[dict[str, Any]]]):
-    """Any number of distinct short dialogues of the sample's speech, each made when it is read.
+    """Any number of distinct short dialogues of the sample's speech, generated on access.
 
     Args:
-        num_dialogues (`int`): How many.
-        seed (`int`, *optional*, defaults to 0): With the index it decides what a dialogue is.
+        num_dialogues (`int`): Number of dialogues.
+        seed (`int`, *optional*, defaults to 0): Decides each dialogue together with its index.
         turn_range_s (`tuple[float, float]`, *optional*, defaults to `(0.5, 1.5)`): Shortest and longest of its two
             turns, uniform in between.
     """
@@ -175,7 +174,7 @@ def _whole_turn(index: int, array: np.ndarray, turn: Turn) -> dict[str, Any]:
 
 
 def _shuffled_passages(rng: np.random.Generator) -> Iterator[Passage]:
-    """Yield all parts, corpora apart, the recordings of each in an order that is drawn."""
+    """Yield all parts, the recordings in random order."""
     episodes = [episode for episode in sample.episodes() if isinstance(episode, Episode)]
     for index in rng.permutation(len(episodes)):
         yield from _of_episode(episodes[index])

@@ -1,12 +1,12 @@
-"""What `serving_load` measures with: dialogues of known reward, a server as a process, and many clients of it.
+"""Tools of `serving_load`: dialogues with known rewards, a server process, and its clients.
 
 Notable choices:
 
-- Every answer is compared with the reward that the dialogue got from `Scorer` before. The dialogues are distinct and
-  more than the model's cache of clips holds, so that none is answered from memory.
-- A client waits for its answer before it sends the next request; one that is told to wait waits and asks again. The
-  time of a request is that from its first attempt to its reward.
-- Clients and server share this machine's cores.
+- Every answer is compared with the reward of `Scorer`. There are more distinct dialogues than the model's cache of
+  clips holds, so no answer comes from the cache.
+- A client sends its next request after its answer. On 503 it waits as told and retries. The time of a request runs
+  from its first attempt to its reward.
+- Clients and server share the same cores.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _ROLES = {"ServeReplica": "replica", "ServeController": "controller", "ray::": "
 
 
 class KnownDialogues:
-    """Dialogues whose reward was computed beforehand.
+    """Dialogues with known rewards.
 
     Args:
-        num_dialogues (`int`): How many distinct ones.
+        num_dialogues (`int`): Number of distinct dialogues.
         seed (`int`): Of the dialogues.
     """
 
@@ -70,7 +70,7 @@ class KnownDialogues:
 
 @dataclass
 class Tally:
-    """Count what clients got."""
+    """Results of clients."""
 
     seconds: list[float] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
@@ -81,7 +81,7 @@ class Tally:
     lost: Counter[str] = field(default_factory=Counter)
 
     def summary(self) -> dict[str, Any]:
-        """Return the counts and, in seconds, the times that half and all but a hundredth of the answers took."""
+        """Return the counts, and the median and 99th percentile of the times in seconds."""
         found: dict[str, Any] = {"sent": self.sent, "answered": len(self.seconds), "put_off": self.put_off}
         found |= {"lost": dict(self.lost), "mismatched": self.mismatched}
         found["largest_difference"] = self.largest_difference
@@ -106,7 +106,7 @@ class Clients:
 
     Args:
         url (`str`): Its address.
-        known ([`KnownDialogues`]): What to send.
+        known ([`KnownDialogues`]): The dialogues to send.
     """
 
     def __init__(self, url: str, known: KnownDialogues):
@@ -122,13 +122,13 @@ class Clients:
         seconds: float | None = None,
         tally: Tally | None = None,
     ) -> Tally:
-        """Let clients ask, each one request after the other, and return what they got.
+        """Run clients that send one request after the other, and return their results.
 
         Args:
-            concurrency (`int`): How many clients.
-            num_requests (`int`, *optional*): Of all together.
-            seconds (`float`, *optional*): Begin nothing after so long.
-            tally ([`Tally`], *optional*): Where to count, for whoever watches meanwhile.
+            concurrency (`int`): Number of clients.
+            num_requests (`int`, *optional*): Requests of all clients together.
+            seconds (`float`, *optional*): Send no request after this time.
+            tally ([`Tally`], *optional*): Where to count, to watch the results meanwhile.
         """
         tally = Tally() if tally is None else tally
         end = time.monotonic() + (seconds or float("inf"))
@@ -146,7 +146,7 @@ class Clients:
         return tally
 
     async def _ask(self, session: aiohttp.ClientSession, index: int, tally: Tally) -> None:
-        """Ask for one reward until it comes."""
+        """Request one reward until it is answered."""
         body, start = self.known.body(index), time.monotonic()
         tally.sent += 1
         while True:
@@ -175,7 +175,7 @@ class ServerProcess:
     """A server of the nano checkpoint on this machine, with one thread in its model.
 
     Args:
-        process (`subprocess.Popen`): It.
+        process (`subprocess.Popen`): The process.
         url (`str`): Its address.
     """
 
@@ -197,7 +197,7 @@ class ServerProcess:
         return dict(found)
 
     def kill_replica(self) -> None:
-        """Kill one copy of the model."""
+        """Kill one replica of the model."""
         replica = next(child for child in self._children() if "ServeReplica" in " ".join(child.cmdline()))
         replica.send_signal(signal.SIGKILL)
 
@@ -205,17 +205,17 @@ class ServerProcess:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def metric(self, text: str, name: str) -> float:
-        """Return the sum of a metric over its labels, out of what `/metrics` said."""
+        """Return the sum of a metric over its labels, from the text of `/metrics`."""
         return sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"{name}[ {{]", line))
 
 
 @contextmanager
 def running_server(environment: Mapping[str, str] | None = None, **options: Any) -> Iterator[ServerProcess]:
-    """Start a server and end it, by force if need be.
+    """Start a server and end it, by force if necessary.
 
     Args:
-        environment (`dict[str, str]`, *optional*): Variables beside those of this process.
-        options: Of `sdiareward serve`, with underscores.
+        environment (`dict[str, str]`, *optional*): Additional variables.
+        options: Options of `sdiareward serve`, with underscores.
     """
     command = [sys.executable, "-m", "sdiareward.cli", "serve", "--model", str(NANO), "--port", "0", "--device", "cpu"]
     options = {"threads": 1, "cpus_per_replica": 0, "max_in_flight": 256, **options}
@@ -248,12 +248,12 @@ def _await_address(process: subprocess.Popen[bytes], log: Path) -> str:
 
 @asynccontextmanager
 async def slow_clients(url: str, number: int, pause_s: float = 0.5) -> AsyncIterator[Counter[str]]:
-    """Let clients send a byte now and then while this lasts; gives what they were answered at last.
+    """Run clients that send one byte at a time; gives the counts of their final statuses.
 
     Args:
-        url (`str`): Of the server.
-        number (`int`): How many there are.
-        pause_s (`float`, *optional*, defaults to 0.5): Between two bytes.
+        url (`str`): Address of the server.
+        number (`int`): Number of clients.
+        pause_s (`float`, *optional*, defaults to 0.5): Pause between two bytes.
     """
     answers: Counter[str] = Counter()
     host, port = url.removeprefix("http://").split(":")

@@ -1,10 +1,12 @@
-"""Load on the server, on this machine's loopback: speed by batch size, ten minutes at saturation, and what goes wrong.
+"""Load on a local server: speed by batch size, ten minutes at saturation, and faults under load.
 
     python -m benchmarks.serving_load                                              # about half an hour
     python -m benchmarks.serving_load --dialogues 64 --requests 24 --saturation_s 20 --fault_s 6    # a quick look
 
-The nano checkpoint, dialogues of two turns of real speech, one thread in the model, as many clients as `--concurrency`
-(`serving_clients` says how they count). Nothing but loopback is used, and every part is bounded in time or number.
+The nano checkpoint scores dialogues of two turns of real speech with one thread in the model; `--concurrency` clients
+send requests (`serving_clients`). Only loopback is used, and every part is bounded in time or number. The clients are
+our own and not locust's, because every answer is compared with its known reward, and the faults need control of the
+server.
 """
 
 from __future__ import annotations
@@ -23,16 +25,15 @@ from tqdm.auto import tqdm
 
 from benchmarks import racing
 from benchmarks.serving_clients import Clients, KnownDialogues, ServerProcess, Tally, running_server, slow_clients
-from sdiareward.common.provenance import write_provenance
 
 
-RESULT = Path(__file__).resolve().parent / "results" / "serving_load.json"
+RESULT = racing.RESULTS / "serving_load.json"
 BATCH_SIZES = (1, 2, 4, 8, 16)
 _WARM_UP_REQUESTS = 8
 _MAX_SAMPLES = 120
 _BODY_TIMEOUT_S = 4
-_TAKEN_S = 5
-# A body, its content type, and the status that it must get.
+_ACCEPTED_S = 5
+# By kind: a body, its content type, and the expected status.
 _MALFORMED: dict[str, tuple[bytes, str, int]] = {
     "no JSON": (b"{", "application/json", 422),
     "not UTF-8": (b"\xff\xfe\x00" * 100, "application/json", 422),
@@ -66,18 +67,17 @@ def main() -> None:
     known = KnownDialogues(args.dialogues, args.seed)
     settings = {name: getattr(args, name) for name in ("dialogues", "requests", "concurrency", "seed", "turns")}
     parts: dict[str, Any] = {"settings": settings, "cpu": racing.describe_cpu(), "batch_sizes": []}
-    args.output.parent.mkdir(exist_ok=True)
     for size in tqdm(args.batch_sizes, "batch sizes"):
         with running_server(max_batch_size=size) as server:
             parts["batch_sizes"].append(asyncio.run(measure_speed(server, known, size, args)))
-        write_provenance(args.output, **parts)
+        racing.write_result(args.output, **parts)
     with running_server() as server:
         parts["saturation"] = asyncio.run(saturate(server, known, args))
-    write_provenance(args.output, **parts)
+    racing.write_result(args.output, **parts)
     with running_server(body_timeout_s=_BODY_TIMEOUT_S) as server:
-        parts["faults"] = asyncio.run(break_things(server, known, args))
+        parts["faults"] = asyncio.run(measure_faults(server, known, args))
         parts["faults"]["drain"]["exit_status"] = server.process.wait(100)
-    write_provenance(args.output, **parts)
+    racing.write_result(args.output, **parts)
 
 
 def _parse() -> argparse.Namespace:
@@ -98,7 +98,7 @@ def _parse() -> argparse.Namespace:
 async def measure_speed(
     server: ServerProcess, known: KnownDialogues, size: int, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return times of one client alone, and speed and times of many at once."""
+    """Measure the times of one client alone, and the speed and times of many at once."""
     clients = Clients(server.url, known)
     await clients.drive(1, num_requests=_WARM_UP_REQUESTS)
     alone = await clients.drive(1, num_requests=max(args.requests // 6, 1))
@@ -115,7 +115,7 @@ async def measure_speed(
 
 
 async def _batches(server: ServerProcess) -> tuple[float, float]:
-    """Return the sum and the number of the sizes of batches, counted once for each request of theirs."""
+    """Return the sum and the count of batch sizes, one entry per request."""
     async with aiohttp.ClientSession() as session, session.get(f"{server.url}/metrics") as answer:
         text = await answer.text()
     return (
@@ -125,7 +125,7 @@ async def _batches(server: ServerProcess) -> tuple[float, float]:
 
 
 async def saturate(server: ServerProcess, known: KnownDialogues, args: argparse.Namespace) -> dict[str, Any]:
-    """Return what many clients got in a long time, and the memory of the server meanwhile."""
+    """Measure many clients over a long time, and the memory of the server meanwhile."""
     clients = Clients(server.url, known)
     await clients.drive(args.concurrency, num_requests=4 * args.concurrency)
     samples: list[dict[str, float]] = []
@@ -139,11 +139,11 @@ async def saturate(server: ServerProcess, known: KnownDialogues, args: argparse.
     watching = asyncio.create_task(watch())
     tally = await clients.drive(args.concurrency, seconds=args.saturation_s)
     watching.cancel()
-    return {"seconds": args.saturation_s, **tally.summary(), **describe_memory(samples)}
+    return {"seconds": args.saturation_s, **tally.summary(), **summarise_memory(samples)}
 
 
-def describe_memory(samples: list[dict[str, float]]) -> dict[str, Any]:
-    """Return the memory by role: in each third of the time, and its slope over the last, when caches are full.
+def summarise_memory(samples: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the memory by role: its median in each third of the time, and its slope in the last, with full caches.
 
     Args:
         samples (`list[dict]`): Seconds `s` and MiB by role.
@@ -160,8 +160,8 @@ def describe_memory(samples: list[dict[str, float]]) -> dict[str, Any]:
     return {"memory": memory, "samples": [{name: round(value, 1) for name, value in each.items()} for each in samples]}
 
 
-async def break_things(server: ServerProcess, known: KnownDialogues, args: argparse.Namespace) -> dict[str, Any]:
-    """Return what clients got while something went wrong; the last thing ends the server."""
+async def measure_faults(server: ServerProcess, known: KnownDialogues, args: argparse.Namespace) -> dict[str, Any]:
+    """Measure clients during faults; the last one ends the server."""
     clients = Clients(server.url, known)
     await clients.drive(args.concurrency, num_requests=2 * args.concurrency)
     found: dict[str, Any] = {"undisturbed": (await clients.drive(args.concurrency, seconds=args.fault_s)).summary()}
@@ -181,7 +181,7 @@ async def break_things(server: ServerProcess, known: KnownDialogues, args: argpa
 
 
 async def _send_malformed(url: str, seconds: float) -> dict[str, dict[str, Any]]:
-    """Return by kind of malformed body the status that it must get and how often it got which."""
+    """Return by kind of malformed body the expected status and the counts of the received ones."""
     found: dict[str, dict[str, Any]] = {
         name: {"wanted": wanted, "got": {}} for name, (*_, wanted) in _MALFORMED.items()
     }
@@ -193,7 +193,7 @@ async def _send_malformed(url: str, seconds: float) -> dict[str, dict[str, Any]]
                     async with session.post(f"{url}/score", data=body, headers={"Content-Type": kind}) as answer:
                         status = str(answer.status)
                 except (aiohttp.ClientError, OSError):
-                    # Refused by its size before all of it was sent.
+                    # Refused by its size before the whole body was sent.
                     status = "closed"
                 got = found[name]["got"]
                 got[status] = got.get(status, 0) + 1
@@ -201,34 +201,34 @@ async def _send_malformed(url: str, seconds: float) -> dict[str, dict[str, Any]]
 
 
 async def _drain(server: ServerProcess, clients: Clients, args: argparse.Namespace) -> dict[str, Any]:
-    """End the server under load; what it had taken must be answered."""
+    """End the server under load; it must answer every accepted request."""
     tally = Tally()
     waiting = asyncio.create_task(clients.drive(args.concurrency, num_requests=args.concurrency, tally=tally))
-    found = await _until_taken(server, tally, args.concurrency)
+    found = await _await_accepted(server, tally, args.concurrency)
     start = time.monotonic()
     server.process.send_signal(signal.SIGTERM)
     await waiting
-    return {**found, **describe_drain(tally), "seconds": time.monotonic() - start}
+    return {**found, **count_drain(tally), "seconds": time.monotonic() - start}
 
 
-def describe_drain(tally: Tally) -> dict[str, int]:
-    """Return what became of the requests of clients whose server was told to end.
+def count_drain(tally: Tally) -> dict[str, int]:
+    """Count the requests to a server that was ended.
 
     Args:
-        tally ([`Tally`]): What they got; one that could not connect any more was refused, not lost.
+        tally ([`Tally`]): Results of the clients; a request that could not connect was refused, not lost.
     """
     refused = tally.lost[aiohttp.ClientConnectorError.__name__]
     lost = sum(tally.lost.values()) - refused
     return {"answered": len(tally.seconds), "refused": refused, "lost": lost, "mismatched": tally.mismatched}
 
 
-async def _until_taken(server: ServerProcess, tally: Tally, number: int) -> dict[str, int]:
-    """Wait until the server has taken so many requests; return how many are under way and how many are answered."""
-    deadline = time.monotonic() + _TAKEN_S
+async def _await_accepted(server: ServerProcess, tally: Tally, number: int) -> dict[str, int]:
+    """Wait until the server has accepted `number` requests; return how many are in flight and answered."""
+    deadline = time.monotonic() + _ACCEPTED_S
     async with aiohttp.ClientSession() as session:
         while True:
             async with session.get(f"{server.url}/metrics") as answer:
-                # This request is one of them.
+                # Without this request.
                 under_way = int(server.metric(await answer.text(), "sdiareward_requests_in_flight")) - 1
             if under_way + len(tally.seconds) >= number or time.monotonic() > deadline:
                 return {"clients": number, "under_way": under_way, "answered_before": len(tally.seconds)}

@@ -1,6 +1,6 @@
 """The models whose speed is measured: nano, a middle size, and the real sizes of Qwen2.5-Omni-3B and 7B.
 
-All but nano have random weights: the time that a matrix product takes does not depend on what is in it.
+All but nano have random weights: the time of a matrix product does not depend on its values.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def build(
     dtype: torch.dtype = torch.float32,
     max_turn_s: float = 30.0,
 ) -> tuple[SDiaRewardModel, SDiaRewardProcessor]:
-    """Build a model of a size with random weights, on the device, and a processor for it.
+    """Build a model of a size with random weights on the device, and its processor.
 
     Args:
         size (`str`): One of `SIZES`.
@@ -99,7 +99,7 @@ def model_config(size: str, tokenizer: Any, max_turn_s: float = 30.0) -> SDiaRew
 
 
 def _random_model(config: SDiaRewardConfig, seed: int, device: str, dtype: torch.dtype) -> SDiaRewardModel:
-    """Draw the weights where and in the dtype in which they stay; the head is not at zero and stays in float32."""
+    """Draw the weights directly on the device and in the dtype; the head is not zero and stays in float32."""
     torch.manual_seed(seed)
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)

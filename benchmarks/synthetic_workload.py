@@ -1,8 +1,8 @@
-"""Dialogues as long as ESDR-Bench's, of noise and random words, for machines that have nothing but the package.
+"""Dialogues of noise and random words with the lengths of ESDR-Bench, for machines without any data.
 
-SDiaReward's appendix B gives 14.51 h of real and 16.18 h of synthetic audio for the modality pairs of ESDR-Bench, of
-which Table 2's rates make 1,476: 37.4 s a dialogue. Turns and durations are printed as figures only; here the number
-of turns is even, 2 to 10, and durations of turns are log-normal with a mean that gives 37.4 s.
+SDiaReward's appendix B gives 14.51 h of real and 16.18 h of synthetic audio for the modality pairs of ESDR-Bench;
+Table 2's rates imply 1,476 pairs, so 37.4 s per dialogue. The paper shows turns and durations as figures only. Here
+the number of turns is even, 2 to 10, and durations of turns are log-normal with a mean that gives 37.4 s.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _ROLES = ("user", "assistant")
 
 
 class SyntheticDialogues(Sequence[list[dict[str, Any]]]):
-    """Pairs of dialogues with the same words and different audio, each made when it is read.
+    """Pairs of dialogues with the same words and different audio, generated on access.
 
     Args:
-        num_dialogues (`int`): How many; dialogues `2k` and `2k + 1` are a pair.
-        seed (`int`, *optional*, defaults to 0): With the index it decides what a dialogue is.
+        num_dialogues (`int`): Number of dialogues; dialogues `2k` and `2k + 1` are a pair.
+        seed (`int`, *optional*, defaults to 0): Decides each dialogue together with its index.
         mean_s (`float`, *optional*): Mean seconds of audio in a dialogue, ESDR-Bench's by default.
     """
 

@@ -1,23 +1,23 @@
-"""Train a nano judge by GRPO on a task with three scores that anybody can check, beginning at chance.
+"""Train a nano judge by GRPO on a simple task with three scores, starting at chance.
 
     python -m benchmarks.toy_judge
 
 Each clip is a real recording, made loud or soft and fast or slow. The score is 5 for loud and fast, 3 for one of the
-two, 1 for neither; a scenario is the same words three times, one clip a score. The judge first imitates answers whose
-scores are drawn at random: it then knows the form of an answer and nothing of the scores. From there on it learns by
-GRPO alone, with the rewards of WavReward, and is measured on clips of recordings that it has not heard.
+two, 1 for neither; a scenario is the same recording three times, one clip per score. SFT on random scores first
+teaches the form of an answer and nothing about the scores. Then the judge learns by GRPO alone, with the rewards of
+WavReward, and is evaluated on clips of held-out recordings.
 
 The result is `benchmarks/results/toy_judge.json`, with the curve (.png) made of it.
 
 Notable choices:
 
-- The words of the thoughts are the same in every answer: what is shown is that scores are learnt from rewards, not
-  that a model of this size reasons.
-- Sigma is 0.5, not 1: a middle score that is off by two would otherwise be a safe bet, which takes long to leave.
-- The KL weight is 0.2, not 0.01: the reference is the warm start, whose scores are drawn at random, and what holds the
-  judge near it keeps it from settling on two of the three scores.
-- The rate is constant, then falls to 0 over the last steps.
-- The audio tower, Whisper tiny.en's encoder, stays as it is; the text model begins at random.
+- The thoughts are the same words in every answer. The benchmark shows that rewards teach the scores, not that a model
+  of this size reasons.
+- Sigma is 0.5, not 1: otherwise the middle score, at most off by two, is a safe choice and a long plateau.
+- The KL weight is 0.2, not 0.01: the reference is the model with random scores, and staying near it prevents the judge
+  from settling on two of the three scores.
+- The learning rate is constant, then falls to 0 over the last steps.
+- The audio tower, Whisper tiny.en's encoder, is frozen; the text model starts from random weights.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ import numpy as np
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
-from benchmarks.racing import describe_cpu
+from benchmarks.racing import RESULTS, describe_cpu, write_result
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.common.provenance import write_provenance
 from sdiareward.perturbations.effects import ChangeTempo, SetLevel
 
 
 if TYPE_CHECKING:
     import datasets
 
-RESULT = Path(__file__).resolve().parent / "results" / "toy_judge.json"
+RESULT = RESULTS / "toy_judge.json"
 SCORES = (5, 3, 1)
 # Loud or soft, fast or slow, of each score; a 3 is one of two.
 _SETTINGS = {5: ((True, True),), 3: ((True, False), (False, True)), 1: ((False, False),)}
@@ -74,16 +73,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=RESULT)
     args = parser.parse_args(argv)
     result = run(args)
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    write_provenance(
-        args.output, arguments={**vars(args), "work_dir": None, "output": None}, cpu=describe_cpu(), **result
-    )
+    write_result(args.output, arguments={**vars(args), "work_dir": None, "output": None}, cpu=describe_cpu(), **result)
     draw_curve(result["curve"], args.output.with_suffix(".png"))
     print(json.dumps(result["curve"][-1], indent=2))
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Make the clips, warm up, train, and return the curve with its times."""
+    """Make the clips, train by SFT and GRPO, and return the curve with its times."""
     start = time.perf_counter()
     clips = list(short_clips())
     groups = sorted({group for group, _ in clips})
@@ -99,13 +95,13 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def warm_up(samples: datasets.Dataset, args: argparse.Namespace) -> Path:
-    """Teach a new nano judge the form of an answer, with scores drawn at random, and return its folder."""
+    """Train a new nano judge on answers with random scores, and return its folder."""
     from trl import SFTConfig
 
     from sdiareward.judges.nano_judge import build_nano_judge
     from sdiareward.judges.wavreward.settings import JudgeArguments, load_judge_to_train, run_training
     from sdiareward.judges.wavreward.train_sft import make_trainer
-    from sdiareward.judges.wavreward.training_rows import target_rows
+    from sdiareward.judges.wavreward.training_rows import make_target_rows
 
     folder = args.work_dir / "warm_up"
     generator = np.random.default_rng(args.seed)
@@ -121,19 +117,19 @@ def warm_up(samples: datasets.Dataset, args: argparse.Namespace) -> Path:
         **_options(args),
     )
     model, processor, _ = load_judge_to_train(judge, training)
-    rows = target_rows(samples.add_column("target", targets), ask, reasoning=True)
+    rows = make_target_rows(samples.add_column("target", targets), ask, reasoning=True)
     return run_training(make_trainer(model, processor, rows, training), processor, judge, training)
 
 
 def learn(
     folder: Path, train: datasets.Dataset, test: datasets.Dataset, args: argparse.Namespace
 ) -> list[dict[str, Any]]:
-    """Train by GRPO and return the accuracy on the held-out clips after so many steps."""
+    """Train by GRPO and return the accuracy on the held-out clips during training."""
     from trl import GRPOConfig
 
-    from sdiareward.judges.wavreward.rewards import reward_functions
+    from sdiareward.judges.wavreward.rewards import make_reward_functions
     from sdiareward.judges.wavreward.settings import GRPOArguments, load_judge_to_train, run_training
-    from sdiareward.judges.wavreward.training_rows import prompt_rows
+    from sdiareward.judges.wavreward.training_rows import make_prompt_rows
     from sdiareward.judges.wavreward.wavreward_trainer import WavRewardTrainer
 
     judge = GRPOArguments(
@@ -157,11 +153,11 @@ def learn(
     curve = Curve(model, processor, test, args.eval_steps)
     trainer = WavRewardTrainer(
         model,
-        reward_functions(accuracy=args.accuracy, sigma=args.sigma),
+        make_reward_functions(accuracy=args.accuracy, sigma=args.sigma),
         training,
         scenario_ids=train["scenario_id"],
         processing_class=processor,
-        train_dataset=prompt_rows(train, ask),
+        train_dataset=make_prompt_rows(train, ask),
         callbacks=[curve],
     )
     run_training(trainer, processor, judge, training)
@@ -182,13 +178,13 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 class Curve(TrainerCallback):
-    """Measure a judge on held-out clips while it is trained.
+    """Evaluate a judge on held-out clips during training.
 
     Args:
         model (`Qwen2_5OmniThinkerForConditionalGeneration`): The judge that is trained.
         processor (`ThinkerProcessor`): Its processor.
         samples (`datasets.Dataset`): Held-out clips with `audio` and `score`.
-        every_steps (`int`): How often.
+        every_steps (`int`): Steps between two evaluations.
     """
 
     def __init__(self, model: Any, processor: Any, samples: datasets.Dataset, every_steps: int):
@@ -197,11 +193,11 @@ class Curve(TrainerCallback):
         self.start = time.perf_counter()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure what the warm start knows."""
+        """Evaluate before training."""
         self._measure(0)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Measure after every so many steps."""
+        """Evaluate every `every_steps` steps and at the end."""
         if state.global_step % self.every_steps == 0 or state.global_step == state.max_steps:
             self._measure(state.global_step)
 
@@ -233,13 +229,13 @@ def draw_curve(curve: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def ask(recording: Any) -> list[dict[str, Any]]:
-    """Return the messages that ask for the score of a clip."""
+    """Build the messages that ask for the score of a clip."""
     content = [{"type": "audio", "audio": recording}, {"type": "text", "text": _QUESTION}]
     return [{"role": "user", "content": content}]
 
 
 def short_clips() -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the group and the first second of each of the bundled recordings' turns that are as long."""
+    """Yield the group and the first second of each turn of the bundled recordings that lasts a second."""
     from sdiareward.audio_sdiareward import read_audio
     from sdiareward.dataset_builder.episodes import Episode
     from sdiareward.dataset_builder.sources import sample
@@ -257,7 +253,7 @@ def short_clips() -> Iterator[tuple[str, np.ndarray]]:
 
 
 def make_samples(clips: Sequence[np.ndarray], seed: int) -> datasets.Dataset:
-    """Return a scenario of three samples a clip: `audio`, `score`, `sample_id` and `scenario_id`."""
+    """Make a scenario of three samples per clip: `audio`, `score`, `sample_id` and `scenario_id`."""
     import datasets
 
     from sdiareward.perturbations.channel import encode

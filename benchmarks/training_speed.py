@@ -1,18 +1,18 @@
-"""Training throughput on a CPU against the plain way, with the same pairs in every step and the same losses.
+"""Training throughput on a CPU against plain TRL, with the same pairs in every step and the same losses.
 
     python -m benchmarks.training_speed
     python -m benchmarks.training_speed --episodes 2 --steps 2 --rounds 1    # a quick look
 
 Contestants train the nano model (its whole text model, the audio tower frozen) on pairs built from the bundled sample:
 
-- `plain`: `trl.RewardTrainer` as it comes, with a collator of `Qwen2_5OmniProcessor`: every step's dialogues padded to
-  the longest, clips padded to nano's own 30 s.
-- `plain_300_s`: the same with clips padded to 300 s, as with the preprocessor of all released checkpoints.
+- `plain`: `trl.RewardTrainer` with a collator of `Qwen2_5OmniProcessor`: dialogues of a step are padded to the
+  longest, clips to nano's own 30 s.
+- `plain_300_s`: the same with clips padded to 300 s, as by the preprocessor of all released checkpoints.
 - `ours_running_tower`: `SDiaRewardTrainer`; the frozen audio tower runs in each step, as in a recipe of one epoch.
-- `ours`: the same with the tower's output kept from before the first step, as in a recipe of several epochs. The
-  seconds that takes are counted in full against the first epoch in `first_epoch_speedup`.
+- `ours`: the same with the tower's output precomputed, as in a recipe of several epochs. `first_epoch_speedup`
+  includes the time of the precomputation.
 
-A speed-up is the median over rounds of the quotient of two times of one round. Losses must agree.
+A speed-up is the median over rounds of the quotient of the two times of a round. Losses must agree.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from benchmarks.head_training import build_pairs, training_config
 from benchmarks.opponents import as_items, prepare, stock_processor
 from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, load_nano
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.common.provenance import write_provenance
 from sdiareward.pairs.loading import load_pairs, turns_to_messages
 from sdiareward.pairs.schema import SIDES
 from sdiareward.training.batches import StepSampler
@@ -45,9 +44,9 @@ from sdiareward.training.precompute import precompute_pairs
 from sdiareward.training.trainer import SDiaRewardTrainer
 
 
-RESULT = Path(__file__).resolve().parent / "results" / "training_speed.json"
+RESULT = racing.RESULTS / "training_speed.json"
 _PAIRS_A_STEP = 4
-# Clips encoded ahead are kept in float16.
+# Precomputed clips are stored in float16.
 _TOLERANCE = 1e-2
 
 
@@ -64,19 +63,18 @@ def main() -> None:
         pairs = load_pairs(build_pairs(Path(folder), args.episodes), "train")
         result = measure(pairs, Path(folder), args.steps, args.rounds, args.seed)
     settings = {name: getattr(args, name) for name in ("episodes", "steps", "rounds", "seed")}
-    args.output.parent.mkdir(exist_ok=True)
-    write_provenance(args.output, settings=settings, cpu=racing.describe_cpu(), **result)
+    racing.write_result(args.output, settings=settings, cpu=racing.describe_cpu(), **result)
     print(json.dumps(result, indent=2))
 
 
 @dataclass
 class Race:
-    """Hold what is measured of one contestant, round by round.
+    """Measurements of one contestant.
 
     Args:
-        seconds (`list[float]`): Of all steps.
-        losses (`list[float]`): Of each step of the last round.
-        num_tokens (`int`): That TRL counted in them.
+        seconds (`list[float]`): Seconds of all steps, by round.
+        losses (`list[float]`): Loss of each step of the last round.
+        num_tokens (`int`): Tokens of a round, counted by TRL.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -88,10 +86,10 @@ def measure(pairs: Any, folder: Path, num_steps: int, rounds: int, seed: int) ->
     """Train with every contestant in turn, each from the same weights.
 
     Args:
-        pairs (`datasets.Dataset`): What to train on.
-        folder (`Path`): For what is read ahead.
+        pairs (`datasets.Dataset`): Training pairs.
+        folder (`Path`): For precomputed features.
         num_steps (`int`): Optimizer steps of a round.
-        rounds (`int`): How often.
+        rounds (`int`): Number of rounds.
         seed (`int`): Of the order of the pairs.
 
     Raises:
@@ -122,10 +120,10 @@ def summarise(races: Mapping[str, Race], num_pairs: int, num_steps: int, encodin
     """Return medians and speed-ups.
 
     Args:
-        races (`Mapping[str, Race]`): What was measured.
+        races (`Mapping[str, Race]`): The measurements.
         num_pairs (`int`): Pairs of an epoch.
         num_steps (`int`): Steps of a round.
-        encoding_s (`float`): What encoding all pairs ahead took.
+        encoding_s (`float`): Seconds to precompute all pairs.
     """
     ours = races["ours"].seconds
     share = encoding_s * num_steps * _PAIRS_A_STEP / num_pairs
@@ -147,7 +145,7 @@ def summarise(races: Mapping[str, Race], num_pairs: int, num_steps: int, encodin
 
 
 class _Clock(TrainerCallback):
-    """Take the time from the first step's beginning to the last one's end."""
+    """Measure the time from the start of the first step to the end of the last one."""
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self.start = time.perf_counter()
@@ -166,7 +164,7 @@ def _run(trainer: RewardTrainer, race: Race) -> None:
 
 
 def _require_agreement(races: Mapping[str, Race]) -> None:
-    """Compare the first losses; after an update Adam makes more of a rounding error with every step."""
+    """Compare the first losses; after an update Adam amplifies rounding errors with every step."""
     expected = next(iter(races.values())).losses
     for name, race in races.items():
         difference = abs(race.losses[0] - expected[0])
@@ -175,7 +173,7 @@ def _require_agreement(races: Mapping[str, Race]) -> None:
 
 
 class PlainTrainer(RewardTrainer):
-    """TRL's trainer, except that the rows of a step are those of `SDiaRewardTrainer`."""
+    """TRL's trainer with the same rows per step as `SDiaRewardTrainer`."""
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         return dataset
@@ -191,9 +189,9 @@ def plain_trainer(
     """Return TRL's trainer with padded batches.
 
     Args:
-        processor ([`SDiaRewardProcessor`]): Whose tokenizer and prompts are used.
-        rows (`datasets.Dataset`): Pairs that can be used.
-        folder (`Path`): For the trainer.
+        processor ([`SDiaRewardProcessor`]): Its tokenizer and prompts are used.
+        rows (`datasets.Dataset`): Valid pairs.
+        folder (`Path`): Output folder of the trainer.
         num_steps (`int`): Optimizer steps.
         seed (`int`): Of the order of the pairs.
         processor_s (`int`, *optional*): Seconds that clips are padded to; by default nano's own.
@@ -238,7 +236,7 @@ def _config(folder: Path, num_steps: int, seed: int) -> RewardConfig:
 
 
 def _decoded(dialogue: Sequence[Mapping[str, Any]], max_turn_s: float) -> list[dict[str, Any]]:
-    """Return messages with the samples of their clips, as much of each as ours hears."""
+    """Return messages with the samples of their clips, cut to the model's limit."""
     messages = as_items(dialogue)
     for message in messages:
         message["content"] = [

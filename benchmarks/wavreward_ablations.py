@@ -1,4 +1,4 @@
-r"""Train and evaluate every row of Table 1 that can be made: direct inference, SFT, and WavReward without its parts.
+r"""Train and evaluate the rows of Table 1: direct inference, SFT, and ablations of WavReward.
 
     python -m benchmarks.wavreward_ablations \
         --config configs/wavreward-toy.yaml --sft_config configs/wavreward-nano-sft.yaml \
@@ -7,19 +7,18 @@ r"""Train and evaluate every row of Table 1 that can be made: direct inference, 
     python -m benchmarks.wavreward_ablations --config configs/wavreward-7b.yaml --sft_config ... \
         --launcher "accelerate launch --config_file configs/accelerate_zero3.yaml --num_processes 8"
 
-Each variant is trained by `train_grpo` or `train_sft`, here or where `--launcher` says, and evaluated by `evaluate`.
-What is finished is not done again, and what was cut short goes on from its last checkpoint: the same command goes on
-after a kill. The result is `benchmarks/results/wavreward_ablations.json`, with its table (.md).
+Each variant is trained by `train_grpo` or `train_sft`, in this process or by `--launcher`, and evaluated by
+`evaluate`. The same command resumes after a kill: finished variants are skipped, and training resumes from its last
+checkpoint. The result is `benchmarks/results/wavreward_ablations.json`, with its table (.md).
 
 Notable choices:
 
-- A variant differs from `wavreward` in the one setting that its name says, as in section 4.4 of the paper. SFT learns
-  scores without thoughts, as there.
-- A nano model never writes a score by chance. With `--warm_up_steps` all start from models that imitate answers whose
-  scores are drawn at random, one with and one without thoughts: they know the form and nothing of the scores.
-- Beside its own accuracy stands how much more WavReward has right on the same samples, with the interval of the
-  difference and McNemar's p value.
-- The baselines that understand nothing are measured once, and stand below.
+- A variant differs from `wavreward` only in the setting of its name, as in section 4.4 of the paper. SFT learns scores
+  without thoughts, as there.
+- An untrained nano model never writes a score. With `--warm_up_steps` all variants start from models trained by SFT on
+  random scores, one with and one without thoughts: they know the form and nothing about the scores.
+- Each row has the difference in accuracy to WavReward on the same samples, with its interval and McNemar's p value.
+- The baselines are measured once.
 """
 
 from __future__ import annotations
@@ -41,18 +40,17 @@ import yaml
 from tqdm.auto import tqdm
 
 from benchmarks.guides.rendering import render_blocks
-from benchmarks.racing import ROOT
+from benchmarks.racing import RESULTS, write_result
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.common.provenance import write_provenance
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 from sdiareward.evaluation.statistics import compare
 from sdiareward.judges.wavreward.predictions import read_predictions
-from sdiareward.judges.wavreward.score_metrics import column_of, scenario_of
+from sdiareward.judges.wavreward.score_metrics import find_column, find_scenario
 from sdiareward.judges.wavreward.score_tables import JUDGE
 
 
-RESULT = ROOT / "benchmarks" / "results" / "wavreward_ablations.json"
+RESULT = RESULTS / "wavreward_ablations.json"
 _MODULES = "sdiareward.judges.wavreward"
 _THOUGHTFUL, _THOUGHTLESS = "<think>I listen.</think><score>{}</score>", "<score>{}</score>"
 
@@ -63,14 +61,14 @@ class Variant:
 
     Args:
         trainer (`str`, *optional*): `"train_grpo"` or `"train_sft"`; None for direct inference.
-        changes (`dict[str, str]`): What differs from the recipe.
+        changes (`dict[str, str]`): Changes to the recipe.
     """
 
     trainer: str | None
     changes: dict[str, str] = field(default_factory=dict)
 
 
-# In the order of Table 1, the whole of WavReward last.
+# In the order of Table 1, complete WavReward last.
 VARIANTS = {
     "direct": Variant(None),
     "sft_full": Variant("train_sft", {"train": "full", "reasoning": "false"}),
@@ -80,7 +78,7 @@ VARIANTS = {
     "no_nonlinear_reward": Variant("train_grpo", {"accuracy_reward": "exact"}),
     "wavreward": Variant("train_grpo"),
 }
-_WHOLE = "wavreward"
+_COMPLETE = "wavreward"
 
 
 def main(argv: Sequence[str] | None = None) -> Path:
@@ -92,10 +90,9 @@ def main(argv: Sequence[str] | None = None) -> Path:
         row, found = run_variant(name, args)
         rows.append(row)
         baselines = baselines or found
-    compare_with_whole(rows, args.output_dir)
-    args.result.parent.mkdir(parents=True, exist_ok=True)
+    compare_with_wavreward(rows, args.output_dir)
     result = {"settings": _settings(args), "rows": rows, "baselines": baselines}
-    write_provenance(args.result, **result)
+    write_result(args.result, **result)
     table = render_blocks("wavreward_evaluation", {"wavreward_ablations.json": result})["ablations"]
     report = f"# WavReward and what it lacks: {args.config.stem}\n\n{table}\n"
     write_file(args.result.with_suffix(".md"), report)
@@ -138,7 +135,7 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run_variant(name: str, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train and evaluate one variant, or read what it gave before.
+    """Train and evaluate one variant, or read its finished results.
 
     Args:
         name (`str`): One of `VARIANTS`.
@@ -166,21 +163,23 @@ def run_variant(name: str, args: argparse.Namespace) -> tuple[dict[str, Any], di
     return row, results["scorers"]
 
 
-def compare_with_whole(rows: Sequence[dict[str, Any]], output_dir: Path) -> None:
-    """Add to each row its `difference`: what `compare` finds of WavReward against it on the same samples, or None.
+def compare_with_wavreward(rows: Sequence[dict[str, Any]], output_dir: Path) -> None:
+    """Add the `difference` to each row: `compare` of WavReward with it on the same samples, or None.
 
     Args:
         rows (`list[dict]`): The rows of the table.
         output_dir (`Path`): The command's folder.
     """
     predictions = {row["variant"]: read_predictions(output_dir / row["variant"] / "eval") for row in rows}
-    whole = {record["sample_id"]: _is_right(record) for record in predictions.get(_WHOLE, [])}
+    whole = {record["sample_id"]: _is_right(record) for record in predictions.get(_COMPLETE, [])}
     for row in rows:
         shared = [record for record in predictions[row["variant"]] if record["sample_id"] in whole]
         row["difference"] = None
-        if shared and row["variant"] != _WHOLE:
+        if shared and row["variant"] != _COMPLETE:
             first, second = [whole[record["sample_id"]] for record in shared], list(map(_is_right, shared))
-            row["difference"] = compare(first, second, list(map(scenario_of, shared)), list(map(column_of, shared)))
+            row["difference"] = compare(
+                first, second, list(map(find_scenario, shared)), list(map(find_column, shared))
+            )
 
 
 def _is_right(record: Mapping[str, Any]) -> bool:
@@ -188,7 +187,7 @@ def _is_right(record: Mapping[str, Any]) -> bool:
 
 
 def read_recipe(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the recipe of a variant: its file's, with the variant's changes and those of the command line.
+    """Read the recipe of a variant, with the changes of the variant and of the command line.
 
     Args:
         name (`str`): One of `VARIANTS`.
@@ -206,7 +205,7 @@ def read_recipe(name: str, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def evaluation_arguments(recipe: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """Return what `evaluate` is told of a variant, beside where its model and its results are."""
+    """Return the arguments of `evaluate` for a variant, except model and output."""
     arguments = {
         "dataset": recipe["dataset"],
         "reasoning": str(recipe["reasoning"]).lower(),
@@ -219,10 +218,10 @@ def evaluation_arguments(recipe: dict[str, Any], args: argparse.Namespace) -> di
 
 
 def warm_up(recipe: dict[str, Any], args: argparse.Namespace) -> Path:
-    """Return a model that knows the form of an answer, with or without thoughts, and nothing of the scores.
+    """Train a model that knows the form of an answer, with or without thoughts, and nothing about the scores.
 
     Args:
-        recipe (`dict`): Of the variant that starts from it.
+        recipe (`dict`): Recipe of the variant that starts from it.
         args (`Namespace`): The command's arguments.
     """
     folder = args.output_dir / f"warm_up_{'with' if recipe['reasoning'] else 'without'}_thoughts"
@@ -235,7 +234,7 @@ def warm_up(recipe: dict[str, Any], args: argparse.Namespace) -> Path:
 
 
 def _write_random_answers(dataset: str, target: Path, reasoning: bool, seed: int) -> None:
-    """Write the training split with an answer to imitate for each sample, its score drawn at random."""
+    """Write the training split with a target answer of random score for each sample."""
     samples = load_samples(dataset, "train")
     form = _THOUGHTFUL if reasoning else _THOUGHTLESS
     rng = random.Random(seed)
@@ -248,16 +247,16 @@ def _write_random_answers(dataset: str, target: Path, reasoning: bool, seed: int
 
 
 def train(trainer: str, recipe: dict[str, Any], folder: Path, launcher: str | None) -> Path:
-    """Train what was not finished before; return the folder of its checkpoint.
+    """Train unless finished; return the folder of the checkpoint.
 
     Args:
         trainer (`str`): `"train_grpo"` or `"train_sft"`.
-        recipe (`dict`): What it is told.
-        folder (`Path`): Where the training works.
-        launcher (`str`, *optional*): What starts it in processes of its own.
+        recipe (`dict`): Its arguments.
+        folder (`Path`): Working folder.
+        launcher (`str`, *optional*): Command that starts it in other processes.
     """
     model = folder / "model"
-    # A training writes its run.json last.
+    # Training writes run.json last.
     if not (model / "run.json").is_file():
         config = folder / "recipe.yaml"
         write_file(config, yaml.safe_dump({**recipe, "output_dir": str(model)}))
@@ -268,13 +267,13 @@ def train(trainer: str, recipe: dict[str, Any], folder: Path, launcher: str | No
 
 
 def _run(launcher: str | None, module: str, arguments: dict[str, Any]) -> None:
-    """Run a command of WavReward, here or in processes of its own; raise what it raises, or `CalledProcessError`."""
+    """Run a command of WavReward in this process or by a launcher; raise its error or `CalledProcessError`."""
     options = [str(part) for key, value in arguments.items() for part in (f"--{key}", value)]
     if launcher is not None:
         subprocess.run([*shlex.split(launcher), "-m", f"{_MODULES}.{module}", *options], check=True)
         return
     import_module(f"{_MODULES}.{module}").main(options)
-    # The next model needs the room of this one.
+    # Free the memory for the next model.
     gc.collect()
 
 

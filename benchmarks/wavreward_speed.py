@@ -1,37 +1,33 @@
-"""Measure how long WavReward takes for a score, with and without thoughts, in one run (Table 5).
+"""Measure the time of a WavReward score with and without thoughts, in one run (Table 5).
 
     python -m benchmarks.wavreward_speed --model runs/wavreward --dataset runs/chatreward
     python -m benchmarks.wavreward_speed --dataset runs/chatreward          # a new nano judge, fixed lengths
 
-The real-time factor is the time until the scores are there, divided by the duration of the dialogues; lower is better.
-Every way judges the same recordings, one at a time and in batches; each round is in the reverse order of the one
-before. The result is `benchmarks/results/wavreward_speed.json`.
+The real-time factor is the time of all scores divided by the duration of the dialogues; lower is better. Every way
+scores the same recordings, one at a time and in batches; every second round is in the reverse order. The result is
+`benchmarks/results/wavreward_speed.json`.
 
 Notable choices:
 
 - Recordings are decoded before the clock starts; the mel features are part of the time.
-- A new nano judge has no thoughts, so how long its answers are would be chance. There the number of tokens is set:
-  `--reasoning_tokens` with thoughts, `--score_tokens` without. A trained judge writes as much as it wants, unless
-  these are given; what it wrote is reported either way.
+- The length of an untrained judge's answers is random, so a new nano judge has a fixed number of tokens:
+  `--reasoning_tokens` with thoughts, `--score_tokens` without. A trained judge stops by itself unless these are given.
+  The length of the answers is always reported.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from tqdm.auto import tqdm
-
-from benchmarks.racing import ROOT, describe_cpu
+from benchmarks.racing import RESULTS, describe_cpu, time_rounds, write_result
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
-from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 from sdiareward.judges.nano_judge import build_nano_judge
 from sdiareward.judges.thinker import Thinker
@@ -39,7 +35,7 @@ from sdiareward.judges.wavreward.judge import WavRewardJudge
 from sdiareward.judges.wavreward.prompts import JudgingPrompt, prompt_of_judge
 
 
-RESULT = ROOT / "benchmarks" / "results" / "wavreward_speed.json"
+RESULT = RESULTS / "wavreward_speed.json"
 NEW_NANO = "a new nano judge"
 _NANO_TOKENS = {True: 128, False: 8}
 
@@ -62,7 +58,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """What the way is called in the result."""
+        """Name in the result."""
         return f"{'with' if self.reasoning else 'without'} thoughts, batch {self.batch_size}"
 
     def judge(self, thinker: Thinker, recordings: Sequence[Any], max_new_tokens: int) -> list[Any]:
@@ -88,10 +84,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         for reasoning in (True, False)
     ]
     found = measure(thinker, ways, recordings, args.rounds, args.max_new_tokens)
-    args.result.parent.mkdir(parents=True, exist_ok=True)
-    write_provenance(
-        args.result, settings=_settings(args), device=describe_device(thinker), cpu=describe_cpu(), **found
-    )
+    write_result(args.result, settings=_settings(args), device=describe_device(thinker), cpu=describe_cpu(), **found)
     print(args.result.read_text(encoding="utf-8"))
     return args.result
 
@@ -129,10 +122,10 @@ def measure(
 
     Args:
         thinker ([`Thinker`]): The model.
-        ways (`Sequence[Way]`): What to compare.
+        ways (`Sequence[Way]`): The ways to compare.
         recordings (`list[np.ndarray]`): Mono, 16 kHz.
-        rounds (`int`): How often.
-        max_new_tokens (`int`): Longest answer where a way does not fix it.
+        rounds (`int`): Number of rounds.
+        max_new_tokens (`int`): Longest answer if a way does not fix its length.
 
     Returns:
         `dict`: `dialogues`, `audio_s`, and `ways`: by name `seconds` of each round, `real_time_factor` (of the median
@@ -140,21 +133,15 @@ def measure(
     """
     for way in ways:
         way.judge(thinker, recordings[: way.batch_size], max_new_tokens)
-    seconds: dict[str, list[float]] = {way.name: [] for way in ways}
-    answers: dict[str, list[Any]] = {}
-    for number in tqdm(range(rounds), desc="rounds"):
-        for way in tqdm(list(ways)[:: -1 if number % 2 else 1], desc="ways", leave=False):
-            gc.collect()
-            start = time.perf_counter()
-            answers[way.name] = way.judge(thinker, recordings, max_new_tokens)
-            seconds[way.name].append(time.perf_counter() - start)
+    tasks = {way.name: partial(way.judge, thinker, recordings, max_new_tokens) for way in ways}
+    seconds, answers = time_rounds(tasks, rounds)
     audio_s = sum(array.size for array in recordings) / SAMPLING_RATE
     found = {
         name: {
             "seconds": times,
             "real_time_factor": median(times) / audio_s,
-            "mean_tokens": mean(answer.num_tokens for answer in answers[name]),
-            "share_with_score": mean(answer.score is not None for answer in answers[name]),
+            "mean_tokens": mean(answer.num_tokens for answer in answers[name][-1]),
+            "share_with_score": mean(answer.score is not None for answer in answers[name][-1]),
         }
         for name, times in seconds.items()
     }
@@ -162,7 +149,7 @@ def measure(
 
 
 def describe_device(thinker: Thinker) -> dict[str, Any]:
-    """Return where a model runs, how, and how large it is."""
+    """Return the device, the dtype and the size of a model."""
     import torch
 
     device = thinker.model.device

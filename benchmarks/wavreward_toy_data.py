@@ -1,11 +1,11 @@
-"""Write the task of `toy_judge` in the form of ChatReward, so that every variant of WavReward can be trained on it.
+"""Write the task of `toy_judge` in the form of ChatReward, to train every variant of WavReward on it.
 
     python -m benchmarks.wavreward_toy_data runs/toy_chatreward
     python -m benchmarks.wavreward_ablations --dataset runs/toy_chatreward ...
 
-The clips are loud or soft and fast or slow, and their scores 5, 3 or 1 can be heard without knowing a word: a model of
-nano's size can learn them. ChatReward itself asks for more than it can understand. All samples count in the column
-`volume`; their words say nothing, and question and answer are one and the same clip.
+The clips are loud or soft and fast or slow. Their scores 5, 3 or 1 need no understanding of words, so a nano model can
+learn them; ChatReward itself is too hard for it. All samples count in the column `volume`; their texts carry no
+information, and question and answer are the same clip.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def main(argv: Sequence[str] | None = None) -> Path:
 def write_toy_data(
     folder: Path, clips: Sequence[tuple[str, np.ndarray]], num_clips: int, num_test_clips: int, seed: int
 ) -> Path:
-    """Write the task's samples, three of each recording; no dialogue is in both splits.
+    """Write three samples of each recording; the splits share no dialogue.
 
     Args:
-        folder (`Path`): Where to.
+        folder (`Path`): Output folder.
         clips (`Sequence[tuple[str, np.ndarray]]`): Dialogue and samples of each recording, mono, 16 kHz.
         num_clips (`int`): Recordings to train on, if there are as many.
         num_test_clips (`int`): Recordings to test on.
-        seed (`int`): Decides which dialogues are held out, and how each clip sounds.
+        seed (`int`): Decides the held-out dialogues and the sound of each clip.
 
     Returns:
         `Path`: `folder`.
@@ -75,7 +75,7 @@ def _write_split(folder: Path, split: str, samples: Iterable[Mapping[str, Any]])
 
     rows = [_row(sample, split) for sample in samples]
     (folder / "data").mkdir(parents=True, exist_ok=True)
-    # `datasets` wants torchcodec to build an Audio column, even of bytes that are encoded already.
+    # `datasets` requires torchcodec to build an Audio column, even from encoded bytes.
     table = pa.Table.from_pylist(rows, schema=features().arrow_schema)
     pq.write_table(table, folder / "data" / f"{split}-00000-of-00001.parquet")
 

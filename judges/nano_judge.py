@@ -2,8 +2,8 @@
 
 Run as `python -m sdiareward.judges.nano_judge OUTPUT_DIR`.
 
-The audio tower is Whisper tiny.en's encoder, the text model is random: until it is trained it writes gibberish. The
-vision tower, which no judge looks with, is as small as the class allows.
+The audio tower is Whisper tiny.en's encoder; the text model is random and writes gibberish before training. The unused
+vision tower is as small as the class allows.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = Non
 
     Args:
         output_dir (`str` or `Path`): Folder of the checkpoint.
-        whisper (`str` or `Path`, *optional*): Where Whisper tiny.en is, as in [`nano.build_nano`].
+        whisper (`str` or `Path`, *optional*): Folder or Hub id of Whisper tiny.en, as in [`nano.build_nano`].
         seed (`int`, *optional*, defaults to 0): Seed of the random tensors.
 
     Returns:
@@ -63,13 +63,13 @@ def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = Non
 
 
 def thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5OmniThinkerConfig:
-    """Return the configuration of a thinker with the towers and tokens of a reward model, and hardly any vision.
+    """Make the configuration of a thinker with the towers and tokens of a reward model and a minimal vision tower.
 
     Args:
-        reward ([`SDiaRewardConfig`]): Of the reward model.
+        reward ([`SDiaRewardConfig`]): Configuration of the reward model.
         tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
     """
-    # A configuration's parts are typed as whatever they may be read from.
+    # The parts of a configuration are typed as the union of their sources.
     text, audio = cast(Any, reward.text_config), cast(Any, reward.audio_config)
     names = ("audio_token_id", "image_token_id", "video_token_id", "audio_start_token_id", "audio_end_token_id")
     return Qwen2_5OmniThinkerConfig(
@@ -78,7 +78,7 @@ def thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5OmniThink
         text_config=text.to_dict(),
         user_token_id=reward.user_token_id,
         **{name: getattr(reward, name) for name in names},
-        # No field of the class, and yet looked for when positions are counted.
+        # No field of the class, but read when positions are computed.
         **{"vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_bos|>")},
     )
 

@@ -1,7 +1,7 @@
-"""Encode each recording of a batch once, however many of its rows hold it.
+"""Encode each recording of a batch once, even if several rows hold it.
 
 A group of answers to one prompt, sampled for self-consistency or for GRPO, repeats the prompt's recordings in every
-row, and the class encodes each of them again. The results are the same vectors, so they are shared out instead.
+row. The model encodes each copy again, to the same vectors. Here each distinct recording is encoded once.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 
 
 def encode_each_clip_once(audio_tower: Any) -> None:
-    """Have a Qwen2.5-Omni audio tower look for repeated clips in what it is given; gradients flow as before.
+    """Make a Qwen2.5-Omni audio tower skip repeated clips of its input; gradients stay the same.
 
     Args:
-        audio_tower (`Qwen2_5OmniAudioEncoder`): It is changed.
+        audio_tower (`Qwen2_5OmniAudioEncoder`): Changed in place.
     """
     original = audio_tower.forward
 
@@ -47,7 +47,8 @@ def find_repeats(clips: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
         clips (`Sequence[torch.Tensor]` of shape `(num_mel_bins, num_frames)` each): Features.
 
     Returns:
-        `tuple[list[int], list[int]]`: The first of each distinct clip, and for each clip its place among these.
+        `tuple[list[int], list[int]]`: Index of the first of each distinct clip, and for each clip its position in that
+        list.
     """
     firsts: list[int] = []
     sources: list[int] = []

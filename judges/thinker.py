@@ -1,10 +1,10 @@
-"""Ask the thinker of Qwen2.5-Omni, an audio language model, for text: what every local judge is made of.
+"""Generate text with the thinker of Qwen2.5-Omni, an audio language model: the base of every local judge.
 
 Notable choices:
 
-- Inputs are made by `SDiaRewardProcessor.prepare`, the function that makes those of the reward model.
-- Rows are padded on the left, longest first, so that batches hold conversations of like length.
-- A placeholder of audio, image or video is never sampled: the model would look for a recording that is not there.
+- `SDiaRewardProcessor.prepare` makes the inputs, as for the reward model.
+- Rows are padded on the left, longest first, so that a batch holds conversations of similar length.
+- Placeholders of audio, image or video are never sampled, because the model would look for a missing recording.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .repeated_clips import encode_each_clip_once
 
 
 Conversation = Sequence[Mapping[str, Any]]
-# An answer is judged whole: ChatReward's dialogues take up to 35 s (section 3.2.2), recorded ones longer.
+# A recording is scored as a whole: ChatReward's last up to 35 s (section 3.2.2), others longer.
 MAX_RECORDING_S = 60.0
 ASSISTANT = "<|im_start|>assistant\n"
 _CONTROL_TOKENS = ("<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>")
@@ -39,11 +39,11 @@ _CONTROL_TOKENS = ("<|AUDIO|>", "<|IMAGE|>", "<|VIDEO|>")
 
 @dataclass(frozen=True)
 class Generation:
-    """Hold one answer.
+    """One answer.
 
     Args:
         text (`str`): The answer without control tokens.
-        num_tokens (`int`): Its length, the token that ends it included.
+        num_tokens (`int`): Its length, including the end token.
         seconds (`float`): Time of its batch, divided by the answers in it.
     """
 
@@ -53,12 +53,12 @@ class Generation:
 
 
 class ThinkerProcessor(SDiaRewardProcessor):
-    """Turn conversations that the assistant is to answer into token ids and mel features.
+    """Turn conversations that end with the user into token ids and mel features.
 
     Args: As [`SDiaRewardProcessor`]; `max_turn_s` is 60 by default.
     """
 
-    # Not one of the files that travel with a reward model.
+    # This class is not part of the remote code of a reward model.
     _auto_class = None
 
     @classmethod
@@ -82,27 +82,27 @@ class ThinkerProcessor(SDiaRewardProcessor):
         tokenize: bool = True,
         return_dict: bool = True,
     ) -> BatchFeature:
-        """Prepare one conversation or several, as trainers ask a multimodal processor to.
+        """Prepare conversations with the interface that trainers expect of a multimodal processor.
 
         Args:
             conversation (`list[dict]` or `list[list[dict]]`): Messages as `SDiaRewardProcessor` takes them.
-            chat_template (`None`): The template is ChatML, Qwen2.5-Omni's; no other can be given.
+            chat_template (`None`): Not supported; the template is ChatML, Qwen2.5-Omni's.
             add_generation_prompt (`bool`, *optional*, defaults to `False`): Begin the assistant's answer.
             padding (`bool`, *optional*, defaults to `False`): Pad on the left and return tensors instead of lists.
-            tools (`None`): There are none.
-            tokenize (`bool`): True.
-            return_dict (`bool`): True.
+            tools (`None`): Not supported.
+            tokenize (`bool`): Must be `True`.
+            return_dict (`bool`): Must be `True`.
 
         Returns:
             [`BatchFeature`] with `input_ids` and `attention_mask`, and, if there is audio, `input_features` and
             `feature_attention_mask` of all recordings in order.
 
         Raises:
-            ValueError: Something was asked for that is not there, or a conversation is empty.
+            ValueError: An argument is not supported, or a conversation is empty.
             AudioError: A recording cannot be used.
         """
         if chat_template is not None or tools or not (tokenize and return_dict):
-            raise ValueError("conversations are rendered as ChatML to token ids, without tools; leave the rest out.")
+            raise ValueError("conversations are rendered as ChatML to token ids, without tools; omit the rest.")
         conversations: Any = [conversation] if isinstance(conversation[0], Mapping) else conversation
         prepared = [self.prepare(each) for each in conversations]
         begin = np.array(self.encode_text(ASSISTANT if add_generation_prompt else ""), dtype=np.int64)
@@ -115,7 +115,7 @@ class ThinkerProcessor(SDiaRewardProcessor):
         return BatchFeature(batch)
 
     def with_prompt(self, dialogue: Conversation, criterion: str = "joint") -> list[Mapping[str, Any]]:
-        """Return the messages as they are: a judge is told its task in them."""
+        """Return the messages unchanged: they hold the judge's task."""
         if not dialogue:
             raise ValueError("a conversation has no messages; give at least one.")
         return list(dialogue)
@@ -125,7 +125,7 @@ class ThinkerProcessor(SDiaRewardProcessor):
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def control_token_ids(self) -> list[int]:
-        """Return the ids of the placeholders, which are never part of an answer."""
+        """Return the ids of the placeholders, which never occur in an answer."""
         vocabulary = self.tokenizer.get_vocab()
         return [vocabulary[token] for token in _CONTROL_TOKENS if token in vocabulary]
 
@@ -154,12 +154,12 @@ class Thinker:
     def from_pretrained(
         cls, path: str | Path, *, dtype: str | None = None, device: str | None = None, batch_size: int = 8
     ) -> Thinker:
-        """Load a thinker: a folder, or a Hub id such as `Qwen/Qwen2.5-Omni-7B`, whose thinker alone is read.
+        """Load a thinker from a folder or a Hub id such as `Qwen/Qwen2.5-Omni-7B`; only its thinker is read.
 
         Args:
-            path (`str` or `Path`): Folder or Hub id; a folder of adapters loads what they were trained on, too.
+            path (`str` or `Path`): Folder or Hub id; a folder of adapters also loads their base model.
             dtype (`str`, *optional*): Such as `"bfloat16"`; by default the checkpoint's.
-            device (`str`, *optional*): Such as `"cuda:0"`; by default an accelerator if there is one.
+            device (`str`, *optional*): Such as `"cuda:0"`; by default an accelerator, if any.
             batch_size (`int`, *optional*, defaults to 8): Answers written at once.
         """
         model = load_thinker_model(path, dtype=dtype)
@@ -185,9 +185,9 @@ class Thinker:
             conversations (`list[list[dict]]`): Messages, the last one the user's.
             max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
             temperature (`float`, *optional*, defaults to 0.0): 0 takes the likeliest token each time.
-            num_return_sequences (`int`, *optional*, defaults to 1): Answers to each conversation; more than one need a
+            num_return_sequences (`int`, *optional*, defaults to 1): Answers to each conversation; several need a
                 temperature.
-            seed (`int`, *optional*, defaults to 0): Of the sampling; the caller's generator is left as it was.
+            seed (`int`, *optional*, defaults to 0): Of the sampling; the caller's generator keeps its state.
             progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
             min_new_tokens (`int`, *optional*): Shortest answer, to measure speed at a fixed length.
 
@@ -195,7 +195,7 @@ class Thinker:
             `list[list[Generation]]`: The answers to each conversation, in order.
 
         Raises:
-            ValueError: Several answers were asked for without a temperature, or a number is out of its range.
+            ValueError: Several answers are requested without a temperature, or a number is out of its range.
             AudioError: A recording cannot be used.
         """
         options = self._options(max_new_tokens, temperature, num_return_sequences, min_new_tokens)
@@ -262,12 +262,12 @@ class Thinker:
     def next_token_probabilities(
         self, conversations: Sequence[Conversation], answers: Sequence[str], tokens: Sequence[str]
     ) -> torch.Tensor:
-        """Return how likely each of some tokens comes next, among these tokens alone.
+        """Return the probabilities of the next token, among the given tokens alone.
 
         Args:
             conversations (`list[list[dict]]`): Messages, the last one the user's.
-            answers (`list[str]`): What the assistant has said so far, of each conversation.
-            tokens (`list[str]`): Texts that are one token each.
+            answers (`list[str]`): Beginning of the answer in each conversation.
+            tokens (`list[str]`): Texts of one token each.
 
         Returns:
             `torch.Tensor` of shape `(num_conversations, num_tokens)`, float32, on the CPU; each row sums to 1.
@@ -289,7 +289,7 @@ class Thinker:
 
 
 def load_thinker_model(path: str | Path, *, dtype: str | None = None) -> Qwen2_5OmniThinkerForConditionalGeneration:
-    """Load the thinker of a checkpoint; adapters are merged into what they were trained on.
+    """Load the thinker of a checkpoint; adapters are merged into their base model.
 
     Args:
         path (`str` or `Path`): Folder or Hub id.
@@ -297,8 +297,8 @@ def load_thinker_model(path: str | Path, *, dtype: str | None = None) -> Qwen2_5
     """
     adapters = (Path(path) / "adapter_config.json").is_file()
     base: Any = reject_custom_adapters(path) if adapters else path
-    _require_stored(base)
-    # Files of another kind could run code.
+    _require_enough_values(base)
+    # Other formats could run code.
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(
         base, dtype=dtype or "auto", use_safetensors=True
     )
@@ -310,21 +310,21 @@ def load_thinker_model(path: str | Path, *, dtype: str | None = None) -> Qwen2_5
     return model
 
 
-def _require_stored(base: str | Path) -> None:
-    """Raise unless a checkpoint's files hold about what its configuration asks for, before any of it is allocated."""
+def _require_enough_values(base: str | Path) -> None:
+    """Raise before any allocation if a checkpoint holds much fewer values than its configuration requires."""
     config_dict, _ = Qwen2_5OmniThinkerConfig.get_config_dict(base)
     validate_sizes(config_dict)
     try:
         config = Qwen2_5OmniThinkerConfig.from_dict(config_dict.get("thinker_config", config_dict))
     except StrictDataclassError as error:
-        raise ValueError(f"{base}: its configuration cannot be used ({' '.join(str(error).split())}).") from error
+        raise ValueError(f"{base}: its configuration is invalid ({' '.join(str(error).split())}).") from error
     with torch.device("meta"):
         expected = sum(tensor.numel() for tensor in Qwen2_5OmniThinkerForConditionalGeneration(config).parameters())
     stored = sum(math.prod(shape) for shape in list_shapes(base).values())
     # Tied embeddings are stored once.
     if expected > 2 * stored:
         raise ValueError(
-            f"{base}: holds {stored} values and its configuration asks for {expected}; download the checkpoint again."
+            f"{base}: holds {stored} values and its configuration requires {expected}; download the checkpoint again."
         )
 
 

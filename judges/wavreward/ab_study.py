@@ -1,15 +1,15 @@
-"""Let people choose between the scores of two judges, blindly (section 4.3 and Table 2 of WavReward).
+"""A blind study in which people compare the scores of two judges (section 4.3 and Table 2 of WavReward).
 
-A study is a folder of `human_study`, rated on the same page: a rater hears one recording, sees two scores as A and B,
-and says which is the more reasonable. Which judge is A is drawn anew for each item, and the gold score is not shown.
+The study is a folder of `human.study` and is rated on the same page. A rater hears one recording, sees two scores as A
+and B, and chooses the more reasonable one. Each item draws which judge is A; the gold score is hidden.
 
 Notable choices:
 
-- By default only samples with two different scores are drawn: between equal ones there is nothing to choose.
-- Samples that one judge gave no score are left out and counted; there is no number to show.
-- Samples are spread over the columns of Table 1, and no scenario is heard twice while there are others.
-- `win`, `lose` and `tie` are shares of all answers; `decided` is what Table 2 prints, the share of wins among the
-  answers that chose. Intervals draw whole scenarios.
+- By default only samples with two different scores are drawn.
+- Samples without a score of one judge are skipped and counted.
+- Samples are spread over the columns of Table 1. A scenario repeats only when all others have been drawn.
+- `win`, `lose` and `tie` are shares of all answers. `decided` is the number of Table 2: the share of wins among the
+  answers that are no ties. Intervals draw whole scenarios.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sdiareward.human.study import (
     write_study,
 )
 
-from .score_metrics import OUT_OF_DOMAIN, column_of, mean_interval, scenario_of
+from .score_metrics import OUT_OF_DOMAIN, find_column, find_scenario, mean_interval
 
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ QUESTION = (
 )
 _SPEAKERS = {"question": "Question", "response": "Answer"}
 OUTCOMES = ("win", "lose", "tie")
-_OPTIONS = {"num_bootstrap": 1000, "seed": 0}
 
 Record = dict[str, Any]
 
@@ -52,7 +51,7 @@ Record = dict[str, Any]
 def pair_scores(
     first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]], *, include_equal: bool = False
 ) -> tuple[list[Record], dict[str, int]]:
-    """Return the samples that two judges scored, with both scores.
+    """Pair the scores of two judges by sample.
 
     Args:
         first (`Sequence[Mapping]`): Predictions of the judge whose wins are counted.
@@ -60,8 +59,8 @@ def pair_scores(
         include_equal (`bool`, *optional*, defaults to `False`): Also return samples with two equal scores.
 
     Returns:
-        `tuple[list, dict]`: Of each sample its labels, `first` and `second`; and `num_shared`, `num_equal` and
-        `num_without_score`, how many samples both judged and how many of these are left out because of which reason.
+        `tuple[list, dict]`: For each sample its labels, `first` and `second`; and the counts `num_shared` (scored by
+        both), `num_equal` and `num_without_score` (skipped for that reason).
 
     Raises:
         ValueError: No sample was judged by both.
@@ -77,16 +76,16 @@ def pair_scores(
         "num_equal": len(scored) - len(kept),
         "num_without_score": len(shared) - len(scored),
     }
-    return [_describe_pair(*pair) for pair in kept], counts
+    return [_make_pair(*pair) for pair in kept], counts
 
 
-def _describe_pair(first: Mapping[str, Any], second: Mapping[str, Any]) -> Record:
+def _make_pair(first: Mapping[str, Any], second: Mapping[str, Any]) -> Record:
     labels = {name: first[name] for name in ("sample_id", "scenario_id", "part", "attribute", "score")}
     return {
-        # What `human_study` and `human_scoring` look for.
+        # Names that the modules of `human` expect.
         "pair_id": first["sample_id"],
-        "group_id": str(scenario_of(first)),
-        "subset": column_of(first) if first["part"] else OUT_OF_DOMAIN,
+        "group_id": str(find_scenario(first)),
+        "subset": find_column(first) if first["part"] else OUT_OF_DOMAIN,
         **labels,
         "first": first["predicted"],
         "second": second["predicted"],
@@ -104,36 +103,31 @@ def sample_ab_study(
     allow_tie: bool = True,
     **facts: Any,
 ) -> dict[str, Any]:
-    """Draw a study of two judges and write its folder, which appears when it is complete.
+    """Draw a study of two judges and write its folder, which appears only when complete.
 
     Args:
-        pairs (`list[dict]`): What `pair_scores` gives.
-        samples ([`Samples`]): The samples that were judged.
+        pairs (`list[dict]`): From `pair_scores`.
+        samples ([`Samples`]): The scored samples.
         output_dir (`str` or `Path`): The study's folder; new or empty.
-        seed (`int`): Decides what is drawn, which judge is A, names and order; the same one writes the same bytes.
-        size (`int`): How many samples to draw, if there are as many.
-        judges (`Sequence[str]`): What to call the two judges, for whoever has the key.
-        allow_tie (`bool`, *optional*, defaults to `True`): Whether raters may say that they cannot tell.
-        **facts: What else `key.json` is to say.
+        seed (`int`): Decides the draw, which judge is A, names and order; the same seed writes the same bytes.
+        size (`int`): Number of samples to draw, if there are as many.
+        judges (`Sequence[str]`): Names of the two judges, for the key.
+        allow_tie (`bool`, *optional*, defaults to `True`): Whether raters may choose neither.
+        **facts: Further fields of `key.json`.
 
     Returns:
-        `dict`: What `key.json` holds.
+        `dict`: Content of `key.json`.
 
     Raises:
-        FileExistsError: The folder holds something.
-        ValueError: A sample of the evaluations is not in the data, or nothing is to be drawn.
+        FileExistsError: The folder is not empty.
+        ValueError: A sample of the evaluations is not in the data, or no sample can be drawn.
         AudioError, FileNotFoundError: A recording cannot be read.
     """
     target = new_folder(output_dir)
-    row_of = {label["sample_id"]: row for row, label in enumerate(samples.labels)}
-    if missing := [pair["sample_id"] for pair in pairs if pair["sample_id"] not in row_of]:
-        raise ValueError(
-            f"{len(missing)} of {len(pairs)} samples are not in the data, such as {missing[0]!r}; give the data set "
-            "and split that were evaluated."
-        )
+    rows = samples.find_rows([pair["sample_id"] for pair in pairs])
     drawn = _draw(pairs, size, seed)
     if not drawn:
-        raise ValueError("no sample is drawn: the two judges agree on all of them, or none was asked for.")
+        raise ValueError("no sample is drawn: the two judges agree on all samples, or the size is 0; change either.")
     study = neutral_name(seed, *(record["sample_id"] for record in drawn))
     items = {
         neutral_name(seed, study, record["sample_id"]): {"chosen_is": letter, **record}
@@ -143,7 +137,7 @@ def sample_ab_study(
     key["items"] = dict(sorted(items.items()))
 
     def write_item(name: str, truth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-        return _write_item(name, truth, samples[row_of[truth["sample_id"]]], seed, folder)
+        return _write_item(name, truth, samples[rows[truth["sample_id"]]], seed, folder)
 
     write_study(target, key, write_item, form=SCORES_FORM, allow_tie=allow_tie)
     return key
@@ -160,7 +154,7 @@ def _draw(pairs: Sequence[Record], size: int, seed: int) -> list[Record]:
 def _write_item(
     name: str, truth: Mapping[str, Any], sample: Mapping[str, Any], seed: int, folder: Path
 ) -> dict[str, Any]:
-    """Write the recording of an item; return what raters may know of it: the words, and the scores as A and B."""
+    """Write the recording of an item; return the part that raters see: the words, and the scores as A and B."""
     from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 
     array = read_audio(sample["audio"], name=f"sample {truth['sample_id']}")
@@ -181,13 +175,13 @@ def score_ab_study(folder: str | Path, key_file: str | Path | None = None) -> di
 
     Args:
         folder (`str` or `Path`): The study's folder.
-        key_file (`str` or `Path`, *optional*): Its `key.json`, if that lies elsewhere.
+        key_file (`str` or `Path`, *optional*): Path of its `key.json`; by default in the folder.
 
     Returns:
-        `dict`: What `summarise_ab_study` gives.
+        `dict`: From `summarise_ab_study`.
 
     Raises:
-        FileNotFoundError: There is no study, no key, or nobody answered.
+        FileNotFoundError: The study, the key or the answers are missing.
         ValueError: The key or an answer is of another study.
     """
     results = summarise_ab_study(*read_rated_study(folder, key_file))
@@ -198,16 +192,16 @@ def score_ab_study(folder: str | Path, key_file: str | Path | None = None) -> di
 def summarise_ab_study(
     key: Mapping[str, Any], answers: Mapping[str, Mapping[str, Mapping[str, Any]]]
 ) -> dict[str, Any]:
-    """Count how often the first judge's score was preferred.
+    """Count how often raters preferred the first judge's score.
 
     Args:
-        key (`Mapping`): What `key.json` holds.
+        key (`Mapping`): Content of `key.json`.
         answers (`Mapping`): By rater and item, the rater's last answer to it.
 
     Returns:
-        `dict`: `overall` and, by column of Table 1, `columns` (as `describe_outcomes` gives them), `by_majority`
-        (items whose raters mostly prefer the first score, the second, or neither), `raters`, `inter_rater`, and what
-        the key says of the study.
+        `dict`: `overall` and, by column of Table 1, `columns` (from `count_outcomes`), `by_majority` (items whose
+        raters mostly prefer the first score, the second, or neither), `raters`, `inter_rater`, and the fields of the
+        key.
     """
     given = [(item, answer["choice"]) for by_item in answers.values() for item, answer in by_item.items()]
     truths = [key["items"][item] for item, _ in given]
@@ -219,10 +213,10 @@ def summarise_ab_study(
         **{name: value for name, value in key.items() if name not in ("items", "seed")},
         "num_items": len(key["items"]),
         "num_rated": len({item for item, _ in given}),
-        "overall": describe_outcomes(outcomes, truths),
+        "overall": count_outcomes(outcomes, truths),
         "by_majority": _count_majorities(given, outcomes),
         "columns": {
-            name: describe_outcomes([outcomes[index] for index in indices], [truths[index] for index in indices])
+            name: count_outcomes([outcomes[index] for index in indices], [truths[index] for index in indices])
             for name, indices in sorted(by_column.items())
         },
         **describe_raters(key, answers),
@@ -235,16 +229,16 @@ def _outcome(choice: str, first_is: str) -> str:
     return "win" if choice == first_is else "lose"
 
 
-def describe_outcomes(outcomes: Sequence[str], truths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the shares of wins, losses and ties among some answers.
+def count_outcomes(outcomes: Sequence[str], truths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the shares of wins, losses and ties among answers.
 
     Args:
         outcomes (`Sequence[str]`): `"win"`, `"lose"` or `"tie"` of each answer, at least one.
-        truths (`Sequence[Mapping]`): Labels of the sample that each answer is about.
+        truths (`Sequence[Mapping]`): Labels of the sample of each answer.
 
     Returns:
-        `dict`: `num_answers`; by outcome its number, share and `interval`; and `decided`, the share of wins among the
-        answers that chose, with its number and interval (None where nobody chose).
+        `dict`: `num_answers`; by outcome its number, share and `interval`; and `decided`, the same for wins among the
+        answers that are no ties (None without any).
     """
     found: dict[str, Any] = {"num_answers": len(outcomes)}
     for name in OUTCOMES:
@@ -259,12 +253,12 @@ def _share(values: Sequence[int], truths: Sequence[Mapping[str, Any]]) -> dict[s
         "num_answers": len(values),
         "num": sum(values),
         "share": sum(values) / len(values),
-        "interval": mean_interval(values, truths, _OPTIONS),
+        "interval": mean_interval(values, truths),
     }
 
 
 def _count_majorities(given: Sequence[tuple[str, str]], outcomes: Sequence[str]) -> dict[str, int]:
-    """Count items by which judge more of its raters prefer; as many for both is a tie."""
+    """Count items by the judge that most raters prefer; equal numbers are a tie."""
     balance: Counter[str] = Counter()
     for (item, _), outcome in zip(given, outcomes, strict=True):
         balance[item] += {"win": 1, "lose": -1, "tie": 0}[outcome]
@@ -273,11 +267,7 @@ def _count_majorities(given: Sequence[tuple[str, str]], outcomes: Sequence[str])
 
 
 def render_ab_study(results: Mapping[str, Any]) -> str:
-    """Render the results of a study of two judges as Markdown: Table 2, by column, the raters.
-
-    Args:
-        results (`Mapping`): What `summarise_ab_study` gives.
-    """
+    """Render the results of `summarise_ab_study` as Markdown: Table 2, the columns, the raters."""
     from sdiareward.common.markdown import render_table
 
     first, second = results["judges"]
@@ -289,8 +279,8 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
         f"# {first} against {second}",
         f"{results['num_rated']} of {results['num_items']} samples rated. Share of the answers that prefer the score "
         f"of {first} (win), of {second} (lose) or neither (tie), in percent; intervals over scenarios.",
-        f"Not in the study: {results['num_equal']} samples with equal scores, {results['num_without_score']} that one "
-        f"of the two gave no score, of {results['num_shared']}.",
+        f"Not in the study: {results['num_equal']} samples with equal scores, and {results['num_without_score']} with "
+        f"no score of one judge, of {results['num_shared']}.",
         "\n".join(render_table(heads, rows)),
         f"By the majority of their raters: {majority['win']} samples won, {majority['lose']} lost, "
         f"{majority['tie']} tied.",

@@ -1,4 +1,4 @@
-"""Read what a judge wrote: `<think>...</think><score>n</score>`, or what comes near it."""
+"""Parse a judge's answer: `<think>...</think><score>n</score>`, or a similar form."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _FORMATS = {
     True: re.compile(r"\s*<think>(?P<thoughts>.*?)</think>\s*<score>\s*[1-5]\s*</score>\s*", re.DOTALL),
     False: re.compile(r"\s*<score>\s*[1-5]\s*</score>\s*"),
 }
-# From its first digit, and never back into white space: an answer of blanks or digits takes no longer than another.
+# Possessive: the time to search an answer of blanks or digits stays linear.
 _NUMBER = r"(?<!\d)(?P<score>\d++(?:\.\d++)?)"
-# From what is asked for to what models write instead; the last occurrence of the first that is found counts.
+# From the requested form to common deviations; the last match of the first form that matches counts.
 _SCORE_FORMS = tuple(
     re.compile(form, re.IGNORECASE)
     for form in (
@@ -25,13 +25,13 @@ _SCORE_FORMS = tuple(
 
 
 def parse_score(text: str) -> int | None:
-    """Return the score of an answer, `None` where none can be told.
+    """Return the score of an answer, or `None`.
 
-    What stands in the thoughts does not count, where they end. A number that is no whole number from 1 to 5 is no
-    score: a judge that says 7 has not understood the scale.
+    Numbers within closed thoughts do not count. A number other than 1, 2, 3, 4 or 5 is no score, because a judge that
+    answers 7 has not understood the scale.
 
     Args:
-        text (`str`): What the judge wrote.
+        text (`str`): The judge's answer.
 
     Example:
         >>> parse_score("<think>It fits.</think><score>5</score>")
@@ -48,11 +48,11 @@ def parse_score(text: str) -> int | None:
 
 
 def follows_format(text: str, reasoning: bool = True) -> bool:
-    """Tell whether an answer has exactly the form that was asked for, with thoughts that are not empty.
+    """Tell whether an answer has exactly the requested form, with thoughts that are not empty.
 
     Args:
-        text (`str`): What the judge wrote.
-        reasoning (`bool`, *optional*, defaults to `True`): Whether thoughts were asked for.
+        text (`str`): The judge's answer.
+        reasoning (`bool`, *optional*, defaults to `True`): Whether thoughts were requested.
     """
     match = _FORMATS[reasoning].fullmatch(text)
     if match is None:
@@ -64,7 +64,7 @@ def follows_format(text: str, reasoning: bool = True) -> bool:
 
 
 def parse_thoughts(text: str) -> str:
-    """Return the thoughts of an answer; all that stands before the score where they are not marked."""
+    """Return the thoughts of an answer; without tags, all text before the score."""
     if match := re.search(r"<think>(.*?)(?:</think>|$)", text, re.DOTALL):
         return match[1].strip()
     return text.partition("<score>")[0].strip()

@@ -1,12 +1,12 @@
-"""GRPO for models that hear: `trl.GRPOTrainer` with recordings in its prompts, and nothing of WavReward in it.
+"""GRPO for audio language models: `trl.GRPOTrainer` with recordings in its prompts, independent of WavReward.
 
-TRL carries images through a GRPO step, but not audio. Three things are missing, and added here: recordings reach the
-forward passes that score tokens, they stay beside their rows when a generated batch is shuffled and cut into steps,
-and a prompt that is repeated for its group is read once. All else is TRL's.
+TRL passes images through a GRPO step, but not audio. This trainer adds three things: the forward passes that score
+tokens get the recordings; recordings stay with their rows when a generated batch is shuffled and split into steps; a
+prompt that is repeated for its group is read once.
 
 A prompt is a list of messages whose content is a list of `{"type": "text", "text"}` and `{"type": "audio", "audio"}`
-items; the processor's `apply_chat_template` makes `input_features` and `feature_attention_mask` of the latter, one row
-a recording.
+items. The processor's `apply_chat_template` turns the recordings into `input_features` and `feature_attention_mask`,
+one row per recording.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ import torch
 from trl import GRPOConfig, GRPOTrainer
 
 
-# One entry a row: the features of its recordings, and their masks.
+# One entry per row: the features of its recordings, and their masks.
 _FIELDS = ("input_features", "feature_attention_mask")
 
 
 class AudioGRPOTrainer(GRPOTrainer):
     """Train an audio language model with group-relative policy optimization.
 
-    Args: As `trl.GRPOTrainer`. `processing_class` is needed; control tokens that stand for recordings are never
-    sampled where the processor names them (`control_token_ids`).
+    Args: As `trl.GRPOTrainer`. `processing_class` is required. If it has `control_token_ids`, these placeholders are
+    never sampled.
 
     Raises:
-        ValueError: Generation was to happen where recordings cannot be sent to: vLLM or continuous batching.
+        ValueError: vLLM or continuous batching is requested, which take no recordings.
     """
 
     def __init__(self, model: Any, reward_funcs: Any, args: GRPOConfig, *, processing_class: Any, **kwargs: Any):
@@ -39,26 +39,26 @@ class AudioGRPOTrainer(GRPOTrainer):
                 "use_vllm and use_transformers_continuous_batching take no recordings in TRL; leave both off."
             )
         suppressed: list[int] = getattr(processing_class, "control_token_ids", list)()
-        # TRL's field is typed as a string too, which it is on a command line only.
+        # TRL types the field as a string too, which it is on a command line only.
         given: Any = args.generation_kwargs or {}
         args.generation_kwargs = {"suppress_tokens": suppressed or None, **given}
         self._audio: dict[str, list[torch.Tensor]] = {}
         super().__init__(model, reward_funcs, args, processing_class=processing_class, **kwargs)
 
     def _tokenize_prompts(self, prompts: list[Any]) -> tuple[Any, Any, dict[str, Any]]:
-        """Read each prompt once, however often it is repeated, and keep its recordings for the passes that follow."""
+        """Tokenize each distinct prompt once, and keep its recordings for the forward passes."""
         firsts = [index for index, prompt in enumerate(prompts) if not index or prompt != prompts[index - 1]]
         prompt_ids, images, fields = super()._tokenize_prompts([prompts[index] for index in firsts])
         sizes = [after - first for first, after in zip(firsts, [*firsts[1:], len(prompts)], strict=True)]
         rows = [row for row, size in enumerate(sizes) for _ in range(size)]
-        counts = [_num_recordings(prompts[index]) for index in firsts]
+        counts = [_count_recordings(prompts[index]) for index in firsts]
         by_prompt = {name: fields[name].split(counts) for name in _FIELDS if name in fields}
         device = self.accelerator.device
         self._audio = {name: [parts[row].to(device) for row in rows] for name, parts in by_prompt.items()}
-        return [prompt_ids[row] for row in rows], images, {**fields, **_joined(self._audio)}
+        return [prompt_ids[row] for row in rows], images, {**fields, **_join(self._audio)}
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return TRL's batch and, beside it, the recordings of each row; lists are shuffled and cut with the rest."""
+        """Return TRL's batch with the recordings of each row; lists are shuffled and split with the rest."""
         batch = super()._generate_and_score_completions(inputs)
         return {**batch, **self._audio}
 
@@ -75,12 +75,12 @@ class AudioGRPOTrainer(GRPOTrainer):
         batch_size: int | None = None,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Score the tokens part by part, as TRL does, with the recordings of each part."""
+        """Score the tokens in micro-batches, as TRL does, with the recordings of each."""
         size = batch_size or len(input_ids)
         found = []
         for start in range(0, len(input_ids), size):
             part = slice(start, start + size)
-            audio = _joined({name: rows[part] for name, rows in self._audio.items()})
+            audio = _join({name: rows[part] for name, rows in self._audio.items()})
             found.append(
                 super()._get_per_token_logps_and_entropies(
                     partial(model, **audio), input_ids[part], attention_mask[part], logits_to_keep, **kwargs
@@ -94,11 +94,11 @@ class AudioGRPOTrainer(GRPOTrainer):
         )
 
 
-def _num_recordings(prompt: Sequence[Mapping[str, Any]]) -> int:
+def _count_recordings(prompt: Sequence[Mapping[str, Any]]) -> int:
     contents = [message["content"] for message in prompt if not isinstance(message["content"], str)]
     return sum(item.get("audio") is not None for content in contents for item in content)
 
 
-def _joined(audio: Mapping[str, Sequence[torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """Return the recordings of all rows one after the other; empty where no row has one."""
+def _join(audio: Mapping[str, Sequence[torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Concatenate the recordings of all rows; empty without any."""
     return {name: torch.cat(list(rows)) for name, rows in audio.items() if sum(map(len, rows))}

@@ -1,4 +1,4 @@
-"""Ask a model behind an endpoint for scores, in the very words that WavReward is asked in (Table 1, I)."""
+"""Ask a model behind an endpoint for scores with the prompt of WavReward (Table 1, I)."""
 
 from __future__ import annotations
 
@@ -13,48 +13,31 @@ from typing import Any
 
 from sdiareward.llm.client import ChatClient, ChatError, ChatSettings, audio_content
 
-from ..zero_shot.settings import EndpointSettings, choose_judge
-from .answers import follows_format, parse_score
-from .judge import Judgement, vote
+from .judge import Judgement
 from .prompts import JudgingPrompt
 
 
 logger = logging.getLogger(__name__)
 
 
-def choose_endpoint(
-    name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()
-) -> EndpointSettings:
-    """Read the settings of an endpoint from a file of judges; see `zero_shot.settings.choose_judge`.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The file has no such judge, a setting cannot be used, or the judge is no endpoint.
-    """
-    settings = choose_judge(name, judges_file, overrides).settings
-    if not isinstance(settings, EndpointSettings):
-        raise ValueError(f"judge {name!r} has the backend {settings.backend!r}; an endpoint is needed here.")
-    return settings
-
-
 class TextClient(ChatClient):
-    """Ask for plain text: a client whose every answer is JSON because it is put into some."""
+    """Ask for plain text: a client that wraps every answer into JSON."""
 
     def _send(self, messages: Sequence[Mapping[str, Any]]) -> Any:
         reply = super()._send(messages)
-        # An answer that was cut off is one without a score, as of a model in this process.
+        # An answer that was cut off has no score, as from a model in this process.
         return replace(reply, content=json.dumps({"text": reply.content}), is_cut=False)
 
 
 class EndpointJudge:
     """Score spoken answers with any model that takes `input_audio`.
 
-    Nothing is asked twice because of its form: an answer without a score counts as such, like that of a model in this
-    process. So does a refusal, and a question that the endpoint gave no answer to.
+    No question is repeated because of the form of its answer. As for a model in this process, an answer without a
+    score counts as such; so do a refusal and a question without a reply.
 
     Args:
-        settings (`ChatSettings`): Whom to ask; its `max_tokens` is the longest answer.
-        cache_dir (`str` or `Path`): Where answers are kept.
+        settings (`ChatSettings`): The endpoint; its `max_tokens` is the longest answer.
+        cache_dir (`str` or `Path`): Where answers are cached.
         reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
     """
 
@@ -73,24 +56,19 @@ class EndpointJudge:
         max_new_tokens: int | None = None,
         seed: int = 0,
     ) -> list[Judgement]:
-        """Score recordings.
+        """Score recordings; arguments as of [`WavRewardJudge.judge`].
 
-        Args:
-            recordings (`list`): Question, silence and answer each; anything `audio_sdiareward.read_audio` takes.
-            num_samples (`int`, *optional*, defaults to 1): Answers to each recording, whose scores vote.
-            temperature (`float`, *optional*, defaults to 0.0): 0 leaves it to the settings.
-            expected (`bool`, *optional*, defaults to `False`): Not to be had.
-            max_new_tokens (`int`, *optional*): Not used; the settings say it.
-            seed (`int`, *optional*, defaults to 0): Of the sampling, where the endpoint heeds one.
+        A temperature of 0 takes that of the settings, `max_new_tokens` is ignored in favour of theirs, and `expected`
+        is not supported.
 
         Raises:
-            ValueError: The expected score is asked for, or several answers without a seed that tells them apart.
+            ValueError: The expected score is requested, or several answers without a seed.
             EndpointError: The endpoint cannot be used at all.
         """
         if expected:
-            raise ValueError("an endpoint tells no distribution over scores; leave expected out.")
+            raise ValueError("an endpoint returns no distribution over scores; omit expected.")
         if num_samples > 1 and self.settings.seed is None:
-            raise ValueError(f"{num_samples} answers need a seed that tells them apart; set seed for this judge.")
+            raise ValueError(f"{num_samples} answers need a seed to differ; set seed for this judge.")
         clients = [self._client(temperature, seed + number) for number in range(num_samples)]
         jobs = [(recording, client) for recording in recordings for client in clients]
         found = clients[0].map(partial(_ask, reasoning=self.reasoning), jobs, failures=())
@@ -104,21 +82,12 @@ class EndpointJudge:
         return TextClient(replace(self.settings, **changes), self.cache_dir)
 
     def _judgement(self, answers: Sequence[tuple[str, int, float]]) -> Judgement:
-        texts = tuple(text for text, _, _ in answers)
-        scores = tuple(map(parse_score, texts))
-        return Judgement(
-            score=vote(scores),
-            expected_score=None,
-            scores=scores,
-            texts=texts,
-            follows_format=all(follows_format(text, self.reasoning) for text in texts),
-            num_tokens=sum(tokens for _, tokens, _ in answers),
-            seconds=sum(seconds for _, _, seconds in answers),
-        )
+        texts, num_tokens, seconds = zip(*answers, strict=True)
+        return Judgement.from_texts(texts, reasoning=self.reasoning, num_tokens=sum(num_tokens), seconds=sum(seconds))
 
 
 def _ask(job: tuple[Any, TextClient], *, reasoning: bool) -> tuple[str, int, float]:
-    """Return an answer, its tokens and the time it took; the text is empty where there is none."""
+    """Return an answer, its tokens and its seconds; without a reply the text is empty."""
     recording, client = job
     messages = [_for_endpoint(message) for message in JudgingPrompt().conversation(recording, reasoning=reasoning)]
     start = time.perf_counter()
@@ -131,6 +100,6 @@ def _ask(job: tuple[Any, TextClient], *, reasoning: bool) -> tuple[str, int, flo
 
 
 def _for_endpoint(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message with its recordings as endpoints take them."""
+    """Convert the recordings of a message to the form of endpoints."""
     parts = [audio_content(part["audio"]) if part["type"] == "audio" else part for part in message["content"]]
     return {**message, "content": parts}

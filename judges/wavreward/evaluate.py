@@ -1,14 +1,14 @@
-"""Evaluate WavReward, or a model that was never trained for it, on ChatReward: Table 1 with what it lacks.
+"""Evaluate WavReward or any other model on ChatReward: Table 1 with intervals, baselines, order and form.
 
     python -m sdiareward.judges.wavreward.evaluate --model runs/wavreward --dataset runs/chatreward --output_dir runs/w
     ... --judge gpt-4o-audio                        # in place of --model: an endpoint of configs/judges.yaml
-    ... --no-reasoning                              # ask for the score alone
+    ... --no-reasoning                              # request the score alone
     ... --num_samples 8 --temperature 1.0           # eight answers vote
-    ... --expected                                  # also the mean over the distribution at the score's place
+    ... --expected                                  # also the mean of the distribution at the score's position
     ... --out_of_domain recordings/                 # a folder with a list of file,score, or another data set
 
-Each flag is also a key of the YAML that `--config` names; flags override it, unknown keys fail. An answer is kept as
-soon as its chunk is judged, and the same command goes on after a kill. `docs/wavreward_evaluation.md` is the guide.
+Each flag is also a key of the YAML that `--config` names; flags override it, unknown keys fail. Predictions are
+written after each chunk, and the same command resumes after a kill. `docs/wavreward_evaluation.md` is the guide.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sdiareward.common.optional_dependencies import required_by
 
 
 if TYPE_CHECKING:
-    from ..zero_shot.settings import EndpointSettings
+    from ..settings import EndpointSettings
     from .predictions import Asking, ScoreJudge
     from .score_samples import Samples
 
@@ -87,25 +87,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         results = evaluate(args)
     except EndpointError as error:
-        print(f"evaluate: {error} What was answered is kept: the same command goes on.", file=sys.stderr)
+        print(f"evaluate: {error} Finished answers are kept: run the same command again to resume.", file=sys.stderr)
         return 2
     print((Path(args.output_dir) / "results.md").read_text(encoding="utf-8"), end="")
     return int(args.strict and bool(results["skipped"]))
 
 
 def evaluate(args: EvaluateArguments) -> dict[str, Any]:
-    """Judge, measure and report; see `main`.
+    """Score, measure and report.
 
     Args:
-        args ([`EvaluateArguments`]): What to evaluate on what.
+        args ([`EvaluateArguments`]): The arguments.
 
     Returns:
-        `dict`: What `results.json` holds: `scorers` (by name what `summarise_scores` gives), `skipped`, `num_train`,
-        `run`, `config` and how it came about.
+        `dict`: Content of `results.json`: `scorers` (results of `summarise_scores` by name), `skipped`, `num_train`,
+        `run`, `config` and provenance.
 
     Raises:
-        ValueError: The folder holds answers of another run, or no sample could be judged.
-        EndpointError: The judge cannot be reached; what it has said is kept.
+        ValueError: The folder holds answers of another run, or no sample could be scored.
+        EndpointError: The judge cannot be reached; finished answers are kept.
     """
     from sdiareward.common.files import write_file
     from sdiareward.common.provenance import describe_run
@@ -131,13 +131,13 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
     results = {"scorers": scorers, "num_train": train and len(train), "skipped": skipped, "run": run}
     results |= {"config": asdict(args), **describe_run()}
     write_file(folder / "results.md", render_evaluation(results))
-    # Last: a folder that has it is complete.
+    # Written last: a folder with this file is complete.
     write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
     return results
 
 
 def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
-    """Return the samples to judge by the file of their predictions: the benchmark, then what is from elsewhere."""
+    """Read the samples by file of predictions: the benchmark, then the out-of-domain samples."""
     from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE
     from .score_samples import read_out_of_domain, read_samples
 
@@ -148,7 +148,7 @@ def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
 
 
 def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str, Any]:
-    """Return what the answers depend on."""
+    """Return the settings that the answers depend on."""
     from sdiareward.checkpoint_io.fingerprint import fingerprint_model
     from sdiareward.pairs.labels import fingerprint_pairs
 
@@ -176,7 +176,7 @@ def _draws(args: EvaluateArguments) -> dict[str, Any]:
 
 
 def _choose_endpoint(args: EvaluateArguments) -> EndpointSettings:
-    from .endpoint_judge import choose_endpoint
+    from ..settings import choose_endpoint
 
     return choose_endpoint(str(args.judge), args.judges_file, args.judge_options)
 
@@ -192,16 +192,16 @@ def _load_judge(args: EvaluateArguments) -> ScoreJudge:
 
 
 def _read_training_samples(args: EvaluateArguments, sets: Mapping[str, Samples]) -> Samples:
-    """Read what the baselines are fitted on; raise if it shares a scenario with what is evaluated."""
-    from .score_metrics import scenario_of
+    """Read the samples to fit baselines on; raise if they share a scenario with the evaluated ones."""
+    from .score_metrics import find_scenario
     from .score_samples import read_samples
 
     train = read_samples(args.dataset, args.train_split)
-    evaluated = {scenario_of(label) for samples in sets.values() for label in samples.labels}
-    if shared := evaluated & {scenario_of(label) for label in train.labels}:
+    evaluated = {find_scenario(label) for samples in sets.values() for label in samples.labels}
+    if shared := evaluated & {find_scenario(label) for label in train.labels}:
         raise ValueError(
-            f"{args.train_split!r} and what is evaluated share {len(shared)} scenarios, such as "
-            f"{min(map(str, shared))!r}; baselines need others: give train_split, or turn them off."
+            f"{args.train_split!r} and the evaluated samples share {len(shared)} scenarios, such as "
+            f"{min(map(str, shared))!r}; give another train_split, or turn baselines off."
         )
     return train
 
@@ -209,7 +209,7 @@ def _read_training_samples(args: EvaluateArguments, sets: Mapping[str, Samples])
 def _measure_baselines(
     train: Samples, sets: Mapping[str, Samples], judged: Mapping[str, Records], args: EvaluateArguments
 ) -> dict[str, Any]:
-    """Summarise every baseline on the samples that the judge could hear."""
+    """Summarise every baseline on the samples that were scored."""
     from .score_baselines import KINDS, predict_scores
     from .score_metrics import summarise_scores
 
@@ -224,7 +224,7 @@ def _measure_baselines(
 
 
 def _label(scores: Sequence[int | None], samples: Samples, judged: Records) -> Records:
-    """Return predictions with their labels, of the samples that were judged."""
+    """Return predictions with their labels for the samples that were scored."""
     heard = {record["sample_id"] for record in judged}
     pairs = zip(samples.labels, scores, strict=True)
     return [{**label, "predicted": score} for label, score in pairs if label["sample_id"] in heard]

@@ -20,18 +20,18 @@ _SCORE_TAG = "<score>"
 
 @dataclass(frozen=True)
 class Judgement:
-    """Hold what a judge makes of one recording.
+    """A judge's score of one recording.
 
     Args:
-        score (`int`, *optional*): 1-5, higher is better; of several answers the most frequent, the lower of two as
-            frequent. `None` if no answer has one.
-        expected_score (`float`, *optional*): Mean of the scores 1-5 under the model's distribution at the score's
-            place, over all answers; `None` unless it was asked for.
+        score (`int`, *optional*): 1-5, higher is better: the most frequent score of all answers, the lowest of equally
+            frequent ones. `None` if no answer has one.
+        expected_score (`float`, *optional*): Mean of the scores 1-5 under the model's distribution at the position of
+            the score, over all answers; `None` unless requested.
         scores (`tuple[int | None, ...]`): Score of each answer.
         texts (`tuple[str, ...]`): The answers.
-        follows_format (`bool`): Whether every answer has exactly the form that was asked for.
+        follows_format (`bool`): Whether every answer has exactly the requested form.
         num_tokens (`int`): Tokens of all answers together.
-        seconds (`float`): Time spent on them, of a batch its share.
+        seconds (`float`): Time of all answers; in a batch, their share of it.
     """
 
     score: int | None
@@ -42,6 +42,29 @@ class Judgement:
     num_tokens: int
     seconds: float
 
+    @classmethod
+    def from_texts(
+        cls,
+        texts: Sequence[str],
+        *,
+        reasoning: bool,
+        num_tokens: int,
+        seconds: float,
+        expected_score: float | None = None,
+    ) -> Judgement:
+        """Make a judgement from a judge's answers.
+
+        Args:
+            texts (`Sequence[str]`): The answers, at least one.
+            reasoning (`bool`): Whether thoughts were requested.
+            num_tokens (`int`): As above.
+            seconds (`float`): As above.
+            expected_score (`float`, *optional*): As above.
+        """
+        scores = tuple(map(parse_score, texts))
+        is_in_format = all(follows_format(text, reasoning) for text in texts)
+        return cls(vote(scores), expected_score, scores, tuple(texts), is_in_format, num_tokens, seconds)
+
 
 class WavRewardJudge:
     """Score spoken answers with a thinker, trained as WavReward or not.
@@ -49,7 +72,7 @@ class WavRewardJudge:
     Args:
         thinker (`Thinker`): The model.
         reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
-        prompt ([`JudgingPrompt`], *optional*): What to ask with; ours by default.
+        prompt ([`JudgingPrompt`], *optional*): The prompt; by default the package's.
 
     Example:
         >>> judge = WavRewardJudge.from_pretrained("runs/wavreward")  # doctest: +SKIP
@@ -97,7 +120,8 @@ class WavRewardJudge:
             num_samples (`int`, *optional*, defaults to 1): Answers to each recording, whose scores vote
                 (self-consistency).
             temperature (`float`, *optional*, defaults to 0.0): 0 takes the likeliest token each time.
-            expected (`bool`, *optional*, defaults to `False`): Also find the expected score, by one more forward pass.
+            expected (`bool`, *optional*, defaults to `False`): Also compute the expected score by one more forward
+                pass.
             max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
             seed (`int`, *optional*, defaults to 0): Of the sampling.
             progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
@@ -121,21 +145,18 @@ class WavRewardJudge:
         return [self._judgement(found, mean) for found, mean in zip(answers, means, strict=True)]
 
     def _judgement(self, answers: Sequence[Generation], expected_score: float | None) -> Judgement:
-        scores = tuple(parse_score(answer.text) for answer in answers)
-        return Judgement(
-            score=vote(scores),
-            expected_score=expected_score,
-            scores=scores,
-            texts=tuple(answer.text for answer in answers),
-            follows_format=all(follows_format(answer.text, self.reasoning) for answer in answers),
+        return Judgement.from_texts(
+            [answer.text for answer in answers],
+            reasoning=self.reasoning,
             num_tokens=sum(answer.num_tokens for answer in answers),
             seconds=sum(answer.seconds for answer in answers),
+            expected_score=expected_score,
         )
 
     def _expected_scores(
         self, conversations: Sequence[Any], answers: Sequence[Sequence[Generation]]
     ) -> list[float | None]:
-        """Return the mean score under the distribution behind each answer's thoughts; the mean over its answers."""
+        """Return the mean score under the distribution after each answer's thoughts, averaged over its answers."""
         rows = [(index, _up_to_score(answer.text)) for index, found in enumerate(answers) for answer in found]
         probabilities = self.thinker.next_token_probabilities(
             [conversations[index] for index, _ in rows], [text for _, text in rows], [str(score) for score in SCORES]
@@ -147,7 +168,7 @@ class WavRewardJudge:
 
 
 def vote(scores: Sequence[int | None]) -> int | None:
-    """Return the most frequent score, the lower of two as frequent; `None` if there is none.
+    """Return the most frequent score, the lowest of equally frequent ones; `None` if there is none.
 
     Example:
         >>> vote([5, 3, None, 3])
@@ -158,6 +179,6 @@ def vote(scores: Sequence[int | None]) -> int | None:
 
 
 def _up_to_score(text: str) -> str:
-    """Return an answer up to where its score stands; one without a score is told to give it now."""
+    """Return an answer up to its score; to an answer without one, append the tag that begins it."""
     before, tag, _ = text.rpartition(_SCORE_TAG)
     return before + tag if tag else text.removesuffix("</think>") + "</think>" * ("<think>" in text) + _SCORE_TAG

@@ -1,7 +1,7 @@
-"""Have a judge score samples, a line of `predictions.jsonl` each, so that a killed run goes on where it stopped.
+"""Have a judge score samples, one line of `predictions.jsonl` per sample, and resume after a kill.
 
-Samples are judged in chunks of fixed positions and a chunk has a seed of its own: answers that are sampled are the
-same whether or not a run was interrupted.
+Samples are scored in chunks of fixed positions, and each chunk has its own seed. Sampled answers are therefore the
+same whether or not a run was interrupted. The engine for pairs does not fit: a prediction is one answer with its text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .score_samples import Samples
 
 PREDICTIONS_FILE, OUT_OF_DOMAIN_FILE = "predictions.jsonl", "out_of_domain.jsonl"
-# What a kill costs at most.
+# A kill costs one chunk at most.
 _CHUNK_SAMPLES = 32
 
 
@@ -33,7 +33,7 @@ class Asking:
     Args:
         num_samples (`int`, *optional*, defaults to 1): Answers to each recording, whose scores vote.
         temperature (`float`, *optional*, defaults to 0.0): 0 takes the likeliest token each time.
-        expected (`bool`, *optional*, defaults to `False`): Also find the expected score.
+        expected (`bool`, *optional*, defaults to `False`): Also compute the expected score.
         max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
         seed (`int`, *optional*, defaults to 0): Of the sampling.
 
@@ -58,7 +58,7 @@ class Asking:
 
 
 class ScoreJudge(Protocol):
-    """What scores recordings from 1 to 5; [`WavRewardJudge`] does."""
+    """A scorer of recordings from 1 to 5, such as [`WavRewardJudge`]."""
 
     def judge(
         self,
@@ -77,19 +77,19 @@ class ScoreJudge(Protocol):
 def predict(
     load_judge: Callable[[], ScoreJudge], samples: Samples, path: Path, asking: Asking, *, batch_size: int = 8
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Judge every sample that the file does not have yet.
+    """Score every sample that is missing in the file.
 
     Args:
-        load_judge (`Callable`): Returns the judge; called only if something is left to judge.
-        samples ([`Samples`]): What to judge.
-        path (`Path`): File of predictions; those whose recording cannot be read go to `skipped_` and its name.
+        load_judge (`Callable`): Returns the judge; called only if a sample is missing.
+        samples ([`Samples`]): The samples.
+        path (`Path`): File of predictions. Samples without a readable recording go to `skipped_` and its name.
         asking ([`Asking`]): How to ask.
-        batch_size (`int`, *optional*, defaults to 8): Recordings that the judge hears at once.
+        batch_size (`int`, *optional*, defaults to 8): Recordings in a batch of the judge.
 
     Returns:
         `tuple[list, list]`: In the order of the samples, the prediction of each (its labels, `predicted`,
-        `expected_score`, `scores`, `text`, `follows_format`, `num_tokens`, `seconds`) and the labels of each skipped
-        one with its `reason`.
+        `expected_score`, `scores`, `text`, `follows_format`, `num_tokens`, `seconds`), and the labels of each
+        skipped sample with its `reason`.
     """
     from tqdm.auto import tqdm
 
@@ -119,7 +119,7 @@ def _judge_chunk(
     done: Mapping[str, Any],
     reasons: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """Return the predictions of a chunk that are not there yet; put why others cannot be judged in `reasons`."""
+    """Return the missing predictions of a chunk; add the reasons of skipped samples to `reasons`."""
     labels, recordings = [], []
     for index in indices:
         label = samples.labels[index]
@@ -133,16 +133,11 @@ def _judge_chunk(
         return []
     judgements = load_judge().judge(recordings, **{**asdict(asking), "seed": asking.seed + indices.start})
     pairs = zip(labels, judgements, strict=True)
-    return [describe_judgement(label, found) for label, found in pairs if label["sample_id"] not in done]
+    return [make_prediction(label, found) for label, found in pairs if label["sample_id"] not in done]
 
 
-def describe_judgement(label: Mapping[str, Any], judgement: Judgement) -> dict[str, Any]:
-    """Return the prediction of a sample.
-
-    Args:
-        label (`Mapping`): Its labels.
-        judgement ([`Judgement`]): What the judge made of it; of several answers, the text of the first is kept.
-    """
+def make_prediction(label: Mapping[str, Any], judgement: Judgement) -> dict[str, Any]:
+    """Make the prediction of a sample from its labels and its judgement; of several texts the first is kept."""
     return {
         **label,
         "predicted": judgement.score,
@@ -163,11 +158,11 @@ def read_predictions(folder: str | Path, name: str = PREDICTIONS_FILE) -> list[d
         name (`str`, *optional*): `"predictions.jsonl"` or `"out_of_domain.jsonl"`.
 
     Raises:
-        FileNotFoundError: The folder holds no evaluation, or one that is not finished.
+        FileNotFoundError: The folder holds no finished evaluation.
     """
     folder = Path(folder)
     for file in (name, "results.json"):
-        # Results come last, so a folder that has them is complete.
+        # Results are written last, so a folder with results is complete.
         if not (folder / file).is_file():
             raise FileNotFoundError(f"{folder}: has no {file}; give the output_dir of a finished evaluation.")
     return JsonLines(folder / name).read()

@@ -1,4 +1,4 @@
-"""What WavReward is told (appendix E), with and without reasoning, in our own words."""
+"""The prompt of WavReward (appendix E), with and without reasoning, worded anew."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sdiareward.common.files import write_file
 from sdiareward.dataset_builder.prompts import prompt_version
 
 
-# In the folder of a judge: what it was trained to be asked with.
+# In the folder of a judge: the prompt it was trained with.
 PROMPT_FILE = "judging_prompt.json"
 SYSTEM = "You are a careful listener who judges spoken dialogues."
 _TASK = (
@@ -34,13 +34,14 @@ _WITHOUT_REASONING = "Write exactly this and nothing else:\n<score>N</score>\nwh
 
 @dataclass(frozen=True)
 class JudgingPrompt:
-    """What a judge is asked with; it is saved with a judge that is trained, and used again when that is loaded.
+    """A judge's prompt; it is saved with a trained judge and loaded with it.
 
     Args:
-        system (`str`): System prompt; without one if it is empty.
-        task (`str`): What to judge, and what the scores 1 to 5 mean; the recording stands before it.
-        with_reasoning (`str`): Follows the task: thoughts, then the score, in the form that `answers.py` reads.
-        without_reasoning (`str`): Follows it instead where the score alone is asked for.
+        system (`str`): System prompt; an empty one is omitted.
+        task (`str`): The task and the meaning of the scores 1 to 5; it follows the recording.
+        with_reasoning (`str`): Follows the task and requests thoughts, then the score, in the form that `answers.py`
+            parses.
+        without_reasoning (`str`): Follows the task if only the score is requested.
     """
 
     system: str = SYSTEM
@@ -55,11 +56,11 @@ class JudgingPrompt:
 
     @property
     def version(self) -> str:
-        """Return `"1"` for our own, else a hash of the texts."""
+        """Return `"1"` for the package's own prompt, else a hash of the texts."""
         return "1" if self == JudgingPrompt() else prompt_version(*asdict(self).values())
 
     def conversation(self, recording: Any, *, reasoning: bool = True) -> list[dict[str, Any]]:
-        """Return the messages that ask for the score of one recording.
+        """Build the messages that ask for the score of one recording.
 
         Args:
             recording: Question, silence and answer; anything `audio_sdiareward.read_audio` takes.
@@ -76,11 +77,11 @@ class JudgingPrompt:
 
 
 def read_judging_prompt(path: str | Path) -> JudgingPrompt:
-    """Read a prompt from a JSON object; what it leaves out is ours.
+    """Read a prompt from a JSON object; missing fields are those of the package's prompt.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It holds no such object, or a text that cannot be used.
+        ValueError: It holds no such object, or an invalid text.
     """
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -95,7 +96,7 @@ def read_judging_prompt(path: str | Path) -> JudgingPrompt:
 
 
 def prompt_of_judge(name: str | Path) -> JudgingPrompt:
-    """Return what a judge was trained to be asked with, or our prompt where it does not say.
+    """Return the prompt that a judge was trained with; by default the package's.
 
     Args:
         name (`str` or `Path`): Folder or Hub id of the judge.

@@ -1,17 +1,17 @@
-r"""Have another judge say whether WavReward's thoughts are Good or Poor (appendix I).
+r"""Have another judge rate WavReward's thoughts as Good or Poor (appendix I).
 
     python -m sdiareward.judges.wavreward.reasoning_quality \
         --predictions runs/wavreward-eval --dataset runs/chatreward --judge gemini-2.5-pro
 
 The judge is an endpoint of `configs/judges.yaml`, or of `--judges_file`. It hears the recording, reads thoughts and
-score, and answers four questions, those of the paper's prompt; thoughts are Good if all four are answered yes. Answers
-are kept in `cache_dir`, so the same command goes on after a kill.
+score, and answers the four questions of the paper's prompt; thoughts are Good if all four answers are yes. Answers are
+cached in `cache_dir`: the same command resumes after a kill.
 
 Notable choices:
 
-- The judge is not told the gold score: it is to look at the thoughts, not at whether the score is right.
-- An answer without thoughts is Poor, and nobody is asked.
-- What the judge gave no usable answer to counts nowhere, and is reported.
+- The judge does not see the gold score, because it rates the thoughts and not the score.
+- An answer without thoughts is Poor without asking the judge.
+- Samples without a usable answer of the judge are skipped and reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from .score_samples import Samples
 
-# Key of the judge's answer -> what it is asked.
+# Questions by key of the judge's answer.
 QUESTIONS = {
     "is_complete": (
         "Are they complete? They follow through from what is heard to the score; nothing breaks off, and no step that "
@@ -63,7 +63,6 @@ SYSTEM = (
     + "\n\nAnswer with one JSON object of this form, and with nothing before or after it:\n"
     + json.dumps(dict.fromkeys(QUESTIONS, True) | {"reason": "one or two sentences"})
 )
-_OPTIONS = {"num_bootstrap": 1000, "seed": 0}
 _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasoning_quality_out_of_domain"}
 
 
@@ -71,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if the judge failed on a sample, 2 if it cannot be reached, else 0."""
     from sdiareward.llm.client import ChatClient, EndpointError
 
-    from .endpoint_judge import choose_endpoint
+    from ..settings import choose_endpoint
     from .score_samples import read_out_of_domain, read_samples
 
     args = _parse_arguments(argv)
@@ -84,7 +83,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         results = examine(predictions, samples, client)
     except EndpointError as error:
-        print(f"reasoning_quality: {error} What was answered is kept: the same command goes on.", file=sys.stderr)
+        print(
+            f"reasoning_quality: {error} Finished answers are kept: run the same command again to resume.",
+            file=sys.stderr,
+        )
         return 2
     report = write_results(results, args.predictions / _RESULTS[name])
     print(report, end="")
@@ -111,26 +113,28 @@ def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def examine(predictions: Sequence[Mapping[str, Any]], samples: Samples, client: ChatClient) -> dict[str, Any]:
-    """Ask about the thoughts of every prediction.
+    """Rate the thoughts of every prediction.
 
     Args:
-        predictions (`Sequence[Mapping]`): Labels and `text` of each, as `read_predictions` gives them.
-        samples ([`Samples`]): The samples that were judged.
+        predictions (`Sequence[Mapping]`): Labels and `text` of each, from `read_predictions`.
+        samples ([`Samples`]): The scored samples.
         client ([`ChatClient`]): Asks a model that takes audio.
 
     Returns:
         `dict[str, Any]`: `share_good` (0-1, higher is better) with its 95% `interval` over scenarios, `num_good`,
-        `num_examined`, `num_without_thoughts`; `shares`, how often each of `QUESTIONS` was answered yes where the
-        judge was asked; `verdicts` (by sample), `failures` (why a sample got none), `judge` and `usage`.
+        `num_examined`, `num_without_thoughts`; `shares` of yes to each of `QUESTIONS`; `verdicts` by sample,
+        `failures` (reasons by sample), `judge` and `usage`.
 
     Raises:
         ValueError: There are no predictions, or a sample is not in the data.
-        EndpointError: The judge cannot be reached at all; what it has said is kept.
+        EndpointError: The judge cannot be reached at all; finished answers are kept.
         ChatError: It gave no usable answer on any sample.
     """
     from sdiareward.llm.client import ChatError
 
-    rows = _rows(predictions, samples)
+    if not predictions:
+        raise ValueError("there are no predictions to examine; evaluate at least one sample.")
+    rows = samples.find_rows([record["sample_id"] for record in predictions])
     thoughtful = [record for record in predictions if parse_thoughts(record["text"])]
     asked = client.map(
         lambda record: _ask(record, samples[rows[record["sample_id"]]], client), thoughtful, description="examining"
@@ -150,18 +154,6 @@ def examine(predictions: Sequence[Mapping[str, Any]], samples: Samples, client: 
     }
 
 
-def _rows(predictions: Sequence[Mapping[str, Any]], samples: Samples) -> dict[str, int]:
-    if not predictions:
-        raise ValueError("there are no predictions to examine; evaluate at least one sample.")
-    rows = {label["sample_id"]: row for row, label in enumerate(samples.labels)}
-    if missing := [record["sample_id"] for record in predictions if record["sample_id"] not in rows]:
-        raise ValueError(
-            f"{len(missing)} of {len(predictions)} samples are not in the data, such as {missing[0]!r}; give the data "
-            "set and split that were evaluated."
-        )
-    return rows
-
-
 def _ask(record: Mapping[str, Any], sample: Mapping[str, Any], client: ChatClient) -> dict[str, Any]:
     from sdiareward.llm.client import audio_content
 
@@ -177,7 +169,7 @@ def _ask(record: Mapping[str, Any], sample: Mapping[str, Any], client: ChatClien
 
 
 def _read_verdict(answer: Any) -> dict[str, Any]:
-    """Check the examiner's answer; raise `ValueError` with what it is to mend."""
+    """Check the judge's answer; the `ValueError` tells it what to correct."""
     if not isinstance(answer, dict):
         raise ValueError(f"the answer must be a JSON object with {', '.join(QUESTIONS)} and reason.")
     for name in QUESTIONS:
@@ -199,19 +191,14 @@ def _summarise(examined: Sequence[Mapping[str, Any]], verdicts: Mapping[str, Map
         "num_without_thoughts": len(examined) - len(verdicts),
         "num_good": sum(is_good),
         "share_good": sum(is_good) / len(is_good),
-        "interval": mean_interval(is_good, examined, _OPTIONS),
+        "interval": mean_interval(is_good, examined),
         "shares": {name: sum(answers) / len(answers) if answers else None for name, answers in yes.items()},
         "verdicts": dict(verdicts),
     }
 
 
 def write_results(results: Mapping[str, Any], path: Path) -> str:
-    """Write results as JSON and Markdown; return the latter.
-
-    Args:
-        results (`Mapping`): What `examine` gives.
-        path (`Path`): Of the files, without suffix.
-    """
+    """Write the results of `examine` as JSON and Markdown, to `path` with these suffixes; return the Markdown."""
     from sdiareward.common.files import write_file
     from sdiareward.common.provenance import write_provenance
 
@@ -222,7 +209,7 @@ def write_results(results: Mapping[str, Any], path: Path) -> str:
 
 
 def render_results(results: Mapping[str, Any]) -> str:
-    """Render what `examine` gives as Markdown."""
+    """Render the results of `examine` as Markdown."""
     from sdiareward.common.markdown import render_table
     from sdiareward.evaluation.summary import interval, percent
 

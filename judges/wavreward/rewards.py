@@ -13,8 +13,8 @@ FORMAT_REWARD = 5.0
 ACCURACY_REWARD = 10.0
 EXACT_REWARD = 5.0
 MAX_DIFFERENCE = 4
-# The paper does not give its sigma. With 1, a score off by two (the distance between two levels) earns 1.4 of 10 and
-# one off by four nothing to speak of: the levels stay apart, and 4 for a 5 is still better than 3.
+# The paper does not give its sigma. With 1, a score off by two (the distance of two levels) earns 1.4 of 10 and a
+# score off by four hardly anything: the levels stay apart, and 4 for a 5 is still better than 3.
 DEFAULT_SIGMA = 1.0
 Completion = str | Sequence[Mapping[str, Any]]
 RewardFunction = Callable[..., list[float]]
@@ -24,9 +24,9 @@ def accuracy_reward(predicted: int | None, gold: float, sigma: float = DEFAULT_S
     """Return `R_a` of one score (equation 3): `10 exp(-(p - g)^2 / (2 sigma^2))`, 0 beyond a difference of 4.
 
     Args:
-        predicted (`int`, *optional*): The judge's score; `None`, an answer without one, earns 0.
-        gold (`float`): The score it should have given.
-        sigma (`float`, *optional*, defaults to 1.0): How much a difference is forgiven.
+        predicted (`int`, *optional*): The judge's score; `None` earns 0.
+        gold (`float`): The gold score.
+        sigma (`float`, *optional*, defaults to 1.0): Width of the reward; larger is more tolerant.
     """
     if predicted is None or abs(predicted - gold) > MAX_DIFFERENCE:
         return 0.0
@@ -38,10 +38,10 @@ def exact_reward(predicted: int | None, gold: float) -> float:
     return EXACT_REWARD if predicted == gold else 0.0
 
 
-def reward_functions(
+def make_reward_functions(
     *, reasoning: bool = True, accuracy: str = "nonlinear", sigma: float = DEFAULT_SIGMA
 ) -> list[RewardFunction]:
-    """Return the reward functions of a run, for `GRPOTrainer`; the trainer adds them up.
+    """Make the reward functions of a run for `GRPOTrainer`, which adds them up.
 
     Args:
         reasoning (`bool`, *optional*, defaults to `True`): Also reward the form, `R_f`: 5 for thoughts and a score in
@@ -50,7 +50,7 @@ def reward_functions(
         sigma (`float`, *optional*, defaults to 1.0): Of equation 3.
 
     Raises:
-        ValueError: `accuracy` or `sigma` is none of these.
+        ValueError: `accuracy` or `sigma` is invalid.
     """
     if accuracy not in ("nonlinear", "exact"):
         raise ValueError(f"accuracy is {accuracy!r}; it must be 'nonlinear' or 'exact'.")
@@ -58,10 +58,10 @@ def reward_functions(
         raise ValueError(f"sigma is {sigma}; it must be more than 0.")
 
     def format_of_answer(completions: Sequence[Completion], **_: Any) -> list[float]:
-        return [FORMAT_REWARD if follows_format(text_of(each)) else 0.0 for each in completions]
+        return [FORMAT_REWARD if follows_format(read_text(each)) else 0.0 for each in completions]
 
     def accuracy_of_score(completions: Sequence[Completion], score: Sequence[float], **_: Any) -> list[float]:
-        predicted = [parse_score(text_of(each)) for each in completions]
+        predicted = [parse_score(read_text(each)) for each in completions]
         if accuracy == "exact":
             return [exact_reward(found, gold) for found, gold in zip(predicted, score, strict=True)]
         return [accuracy_reward(found, gold, sigma) for found, gold in zip(predicted, score, strict=True)]
@@ -69,8 +69,8 @@ def reward_functions(
     return [format_of_answer, accuracy_of_score] if reasoning else [accuracy_of_score]
 
 
-def text_of(completion: Completion) -> str:
-    """Return the text of a completion, which TRL gives as a string or as messages."""
+def read_text(completion: Completion) -> str:
+    """Return the text of a completion, a string or messages in TRL."""
     if isinstance(completion, str):
         return completion
     content = completion[-1]["content"]

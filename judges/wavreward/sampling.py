@@ -1,4 +1,4 @@
-"""Which prompts make a GRPO batch: all answers of a scenario together, or one at random (section 3.1)."""
+"""Choose the prompts of a GRPO batch: all answers of a scenario, or one at random (section 3.1)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class ScenarioSampler(Sampler[int]):
     """Yield rows as `GRPOTrainer` takes them, a scenario at a time.
 
     A generation batch holds whole scenarios: all their answers, each repeated for its group. In the single-sample form
-    (section 4.4, `w/o multi samples`) each epoch takes one answer of each scenario at random. Which rows come when
-    depends on the seed and the epoch alone, so a run that goes on after a kill goes on with the same rows.
+    (section 4.4, `w/o multi samples`) each epoch takes one answer of each scenario at random. The order depends on the
+    seed and the epoch alone, so a resumed run sees the same rows.
 
     Args:
         scenarios (`list[list[int]]`): Rows of each scenario.
-        num_generations (`int`): Answers that the model gives to each prompt.
-        prompts_per_batch (`int`): Prompts of a generation batch; what does not fill one is left out of the epoch.
-        repeat_count (`int`): How often a batch is asked for before the next: once for each step that uses it.
+        num_generations (`int`): Completions per prompt.
+        prompts_per_batch (`int`): Prompts of a generation batch; an incomplete last batch is dropped.
+        repeat_count (`int`): How often each batch is repeated: once for each step that uses it.
         multi_sample (`bool`, *optional*, defaults to `True`): All answers of a scenario together.
         seed (`int`, *optional*, defaults to 0): Of the order.
 
@@ -47,7 +47,9 @@ class ScenarioSampler(Sampler[int]):
     ):
         sizes = {len(rows) for rows in scenarios} if multi_sample else {1}
         if len(sizes) != 1:
-            raise ValueError(f"scenarios have {sorted(sizes)} answers; all must have as many: leave the others out.")
+            raise ValueError(
+                f"scenarios have {sorted(sizes)} answers; all must have the same number: remove the others."
+            )
         size = sizes.pop()
         if prompts_per_batch % size:
             raise ValueError(
@@ -69,7 +71,7 @@ class ScenarioSampler(Sampler[int]):
         self._prompts_per_batch = prompts_per_batch
 
     def set_epoch(self, epoch: int) -> None:
-        """Take the order of an epoch."""
+        """Choose the order of an epoch."""
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[int]:

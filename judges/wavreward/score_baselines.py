@@ -1,10 +1,10 @@
-"""What a judge has to beat before its accuracy means anything: three predictors of the score that understand nothing.
+"""Three baselines that understand nothing: a judge's accuracy means something only above theirs.
 
 - `most_frequent`: always the most frequent score of the training split.
-- `text`: words and word pairs of question and answer, and how far their words are the same. It hears nothing: where
-  it tells 5 from 3, the words give the way of speaking away.
-- `acoustic`: mean and standard deviation over time of the log-mel bands of question and answer. It knows no word:
-  where it finds score 1, wrong answers sound different.
+- `text`: words and word pairs of question and answer, and the overlap of their words. It uses no audio: if it
+  separates 5 from 3, the words reveal the style of speech.
+- `acoustic`: mean and standard deviation over time of the log-mel bands of question and answer. It uses no words: if
+  it finds score 1, wrong answers sound different.
 
 The last two are multinomial logistic regressions on the training split, and need neither torch nor a GPU.
 """
@@ -12,7 +12,6 @@ The last two are multinomial logistic regressions on the training split, and nee
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +21,8 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.evaluation.baselines import acoustic_features
 
+from .judge import vote
+
 
 if TYPE_CHECKING:
     from .score_samples import Samples
@@ -30,7 +31,7 @@ Kind = Literal["most_frequent", "text", "acoustic"]
 KINDS: tuple[Kind, ...] = ("most_frequent", "text", "acoustic")
 _NUM_THREADS = 2
 _MAX_ITERATIONS = 2000
-# Inverse strength of the penalty: rows of words have length 1, those of sound 320 values of variance 1.
+# Inverse strength of the penalty: text features have norm 1, acoustic features are 320 values of variance 1.
 _TEXT_C, _ACOUSTIC_C = 10.0, 0.1
 
 logger = logging.getLogger(__name__)
@@ -41,12 +42,12 @@ def predict_scores(kind: Kind, train: Samples, evaluated: Samples) -> list[int |
 
     Args:
         kind (`"most_frequent"`, `"text"` or `"acoustic"`): Which baseline.
-        train ([`Samples`]): Samples of ChatReward; those whose recording cannot be read are left out.
-        evaluated ([`Samples`]): Samples to predict; with texts and durations of question and answer, but for
-            `"most_frequent"`.
+        train ([`Samples`]): Samples of ChatReward; those without a readable recording are skipped.
+        evaluated ([`Samples`]): Samples to predict; except for `"most_frequent"` with texts and durations of
+            question and answer.
 
     Returns:
-        `list[int | None]`: 1-5 for each sample; None where its recording cannot be read.
+        `list[int | None]`: 1-5 for each sample; None without a readable recording.
 
     Raises:
         ValueError: The training split is empty or has only one score.
@@ -55,9 +56,7 @@ def predict_scores(kind: Kind, train: Samples, evaluated: Samples) -> list[int |
     if len(set(scores)) < 2:
         raise ValueError(f"the training split has {len(scores)} samples of score {set(scores)}; baselines need two.")
     if kind == "most_frequent":
-        counts = Counter(scores)
-        frequent = min(counts, key=lambda score: (-counts[score], score))
-        return [frequent] * len(evaluated)
+        return [vote(scores)] * len(evaluated)
     predict: Callable[..., list[int | None]] = _predict_from_text if kind == "text" else _predict_from_sound
     return predict(train, scores, evaluated)
 
@@ -83,7 +82,7 @@ def _predict_from_text(train: Samples, scores: Sequence[int], evaluated: Samples
 
 
 def _texts(samples: Samples) -> Any:
-    """Return the rows without their recordings, which nobody has to read then."""
+    """Return the rows without their recordings."""
     rows: Any = samples.rows
     return rows.select_columns(["question", "response"]) if hasattr(rows, "select_columns") else rows
 
@@ -109,7 +108,7 @@ def _acoustic_rows(samples: Samples, title: str) -> list[np.ndarray | None]:
 
 
 def _acoustic_row(row: Mapping[str, Any]) -> np.ndarray | None:
-    """Return the features of question and answer, shape `(320,)`; None if there are none."""
+    """Return the features of question and answer, shape `(320,)`; None without a readable recording."""
     name = f"sample {row['sample_id']}"
     try:
         array = read_audio(row["audio"], name=name)

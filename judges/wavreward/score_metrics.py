@@ -1,14 +1,14 @@
-"""From scores to numbers: exact accuracy by column of Table 1, errors, order within a scenario, form of the answers.
+"""Metrics of scores: exact accuracy by column of Table 1, errors, order within a scenario, form of the answers.
 
 Notable choices:
 
-- A sample counts in one column: `content`, `implicit`, or, where the instruction is explicit, its attribute. What is
-  from elsewhere is `out_of_domain`, whatever its attribute.
-- An answer without a score is wrong; leaving it out would flatter a judge that often gives none.
-- Intervals draw whole scenarios: three answers to one question are not independent. Where all draws are equal (all
-  right, all wrong), which says nothing about uncertainty, the interval is Wilson's over scenarios.
-- A macro average joins the intervals of its columns by the square root of the sum of the squared distances to their
-  bounds (MOVER; Zou and Donner, 2008): no scenario is in two columns, so these are independent.
+- A sample counts in one column: `content`, `implicit`, or, if the instruction is explicit, its attribute. Samples from
+  other data sets count in `out_of_domain`, whatever their attribute.
+- An answer without a score is wrong. Skipping it would favour a judge that often gives none.
+- Intervals draw whole scenarios, because three answers to one question are not independent. If all draws are equal
+  (all right, all wrong), they do not measure uncertainty, and the interval is Wilson's over scenarios.
+- The interval of a macro average combines those of its columns by MOVER (Zou and Donner, 2008): the distance to a
+  bound is the root of the summed squared distances. No scenario is in two columns, so columns are independent.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ IN_DOMAIN = ("content", *ATTRIBUTES, "implicit")
 OUT_OF_DOMAIN = "out_of_domain"
 COLUMNS = (*IN_DOMAIN, OUT_OF_DOMAIN)
 INVALID = "invalid"
+# Options of the bootstrap behind every interval.
+DRAWS = {"num_bootstrap": 1000, "seed": 0}
 
 Record = Mapping[str, Any]
 Records = Sequence[Record]
 
 
-def column_of(record: Record) -> str:
+def find_column(record: Record) -> str:
     """Return the column of Table 1 that a sample of ChatReward counts in.
 
     Args:
@@ -57,15 +59,15 @@ def column_of(record: Record) -> str:
     return str(attribute)
 
 
-def scenario_of(record: Record) -> Hashable:
-    """Return the scenario of a sample; one that names none is its own."""
+def find_scenario(record: Record) -> Hashable:
+    """Return the scenario of a sample; a sample without one is its own scenario."""
     return record.get("scenario_id") or record["sample_id"]
 
 
 def summarise_scores(
     predictions: Records, out_of_domain: Records = (), *, num_bootstrap: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """Compute everything that Table 1 and its neighbours show of one scorer.
+    """Compute all metrics of one scorer.
 
     Args:
         predictions (`Sequence[Mapping]`): Of each sample of the benchmark its labels (`sample_id`, `scenario_id`,
@@ -76,10 +78,10 @@ def summarise_scores(
         seed (`int`, *optional*, defaults to 0): Seed of those draws.
 
     Returns:
-        `dict[str, Any]`: `columns` (by name what `describe_accuracy` gives, None for an absent one), `overall_micro`
-        (all samples of the benchmark), `overall_macro` (plain mean of its columns), `all_columns_macro` (with
-        `out_of_domain`, the average of the paper's abstract; None without), and of `in_domain` and `out_of_domain`
-        what `describe_answers` gives.
+        `dict[str, Any]`: `columns` (results of `measure_accuracy` by name, None for an absent column),
+        `overall_micro` (all samples of the benchmark), `overall_macro` (plain mean of its columns),
+        `all_columns_macro` (with `out_of_domain`, the average of the paper's abstract; None without it), and
+        `in_domain` and `out_of_domain` (results of `measure_answers`).
 
     Raises:
         ValueError: There are no predictions, or a sample has no column.
@@ -89,23 +91,23 @@ def summarise_scores(
     options = {"num_bootstrap": num_bootstrap, "seed": seed}
     members: dict[str, list[Record]] = {name: [] for name in COLUMNS}
     for record in predictions:
-        members[column_of(record)].append(record)
+        members[find_column(record)].append(record)
     members[OUT_OF_DOMAIN] = list(out_of_domain)
-    columns = {name: describe_accuracy(records, options) if records else None for name, records in members.items()}
+    columns = {name: measure_accuracy(records, options) if records else None for name, records in members.items()}
     inside = [column for name in IN_DOMAIN if (column := columns[name])]
     outside = columns[OUT_OF_DOMAIN]
     return {
         "columns": columns,
-        "overall_micro": describe_accuracy(predictions, options),
+        "overall_micro": measure_accuracy(predictions, options),
         "overall_macro": average_columns(inside),
         "all_columns_macro": average_columns([*inside, outside]) if outside else None,
-        "in_domain": describe_answers(predictions, options),
-        "out_of_domain": describe_answers(out_of_domain, options) if out_of_domain else None,
+        "in_domain": measure_answers(predictions, options),
+        "out_of_domain": measure_answers(out_of_domain, options) if out_of_domain else None,
     }
 
 
-def describe_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how many scores are exactly right.
+def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Count the scores that are exactly right.
 
     Args:
         records (`Sequence[Mapping]`): Predictions, at least one.
@@ -118,7 +120,7 @@ def describe_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str,
     is_correct = [int(record["predicted"] == record["score"]) for record in records]
     return {
         "num_samples": len(records),
-        "num_scenarios": len({scenario_of(record) for record in records}),
+        "num_scenarios": len({find_scenario(record) for record in records}),
         "num_correct": sum(is_correct),
         "num_invalid": sum(record["predicted"] is None for record in records),
         "accuracy": mean(is_correct),
@@ -127,21 +129,21 @@ def describe_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str,
 
 
 def mean_interval(
-    values: Sequence[int], records: Records, options: Mapping[str, Any], *, is_share: bool = True
+    values: Sequence[int], records: Records, options: Mapping[str, Any] = DRAWS, *, is_share: bool = True
 ) -> list[float] | None:
     """Return the 95% interval of a mean over samples, from draws of whole scenarios within their columns.
 
     Args:
         values (`Sequence[int]`): A whole number for each record.
-        records (`Sequence[Mapping]`): What the values are of; labels of predictions.
-        options (`Mapping`): `num_bootstrap` and `seed`.
+        records (`Sequence[Mapping]`): Labels of the predictions.
+        options (`Mapping`, *optional*): `num_bootstrap` and `seed`.
         is_share (`bool`, *optional*, defaults to `True`): Whether all values are 0 or 1.
 
     Returns:
         `list[float]`, *optional*: `[low, high]`; None where all draws are equal and the mean is no share.
     """
-    scenarios = [scenario_of(record) for record in records]
-    strata = [column_of(record) if record["part"] else OUT_OF_DOMAIN for record in records]
+    scenarios = [find_scenario(record) for record in records]
+    strata = [find_column(record) if record["part"] else OUT_OF_DOMAIN for record in records]
     found = paired_bootstrap(values, [0] * len(values), scenarios, strata, **options)
     if found is None and is_share:
         return wilson_interval(mean(values), len(set(scenarios)))
@@ -170,8 +172,8 @@ def average_columns(columns: Sequence[Record]) -> dict[str, Any]:
     return {"num_columns": len(columns), "accuracy": accuracy, "interval": bounds}
 
 
-def describe_answers(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how far scores are off, whether they keep the order within a scenario, and what answers look like.
+def measure_answers(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Measure the distance from the gold scores, the order within scenarios, and the form of the answers.
 
     Args:
         records (`Sequence[Mapping]`): Predictions, at least one.
@@ -179,15 +181,15 @@ def describe_answers(records: Records, options: Mapping[str, Any]) -> dict[str, 
 
     Returns:
         `dict[str, Any]`: `confusion`, `mean_absolute_error`, `order`, `expected_order` (by `expected_score`, None
-        where there is none) and `form` (None of a scorer that writes nothing).
+        without one) and `form` (None for a scorer that writes no text).
     """
     has_expected = any(record.get("expected_score") is not None for record in records)
     return {
         "confusion": confusion_matrix(records),
         "mean_absolute_error": mean_absolute_error(records, options),
-        "order": order_of_scenarios(records, options),
-        "expected_order": order_of_scenarios(records, options, "expected_score") if has_expected else None,
-        "form": describe_form(records) if "follows_format" in records[0] else None,
+        "order": measure_order(records, options),
+        "expected_order": measure_order(records, options, "expected_score") if has_expected else None,
+        "form": measure_form(records) if "follows_format" in records[0] else None,
     }
 
 
@@ -227,28 +229,28 @@ def mean_absolute_error(records: Records, options: Mapping[str, Any]) -> dict[st
     }
 
 
-def order_of_scenarios(records: Records, options: Mapping[str, Any], field: str = "predicted") -> dict[str, Any]:
+def measure_order(records: Records, options: Mapping[str, Any], field: str = "predicted") -> dict[str, Any]:
     """Count the triples of one scenario, one sample of each of three gold scores, that are scored in their order.
 
     Args:
         records (`Sequence[Mapping]`): Predictions.
         options (`Mapping`): `num_bootstrap` and `seed`.
-        field (`str`, *optional*, defaults to `"predicted"`): The score that decides.
+        field (`str`, *optional*, defaults to `"predicted"`): Name of the score to use.
 
     Returns:
         `dict[str, Any]`: `num_triples`, of these `num_ordered` (strictly), `num_tied` (two or three are equal, none
         is inverted), `num_inverted` and `num_invalid` (one has no score), `share_ordered` with its `interval` (None
-        without triples), and `num_left_out`, scenarios without three gold scores.
+        without triples), and `num_left_out`, the scenarios without three gold scores.
     """
     by_scenario: dict[Hashable, list[Record]] = defaultdict(list)
     for record in records:
-        by_scenario[scenario_of(record)].append(record)
+        by_scenario[find_scenario(record)].append(record)
     outcomes, members = [], []
-    num_left_out = 0
+    num_incomplete = 0
     for samples in by_scenario.values():
         levels = [[r for r in samples if r["score"] == gold] for gold in sorted({r["score"] for r in samples})]
         if len(levels) != 3:
-            num_left_out += 1
+            num_incomplete += 1
             continue
         for triple in product(*levels):
             outcomes.append(_order(*(record[field] for record in triple)))
@@ -258,7 +260,7 @@ def order_of_scenarios(records: Records, options: Mapping[str, Any], field: str 
     share = mean(is_ordered) if outcomes else None
     bounds = mean_interval(is_ordered, members, options) if outcomes else None
     found = {"num_triples": len(outcomes), **counts, "share_ordered": share, "interval": bounds}
-    return {**found, "num_left_out": num_left_out}
+    return {**found, "num_left_out": num_incomplete}
 
 
 def _order(low: float | None, middle: float | None, high: float | None) -> str:
@@ -269,15 +271,15 @@ def _order(low: float | None, middle: float | None, high: float | None) -> str:
     return "tied" if low <= middle <= high else "inverted"
 
 
-def describe_form(records: Records) -> dict[str, Any]:
-    """Return what a judge's answers look like and cost.
+def measure_form(records: Records) -> dict[str, Any]:
+    """Measure the form and the cost of a judge's answers.
 
     Args:
         records (`Sequence[Mapping]`): A judge's predictions, at least one.
 
     Returns:
         `dict[str, Any]`: `share_follows_format` and `share_valid` (0-1), `mean_tokens` of an answer, `seconds`,
-        `audio_s` and `real_time_factor`, seconds of judging for a second of dialogue (Table 5, lower is better).
+        `audio_s` and `real_time_factor`, seconds of scoring per second of audio (Table 5, lower is better).
     """
     seconds, audio_s = (sum(record[name] for record in records) for name in ("seconds", "duration_s"))
     return {

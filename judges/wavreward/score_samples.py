@@ -1,6 +1,6 @@
-"""Samples to evaluate a judge on: ChatReward, or a folder of recordings from elsewhere with a list of scores.
+"""Samples to evaluate a judge on: ChatReward, or a custom folder of recordings with a list of scores.
 
-RealDialogue, the out-of-domain set of the paper, is not published; a folder of one's own takes its place:
+RealDialogue, the out-of-domain set of the paper, is not published. A custom folder replaces it:
 
     recordings/
         scores.csv          file,score and, if known, scenario_id
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.files import split_lines
 
 from .answers import SCORES
-from .score_metrics import column_of
+from .score_metrics import find_column
 
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ Labels = list[dict[str, Any]]
 
 
 class Samples(Sequence[Any]):
-    """Samples with their labels at hand and their recordings read when asked for.
+    """Samples with their labels in memory and their recordings read on access.
 
     Args:
         rows (`Sequence[Mapping]`): A `datasets.Dataset` of ChatReward, or rows of the same names.
@@ -54,11 +54,11 @@ class Samples(Sequence[Any]):
 
     @property
     def has_texts(self) -> bool:
-        """Whether words and durations of question and answer are known, as in ChatReward."""
+        """Whether the texts and durations of question and answer are known, as in ChatReward."""
         return not isinstance(self.rows, list)
 
     def first(self, limit: int | None) -> Samples:
-        """Return the first so many samples, all of them for `None`."""
+        """Return the first `limit` samples; all of them for `None`."""
         return self if limit is None else self.select(range(min(limit, len(self))))
 
     def select(self, indices: Sequence[int]) -> Samples:
@@ -67,6 +67,20 @@ class Samples(Sequence[Any]):
         if isinstance(self.rows, list):
             return Samples([self.rows[index] for index in indices], labels)
         return Samples(self.rows.select(indices), labels)  # type: ignore[union-attr]
+
+    def find_rows(self, sample_ids: Sequence[str]) -> dict[str, int]:
+        """Return the positions of the samples by `sample_id`.
+
+        Raises:
+            ValueError: A sample is not in the data.
+        """
+        rows = {label["sample_id"]: row for row, label in enumerate(self.labels)}
+        if missing := [sample_id for sample_id in sample_ids if sample_id not in rows]:
+            raise ValueError(
+                f"{len(missing)} of {len(sample_ids)} samples are not in the data, such as {missing[0]!r}; give the "
+                "data set and split that were evaluated."
+            )
+        return rows
 
 
 def read_samples(path: str | Path, split: str) -> Samples:
@@ -85,21 +99,21 @@ def read_samples(path: str | Path, split: str) -> Samples:
     labels = [dict(row) for row in rows.select_columns(list(LABELS))]
     for label in labels:
         _check_score(label["score"], f"{path}, split {split}, sample {label['sample_id']}")
-        column_of(label)
+        find_column(label)
     _check_ids(labels, f"{path}, split {split}")
     return Samples(rows, labels)
 
 
 def read_out_of_domain(path: str | Path, split: str) -> Samples:
-    """Read samples from elsewhere: recordings with a list of scores, or another data set in the form of ChatReward.
+    """Read out-of-domain samples: recordings with a list of scores, or another data set in the form of ChatReward.
 
     Args:
-        path (`str` or `Path`): The folder. Where it holds one `.csv` or `.jsonl` file, this is the list.
+        path (`str` or `Path`): The folder. Its `.csv` or `.jsonl` file, if any, is the list.
         split (`str`): Split of a data set; a list has none.
 
     Raises:
         FileNotFoundError: There is no such folder, or a recording of the list is missing.
-        ValueError: There are several lists, or an entry of the list cannot be used.
+        ValueError: There are several lists, or an entry of the list is invalid.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -121,7 +135,7 @@ def _entries(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
     """Return the entries of a list with their numbers, from 1."""
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix == ".csv":
-        # Not `str.splitlines`, which would cut at the line separators within words too.
+        # Not `str.splitlines`, which also splits at line separators within a text.
         try:
             return list(enumerate(csv.DictReader(io.StringIO(text, newline="")), start=1))
         except csv.Error as error:
@@ -163,7 +177,7 @@ def _read_entry(entry: Mapping[str, Any], name: str, folder: Path) -> dict[str, 
 
 
 def _as_number(value: Any) -> Any:
-    """Return a whole number written in a CSV as such; anything else as it is."""
+    """Convert a whole number in a CSV; return anything else unchanged."""
     return int(value) if isinstance(value, str) and value.strip().isdecimal() else value
 
 
@@ -177,5 +191,5 @@ def _check_ids(labels: Labels, name: str) -> None:
     seen: set[str] = set()
     for label in labels:
         if label["sample_id"] in seen:
-            raise ValueError(f"{name}: sample {label['sample_id']} is there twice; take one of the two out.")
+            raise ValueError(f"{name}: sample {label['sample_id']} is listed twice; remove one of the two.")
         seen.add(label["sample_id"])

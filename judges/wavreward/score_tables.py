@@ -30,7 +30,7 @@ def render_evaluation(results: Mapping[str, Any]) -> str:
     """Render the results of `evaluate`.
 
     Args:
-        results (`Mapping`): What it writes to `results.json`.
+        results (`Mapping`): Content of `results.json`.
 
     Returns:
         `str`: Markdown that also reads well in a terminal.
@@ -40,7 +40,7 @@ def render_evaluation(results: Mapping[str, Any]) -> str:
     how = "thoughts before the score" if config["reasoning"] else "the score alone"
     parts = [
         f"# {config['judge'] or config['model']} on {config['dataset']}, split {config['split']}",
-        f"Asked for {how}. Scores that are exactly right in percent, higher is better; 95% intervals over scenarios. "
+        f"Requested: {how}. Scores that are exactly right in percent, higher is better; 95% intervals over scenarios. "
         "An answer without a score is wrong.",
         "\n".join(render_table_one(scorers, names)),
         "\n".join(f"- {note}" for note in _notes(results)),
@@ -64,9 +64,9 @@ def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str], *, co
     """Return the lines of Table 1: a row of accuracies for each scorer and one of intervals below.
 
     Args:
-        scorers (`Mapping`): By title what `summarise_scores` gives, all of the same samples.
-        names (`Sequence[str]`): Columns to show, of those of `shown_columns`.
-        counts (`bool`, *optional*, defaults to `True`): Also show how many samples and scenarios each column has.
+        scorers (`Mapping`): Results of `summarise_scores` by title, all on the same samples.
+        names (`Sequence[str]`): Columns to show, from `shown_columns`.
+        counts (`bool`, *optional*, defaults to `True`): Also show the numbers of samples and scenarios.
     """
     rows = []
     first = next(iter(scorers.values()))
@@ -86,7 +86,7 @@ def _cell(summary: Summary, name: str) -> Mapping[str, Any] | None:
 
 
 def _notes(results: Mapping[str, Any]) -> list[str]:
-    """Say what a reader of the table has to know: absent columns, answers without a score, skipped samples."""
+    """Return notes on the table: absent columns, answers without a score, skipped samples."""
     judge = results["scorers"][JUDGE]
     found = ["`macro` is the plain mean of the benchmark's columns."]
     if absent := [TITLES[name] for name in COLUMNS if not judge["columns"][name]]:
@@ -95,16 +95,14 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     found.append(f"{whole['num_invalid']} of {whole['num_samples']} answers have no score and count as wrong.")
     if results["skipped"]:
         num_skipped = len(results["skipped"])
-        found.append(f"{num_skipped} samples could not be read and count nowhere; the skipped files say why.")
+        found.append(f"{num_skipped} samples were skipped; the skipped files list the reasons.")
     if fitted := results.get("num_train"):
-        found.append(
-            f"Baselines were fitted on {fitted} training samples; `text` hears nothing, `acoustic` reads none."
-        )
+        found.append(f"Baselines were fitted on {fitted} training samples; `text` uses no audio, `acoustic` no text.")
     return found
 
 
 def _distance_table(scorers: Mapping[str, Summary]) -> list[str]:
-    """Return a row for each scorer and place: distance from the gold score, and order within the scenarios."""
+    """Return a row for each scorer and data set: distance from the gold score, and order within scenarios."""
     rows = []
     for title, summary in scorers.items():
         for place, where in _PLACES:
@@ -138,19 +136,15 @@ def _details(place: str, answers: Mapping[str, Any]) -> str:
         if any(counts.values())
     ]
     table = "\n".join(render_table(["gold", *answered], rows))
-    return f"## Scores of the judge, {place}\n\n{table}\n\n{describe_cost(answers['form'])}"
+    return f"## Scores of the judge, {place}\n\n{table}\n\n{render_cost(answers['form'])}"
 
 
-def describe_cost(form: Mapping[str, Any]) -> str:
-    """Say in a line what a judge's answers look like and cost.
-
-    Args:
-        form (`Mapping`): What `describe_form` gives.
-    """
+def render_cost(form: Mapping[str, Any]) -> str:
+    """Render the form and the cost of a judge's answers, from `measure_form`, as one line."""
     factor = form["real_time_factor"]
     cost = "" if factor is None else f", real-time factor {factor:.4f}"
     return (
-        f"{percent(form['share_follows_format'])}% of the answers have exactly the form that was asked for, "
+        f"{percent(form['share_follows_format'])}% of the answers have exactly the requested form, "
         f"{percent(form['share_valid'])}% have a score; {form['mean_tokens']:.1f} tokens each; "
         f"{form['seconds']:.1f} s for {form['audio_s']:.1f} s of audio{cost}."
     )

@@ -1,4 +1,4 @@
-"""What a training run of WavReward is told beside TRL's own arguments, and what it starts from and ends with."""
+"""Arguments of a WavReward training beside TRL's, the model it starts from, and the run itself."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class GRPOArguments(JudgeArguments):
 
 
 def choose_prompt(args: JudgeArguments) -> JudgingPrompt:
-    """Return what the judge is asked with, in training and ever after.
+    """Return the prompt of the judge, for training and use.
 
     Raises:
         FileNotFoundError: There is no such `prompt_file`.
-        ValueError: It cannot be used.
+        ValueError: It holds no prompt.
     """
     from .prompts import JudgingPrompt, prompt_of_judge, read_judging_prompt
 
@@ -77,13 +77,13 @@ def choose_prompt(args: JudgeArguments) -> JudgingPrompt:
 
 
 def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
-    """Load the samples of a run: whole scenarios, as many as it asks for."""
+    """Load the samples of a run: complete scenarios, at most `max_scenarios`."""
     from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 
     from .sampling import group_by_scenario
-    from .training_rows import complete_scenarios
+    from .training_rows import keep_complete_scenarios
 
-    samples = complete_scenarios(load_samples(args.dataset, args.split))
+    samples = keep_complete_scenarios(load_samples(args.dataset, args.split))
     if args.max_scenarios is None:
         return samples
     groups = group_by_scenario(samples["scenario_id"])[: args.max_scenarios]
@@ -91,14 +91,15 @@ def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
 
 
 def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, ThinkerProcessor, Any]:
-    """Load what a run starts from.
+    """Load the model, processor and adapters that a run starts from.
 
     Args:
-        args ([`JudgeArguments`]): What to train.
-        training (`trl.GRPOConfig` or `trl.SFTConfig`): Decides the dtype; `output_dir` holds a new nano judge.
+        args ([`JudgeArguments`]): The arguments.
+        training (`trl.GRPOConfig` or `trl.SFTConfig`): Decides the dtype; a new nano judge is written to its
+            `output_dir`.
 
     Returns:
-        `tuple`: The model, its processor, and the configuration of adapters, `None` without any.
+        `tuple`: The model, its processor, and the configuration of adapters (`None` without any).
     """
     from ..thinker import ThinkerProcessor, load_thinker_model
 
@@ -107,23 +108,26 @@ def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, Think
         from ..nano_judge import build_nano_judge
 
         name = str(build_nano_judge(Path(training.output_dir) / "init", seed=training.seed))
-    model = load_thinker_model(name, dtype=_dtype(args, training))
-    # Nothing is ever seen, so the vision tower has no gradients; processes that train together would wait for them.
+    model = load_thinker_model(name, dtype=_choose_dtype(args, training))
+    # The unused vision tower gets no gradients, and distributed training would wait for them.
     model.model.visual.requires_grad_(False)
     if args.freeze_audio_tower:
         model.model.audio_tower.requires_grad_(False)
         model.model.audio_tower.proj.requires_grad_(True)
-    return model, ThinkerProcessor.from_pretrained(name), _adapters(args)
+    return model, ThinkerProcessor.from_pretrained(name), _configure_adapters(args)
 
 
-def _dtype(args: JudgeArguments, training: Any) -> str:
-    """Return float32 for weights that are updated, unless DeepSpeed keeps copies of them in float32."""
-    # At a learning rate of 1e-6 weights in bfloat16 would not move; autocast computes in bfloat16 all the same.
-    is_kept_elsewhere = args.train == "lora" or training.deepspeed_plugin is not None
-    return "bfloat16" if training.bf16 and is_kept_elsewhere else "float32"
+def _choose_dtype(args: JudgeArguments, training: Any) -> str:
+    """Return the dtype of the weights.
+
+    Trained weights are float32, because at a learning rate of 1e-6 bfloat16 weights would not change; autocast still
+    computes in bfloat16. Two cases allow bfloat16: LoRA freezes the weights, and DeepSpeed keeps float32 copies.
+    """
+    has_float32_copies = training.deepspeed_plugin is not None
+    return "bfloat16" if training.bf16 and (args.train == "lora" or has_float32_copies) else "float32"
 
 
-def _adapters(args: JudgeArguments) -> Any:
+def _configure_adapters(args: JudgeArguments) -> Any:
     if args.train != "lora":
         return None
     from peft import LoraConfig
@@ -136,10 +140,10 @@ def _adapters(args: JudgeArguments) -> Any:
 
 
 class ThinkerCheckpoints:
-    """Have a trainer read all of a thinker's checkpoint; stands before the trainer's class.
+    """Mixin of a trainer that resumes from a thinker's checkpoint; list it before the trainer's class.
 
-    On disk a thinker's tensors have other names than in memory. `transformers.Trainer` looks for the latter, finds
-    hardly any, and goes on from the weights that training began with.
+    A thinker's tensors have other names on disk than in memory. `transformers.Trainer` loads by the names in memory,
+    finds hardly any, and would resume from the initial weights.
     """
 
     def _load_from_checkpoint(self: Any, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -155,10 +159,10 @@ class ThinkerCheckpoints:
 
 
 def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments, training: Any) -> Path:
-    """Train, going on after a kill where `args.resume` says so, and write a judge that loads in one line.
+    """Train, resume if `args.resume` is set, and save a judge.
 
     Returns:
-        `Path`: `output_dir`: the model or its adapters, the processor and `run.json`.
+        `Path`: `output_dir`, with the model or its adapters, the processor, the prompt and `run.json`.
     """
     from sdiareward.common.provenance import write_provenance
     from sdiareward.training.trainer import newest_checkpoint

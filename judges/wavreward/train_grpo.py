@@ -6,9 +6,9 @@ Each flag is also a key of the YAML; flags override it, unknown keys fail.
 
 Notable choices:
 
-- Advantages are TRL's: equation 4 with the sample standard deviation, `N - 1` instead of `N` under the root, and 1e-4
-  added to it. For a group of `N` they are those of the paper times `sqrt((N - 1) / N)`.
-- The rewards of form and accuracy are added before they are normalised, so that both are part of `r_i`.
+- Advantages are TRL's: equation 4 with the sample standard deviation (`N - 1` in place of `N` under the root) plus
+  1e-4. For a group of `N` they are those of the paper times `sqrt((N - 1) / N)`.
+- The rewards of form and accuracy are added before normalisation, so that both are part of `r_i`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
     """Train and save a judge.
 
     Args:
-        args ([`GRPOArguments`]): What to train on what.
-        training (`trl.GRPOConfig`): How.
+        args ([`GRPOArguments`]): The arguments.
+        training (`trl.GRPOConfig`): TRL's arguments.
         callbacks (`list`, *optional*): Of `transformers.Trainer`.
 
     Returns:
@@ -38,14 +38,14 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
     """
     from functools import partial
 
-    from .rewards import reward_functions
+    from .rewards import make_reward_functions
     from .settings import choose_prompt, load_judge_to_train, load_samples_to_train_on, run_training
-    from .training_rows import prompt_rows
+    from .training_rows import make_prompt_rows
     from .wavreward_trainer import WavRewardTrainer
 
     samples = load_samples_to_train_on(args)
     model, processor, adapters = load_judge_to_train(args, training)
-    rewards = reward_functions(reasoning=args.reasoning, accuracy=args.accuracy_reward, sigma=args.sigma)
+    rewards = make_reward_functions(reasoning=args.reasoning, accuracy=args.accuracy_reward, sigma=args.sigma)
     ask = partial(choose_prompt(args).conversation, reasoning=args.reasoning)
     trainer = WavRewardTrainer(
         model,
@@ -54,7 +54,7 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
         scenario_ids=samples["scenario_id"],
         multi_sample=args.multi_sample,
         processing_class=processor,
-        train_dataset=prompt_rows(samples, ask),
+        train_dataset=make_prompt_rows(samples, ask),
         peft_config=adapters,
         callbacks=callbacks,
     )

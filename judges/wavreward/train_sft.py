@@ -26,8 +26,8 @@ def train(args: JudgeArguments, training: SFTConfig) -> Path:
     """Train and save a judge.
 
     Args:
-        args ([`JudgeArguments`]): What to train on what.
-        training (`trl.SFTConfig`): How.
+        args ([`JudgeArguments`]): The arguments.
+        training (`trl.SFTConfig`): TRL's arguments.
 
     Returns:
         `Path`: The folder of the checkpoint, `output_dir`.
@@ -35,10 +35,10 @@ def train(args: JudgeArguments, training: SFTConfig) -> Path:
     from functools import partial
 
     from .settings import choose_prompt, load_judge_to_train, load_samples_to_train_on, run_training
-    from .training_rows import target_rows
+    from .training_rows import make_target_rows
 
     ask = partial(choose_prompt(args).conversation, reasoning=args.reasoning)
-    rows = target_rows(load_samples_to_train_on(args), ask, reasoning=args.reasoning)
+    rows = make_target_rows(load_samples_to_train_on(args), ask, reasoning=args.reasoning)
     model, processor, adapters = load_judge_to_train(args, training)
     return run_training(make_trainer(model, processor, rows, training, adapters), processor, args, training)
 
@@ -46,13 +46,13 @@ def train(args: JudgeArguments, training: SFTConfig) -> Path:
 def make_trainer(
     model: Any, processor: ThinkerProcessor, rows: datasets.Dataset, training: SFTConfig, adapters: Any = None
 ) -> SFTTrainer:
-    """Return TRL's trainer, set up for rows whose recordings are read in the collator.
+    """Make TRL's trainer for rows whose recordings the collator reads.
 
     Args:
         model (`Qwen2_5OmniThinkerForConditionalGeneration`): The judge.
         processor (`ThinkerProcessor`): Its processor.
-        rows (`datasets.Dataset`): Rows of `prompt` and `target`, as `training_rows.target_rows` gives them.
-        training (`trl.SFTConfig`): How; it is changed where rows that are not tokens yet need it.
+        rows (`datasets.Dataset`): Rows of `prompt` and `target`, from `training_rows.make_target_rows`.
+        training (`trl.SFTConfig`): TRL's arguments; changed in place for rows that are not tokenized yet.
         adapters (`peft.LoraConfig`, *optional*): Adapters to train instead of the weights.
     """
     from trl import SFTTrainer
@@ -61,9 +61,9 @@ def make_trainer(
     from .training_rows import TargetCollator
 
     class JudgeSFTTrainer(ThinkerCheckpoints, SFTTrainer):
-        """TRL's trainer, which goes on from a thinker's checkpoint."""
+        """TRL's trainer that can resume from a thinker's checkpoint."""
 
-    # TRL's field is typed as a string too, which it is on a command line only.
+    # TRL types the field as a string too, which it is on a command line only.
     given: Any = training.dataset_kwargs or {}
     training.dataset_kwargs = {**given, "skip_prepare_dataset": True}
     training.remove_unused_columns = False

@@ -1,4 +1,4 @@
-"""Samples of ChatReward as the rows that TRL's trainers take, recordings read when a row is asked for."""
+"""Samples of ChatReward as rows for TRL's trainers; recordings are read when a row is."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 Ask = Callable[[Any], list[dict[str, Any]]]
 
 
-def complete_scenarios(samples: datasets.Dataset) -> datasets.Dataset:
-    """Leave out scenarios that a filter took answers from: all of a scenario's answers are compared in one batch.
+def keep_complete_scenarios(samples: datasets.Dataset) -> datasets.Dataset:
+    """Remove incomplete scenarios: all answers of a scenario are compared in one batch.
 
     Args:
         samples (`datasets.Dataset`): With `scenario_id`.
@@ -36,17 +36,17 @@ def complete_scenarios(samples: datasets.Dataset) -> datasets.Dataset:
     groups = group_by_scenario(samples["scenario_id"])
     size = max(Counter(map(len, groups)).items(), key=lambda item: (item[1], item[0]))[0]
     rows = [row for group in groups if len(group) == size for row in group]
-    if left_out := sum(len(group) != size for group in groups):
-        logger.warning("%d of %d scenarios have not %d answers and are left out.", left_out, len(groups), size)
+    if num_skipped := sum(len(group) != size for group in groups):
+        logger.warning("skipped %d of %d scenarios, which do not have %d answers.", num_skipped, len(groups), size)
     return samples.select(rows)
 
 
-def prompt_rows(samples: datasets.Dataset, ask: Ask) -> datasets.Dataset:
-    """Return samples as prompts with their gold score, for `GRPOTrainer`.
+def make_prompt_rows(samples: datasets.Dataset, ask: Ask) -> datasets.Dataset:
+    """Make prompts with their gold scores from samples, for `GRPOTrainer`.
 
     Args:
         samples (`datasets.Dataset`): With `audio` (encoded), `score`, `sample_id` and `scenario_id`.
-        ask (`Callable`): Makes the messages that ask for the score of a recording, as `prompts.judging_conversation`.
+        ask (`Callable`): Builds the messages for a recording, such as `JudgingPrompt.conversation`.
 
     Returns:
         `datasets.Dataset`: Rows of `prompt`, `score`, `sample_id` and `scenario_id`.
@@ -59,19 +59,19 @@ def _to_prompts(batch: dict[str, list[Any]], *, ask: Ask) -> dict[str, list[Any]
     return {"prompt": prompts, **{name: batch[name] for name in ("score", "sample_id", "scenario_id")}}
 
 
-def target_rows(samples: datasets.Dataset, ask: Ask, *, reasoning: bool) -> datasets.Dataset:
-    """Return samples as prompts with the answer to imitate, for `SFTTrainer`.
+def make_target_rows(samples: datasets.Dataset, ask: Ask, *, reasoning: bool) -> datasets.Dataset:
+    """Make prompts with the answers to imitate from samples, for `SFTTrainer`.
 
-    The answer is the score in its tags, or the column `target`, which is needed for reasoning: thoughts to imitate
-    cannot be made of a score.
+    The answer is the column `target`, or else the score in its tags. Reasoning needs `target`, because no thoughts can
+    be made from a score.
 
     Args:
         samples (`datasets.Dataset`): With `audio` (encoded), `score` and perhaps `target`.
-        ask (`Callable`): As in `prompt_rows`.
-        reasoning (`bool`): Whether it asks for thoughts before the score.
+        ask (`Callable`): As in `make_prompt_rows`.
+        reasoning (`bool`): Whether `ask` requests thoughts before the score.
 
     Raises:
-        ValueError: Reasoning is asked for and there is no `target`.
+        ValueError: Reasoning is requested and there is no `target`.
     """
     if reasoning and "target" not in samples.column_names:
         raise ValueError(

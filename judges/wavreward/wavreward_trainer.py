@@ -1,4 +1,4 @@
-"""The trainer of WavReward: GRPO with recordings, whose batches are made of scenarios."""
+"""The trainer of WavReward: GRPO with recordings and batches of whole scenarios."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .settings import ThinkerCheckpoints
 
 
 class WavRewardTrainer(ThinkerCheckpoints, AudioGRPOTrainer):
-    """Train a judge so that it compares a scenario's good and bad answers within one batch.
+    """Train a judge with all answers of a scenario in one batch.
 
     Args: As [`AudioGRPOTrainer`], and:
         scenario_ids (`list[str]`): Scenario of each row of `train_dataset`.
@@ -37,9 +37,9 @@ class WavRewardTrainer(ThinkerCheckpoints, AudioGRPOTrainer):
         self._multi_sample = multi_sample
         super().__init__(model, reward_funcs, args, **kwargs)
         if self.ref_model is not None:
-            # TRL loads the reference model by itself.
+            # TRL loads the reference model itself.
             encode_each_clip_once(self.accelerator.unwrap_model(self.ref_model).model.audio_tower)
-        # Made at once, so that wrong sizes are told before anything is computed.
+        # Created early, so that wrong sizes raise before any computation.
         self.sampler = self._get_train_sampler()
         self.add_callback(EpochOfSampler(self))
 

@@ -1,8 +1,8 @@
-"""Read what a judge answers about two versions: which scores, which preference, and whether it answers at all.
+"""Parse a judge's answer about two versions: its scores, its preference, and whether it is a refusal.
 
-What decides must be there and be exact: a score of 7, a missing dimension or one that nobody asked for makes the
-answer invalid, and the judge is asked again. What is plain although its form is wrong is mended, and counted: prose
-around the JSON, "4" for 4, scores by version instead of by dimension, a reason that is missing.
+The parts that decide must be present and exact. A score of 7, a missing dimension or an unknown one makes the answer
+invalid, and the judge is asked again. Errors of form with a clear meaning are repaired and counted: prose around the
+JSON, "4" for 4, scores by version instead of by dimension, a missing reason.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .prompts import DIMENSIONS
 VERSIONS = ("A", "B")
 _KEYS = ("scores", "overall_preference", "reason")
 _PREFERENCE = re.compile(r"(?:version\s+)?[\"']?([AB])[\"']?\.?", re.IGNORECASE)
-# How the models say that they will not or cannot; a judge that says so within a longer answer has answered.
+# How models begin a refusal. The same words inside a longer answer are no refusal.
 _REFUSAL = re.compile(
     r"(?:i['’]?m |i am )?(?:really |very |so )?(?:sorry|afraid)\b|"
     r"(?:unfortunately,? )?(?:i (?:can['’]?t|cannot|won['’]?t|will not|do not have)|i['’]?m (?:unable|not able)|"
@@ -32,13 +32,13 @@ _REFUSAL = re.compile(
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a judge says of two versions.
+    """A judge's verdict on two versions.
 
     Args:
         preference (`str`): `"A"` or `"B"`.
         scores (`Mapping[str, tuple[int, int]]`): Of A and of B in each dimension, 1-5; higher is better.
         reason (`str`): The judge's words.
-        repairs (`tuple[str, ...]`): What had to be mended in the form of the answer.
+        repairs (`tuple[str, ...]`): Errors of form that were repaired.
     """
 
     preference: str
@@ -58,7 +58,7 @@ class Verdict:
 
 
 def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
-    """Read an answer as the judge wrote it.
+    """Parse an answer as the judge wrote it.
 
     Args:
         text (`str`): The answer.
@@ -66,7 +66,7 @@ def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
         is_cut (`bool`, *optional*, defaults to `False`): Whether it ended at the token limit.
 
     Raises:
-        ValueError: It holds no verdict; the message says what is wrong, for the judge to mend.
+        ValueError: It holds no verdict; the message tells the judge what to correct.
     """
     return read_verdict(parse_json(text, is_cut=is_cut), criterion, text=text)
 
@@ -77,10 +77,10 @@ def read_verdict(answer: Any, criterion: str, *, text: str = "") -> Verdict:
     Args:
         answer: The parsed JSON.
         criterion (`str`): `"modality"` or `"colloquialness"`.
-        text (`str`, *optional*): The answer as it was written, to tell whether there was anything around the JSON.
+        text (`str`, *optional*): The answer as written, to detect text around the JSON.
 
     Raises:
-        ValueError: It holds no verdict; the message says what is wrong, for the judge to mend.
+        ValueError: It holds no verdict; the message tells the judge what to correct.
     """
     if not isinstance(answer, dict) or not isinstance(answer.get("scores"), dict):
         raise ValueError("the answer must be a JSON object with 'scores', 'overall_preference' and 'reason'.")
@@ -88,7 +88,7 @@ def read_verdict(answer: Any, criterion: str, *, text: str = "") -> Verdict:
     repairs = ["text around the JSON"] if text and not _is_json(text) else []
     by_dimension = answer["scores"]
     if set(by_dimension) == set(VERSIONS):
-        by_dimension = _turn_round(by_dimension)
+        by_dimension = _group_by_dimension(by_dimension)
         repairs.append("scores by version")
     _check_keys(by_dimension, DIMENSIONS[criterion], "'scores'")
     scores = {name: _read_scores(by_dimension[name], name, repairs) for name in DIMENSIONS[criterion]}
@@ -100,7 +100,7 @@ def read_verdict(answer: Any, criterion: str, *, text: str = "") -> Verdict:
 
 
 def is_refusal(text: str) -> bool:
-    """Return whether an answer that holds no verdict begins as models begin when they decline.
+    """Return whether an answer without a verdict begins like a refusal.
 
     Example:
         >>> is_refusal("I'm sorry, but I can't listen to audio."), is_refusal("Version A sounds better.")
@@ -118,8 +118,8 @@ def _check_keys(
         raise ValueError(f"{where} has {unknown}, which nobody asked for; it must have {list(required)} alone.")
 
 
-def _turn_round(by_version: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return scores by dimension that were given by version."""
+def _group_by_dimension(by_version: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return scores by dimension from scores by version."""
     if not all(isinstance(of_version, dict) for of_version in by_version.values()):
         raise ValueError("'scores' must hold the dimensions, each with a score of A and one of B.")
     names = dict.fromkeys(name for version in VERSIONS for name in by_version[version])

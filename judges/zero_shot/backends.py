@@ -1,4 +1,4 @@
-"""Whom a judge's questions go to: an endpoint, a thinker in this process, or the answers of an earlier run."""
+"""Back ends that answer a judge's questions: an endpoint, a thinker in this process, or recorded answers."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from sdiareward.llm.client import ChatClient, ChatError, ask_again
 from sdiareward.llm.settings import TokenUsage
 
 from .answers import read_text, read_verdict
-from .questions import ORDERS, Answer, Question, failed_answer
+from .questions import ORDERS, Answer, Backend, Question, make_failed_answer
 
 
 if TYPE_CHECKING:
     from ..thinker import Thinker
 
-# What is wrong with a recording, as `audio_sdiareward.read_audio` says it.
+# Errors of `audio_sdiareward.read_audio` about a recording.
 AUDIO_ERRORS = (AudioError, FileNotFoundError, TypeError)
 _COUNTS = ("num_replies", "prompt_tokens", "completion_tokens")
 _CONTROL_TOKEN = re.compile(r"<\|[^|<>]*\|>")
 
 
-class EndpointBackend:
+class EndpointBackend(Backend):
     """Ask an OpenAI-compatible endpoint whose model takes `input_audio`.
 
     Args:
@@ -42,7 +42,7 @@ class EndpointBackend:
         self.attempts = attempts
 
     def answer(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """Yield the answers in order; several questions are under way at once, and valid answers are kept on disk."""
+        """Yield the answers in order; questions are sent concurrently, and valid answers are cached on disk."""
         for answer in self.client.map(self._ask, questions, failures=(), description="questions"):
             # `failures` is empty: an exception would have been raised.
             assert isinstance(answer, Answer)
@@ -50,7 +50,7 @@ class EndpointBackend:
 
     def _ask(self, question: Question) -> Answer:
         try:
-            messages, audio_s = question.messages()
+            messages, audio_s = question.build_messages()
         except AUDIO_ERRORS as error:
             return Answer(None, status="unheard", problem=str(error))
         try:
@@ -59,17 +59,17 @@ class EndpointBackend:
         except ChatError as error:
             if error.is_refusal:
                 return Answer(None, error.answer or "", "refused", str(error), error.spent, audio_s)
-            return failed_answer(str(error), error.answer, error.spent, audio_s)
-        # Read once more from the text: the client has passed on the JSON alone, not what stands around it.
+            return make_failed_answer(str(error), error.answer, error.spent, audio_s)
+        # Parse the text again: the client returns the JSON alone, without the text around it.
         return Answer(read_text(found.text, question.criterion), found.text, spent=found.spent, audio_s=audio_s)
 
     def usage(self) -> dict[str, Any]:
-        """Return `ChatClient.usage`: calls, retries, answers from disk, tokens, dollars."""
+        """Return `ChatClient.usage`: calls, retries, cached answers, tokens, dollars."""
         return self.client.usage
 
 
-class ThinkerBackend:
-    """Ask a thinker in this process; it hears the very samples that an endpoint is sent.
+class ThinkerBackend(Backend):
+    """Ask a thinker in this process; it hears the same samples that an endpoint receives.
 
     Args:
         thinker (`Thinker`): The model.
@@ -96,7 +96,7 @@ class ThinkerBackend:
         """Yield the answers in order, batch by batch."""
         from tqdm import tqdm
 
-        # Both orders of a pair belong in one batch, so that a run that is killed loses no half.
+        # Both orders of a pair belong in one batch, so that a killed run loses no half of a pair.
         size = max(2, self.thinker.batch_size // 2 * 2)
         with tqdm(total=len(questions), desc="questions") as progress:
             for start in range(0, len(questions), size):
@@ -126,14 +126,10 @@ class ThinkerBackend:
             pending = [index for index in pending if answers[index].verdict is None]
         return [answers[index] for index in range(len(questions))]
 
-    def usage(self) -> dict[str, Any]:
-        """Return nothing: the answers tell all that was spent."""
-        return {}
-
 
 @dataclass
 class _Asked:
-    """A question on its way to a thinker, with what was spent on it so far."""
+    """A question that a thinker is being asked, with its usage so far."""
 
     question: Question
     messages: list[Any]
@@ -143,25 +139,25 @@ class _Asked:
 
     @classmethod
     def begin(cls, question: Question) -> _Asked:
-        messages, audio_s = question.messages()
+        messages, audio_s = question.build_messages()
         conversation = [_as_conversation(message) for message in messages]
         return cls(question, conversation, audio_s, conversation)
 
     def take(self, text: str, is_cut: bool, spent: TokenUsage) -> Answer:
-        """Return what the judge's text comes to; make the next question say what is wrong with it."""
+        """Return the answer in the judge's text; without a verdict, name the problem in the next conversation."""
         self.spent = TokenUsage.total([self.spent, spent])
         try:
             verdict = read_text(text, self.question.criterion, is_cut=is_cut)
         except ValueError as error:
-            # A control token in a text would be taken for one.
+            # A control token within a text would be encoded as one.
             said, problem = (_CONTROL_TOKEN.sub("", words) for words in (text, str(error)))
             self.conversation = ask_again(self.messages, said, problem)
-            return failed_answer(str(error), text, self.spent, self.audio_s)
+            return make_failed_answer(str(error), text, self.spent, self.audio_s)
         return Answer(verdict, text, spent=self.spent, audio_s=self.audio_s)
 
 
 def _as_conversation(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message for an endpoint as the thinker's processor takes it."""
+    """Convert a message from the form of an endpoint to that of the thinker's processor."""
     content = message["content"]
     if not isinstance(content, str):
         content = [_as_item(part) for part in content]
@@ -174,13 +170,13 @@ def _as_item(part: dict[str, Any]) -> dict[str, Any]:
     return {"type": "audio", "audio": base64.b64decode(part["input_audio"]["data"])}
 
 
-class ReplayBackend:
-    """Read the answers of an earlier run, or of a judge that nothing here can ask.
+class ReplayBackend(Backend):
+    """Replay the answers of an earlier run or of an external judge.
 
     Args:
         path (`str` or `Path`): JSON lines with `pair_id`, `order` (`chosen_first` or `rejected_first`) and `answer`,
-            the text of the judge; `answers.jsonl` of any judge that compares is such a file. Of two lines about the
-            same the later one counts.
+            the judge's words, such as the `answers.jsonl` of any judge that compares. The last line of a question
+            counts.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -196,12 +192,12 @@ class ReplayBackend:
         self._records = {(record["pair_id"], record["order"]): record for record in records}
 
     def answer(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """Yield the recorded answers in order; those that were of use are checked as if they had come just now.
+        """Yield the recorded answers in order; usable ones are parsed again.
 
         Raises:
             ValueError: The file has no answer to one of the questions.
         """
-        missing = [q for q in questions if (q.pair_id, q.order) not in self._records]
+        missing = [each for each in questions if (each.pair_id, each.order) not in self._records]
         if missing:
             raise ValueError(
                 f"{self.path}: lacks {len(missing)} of {len(questions)} answers, the first is of pair "
@@ -209,10 +205,6 @@ class ReplayBackend:
             )
         for question in questions:
             yield _replay(self._records[question.pair_id, question.order], question.criterion)
-
-    def usage(self) -> dict[str, Any]:
-        """Return nothing: a replay spends nothing."""
-        return {}
 
 
 def _read_line(line: str, where: str) -> dict[str, Any]:
@@ -233,7 +225,7 @@ def _read_line(line: str, where: str) -> dict[str, Any]:
 
 
 def _replay(record: Mapping[str, Any], criterion: str) -> Answer:
-    """Return a recorded answer; one that was of use then has to be so still."""
+    """Return a recorded answer; a usable one is parsed again."""
     text = str(record["answer"])
     counts = [int(record.get(name) or 0) for name in _COUNTS]
     spent = TokenUsage(counts[0] or 1, *counts[1:])
@@ -243,4 +235,4 @@ def _replay(record: Mapping[str, Any], criterion: str) -> Answer:
     try:
         return Answer(read_text(text, criterion), text, spent=spent)
     except ValueError as error:
-        return failed_answer(str(error), text, spent)
+        return make_failed_answer(str(error), text, spent)

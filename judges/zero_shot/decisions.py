@@ -1,16 +1,16 @@
-"""Make one decision, and a reward a side, of the two answers about a pair.
+"""Turn the two answers about a pair into one decision and one reward per side.
 
-A judge that hears A and B, and then B and A, has said which side is better only if it names the same side twice.
+A judge hears A and B, and then B and A. Its preference counts only if it names the same side twice.
 
 1. `verdict`: both answers prefer the same side.
-2. `scores`: they do not, and the mean score, over all dimensions and both answers, is higher for one side.
-3. `tie`: neither; the metric counts a tie as wrong, and counts it separately.
-4. `failed`: an answer is missing or has no verdict; there is no reward then, and the pair counts as wrong. To leave it
-   out would flatter a judge that declines where it is hard.
+2. `scores`: they disagree, and one side has the higher mean score over all dimensions and both answers.
+3. `tie`: neither applies. The metric counts a tie as wrong, and reports ties separately.
+4. `failed`: an answer is missing or has no verdict. The pair has no reward and counts as wrong: skipping it would
+   favour a judge that refuses hard pairs.
 
-A side's reward is its mean score, 1 to 5, so the sign of the margin is the decision and its size the difference of the
-scores. Where a verdict goes against the scores, or the scores are equal, the sign stays with the verdict: both sides
-then get the mean of the two, `VERDICT_MARGIN` apart, which is less than any difference that scores can make.
+A side's reward is its mean score, 1 to 5. The sign of the margin is the decision, its size the difference of the
+scores. If a verdict contradicts the scores, or the scores are equal, the verdict decides the sign: both sides get the
+mean of the two, `VERDICT_MARGIN` apart, which is less than any difference of mean scores.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RULES = ("verdict", "scores", "tie", "failed")
 
 @dataclass(frozen=True)
 class Decision:
-    """What two answers come to.
+    """The decision on a pair.
 
     Args:
         chosen, rejected (`float`, *optional*): Rewards, 1-5; both None if the pair failed.

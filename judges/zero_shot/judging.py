@@ -1,7 +1,7 @@
-"""Score pairs with a judge: one that compares two versions, or one that scores each side by itself.
+"""Score pairs with a judge that compares both sides, or with one that scores each side by itself.
 
-Both are what `pair_scoring.score_pairs` calls for. What they were told and answered is appended to `answers.jsonl`,
-two lines a pair, before the pair's line is written to `scores.jsonl`.
+Both are scorers of `pair_scoring.score_pairs`. They append two lines per pair to `answers.jsonl` before the line of
+the pair is written to `scores.jsonl`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from sdiareward.pairs.recordings import GAP_S, join_turns
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.engine import UNREADABLE, Outcome
 
+from ..settings import MAX_TURN_S
 from .backends import AUDIO_ERRORS
 from .decisions import FAILED, Decision, decide
-from .questions import MAX_TURN_S, ORDERS, Backend, Question, criterion_of, heard_turns
+from .questions import ORDERS, Backend, Question, find_criterion, read_turns
 
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ..wavreward.judge import Judgement, WavRewardJudge
 
 ANSWERS_FILE = "answers.jsonl"
-# A question and its answer, what WavReward was made for, are never left out.
+# WavReward was made for one question and its answer, so the last two turns always stay.
 _MIN_TURNS = 2
 Labels = Sequence[Mapping[str, Any]]
 Scored = Iterator[tuple[int, Outcome]]
@@ -40,7 +41,7 @@ class PairwiseJudge:
     """Compare both sides of a pair in both orders; see `decisions`.
 
     Args:
-        backend (`Backend`): Whom to ask.
+        backend (`Backend`): Answers the questions.
         folder (`Path`): The run's folder, where the answers are recorded.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
     """
@@ -55,10 +56,10 @@ class PairwiseJudge:
         """Yield each row as it is decided; a pair whose audio cannot be read is skipped.
 
         Raises:
-            EndpointError: Nobody can be asked at all; what has been answered is kept.
+            EndpointError: The endpoint cannot be used at all; finished answers are kept.
         """
         questions = [self._question(pairs, labels, row, order) for row in rows for order in ORDERS]
-        # Cuts off an unfinished line of a run that was killed.
+        # Cut off an incomplete line of a killed run.
         self.record.read()
         answers = self.backend.answer(questions)
         for position, row in enumerate(rows):
@@ -68,30 +69,30 @@ class PairwiseJudge:
             if unheard := [answer.problem for answer in found.values() if answer.status == "unheard"]:
                 yield row, Skipped(labels[row]["pair_id"], UNREADABLE, str(unheard[0]))
                 continue
-            # Both answers are about the same audio, which is counted once, as a reward model's is.
+            # Both answers are about the same audio, which counts once, as for a reward model.
             self.audio_s += max(answer.audio_s for answer in found.values())
             yield row, decide(found).as_record()
 
     def _question(self, pairs: datasets.Dataset, labels: Labels, row: int, order: str) -> Question:
         label = labels[row]
-        return Question(label["pair_id"], order, criterion_of(label), lambda: pairs[row], self.max_turn_s)
+        return Question(label["pair_id"], order, find_criterion(label), lambda: pairs[row], self.max_turn_s)
 
     def usage(self) -> dict[str, Any]:
-        """Return what the back end says of this session."""
+        """Return the back end's usage of this session."""
         return self.backend.usage()
 
 
 class PointwiseJudge:
-    """Score each side of a pair by itself with WavReward; the side with the higher score is the better one.
+    """Score each side of a pair by itself with WavReward; the side with the higher score wins.
 
-    A side is played as one recording, its turns joined with silence between them. Where that would be more than the
-    judge hears, the dialogue's beginning is left out, turn by turn: the last answer is what is judged.
+    A side is one recording: its turns, joined with silence. If that is longer than the judge hears, turns are omitted
+    from the beginning, because the last answer is what the judge scores.
 
     Args:
         judge ([`WavRewardJudge`]): Trained or not.
         folder (`Path`): The run's folder, where the answers are recorded.
-        options (`Mapping`): Of `WavRewardJudge.judge`. With `expected` a side's reward is the expected score, which
-            hardly ever ties; otherwise it is the score.
+        options (`Mapping`): Arguments of `WavRewardJudge.judge`. With `expected` a side's reward is the expected
+            score, which hardly ever ties; otherwise it is the score.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
     """
 
@@ -122,7 +123,7 @@ class PointwiseJudge:
         for row in rows:
             pair = pairs[row]
             try:
-                recordings[row] = [self._play(pair[side], side) for side in SIDES]
+                recordings[row] = [self._join(pair[side], side) for side in SIDES]
             except AUDIO_ERRORS as error:
                 reasons[row] = str(error)
         both = [recording for sides in recordings.values() for recording in sides]
@@ -131,17 +132,17 @@ class PointwiseJudge:
         for row in recordings:
             yield row, {side: next(judgements) for side in SIDES}
 
-    def _play(self, turns: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
-        """Return one side as a recording of what the judge hears at most."""
+    def _join(self, turns: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+        """Return one side as a recording, no longer than the judge hears."""
         limit = round(self.judge.thinker.processor.max_turn_s * SAMPLING_RATE)
-        clips = [turn["audio"] for turn in heard_turns(turns, name, self.max_turn_s)]
+        clips = [turn["audio"] for turn in read_turns(turns, name, self.max_turn_s)]
         gap = round(GAP_S * SAMPLING_RATE)
         while len(clips) > _MIN_TURNS and sum(clip.size + gap for clip in clips) - gap > limit:
             clips.pop(0)
         return join_turns(clips)[-limit:]
 
     def usage(self) -> dict[str, Any]:
-        """Return nothing: the answers tell all that was spent."""
+        """Return nothing: the answers hold all usage."""
         return {}
 
 
@@ -157,7 +158,7 @@ def _reward(judgement: Judgement) -> float | None:
 
 
 def _record(label: Mapping[str, Any], side: str, judgement: Judgement) -> dict[str, Any]:
-    """Return what a judge says of one side as a line of `answers.jsonl`."""
+    """Return a judgement of one side as a line of `answers.jsonl`."""
     return {
         "pair_id": label["pair_id"],
         "side": side,

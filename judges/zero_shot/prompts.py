@@ -1,8 +1,8 @@
-"""What a zero-shot judge is told, by criterion, and the names of the dimensions in its answer (figures 12 and 13).
+"""The prompts of a zero-shot judge by criterion, and the names of the dimensions in its answer (figures 12 and 13).
 
-The prompt of modality is the one that the data set's own judge is given: both follow figure 12. That of colloquialness
-follows figure 13 in its five dimensions, its scale and its form, in words of our own; where the paper's text speaks of
-punctuation, ours speaks of what punctuation stands for, as these judges listen and do not read.
+The prompt of modality is also the prompt of the data set's own judge: both follow figure 12. The prompt of
+colloquialness follows figure 13 in its five dimensions, its scale and its form, but is worded anew. Where the paper
+mentions punctuation, this prompt names the prosody that it stands for, because these judges listen and do not read.
 """
 
 from __future__ import annotations
@@ -56,6 +56,6 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
         "prosody",
     ),
 }
-# System prompt, and what is said after both versions were heard.
+# System prompt, and the request that follows both versions.
 PROMPTS = {"modality": (JUDGE, JUDGE_REQUEST), "colloquialness": (COLLOQUIALNESS, COLLOQUIALNESS_REQUEST)}
 PROMPT_VERSIONS = {criterion: prompt_version(*texts) for criterion, texts in PROMPTS.items()}

@@ -1,4 +1,4 @@
-"""Ask about a pair: who is heard first, what the judge hears and is told, and what it answers."""
+"""Questions about a pair: which side is heard first, the messages to the judge, and its answer."""
 
 from __future__ import annotations
 
@@ -12,37 +12,36 @@ from sdiareward.llm.settings import TokenUsage
 from sdiareward.pairs.loading import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 
+from ..settings import MAX_TURN_S
 from .answers import VERSIONS, Verdict, is_refusal
 from .prompts import PROMPTS
 
 
 # Which side is version A.
 ORDERS = {"chosen_first": SIDES, "rejected_first": SIDES[::-1]}
-# As much of each turn as the reward model hears.
-MAX_TURN_S = 30.0
 Status = Literal["usable", "refused", "unusable", "unanswered", "unheard"]
 
 
-def criterion_of(label: Mapping[str, Any]) -> str:
+def find_criterion(label: Mapping[str, Any]) -> str:
     """Return the criterion whose prompt a pair is judged by.
 
-    A pair of the released form has the criterion `joint`, for which the paper has no judge's prompt; its subset says
-    which of the two is meant.
+    Pairs of the released form have the criterion `joint`, for which the paper has no judge's prompt. Their subset
+    decides between the two others.
 
     Args:
-        label (`Mapping`): What `labels.describe_pairs` says of the pair.
+        label (`Mapping`): Labels of the pair, from `labels.describe_pairs`.
     """
     if label["criterion"] in PROMPTS:
         return str(label["criterion"])
     return "colloquialness" if label["subset"] == "colloquialness" else "modality"
 
 
-def heard_turns(turns: Sequence[Mapping[str, Any]], name: str, max_turn_s: float = MAX_TURN_S) -> list[dict[str, Any]]:
-    """Return who speaks in each turn and what is heard of it.
+def read_turns(turns: Sequence[Mapping[str, Any]], name: str, max_turn_s: float = MAX_TURN_S) -> list[dict[str, Any]]:
+    """Read the role and the recording of each turn.
 
     Args:
         turns (`Sequence[Mapping]`): One side of a pair: turns of our schema, or messages.
-        name (`str`): What to call the side in an error.
+        name (`str`): Name of the side in an error.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
 
     Returns:
@@ -74,9 +73,9 @@ class Question:
 
     Args:
         pair_id (`str`): The pair.
-        order (`str`): `"chosen_first"` or `"rejected_first"`; the judge is not told.
+        order (`str`): `"chosen_first"` or `"rejected_first"`; hidden from the judge.
         criterion (`str`): `"modality"` or `"colloquialness"`.
-        read_pair (`Callable`): Returns the pair's row; called when the question is asked, not before.
+        read_pair (`Callable`): Returns the pair's row; called only when the question is asked.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
     """
 
@@ -86,18 +85,18 @@ class Question:
     read_pair: Callable[[], Mapping[str, Any]]
     max_turn_s: float = MAX_TURN_S
 
-    def messages(self) -> tuple[list[dict[str, Any]], float]:
-        """Return what the judge is told and hears, in the form of an endpoint, and how many seconds that is.
+    def build_messages(self) -> tuple[list[dict[str, Any]], float]:
+        """Return the messages to the judge, in the form of an endpoint, and the seconds of audio in them.
 
         Raises:
-            AudioError, FileNotFoundError: As `heard_turns`.
+            AudioError, FileNotFoundError: As `read_turns`.
         """
         row = self.read_pair()
         system, request = PROMPTS[self.criterion]
         content: list[dict[str, Any]] = []
         num_samples = 0
         for version, side in zip(VERSIONS, ORDERS[self.order], strict=True):
-            heard = heard_turns(row[side], side, self.max_turn_s)
+            heard = read_turns(row[side], side, self.max_turn_s)
             num_samples += sum(turn["audio"].size for turn in heard)
             content.append({"type": "text", "text": f"Version {version}:"})
             content += spoken_turns(heard, side)
@@ -111,16 +110,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back to a question.
+    """The answer to a question.
 
     Args:
-        verdict (`Verdict`, *optional*): What the judge says; None if there is nothing to be used.
-        text (`str`): What the judge said.
-        status (`str`): `"usable"`; `"refused"`: it declined; `"unusable"`: no valid verdict, however often it was
-            asked; `"unanswered"`: nothing came; `"unheard"`: the pair's audio cannot be read, so nobody was asked.
+        verdict (`Verdict`, *optional*): The judge's verdict; None if the answer is not usable.
+        text (`str`): The judge's words.
+        status (`str`): `"usable"`; `"refused"`; `"unusable"`: no valid verdict after all attempts; `"unanswered"`: no
+            reply; `"unheard"`: the pair's audio cannot be read, so the question was not sent.
         problem (`str`, *optional*): Why it is not usable.
-        spent (`Spent`): Replies and tokens.
-        audio_s (`float`): Seconds of audio that were read for the question.
+        spent (`TokenUsage`): Replies and tokens.
+        audio_s (`float`): Seconds of audio in the question.
     """
 
     verdict: Verdict | None
@@ -131,7 +130,7 @@ class Answer:
     audio_s: float = 0.0
 
     def preferred_side(self, order: str) -> str | None:
-        """Return `"chosen"` or `"rejected"`, whichever the judge prefers; None if it does not say."""
+        """Return the side that the judge prefers, `"chosen"` or `"rejected"`; None without a verdict."""
         return None if self.verdict is None else ORDERS[order][VERSIONS.index(self.verdict.preference)]
 
     def total(self, order: str, side: str) -> int:
@@ -156,29 +155,29 @@ class Answer:
 
 
 class Backend(Protocol):
-    """Whom a judge's questions go to."""
+    """Answers a judge's questions."""
 
     def answer(self, questions: Sequence[Question]) -> Iterator[Answer]:
-        """Yield the answer to each question, in order, as it comes; whatever is wrong with one costs that one alone.
+        """Yield the answer to each question, in order; an error in one question affects no other.
 
         Raises:
-            EndpointError: Nobody can be asked at all.
+            EndpointError: The endpoint cannot be used at all.
         """
         ...
 
     def usage(self) -> dict[str, Any]:
-        """Return what was spent in this session, as far as this back end knows more than the answers tell."""
-        ...
+        """Return the usage of this session beyond that of the answers; nothing by default."""
+        return {}
 
 
-def failed_answer(problem: str, text: str | None, spent: TokenUsage, audio_s: float = 0.0) -> Answer:
-    """Return the answer of a judge that gave no verdict.
+def make_failed_answer(problem: str, text: str | None, spent: TokenUsage, audio_s: float = 0.0) -> Answer:
+    """Make the answer of a judge that gave no verdict.
 
     Args:
-        problem (`str`): Why not.
-        text (`str`, *optional*): What it said instead; None if nothing came.
-        spent (`Spent`): Replies and tokens.
-        audio_s (`float`, *optional*, defaults to 0.0): Seconds of audio that were read.
+        problem (`str`): Why there is none.
+        text (`str`, *optional*): Its words; None without a reply.
+        spent (`TokenUsage`): Replies and tokens.
+        audio_s (`float`, *optional*, defaults to 0.0): Seconds of audio in the question.
     """
     status: Status = "unanswered" if text is None else "refused" if is_refusal(text) else "unusable"
     return Answer(None, text or "", status, problem, spent, audio_s)

@@ -1,4 +1,4 @@
-"""Say how a judge came to its decisions: position bias, order agreement, ties, answers of no use, tokens and cost."""
+"""Report how a judge reached its decisions: position bias, order agreement, ties, unusable answers, tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sdiareward.llm.settings import TokenUsage
 from .backends import ReplayBackend
 from .decisions import RULES
 from .judging import ANSWERS_FILE
-from .questions import ORDERS, Answer, Question, criterion_of
+from .questions import ORDERS, Answer, Question, find_criterion
 
 
 Labels = Sequence[Mapping[str, Any]]
@@ -27,24 +27,24 @@ _MAX_PROBLEMS = 20
 _SESSION_COUNTS = ("calls", "cached", "retries", "reasks", "calls_without_usage")
 
 
-def describe_comparisons(labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the judge of a run that compared both sides of each pair.
+def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarise a run that compared both sides of each pair.
 
     Args:
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each scored pair.
+        labels (`Sequence[Mapping]`): Labels of each scored pair, from `labels.describe_pairs`.
         scores (`Mapping`): The line of each in `scores.jsonl`, by `pair_id`.
         folder (`Path`): The run's folder.
         options (`Mapping`): `num_bootstrap` and `seed` of the intervals.
 
     Returns:
-        `dict[str, Any]`: What `describe_spending` gives;
-        `answers`: counts of those that were `usable`, `refused`, `unusable` or `unanswered`, and of the usable ones
-        `repaired` and `contradictory` (the version with the lower scores was preferred);
-        `problems`: the first 20 answers of no use, and why;
-        `groups`: of all pairs and of each criterion `num_pairs`, `decided_by` (a count by rule) and some shares, each
-        with an interval: `position_bias` (of answers that prefer the version heard first, minus one half),
+        `dict[str, Any]`: The result of `summarise_usage`;
+        `answers`: counts of `usable`, `refused`, `unusable` and `unanswered` answers, and of `repaired` and
+        `contradictory` (the version with the lower scores was preferred) usable ones;
+        `problems`: the first 20 unusable answers with their problems;
+        `groups`: for all pairs and each criterion `num_pairs`, `decided_by` (a count by rule) and four shares, each
+        with an interval: `position_bias` (answers that prefer the version heard first, minus one half),
         `order_agreement` (of pairs with two usable answers), `ties` (of all pairs), and `one_order` (accuracy of the
-        verdicts in one order alone: what a judge that is asked once would have got).
+        verdicts in one order, which is that of a judge asked once).
     """
     answers = _read_answers(labels, folder)
     flat = [answer for both in answers.values() for answer in both.values()]
@@ -52,23 +52,23 @@ def describe_comparisons(labels: Labels, scores: Scores, folder: Path, options: 
     verdicts = [answer.verdict for answer in flat if answer.verdict is not None]
     return {
         "kind": "pairwise",
-        **describe_spending([answer.spent for answer in flat], folder),
+        **summarise_usage([answer.spent for answer in flat], folder),
         "answers": {
             **{status: counts[status] for status in ("usable", "refused", "unusable", "unanswered")},
             "repaired": sum(bool(verdict.repairs) for verdict in verdicts),
             "contradictory": sum(verdict.is_contradictory for verdict in verdicts),
         },
         "problems": _problems(answers),
-        "groups": [_describe_group(name, rows, scores, answers, options) for name, rows in _groups(labels).items()],
+        "groups": [_summarise_group(name, rows, scores, answers, options) for name, rows in _groups(labels).items()],
     }
 
 
-def describe_scores(labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe the judge of a run that scored each side by itself; the arguments are those of `describe_comparisons`.
+def summarise_pointwise(labels: Labels, scores: Scores, folder: Path, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Summarise a run that scored each side by itself; arguments as of `summarise_pairwise`.
 
     Returns:
-        `dict[str, Any]`: What `describe_spending` gives; `answers`, counts of those that `follow_format` and of those
-        `without_score`; and `groups` with `num_pairs`, `decided_by` and `ties`.
+        `dict[str, Any]`: The result of `summarise_usage`; `answers`, the counts `follow_format` and `without_score`;
+        and `groups` with `num_pairs`, `decided_by` and `ties`.
     """
     wanted = {label["pair_id"] for label in labels}
     lines = JsonLines(folder / ANSWERS_FILE).read()
@@ -76,21 +76,21 @@ def describe_scores(labels: Labels, scores: Scores, folder: Path, options: Mappi
     spent = [TokenUsage(line["num_replies"], line["prompt_tokens"], line["completion_tokens"]) for line in records]
     return {
         "kind": "pointwise",
-        **describe_spending(spent, folder),
+        **summarise_usage(spent, folder),
         "answers": {
             "follow_format": sum(line["follows_format"] for line in records),
             "without_score": sum(line["score"] is None for line in records),
         },
         "problems": [],
-        "groups": [_describe_decisions(name, rows, scores, options) for name, rows in _groups(labels).items()],
+        "groups": [_summarise_decisions(name, rows, scores, options) for name, rows in _groups(labels).items()],
     }
 
 
-def describe_spending(spent: Sequence[TokenUsage], folder: Path) -> dict[str, Any]:
-    """Return what all answers cost together, whichever session paid, and what the sessions counted.
+def summarise_usage(spent: Sequence[TokenUsage], folder: Path) -> dict[str, Any]:
+    """Return the tokens of all answers, from every session, and the counters of the sessions.
 
     Args:
-        spent (`Sequence[Spent]`): Of each answer.
+        spent (`Sequence[TokenUsage]`): Usage of each answer.
         folder (`Path`): The run's folder.
     """
     total = TokenUsage.total(spent)
@@ -106,8 +106,10 @@ def describe_spending(spent: Sequence[TokenUsage], folder: Path) -> dict[str, An
 
 
 def _read_answers(labels: Labels, folder: Path) -> dict[str, Both]:
-    """Return the answers of each pair by order, read as a replay would."""
-    questions = [Question(label["pair_id"], order, criterion_of(label), dict) for label in labels for order in ORDERS]
+    """Return the answers of each pair by order, parsed as in a replay."""
+    questions = [
+        Question(label["pair_id"], order, find_criterion(label), dict) for label in labels for order in ORDERS
+    ]
     found: dict[str, dict[str, Answer]] = {}
     for question, answer in zip(questions, ReplayBackend(folder / ANSWERS_FILE).answer(questions), strict=True):
         found.setdefault(question.pair_id, {})[question.order] = answer
@@ -128,11 +130,11 @@ def _groups(labels: Labels) -> dict[str, Labels]:
     """Return all pairs, and those of each criterion where there are several."""
     by_criterion: dict[str, list[Mapping[str, Any]]] = {}
     for label in labels:
-        by_criterion.setdefault(criterion_of(label), []).append(label)
+        by_criterion.setdefault(find_criterion(label), []).append(label)
     return {ALL: labels, **(by_criterion if len(by_criterion) > 1 else {})}
 
 
-def _describe_decisions(name: str, labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+def _summarise_decisions(name: str, labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
     decided_by = Counter(scores[label["pair_id"]]["decided_by"] for label in labels)
     is_tie = [scores[label["pair_id"]]["decided_by"] == "tie" for label in labels]
     return {
@@ -143,7 +145,7 @@ def _describe_decisions(name: str, labels: Labels, scores: Scores, options: Mapp
     }
 
 
-def _describe_group(
+def _summarise_group(
     name: str, labels: Labels, scores: Scores, answers: Mapping[str, Both], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     usable = [(label, answers[label["pair_id"]]) for label in labels]
@@ -151,8 +153,8 @@ def _describe_group(
     each = [(label, order, answer) for label, both in usable for order, answer in both.items() if answer.verdict]
     agree = [len({both[order].preferred_side(order) for order in ORDERS}) == 1 for _, both in complete]
     return {
-        **_describe_decisions(name, labels, scores, options),
-        "position_bias": _position_bias(each, options),
+        **_summarise_decisions(name, labels, scores, options),
+        "position_bias": _measure_position_bias(each, options),
         "order_agreement": _share(agree, [label for label, _ in complete], options),
         "one_order": {
             order: _share([both[order].preferred_side(order) == "chosen" for _, both in usable], list(labels), options)
@@ -161,10 +163,10 @@ def _describe_group(
     }
 
 
-def _position_bias(
+def _measure_position_bias(
     each: Sequence[tuple[Mapping[str, Any], str, Answer]], options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return by how much the version heard first is preferred more often than half of the time."""
+    """Return the share of answers that prefer the version heard first, minus one half."""
     prefers_first = [answer.preferred_side(order) == ORDERS[order][0] for _, order, answer in each]
     found = _share(prefers_first, [label for label, _, _ in each], options)
     if found["share"] is None:

@@ -25,17 +25,17 @@ def result(evaluation):
     return benchmark.measure(evaluation, 3)
 
 
-def test_balanced_accuracy_counts_each_side_by_itself():
+def test_balanced_accuracy_averages_both_sides():
     chosen, rejected = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.0, 2.0])
     # Above 2: two of four chosen; not above 2: both rejected.
     assert benchmark.balanced_accuracies(chosen, rejected, [2.0, -1.0, 9.0]).tolist() == [0.75, 0.5, 0.5]
 
 
-def test_the_best_threshold_lies_in_the_middle_between_the_sides():
+def test_the_best_threshold_lies_midway_between_the_sides():
     assert benchmark.best_threshold([(np.array([3.0, 5.0]), np.array([0.0, 1.0]))]) == 2.0
 
 
-def test_a_threshold_for_several_subsets_counts_each_the_same():
+def test_a_common_threshold_weights_subsets_equally():
     small = (np.array([1.0]), np.array([0.0]))
     large = (np.array([3.0] * 50), np.array([2.0] * 50))
     threshold = benchmark.best_threshold([small, large])
@@ -52,7 +52,7 @@ def test_halves_share_no_recording_and_hold_every_subset(evaluation):
     assert benchmark.split_groups(evaluation.scores, 6)[0] != first
 
 
-def test_offsets_between_subsets_cost_everything_before_and_nothing_after(result):
+def test_calibration_removes_the_loss_from_offsets_between_subsets(result):
     assert result["own"] == result["best"] == {"scripted": 1.0, "wild": 1.0}
     before, after = (result["methods"][name] for name in ("reward", "by_subset"))
     assert before["transfer"] == {"scripted": {"scripted": 0.0, "wild": 0.5}, "wild": {"scripted": 0.5, "wild": 0.0}}
@@ -61,7 +61,7 @@ def test_offsets_between_subsets_cost_everything_before_and_nothing_after(result
     assert (before["fixed"], after["fixed"]) == ({"scripted": 1.0, "wild": 0.5}, {"scripted": 1.0, "wild": 1.0})
 
 
-def test_a_threshold_that_was_fitted_elsewhere_is_measured_against_the_best_for_the_tested_pairs():
+def test_the_loss_of_a_threshold_is_relative_to_the_best_for_the_tested_pairs():
     def scores(subset, shift):
         sides = [(1.0, 0.0), (3.0, 2.0)]
         return [make_score(n, 1.0, subset, chosen=chosen + shift) for n, (chosen, _) in enumerate(sides)]
@@ -74,7 +74,7 @@ def test_a_threshold_that_was_fitted_elsewhere_is_measured_against_the_best_for_
     assert found["methods"]["reward"]["transfer"]["wild"] == {"scripted": 0.25, "wild": 0.0}
 
 
-def test_one_table_of_quantiles_moves_no_decision(result):
+def test_one_table_of_quantiles_changes_no_decision(result):
     assert result["methods"]["one_table"]["transfer"] == result["methods"]["reward"]["transfer"]
 
 
@@ -84,7 +84,7 @@ def test_the_median_reward_of_each_side_is_reported(result):
     assert result["num_groups"] == {"scripted": 20, "wild": 20}
 
 
-def test_one_subset_or_one_recording_is_too_little(tmp_path):
+def test_one_subset_or_one_recording_is_refused(tmp_path):
     folder = write_evaluation(tmp_path / "eval", [make_score(0, 1.0), make_score(1, 1.0)])
     with pytest.raises(ValueError, match="at least two subsets with two recordings each"):
         benchmark.measure(read_evaluation(folder), 1)

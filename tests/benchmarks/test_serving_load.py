@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.guides.rendering import read_result, render_blocks
 from benchmarks.serving_clients import Tally
-from benchmarks.serving_load import describe_drain, describe_memory
+from benchmarks.serving_load import count_drain, summarise_memory
 
 
 @pytest.fixture
@@ -14,18 +14,12 @@ def tally():
     return tally
 
 
-def test_answers_per_second_are_those_between_the_first_and_the_last(tally):
+def test_the_rate_is_measured_between_the_first_and_the_last_answer(tally):
     assert tally.rate() == pytest.approx(2 / 3)
     assert Tally(times=[1.0]).rate() == 0.0
 
 
-def test_the_longest_time_without_an_answer_is_found_in_any_order(tally):
-    assert tally.longest_gap_s() == 2.0
-    assert Tally(times=[5.0, 1.0, 2.0]).longest_gap_s() == 3.0
-    assert Tally().longest_gap_s() == 0.0
-
-
-def test_a_summary_counts_what_was_lost_by_kind(tally):
+def test_a_summary_counts_lost_requests_by_kind(tally):
     found = tally.summary()
     assert (found["sent"], found["answered"], found["put_off"]) == (102, 100, 3)
     assert found["lost"] == {"500": 1, "ClientOSError": 1}
@@ -33,30 +27,26 @@ def test_a_summary_counts_what_was_lost_by_kind(tally):
     assert found["p99_s"] == pytest.approx(0.9901)
 
 
-def test_a_client_that_no_longer_connects_is_not_among_those_lost(tally):
+def test_a_refused_connection_does_not_count_as_lost(tally):
     tally.lost["ClientConnectorError"] = 4
-    assert describe_drain(tally) == {"answered": 100, "refused": 4, "lost": 2, "mismatched": 0}
+    assert count_drain(tally) == {"answered": 100, "refused": 4, "lost": 2, "mismatched": 0}
 
 
-def test_memory_that_grows_has_its_slope_by_role():
+def test_growing_memory_has_a_slope_by_role():
     samples = [{"s": 60.0 * k, "replica": 100.0 + 2 * k, "http": 50.0} for k in range(9)]
-    memory = describe_memory(samples)["memory"]
+    memory = summarise_memory(samples)["memory"]
     assert list(memory) == ["http", "replica"]
     assert memory["replica"]["mib_per_minute"] == pytest.approx(2.0)
     assert memory["replica"]["thirds_mib"] == [102.0, 108.0, 114.0]
     assert memory["http"]["mib_per_minute"] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_memory_that_fills_caches_first_is_flat_afterwards():
+def test_the_memory_slope_ignores_the_filling_of_caches():
     samples = [{"s": 60.0 * k, "replica": min(100.0 + 50 * k, 250.0)} for k in range(9)]
-    assert describe_memory(samples)["memory"]["replica"]["mib_per_minute"] == pytest.approx(0.0, abs=1e-9)
+    assert summarise_memory(samples)["memory"]["replica"]["mib_per_minute"] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_look_too_short_for_a_slope_has_none():
-    assert describe_memory([{"s": 0.0, "http": 5.0}])["memory"]["http"]["mib_per_minute"] == 0.0
-
-
-def test_in_the_committed_result_no_answer_is_lost_or_another_dialogues_and_memory_stays():
+def test_the_committed_result_has_no_lost_or_wrong_answer_and_constant_memory():
     found = read_result("serving_load.json")
     tallies = [row[load] for row in found["batch_sizes"] for load in ("alone", "many")]
     faults = [found["faults"][name] for name in ("undisturbed", "slow_clients", "malformed", "killed_replica")]

@@ -54,7 +54,7 @@ def test_a_step_of_the_gpu_benchmark_is_a_step_of_the_trainer(make_tiny_model, t
     assert torch.nn.functional.cosine_similarity(moved, expected).item() == pytest.approx(1.0, abs=1e-5)
 
 
-def test_speed_is_the_median_of_quotients_and_a_first_epoch_pays_for_the_encoding():
+def test_the_speedup_of_the_first_epoch_includes_the_encoding():
     races = {
         "plain": Race([10.0, 30.0, 20.0], [0.5], 0),
         "plain_300_s": Race([20.0, 60.0, 40.0], [0.5], 0),
@@ -72,7 +72,7 @@ def test_speed_is_the_median_of_quotients_and_a_first_epoch_pays_for_the_encodin
     assert "| TRL's trainer, padded to nano's own 30 s | 4.00 s | 50 | 3.0 | 5.0 | 2.5 |" in table
 
 
-def test_contestants_whose_first_losses_differ_end_the_benchmark():
+def test_different_first_losses_end_the_benchmark():
     with pytest.raises(ValueError, match=r"ours: its first loss differs by 0\.1"):
         training_speed._require_agreement({"plain": Race([1.0], [0.5]), "ours": Race([1.0], [0.4])})
 
@@ -96,11 +96,11 @@ def finished_run(tmp_path):
     return tmp_path
 
 
-def test_a_finished_recipe_is_described_and_not_run_again(finished_run, monkeypatch):
+def test_a_finished_recipe_is_summarised_without_another_run(finished_run, monkeypatch):
     monkeypatch.setattr(recipes, "_run", None)
     recipes.train("head", 0, "nowhere", finished_run)
     recipes.evaluate("nowhere", finished_run)
-    found = recipes.describe("head", 7, finished_run)
+    found = recipes.summarise_run("head", 7, finished_run)
     assert (found["seed"], found["steps"], found["best_validation_loss"], found["train_runtime_s"]) == (7, 3, 0.6, 9.5)
     assert found["accuracies"]["overall_micro"] == 0.75
     assert recipes.read_baselines(finished_run) == {"text": {"overall_micro": 0.5}}

@@ -3,17 +3,14 @@
 import errno
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from types import SimpleNamespace
 
 import pytest
 from faults.disks import can_mount, small_disk
 from faults.lab import COMPILER, Done, Lab, clock_environment
-from faults.network import Network
 from faults.trials import FAULTS, Reference, Trials, find_differences, name_end, open_trials
 from faults.worker import set_clock
 from support import tiny_model
@@ -205,51 +202,6 @@ def test_differences_are_found_at_every_depth():
     places = sorted(line.partition(" ")[0] for line in find_differences(expected, found))
     assert places == ["/files:", "/rewards/0/chosen:", "/rewards/0/new", "/rewards/0/row:"]
     assert find_differences({"a": 1}, {}) == ["/a is missing"]
-
-
-@pytest.fixture
-def echo():
-    """Return the port of a server that sends back what it gets."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve():
-        while True:
-            connection, _ = listener.accept()
-            while data := connection.recv(100):
-                connection.sendall(data)
-
-    threading.Thread(target=serve, daemon=True).start()
-    return listener.getsockname()[1]
-
-
-def ask(network, text):
-    host, port = network.urls[0].removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
-        connection.sendall(text)
-        return connection.recv(100)
-
-
-def test_a_network_carries_bytes_until_it_drops_and_again_after_repair(echo):
-    with Network(echo) as network:
-        assert ask(network, b"hello") == b"hello"
-        assert network.carried_bytes == 10
-        network.drop(after_bytes=7)
-        with pytest.raises(OSError):
-            assert not ask(network, b"hello")
-            raise ConnectionResetError
-        assert network.is_down and network.times_down == 1
-        network.restore()
-        assert ask(network, b"hello") == b"hello"
-
-
-def test_a_small_disk_can_be_full_and_read_only_and_is_unmounted(disk, tmp_path):
-    with small_disk(tmp_path / "disk", 8192) as change:
-        with pytest.raises(OSError, match="No space left"):
-            (tmp_path / "disk" / "large").write_bytes(b"x" * 20_000)
-        change("ro")
-        with pytest.raises(OSError, match="Read-only"):
-            (tmp_path / "disk" / "other").touch()
-    assert not list((tmp_path / "disk").iterdir())
 
 
 def test_a_shard_writer_reports_a_read_only_disk(disk, tmp_path):

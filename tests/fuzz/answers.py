@@ -1,4 +1,4 @@
-"""What language models and judges answer: anything at all, in place of the JSON or the score that was asked for."""
+"""Targets that parse answers of language models and judges: anything in place of the requested JSON or score."""
 
 import json
 from functools import partial
@@ -39,7 +39,7 @@ _SCORE_ANSWERS = (
     "<think><score>5</score>",
     "3.5/5 4 / 5",
 )
-# Pieces of which answers are made that take long if anything does.
+# Pieces of answers that may be slow to parse.
 _PIECES = (
     *("score", "rating", " ", "\n", "*", '"', "1", "55", "/", "/5", ".", "is", "="),
     *("<score>", "</score>", "<think>", "</think>"),
@@ -67,7 +67,7 @@ _BRACKETS = (
 
 @st.composite
 def pieced(draw: Any, pieces: tuple[str, ...]) -> str:
-    """Return pieces put together, some of them over and over."""
+    """Return concatenated pieces, some repeated many times."""
     chosen = draw(st.lists(st.tuples(st.sampled_from(pieces), st.sampled_from((1, 1, 2, 50, 3000))), max_size=8))
     return "".join(piece * count for piece, count in chosen)[:100_000]
 
@@ -123,7 +123,7 @@ _SLOT = scenarios_by_llm.Slot(1, "understanding", "emotion", "sad", "shopping")
 _SCRIPT = [{"role": role, "content": text} for role, text in (("user", "Where is it?"), ("assistant", "Over there."))]
 _GIVEN = {"scenario_id": "s1", "dialogue": _SCRIPT}
 _SETTINGS: Any = SimpleNamespace(min_rounds=1, max_rounds=4, max_words=40)
-# What an answer is checked by -> an answer that passes, or nearly.
+# Checks of answers, each with an answer that passes or nearly passes.
 _CHECKS: tuple[tuple[Any, Any], ...] = (
     (partial(filtering._read_quality, judge="j"), _VERDICTS[0]),
     (partial(annotation._read_labels, source="meld"), {"primary": "Neutral", "secondary": "Joy"}),
@@ -200,7 +200,7 @@ TARGETS = (
         lambda _: damaged_texts(*_SCORE_ANSWERS) | pieced(_PIECES) | texts(),
         _parse_score,
     ),
-    # The client takes these three from a check, and asks again.
+    # The client catches these three and asks again.
     Target("checks of answers", "answers", _checked, _check_answer, (ValueError, TypeError, KeyError)),
     Target("scenarios", "answers", _scenario_files, _read_scenarios),
     Target("recorded answers", "answers", lambda _: st.lists(json_texts(_RECORD), max_size=3).map("\n".join), _replay),

@@ -1,4 +1,4 @@
-"""Recordings that lie: headers made up, real files damaged, hours in a few kilobytes; and what reads recordings."""
+"""Targets that read recordings: invented headers, damaged real files, hours in a few kilobytes."""
 
 import io
 import struct
@@ -71,7 +71,7 @@ def _with_av(format_: str, codec: str, frame_samples: int) -> bytes:
 
 @st.composite
 def wav_headers(draw: Any) -> bytes:
-    """Return a WAV file whose header says anything about what follows."""
+    """Return a WAV file with a random header."""
     tag, channels, rate = (draw(st.sampled_from(choices)) for choices in (_WAV_TAGS, _CHANNELS, _RATES))
     bits = draw(st.sampled_from((0, 1, 4, 8, 12, 16, 24, 32, 64, 65_535)))
     align = draw(st.just(channels * max(bits // 8, 1) % 65_536) | st.sampled_from(_CHANNELS))
@@ -89,7 +89,7 @@ def wav_headers(draw: Any) -> bytes:
 
 @st.composite
 def flac_headers(draw: Any, frames: bytes) -> bytes:
-    """Return a FLAC file whose first block says anything about the frames that follow."""
+    """Return a FLAC file with a random first block."""
     smallest, largest = (draw(st.sampled_from((0, 15, 16, 4_096, 65_535))) for _ in range(2))
     rate, channels = draw(st.sampled_from(_RATES)) % 2**20, draw(st.integers(0, 7))
     bits = draw(st.sampled_from((0, 3, 7, 15, 23, 31)))
@@ -100,7 +100,7 @@ def flac_headers(draw: Any, frames: bytes) -> bytes:
 
 
 def recordings(world: World) -> st.SearchStrategy[bytes]:
-    """Return files of any kind: made up, damaged, and nothing of the sort."""
+    """Return files of any kind: invented, damaged, and random bytes."""
     frames = world.recordings["tone.flac"]
     frames = frames[frames.rindex(b"\xff\xf8") :] if b"\xff\xf8" in frames else frames[42:]
     real = damaged(*world.recordings.values())
@@ -109,7 +109,7 @@ def recordings(world: World) -> st.SearchStrategy[bytes]:
 
 @st.composite
 def audio_values(draw: Any) -> Any:
-    """Return what a program might give as a recording: mappings and arrays of all sorts, paths, anything."""
+    """Return values that a program might pass as a recording: mappings, arrays, paths, anything."""
     shape = draw(st.sampled_from(((), (0,), (1,), (400,), (2, 400), (400, 2), (2, 2, 400))))
     kind = draw(st.sampled_from(("float32", "float64", "int16", "bool", "complex64", "object", "U3")))
     array = np.zeros(shape, kind)
@@ -141,7 +141,7 @@ def _read_value(world: World, value: Any) -> None:
 def _check_header(world: World, data: bytes) -> None:
     assert audio_duration_s(data) >= 0
     check_recording(data)
-    # What passes the check can be decoded without more ado, or is refused for what it holds.
+    # A recording that passes the check is decoded, or refused for its content.
     read_audio(data)
 
 

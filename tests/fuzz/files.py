@@ -1,4 +1,4 @@
-"""Files of runs and of people, torn, edited and of another kind; and what a rater's browser sends."""
+"""Targets that read files of runs and studies (torn, edited, of another kind) and requests of a rater's browser."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ _RECORDS = st.lists(st.dictionaries(st.text(max_size=4), values(3), max_size=3),
 
 @st.composite
 def torn_lines(draw: Any) -> tuple[list[dict[str, Any]], bytes]:
-    """Return records, and the beginning of a line that was being written when its writer was killed."""
+    """Return records, and the beginning of a line whose writer was killed."""
     line = json.dumps({"text": draw(st.text(max_size=5)), "number": 1.5}, ensure_ascii=False).encode()
     return draw(_RECORDS.map(_writable)), line[: draw(st.integers(0, len(line) - 1))]
 
@@ -121,7 +121,7 @@ _REQUESTS = (
 
 
 class _Page:
-    """A rater's server on this machine, whose errors are kept: it would only print them."""
+    """A rater's server that keeps its errors instead of printing them."""
 
     def __init__(self, world: World):
         path = world.write("page/study.json", json.dumps(_STUDY))

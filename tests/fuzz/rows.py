@@ -1,4 +1,4 @@
-"""Rows of data sets and releases, and dialogues as programs, files and clients give them."""
+"""Targets that read rows of data sets and releases, and dialogues of programs, files and clients."""
 
 import base64
 import io
@@ -69,7 +69,7 @@ def _fingerprint() -> str:
 
 
 def _released(world: World) -> dict[str, Any]:
-    """Return a row of a metadata release whose recording is there; its synthetic side is never reached."""
+    """Return a row of a metadata release with its recording; its synthetic side is never reached."""
     world.write("roots/folder/a.wav", tone_wav())
     part = {"uri": "folder:a.wav", "start_s": 0.0, "end_s": None, "text": "so, um, hello"}
     sides = {side: _row_turns(audio_ref=[part], fingerprints=[_fingerprint()]) for side in ("chosen", "rejected")}
@@ -137,7 +137,7 @@ def _prepare(world: World, dialogue: Any) -> None:
     assert int((ids == processor.audio_token_id).sum()) == sum(
         processor.num_audio_tokens(c.size) for c in prepared.clips
     )
-    # No text stands for a token that has a meaning of its own.
+    # No text is encoded as a control token.
     num_starts = int((ids == processor.tokenizer.convert_tokens_to_ids("<|im_start|>")).sum())
     assert num_starts == len(processor.with_prompt(dialogue, "modality"))
 

@@ -1,4 +1,4 @@
-"""Settings and checkpoints of strangers: YAML, prompts, configurations, headers of tensors."""
+"""Targets that read settings and checkpoints: YAML, prompts, configurations, headers of tensors."""
 
 import json
 import struct
@@ -53,7 +53,7 @@ _CONFIGS = {
 
 @st.composite
 def yaml_texts(draw: Any, good: Any) -> str:
-    """Return YAML: of good settings with changes, damaged as text, or made to be read wrongly."""
+    """Return YAML: of valid settings with changes, damaged as text, or malicious."""
     text = yaml.safe_dump(draw(changed(good).map(_without_surrogates)), allow_unicode=True)
     kind = draw(st.integers(0, 9))
     return text if kind < 6 else draw(damaged_texts(text)) if kind < 8 else draw(st.sampled_from(_YAML))

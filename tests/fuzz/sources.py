@@ -1,4 +1,4 @@
-"""Corpora that somebody else wrote: archives, scripts, tables and manifests, damaged in every way."""
+"""Targets that read source corpora: damaged archives, scripts, tables and manifests."""
 
 import gzip
 import struct
@@ -39,7 +39,7 @@ _LONG_LINES = ("addm(" + ',"' * 4000, "x" * 8000, 'dialogId("' * 2000, "addm(" +
 
 
 def _dog(key: int = 3) -> bytes:
-    """Return the strings of one conversation, as the game keeps them."""
+    """Return the strings of one conversation in the format of the game."""
     start, packed = 32 + 96, []
     for strings in ([(6, "Hi, I'm Joe.*03"), (7, "What's that?*02")], [(6, "*02Uh uh!*00Who?"), (7, "Nothing.")]):
         data = b""
@@ -78,7 +78,7 @@ def model_bin(name: str = "encoder/x", value: np.ndarray | None = None) -> bytes
 
 
 def check_items(items: Any) -> None:
-    """Read all that a source yields, as the builder does: what it takes must be what it says it is."""
+    """Read all items of a source, as the builder does, and check their types and fields."""
     for item in items:
         if isinstance(item, Skipped):
             assert item.kind and item.reason
@@ -98,7 +98,7 @@ def _check_episode(episode: Episode) -> None:
     strings = [episode.name, episode.group, episode.group_id, episode.language, episode.license, episode.source]
     strings += [episode.primary, episode.secondary, *episode.native_coding]
     strings += [part.text for turn in episode.turns for part in turn.parts]
-    # They end in Parquet: half a character cannot.
+    # They are written to Parquet, which refuses half a character.
     "".join(strings).encode()
     for part in (part for turn in episode.turns for part in turn.parts):
         assert part.end_s is None or 0 <= part.start_s < part.end_s

@@ -1,4 +1,4 @@
-"""Tables that somebody else wrote: Parquet, JSON lines with the recordings beside them, and multipart bodies."""
+"""Targets that read tables: Parquet, JSON lines with recordings beside them, and multipart bodies."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ _SHARD = "data/modality/train-00000-of-00001.parquet"
 
 @contextlib.contextmanager
 def _silent(name: str) -> Iterator[None]:
-    """Keep a logger from a line a case; other tests read what it says."""
+    """Silence a logger, which would write a line per case; other tests read it."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -60,7 +60,7 @@ def shards() -> tuple[bytes, ...]:
 
 
 def _tables(_: World) -> st.SearchStrategy[bytes]:
-    # The description of a table is at its end, where half of the damages are to fall.
+    # The metadata of a table is at its end, which should get half of the damage.
     longest = 2 * max(map(len, shards()))
     backwards = damaged(*(shard[::-1] for shard in shards()), longest=longest).map(lambda data: data[::-1])
     return backwards | damaged(*shards(), longest=longest)
@@ -133,7 +133,7 @@ def _read_multipart(world: World, case: tuple[bytes, bytes]) -> None:
     scope = {"type": "http", "headers": [(b"content-type", kind)], "app": None}
     with _silent("python_multipart.multipart"):
         body = asyncio.run(read_body(Request(scope, receive), Limits()))
-    # Words that are no UTF-8 are taken for Latin-1, which takes two bytes a letter then.
+    # Bytes that are no UTF-8 are read as Latin-1 and then take two bytes per letter.
     assert body.text and len(body.text) + sum(map(len, body.files.values())) <= 2 * len(content)
 
 

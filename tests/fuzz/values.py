@@ -1,4 +1,4 @@
-"""Strategies for values that nobody expects, and for good ones with something wrong."""
+"""Strategies for unexpected values, and for valid ones with errors."""
 
 import copy
 import json
@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 
-# Words that mean something to some layer below: paths, markup, numbers that cannot be converted, half a character.
+# Texts with a meaning to some layer below: paths, markup, numbers that cannot be converted, half a character.
 TEXTS = (
     *("", " ", "\0", "\ud800", "\u202e", "\ufeff", "\r\n", "a\nb", "é", "e\u0301", "𝔘", "\u212a", "²", "\u0663\u0664"),
     *(
@@ -40,7 +40,7 @@ NUMBERS = (0, 1, -1, 2, 15, 16, 17, 60, 61, 255, 256, 2**15, 2**16, 2**31 - 1, 2
 REALS = (0.0, -0.0, 0.5, -1.0, 1e-300, 1e-9, 60.0, 1e6, 1e9, 1e18, 1e300, 5e-324, float("inf"), float("-inf"))
 
 
-# Strategies are made once: making one takes longer than drawing from it.
+# Strategies are cached: creating one takes longer than drawing from it.
 @cache
 def texts() -> st.SearchStrategy[str]:
     anything = st.text(st.characters(exclude_categories=()), max_size=12)
@@ -65,7 +65,7 @@ def values(max_leaves: int = 6) -> st.SearchStrategy[Any]:
 
 @st.composite
 def changed(draw: Any, good: Any, most: int = 3) -> Any:
-    """Return a good value of lists and dictionaries with up to so many places changed."""
+    """Return a valid value of lists and dictionaries with up to `most` places changed."""
     root = [copy.deepcopy(good)]
     for _ in range(draw(st.integers(0, most))):
         places = list(_places(root))
@@ -127,7 +127,7 @@ _DEEP = ("[" * 3000 + "]" * 3000, '{"a":' * 3000 + "1" + "}" * 3000, "9" * 5000,
 
 @st.composite
 def json_texts(draw: Any, good: Any) -> str:
-    """Return JSON, mostly of a good value with changes, sometimes damaged as text."""
+    """Return JSON, mostly of a valid value with changes, sometimes damaged as text."""
     text = json.dumps(draw(changed(good)), ensure_ascii=draw(st.booleans()))
     kind = draw(st.integers(0, 9))
     return text if kind < 6 else draw(damaged_texts(text)) if kind < 9 else draw(st.sampled_from(_DEEP))
@@ -140,7 +140,7 @@ def damaged_texts(*originals: str, most: int = 5) -> st.SearchStrategy[str]:
 
 @st.composite
 def damaged(draw: Any, *originals: bytes, most: int = 5, longest: int = 20_000) -> bytes:
-    """Return one of the originals with up to so many pieces of it damaged."""
+    """Return one of the originals with up to `most` pieces damaged."""
     data = bytearray(draw(st.sampled_from(originals)))
     for _ in range(draw(st.integers(0, most))):
         _DAMAGES[draw(st.integers(0, len(_DAMAGES) - 1))](draw, data)
@@ -148,7 +148,7 @@ def damaged(draw: Any, *originals: bytes, most: int = 5, longest: int = 20_000) 
 
 
 def _place(draw: Any, data: bytearray) -> int:
-    """Draw a place, half of the time among the first hundred bytes, where headers are."""
+    """Draw a position, half of the time within the first hundred bytes, where headers are."""
     last = len(data) if draw(st.booleans()) else min(len(data), 100)
     return draw(st.integers(0, last))
 

@@ -25,21 +25,21 @@ def texts(answers):
     return [[answer.text for answer in found] for found in answers]
 
 
-def test_turns_are_joined_with_silence_between_them():
+def test_turns_are_joined_with_silence():
     joined = join_turns([np.ones(3), np.full(2, 0.5), np.ones(1)], gap_s=2 / 16_000)
     assert joined.dtype == np.float32
     assert joined.tolist() == [1, 1, 1, 0, 0, 0.5, 0.5, 0, 0, 1]
     assert join_turns([np.ones(5), np.ones(5)]).size == 16_010
 
 
-def test_nothing_to_join_is_refused():
+def test_joining_no_turns_is_refused():
     with pytest.raises(ValueError, match="got 0 clips and a gap of 1.0 s"):
         join_turns([])
     with pytest.raises(ValueError, match="gap of -1 s"):
         join_turns([np.ones(1)], gap_s=-1)
 
 
-def test_a_batch_answers_what_each_conversation_is_answered_alone(thinker, conversations):
+def test_an_answer_is_the_same_alone_and_in_a_batch(thinker, conversations):
     together = texts(thinker.generate(conversations, max_new_tokens=8))
     alone = [texts(thinker.generate([conversation], max_new_tokens=8))[0] for conversation in conversations]
     assert together == alone
@@ -53,7 +53,7 @@ def test_an_answer_depends_on_the_recording(thinker, make_tone):
     assert abs(one[0] - other[0]) > 1e-4
 
 
-def test_sampled_answers_depend_on_the_seed_and_leave_the_callers_generator_alone(thinker, conversations):
+def test_sampling_depends_on_the_seed_and_keeps_the_callers_generator(thinker, conversations):
     def sample(seed):
         options = {"max_new_tokens": 6, "temperature": 1.0, "num_return_sequences": 3}
         return texts(thinker.generate(conversations[:2], seed=seed, **options))
@@ -87,13 +87,13 @@ def test_impossible_sampling_is_refused(thinker, conversations):
         thinker.generate(conversations, max_new_tokens=0)
 
 
-def test_the_length_is_counted_up_to_the_end_token(thinker, conversations):
+def test_the_length_of_an_answer_includes_its_end_token(thinker, conversations):
     (answer,) = thinker.generate(conversations[:1], max_new_tokens=5, min_new_tokens=5)[0]
     assert answer.num_tokens == 5
     assert answer.seconds > 0
 
 
-def test_the_processor_of_a_judge_survives_saving_and_begins_the_answer(tmp_path, tiny_judge, fixtures_dir):
+def test_a_saved_processor_begins_the_answer_as_before(tmp_path, tiny_judge, fixtures_dir):
     backbone = ThinkerProcessor.from_pretrained(fixtures_dir / "base_tiny")
     assert backbone.max_turn_s == 60.0
     backbone.max_turn_s = 7.0
@@ -109,14 +109,14 @@ def test_the_processor_of_a_judge_survives_saving_and_begins_the_answer(tmp_path
     assert with_prompt[: len(without)] == without
 
 
-def test_what_the_template_cannot_do_is_refused(thinker):
+def test_unsupported_arguments_of_the_template_are_refused(thinker):
     with pytest.raises(ValueError, match="rendered as ChatML to token ids, without tools"):
         thinker.processor.apply_chat_template([{"role": "user", "content": "a"}], tokenize=False)
     with pytest.raises(ValueError, match="has no messages"):
         thinker.processor.with_prompt([])
 
 
-def test_a_judge_scores_recordings_alone_as_together_and_knows_how_likely_each_score_is(tiny_judge, make_tone):
+def test_scores_and_expected_scores_are_the_same_alone_and_in_a_batch(tiny_judge, make_tone):
     judge = WavRewardJudge.from_pretrained(tiny_judge, device="cpu")
     recordings = [make_tone(0.4, seed=1), make_tone(0.6, 700.0, seed=2)]
     options = {"max_new_tokens": 6, "expected": True}
@@ -132,7 +132,7 @@ def test_a_judge_scores_recordings_alone_as_together_and_knows_how_likely_each_s
     assert together[0].expected_score != together[1].expected_score
 
 
-def test_several_answers_are_scored_each(tiny_judge, make_tone):
+def test_each_of_several_answers_gets_a_score(tiny_judge, make_tone):
     judge = WavRewardJudge.from_pretrained(tiny_judge, reasoning=False, device="cpu")
     (judgement,) = judge.judge([make_tone()], num_samples=3, temperature=1.0, max_new_tokens=4)
     assert len(judgement.texts) == len(judgement.scores) == 3

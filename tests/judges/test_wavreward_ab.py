@@ -55,7 +55,7 @@ def rate(study, rater, choose):
         session.answer({"item": item["item"], "choice": choose(item), "heard": ["context"]})
 
 
-def test_samples_are_drawn_on_which_the_judges_differ_and_the_rest_is_counted(evaluations, tmp_path, capsys):
+def test_only_samples_with_different_scores_are_drawn_and_others_counted(evaluations, tmp_path, capsys):
     _, key = draw(evaluations, tmp_path / "study")
     # 36 samples: 12 of score 3, where both say 3, and one without a score.
     assert (key["num_shared"], key["num_equal"], key["num_without_score"]) == (36, 12, 1)
@@ -74,12 +74,12 @@ def test_a_small_study_is_spread_over_columns_and_scenarios(evaluations, tmp_pat
     assert len(set(scenarios)) == len(scenarios)
 
 
-def test_equal_scores_are_drawn_when_asked_for(evaluations, tmp_path):
+def test_equal_scores_are_drawn_on_request(evaluations, tmp_path):
     _, key = draw(evaluations, tmp_path / "study", "--all")
     assert (len(key["items"]), key["num_equal"]) == (35, 0)
 
 
-def test_raters_see_two_scores_of_one_recording_and_nothing_of_whose_they_are(evaluations, tmp_path):
+def test_raters_see_two_scores_of_one_recording_but_no_judge(evaluations, tmp_path):
     study, key = draw(evaluations, tmp_path / "study", "--size", "8")
     assert study["form"] == "scores"
     for item in study["items"]:
@@ -112,7 +112,7 @@ def test_the_same_seed_writes_the_same_bytes(evaluations, tmp_path):
     assert content("one-more", "--seed", "1").keys() & content("three").keys() == {"study.json", "key.json"}
 
 
-def test_only_the_recording_has_to_be_heard(evaluations, tmp_path):
+def test_raters_must_hear_the_recording_only(evaluations, tmp_path):
     draw(evaluations, tmp_path / "study", "--size", "2")
     session = RatingSession(tmp_path / "study", "ann")
     name = session.study["items"][0]["item"]
@@ -121,7 +121,7 @@ def test_only_the_recording_has_to_be_heard(evaluations, tmp_path):
         session.answer({"item": name, "choice": "a", "heard": ["a", "b"]})
 
 
-def test_wins_are_answers_that_prefer_the_first_judge_and_the_command_prints_them(evaluations, tmp_path, capsys):
+def test_the_command_prints_the_share_of_answers_that_prefer_the_first_judge(evaluations, tmp_path, capsys):
     study = tmp_path / "study"
     _, key = draw(evaluations, study, "--size", "8")
     first_is = {name: truth["chosen_is"] for name, truth in key["items"].items()}
@@ -164,7 +164,7 @@ def made_up(choices):
     }
 
 
-def test_wins_and_losses_are_told_apart_by_who_is_a():
+def test_the_letter_of_the_first_judge_decides_wins_and_losses():
     found = summarise_ab_study(*made_up({"ann": {"i": "a", "j": "a"}, "bob": {"i": "a", "j": "tie"}}))
     assert {name: found["overall"][name]["num"] for name in ("win", "lose", "tie")} == {"win": 2, "lose": 1, "tie": 1}
     assert found["overall"]["decided"]["share"] == pytest.approx(2 / 3)
@@ -172,7 +172,7 @@ def test_wins_and_losses_are_told_apart_by_who_is_a():
     assert found["raters"]["ann"]["num_not_heard"] == 2
 
 
-def test_where_nobody_chooses_there_is_no_share_of_wins_among_the_decided():
+def test_without_decided_answers_there_is_no_share_of_wins():
     found = summarise_ab_study(*made_up({"ann": {"i": "tie"}}))
     assert found["overall"]["decided"] is None
     assert found["by_majority"] == {"win": 0, "lose": 0, "tie": 1}
@@ -181,15 +181,15 @@ def test_where_nobody_chooses_there_is_no_share_of_wins_among_the_decided():
     )
 
 
-def test_evaluations_of_other_samples_cannot_be_compared():
+def test_evaluations_without_shared_samples_are_refused():
     with pytest.raises(ValueError, match="share no sample"):
         pair_scores([wavreward_eval_world.prediction(0, 5, 5)], [wavreward_eval_world.prediction(1, 5, 5)])
 
 
-def test_what_cannot_be_drawn_is_refused(evaluations, tmp_path, data, capsys):
+def test_a_study_without_samples_is_refused(evaluations, tmp_path, data, capsys):
     right, threes = evaluations
     assert main(["human", "ab", str(right), str(right), "--output", str(tmp_path / "same")]) == 2
-    assert "the two judges agree on all of them" in capsys.readouterr().err
+    assert "the two judges agree on all samples" in capsys.readouterr().err
     assert main(["human", "ab", str(right), str(tmp_path), "--output", str(tmp_path / "none")]) == 2
     assert "has no predictions.jsonl" in capsys.readouterr().err
     pairs, _ = pair_scores([wavreward_eval_world.prediction(77, 5, 5)], [wavreward_eval_world.prediction(77, 5, 3)])

@@ -55,7 +55,7 @@ def many_samples(folder, count):
     return read_samples(folder, "test")
 
 
-def test_the_samples_of_a_split_come_with_their_labels_and_leave_audio_encoded(data):
+def test_samples_have_labels_and_encoded_audio(data):
     samples = read_samples(data, "test")
     assert len(samples) == 12
     assert samples.labels[0]["sample_id"] == "content-3-5"
@@ -64,7 +64,7 @@ def test_the_samples_of_a_split_come_with_their_labels_and_leave_audio_encoded(d
     assert [label["score"] for label in samples.first(2).labels] == [5, 3]
 
 
-def test_a_prediction_is_a_sample_s_labels_and_what_the_judge_made_of_it(tmp_path, data):
+def test_a_prediction_holds_the_labels_and_the_judgement_of_a_sample(tmp_path, data):
     found, skipped = predict(LoudnessJudge, read_samples(data, "test"), tmp_path / "predictions.jsonl", Asking())
     assert skipped == []
     assert [record["predicted"] for record in found] == [record["score"] for record in found]
@@ -76,7 +76,7 @@ def test_a_prediction_is_a_sample_s_labels_and_what_the_judge_made_of_it(tmp_pat
     assert [json.loads(line) for line in lines] == found
 
 
-def test_a_run_that_was_stopped_goes_on_with_what_is_missing_and_gives_the_same(tmp_path):
+def test_a_resumed_run_scores_the_missing_samples_and_gives_the_same_result(tmp_path):
     samples = many_samples(tmp_path / "data", 80)
     whole, _ = predict(LoudnessJudge, samples, tmp_path / "whole.jsonl", Asking(seed=7))
     path = tmp_path / "stopped.jsonl"
@@ -101,7 +101,7 @@ def test_a_finished_run_loads_no_judge(tmp_path, data):
     assert predict(load, samples, tmp_path / "predictions.jsonl", Asking()) == first
 
 
-def test_a_recording_that_cannot_be_read_is_skipped_with_its_reason_and_costs_nothing_again(tmp_path):
+def test_an_unreadable_recording_is_skipped_with_its_reason(tmp_path):
     rows = wavreward_eval_world.make_scenarios([0], (("content", None),))
     rows[1]["audio"] = {"bytes": b"no audio", "path": None}
     wavreward_eval_world.write_split(tmp_path / "data", "test", rows)
@@ -124,12 +124,12 @@ def test_a_recording_that_cannot_be_read_is_skipped_with_its_reason_and_costs_no
         ({"num_samples": 2}, "without a temperature"),
     ],
 )
-def test_asking_that_makes_no_sense_is_refused(options, message):
+def test_invalid_sampling_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         Asking(**options)
 
 
-def test_recordings_from_elsewhere_are_read_from_a_csv_or_json_lines(outside):
+def test_out_of_domain_recordings_are_read_from_csv_or_json_lines(outside):
     samples = read_out_of_domain(outside, "test")
     assert [(label["sample_id"], label["score"]) for label in samples.labels] == [
         ("0.wav", 5),
@@ -148,7 +148,7 @@ def test_recordings_from_elsewhere_are_read_from_a_csv_or_json_lines(outside):
     }
 
 
-def test_another_data_set_may_be_what_is_from_elsewhere(data):
+def test_out_of_domain_samples_may_be_another_data_set(data):
     assert len(read_out_of_domain(data, "test")) == 12
 
 
@@ -160,13 +160,13 @@ def test_another_data_set_may_be_what_is_from_elsewhere(data):
         ("scores.csv", "file,score\nnone.wav,5\n", "none.wav does not exist"),
         ("scores.csv", "name,score\n0.wav,5\n", "entry 1: has no file"),
         ("scores.csv", "file,score\n", "lists no recording"),
-        ("scores.csv", "file,score\n0.wav,5\n0.wav,4\n", "sample 0.wav is there twice"),
+        ("scores.csv", "file,score\n0.wav,5\n0.wav,4\n", "sample 0.wav is listed twice"),
         ("scores.jsonl", '{"file": "0.wav", "score": 5}\n{"file"\n', "several lists"),
         ("only.jsonl", '{"file": "0.wav", "score": 5}\n{"file"\n', "entry 2: not JSON"),
         ("only.jsonl", '{"file": "0.wav", "score": 2.5}\n', "entry 1: its score is 2.5"),
     ],
 )
-def test_a_list_that_cannot_be_used_is_refused_with_its_entry(outside, name, text, message):
+def test_an_invalid_list_is_refused_with_its_entry(outside, name, text, message):
     if name.startswith("only"):
         (outside / "scores.csv").unlink()
     (outside / name).write_text(text)
@@ -174,7 +174,7 @@ def test_a_list_that_cannot_be_used_is_refused_with_its_entry(outside, name, tex
         read_out_of_domain(outside, "test")
 
 
-def test_the_baselines_find_what_words_and_loudness_give_away(data):
+def test_the_baselines_find_scores_that_words_and_loudness_reveal(data):
     train, test = read_samples(data, "train"), read_samples(data, "test")
     gold = [label["score"] for label in test.labels]
     assert predict_scores("most_frequent", train, test) == [1] * 12
@@ -185,7 +185,7 @@ def test_the_baselines_find_what_words_and_loudness_give_away(data):
     assert len({score for score in text if score != 1}) == 1
 
 
-def test_baselines_need_two_scores_to_learn_from(tmp_path):
+def test_baselines_need_two_different_scores(tmp_path):
     rows = [row for row in wavreward_eval_world.make_scenarios(range(2)) if row["score"] == 5]
     wavreward_eval_world.write_split(tmp_path, "train", rows)
     train = read_samples(tmp_path, "train")
@@ -205,7 +205,7 @@ def evaluated(tmp_path_factory, data, tiny_judge):
     return arguments, folder / "eval"
 
 
-def test_the_command_evaluates_a_real_thinker_and_goes_on_where_it_stopped(evaluated, capsys):
+def test_the_command_evaluates_a_real_thinker_and_resumes(evaluated, capsys):
     arguments, folder = evaluated
     results = json.loads((folder / "results.json").read_text())
     assert list(results["scorers"]) == ["judge", "most_frequent", "text", "acoustic"]
@@ -226,7 +226,7 @@ def test_the_command_evaluates_a_real_thinker_and_goes_on_where_it_stopped(evalu
     assert capsys.readouterr().out.endswith((folder / "results.md").read_text())
 
 
-def test_the_report_names_columns_counts_and_what_is_missing(evaluated):
+def test_the_report_names_columns_counts_and_absent_columns(evaluated):
     report = (evaluated[1] / "results.md").read_text()
     head = next(line for line in report.splitlines() if line.startswith("|"))
     columns = ["content", "age", "volume", "implicit", "out of domain", "micro", "macro", "macro with out of domain"]
@@ -238,7 +238,7 @@ def test_the_report_names_columns_counts_and_what_is_missing(evaluated):
     assert "## Scores of the judge, out of domain" in report
 
 
-def test_answers_asked_for_otherwise_are_not_mixed(evaluated):
+def test_a_run_with_other_settings_is_refused_in_the_same_folder(evaluated):
     arguments, _ = evaluated
     with pytest.raises(ValueError, match="results of another run .*max_new_tokens was 4, is 5"):
         main([*arguments, "--max_new_tokens", "5"])
@@ -251,7 +251,7 @@ def test_a_training_split_that_shares_scenarios_is_refused(tmp_path, data, tiny_
         main([str(argument) for argument in arguments])
 
 
-def test_an_evaluation_that_is_not_finished_is_not_read(tmp_path):
+def test_predictions_of_an_unfinished_evaluation_are_refused(tmp_path):
     (tmp_path / "predictions.jsonl").write_text("")
     with pytest.raises(FileNotFoundError, match="has no results.json"):
         read_predictions(tmp_path)

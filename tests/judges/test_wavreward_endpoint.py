@@ -4,7 +4,8 @@ import pytest
 from support import wavreward_eval_world
 from support.chat_server import ChatServer, Reply
 
-from sdiareward.judges.wavreward.endpoint_judge import EndpointJudge, choose_endpoint
+from sdiareward.judges.settings import choose_endpoint
+from sdiareward.judges.wavreward.endpoint_judge import EndpointJudge
 from sdiareward.judges.wavreward.evaluate import EvaluateArguments, main
 from sdiareward.judges.wavreward.prompts import JudgingPrompt
 from sdiareward.llm.client import ChatSettings
@@ -22,7 +23,7 @@ def recordings(count):
     return [wavreward_eval_world.noise(0.1, number) for number in range(count)]
 
 
-def test_an_endpoint_is_asked_in_the_words_that_wavreward_is_asked_in(tmp_path):
+def test_an_endpoint_gets_the_prompt_of_wavreward(tmp_path):
     with ChatServer(FIVE) as server:
         [found] = endpoint(server, tmp_path).judge(recordings(1))
     asked = server.requests[0]["messages"]
@@ -44,14 +45,14 @@ def test_an_endpoint_is_asked_in_the_words_that_wavreward_is_asked_in(tmp_path):
     ],
     ids=["prose", "no score", "cut off", "refused", "rejected"],
 )
-def test_an_answer_counts_as_it_is_and_nothing_is_asked_again(tmp_path, reply, score, follows):
+def test_an_answer_counts_without_asking_again(tmp_path, reply, score, follows):
     with ChatServer(reply, FIVE) as server:
         first, second = endpoint(server, tmp_path).judge(recordings(2))
     assert (first.score, first.follows_format, second.score) == (score, follows, 5)
     assert len(server.requests) == 2
 
 
-def test_several_answers_have_seeds_of_their_own_and_vote(tmp_path):
+def test_several_answers_have_different_seeds_and_vote(tmp_path):
     replies = [f"<think>x</think><score>{score}</score>" for score in (3, 5, 3)]
     with ChatServer(*replies) as server:
         [found] = endpoint(server, tmp_path).judge(recordings(1), num_samples=3, temperature=1.0, seed=10)
@@ -60,9 +61,9 @@ def test_several_answers_have_seeds_of_their_own_and_vote(tmp_path):
     assert [request["temperature"] for request in server.requests] == [1.0] * 3
 
 
-def test_what_an_endpoint_cannot_do_is_refused(tmp_path):
+def test_unsupported_options_of_an_endpoint_are_refused(tmp_path):
     with ChatServer(FIVE) as server:
-        with pytest.raises(ValueError, match="leave expected out"):
+        with pytest.raises(ValueError, match="omit expected"):
             endpoint(server, tmp_path).judge(recordings(1), expected=True)
         with pytest.raises(ValueError, match="need a seed"):
             endpoint(server, tmp_path, seed=None).judge(recordings(1), num_samples=2, temperature=1.0)
@@ -70,7 +71,7 @@ def test_what_an_endpoint_cannot_do_is_refused(tmp_path):
         choose_endpoint("qwen2.5-omni-7b")
 
 
-def test_the_command_evaluates_an_endpoint_and_pays_for_no_answer_twice(tmp_path, capsys):
+def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, capsys):
     data = wavreward_eval_world.write_chatreward(tmp_path / "data")
     judges = tmp_path / "judges.yaml"
 
@@ -83,7 +84,7 @@ def test_the_command_evaluates_an_endpoint_and_pays_for_no_answer_twice(tmp_path
 
     with ChatServer(*[FIVE] * 7, Reply(status=401)) as server:
         assert run(server) == 2
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "run the same command again" in capsys.readouterr().err
     with ChatServer(FIVE) as server:
         assert run(server) == 0
     assert len(server.requests) == 12 - 7
@@ -99,6 +100,6 @@ def test_the_command_evaluates_an_endpoint_and_pays_for_no_answer_twice(tmp_path
     [{}, {"model": "m", "judge": "j"}, {"model": "m", "judge_options": ["a=b"]}],
     ids=["none", "both", "foreign"],
 )
-def test_either_a_model_or_a_judge_is_evaluated(more):
+def test_the_command_needs_either_a_model_or_a_judge(more):
     with pytest.raises(ValueError, match="name one|one of the two"):
         EvaluateArguments("data", "output", **more)

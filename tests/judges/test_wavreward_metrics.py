@@ -8,9 +8,9 @@ from sdiareward.judges.wavreward import score_metrics
 from sdiareward.judges.wavreward.score_metrics import (
     COLUMNS,
     average_columns,
-    column_of,
+    find_column,
     mean_interval,
-    order_of_scenarios,
+    measure_order,
     summarise_scores,
 )
 
@@ -37,15 +37,15 @@ def scenario(number, predicted, **place):
     ],
 )
 def test_a_sample_counts_in_one_column_of_table_1(part, attribute, column):
-    assert column_of(prediction(0, 5, 5, part, attribute)) == column
+    assert find_column(prediction(0, 5, 5, part, attribute)) == column
 
 
 def test_an_explicit_instruction_without_an_attribute_is_refused_by_name():
     with pytest.raises(ValueError, match="sample generation-energy-0-5: .* needs one of"):
-        column_of(prediction(0, 5, 5, "generation", "energy"))
+        find_column(prediction(0, 5, 5, "generation", "energy"))
 
 
-def test_accuracy_is_of_exact_scores_and_an_answer_without_one_is_wrong():
+def test_accuracy_counts_exact_scores_and_an_answer_without_one_is_wrong():
     records = scenario(0, (5, 4, None)) + scenario(1, (5, 3, 1), part="generation", attribute="volume")
     found = summarise_scores(records, **OPTIONS)
     content = found["columns"]["content"]
@@ -59,7 +59,7 @@ def test_accuracy_is_of_exact_scores_and_an_answer_without_one_is_wrong():
     assert found["all_columns_macro"] is None
 
 
-def test_what_is_from_elsewhere_has_a_column_of_its_own_and_is_in_no_average_of_the_benchmark():
+def test_out_of_domain_samples_have_their_own_column_outside_the_averages():
     elsewhere = [prediction(None, 4, 4, part=None), prediction(None, 2, 3, part=None)]
     found = summarise_scores(scenario(0, (5, 3, 1)), elsewhere, **OPTIONS)
     assert found["columns"]["out_of_domain"]["accuracy"] == 0.5
@@ -70,21 +70,21 @@ def test_what_is_from_elsewhere_has_a_column_of_its_own_and_is_in_no_average_of_
     assert found["out_of_domain"]["mean_absolute_error"]["error"] == 0.5
 
 
-def test_the_average_of_the_abstract_is_the_plain_mean_of_all_columns_of_table_1():
+def test_the_average_of_the_abstract_is_the_mean_of_all_columns_of_table_1():
     published = (90.8, 96.9, 87.7, 100, 95.5, 97.5, 89.1, 91.1, 97.6, 97.0, 74.3, 80.8)
     assert len(published) == len(COLUMNS)
     columns = [{"accuracy": value / 100, "interval": [0.0, 1.0]} for value in published]
     assert round(100 * average_columns(columns)["accuracy"], 1) == 91.5
 
 
-def test_a_macro_average_is_surer_than_its_columns_and_stays_within_0_and_1():
+def test_the_interval_of_a_macro_average_is_narrower_and_within_0_and_1():
     column = {"accuracy": 0.5, "interval": [0.3, 0.7]}
     # Four independent columns of equal width: half the width.
     assert average_columns([column] * 4)["interval"] == [0.4, 0.6]
     assert average_columns([{"accuracy": 1.0, "interval": [0.2, 1.0]}])["interval"] == [0.2, 1.0]
 
 
-def test_all_right_is_not_certain_and_its_interval_counts_scenarios_not_samples():
+def test_perfect_accuracy_has_a_wilson_interval_over_scenarios():
     records = [record for number in range(4) for record in scenario(number, (5, 3, 1))]
     assert mean_interval([1] * 12, records, OPTIONS) == wilson_interval(1.0, 4)
 
@@ -124,27 +124,27 @@ def test_the_mean_absolute_error_is_over_answers_with_a_score():
         ((5, None, 1), "invalid"),
     ],
 )
-def test_a_triple_is_in_order_if_its_scores_fall_strictly(predicted, outcome):
-    found = order_of_scenarios(scenario(0, predicted), OPTIONS)
+def test_a_triple_is_in_order_only_if_its_scores_fall_strictly(predicted, outcome):
+    found = measure_order(scenario(0, predicted), OPTIONS)
     assert found["num_triples"] == 1
     names = ("ordered", "tied", "inverted", "invalid")
     assert {name: found[f"num_{name}"] for name in names} == {name: int(name == outcome) for name in names}
     assert found["share_ordered"] == int(outcome == "ordered")
 
 
-def test_scenarios_without_three_gold_scores_are_left_out_of_the_order_and_counted():
+def test_scenarios_without_three_gold_scores_are_skipped_and_counted():
     records = scenario(0, (5, 3, 1)) + scenario(1, (5, 3, 1))[:2]
-    found = order_of_scenarios(records, OPTIONS)
+    found = measure_order(records, OPTIONS)
     assert (found["num_triples"], found["num_left_out"]) == (1, 1)
 
 
-def test_of_two_answers_with_the_same_gold_score_each_makes_a_triple():
+def test_two_answers_with_the_same_gold_score_make_two_triples():
     records = [*scenario(0, (5, 3, 1)), prediction(0, 3, 5) | {"sample_id": "another"}]
-    found = order_of_scenarios(records, OPTIONS)
+    found = measure_order(records, OPTIONS)
     assert (found["num_triples"], found["num_ordered"], found["num_tied"]) == (2, 1, 1)
 
 
-def test_expected_scores_order_what_whole_scores_tie():
+def test_expected_scores_break_ties_of_whole_scores():
     records = scenario(0, (3, 3, 3))
     for record, expected in zip(records, (3.4, 3.1, 2.8), strict=True):
         record["expected_score"] = expected

@@ -8,20 +8,20 @@ from sdiareward.judges.wavreward.prompts import PROMPT_FILE, JudgingPrompt, prom
 OWN = JudgingPrompt(system="", task="How loud? ", with_reasoning="Think first.", without_reasoning="A number.")
 
 
-def test_a_prompt_survives_the_folder_of_a_judge(tmp_path):
+def test_a_prompt_saved_with_a_judge_is_loaded_unchanged(tmp_path):
     OWN.save(tmp_path)
     assert prompt_of_judge(tmp_path) == OWN
     (tmp_path / PROMPT_FILE).unlink()
     assert prompt_of_judge(tmp_path) == JudgingPrompt()
 
 
-def test_the_version_tells_prompts_apart():
+def test_different_prompts_have_different_versions():
     assert JudgingPrompt().version == "1"
     assert len({OWN.version, JudgingPrompt(system="").version, "1"}) == 3
     assert len(OWN.version) == 16
 
 
-def test_what_is_asked_follows_the_recording():
+def test_the_task_follows_the_recording():
     (user,) = OWN.conversation("a.wav")
     assert user == {
         "role": "user",
@@ -31,7 +31,7 @@ def test_what_is_asked_follows_the_recording():
     assert [message["role"] for message in JudgingPrompt().conversation("a.wav")] == ["system", "user"]
 
 
-def test_a_file_may_leave_out_what_is_ours(tmp_path):
+def test_missing_fields_of_a_prompt_file_take_the_defaults(tmp_path):
     path = tmp_path / "prompt.json"
     path.write_text(json.dumps({"task": "Louder? "}))
     assert read_judging_prompt(path) == JudgingPrompt(task="Louder? ")
@@ -47,7 +47,7 @@ def test_a_file_may_leave_out_what_is_ours(tmp_path):
         ("task", "Expecting value"),
     ],
 )
-def test_a_file_that_is_no_prompt_is_refused_by_name(tmp_path, content, complaint):
+def test_an_invalid_prompt_file_is_refused_by_name(tmp_path, content, complaint):
     path = tmp_path / "prompt.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=r"judging prompt .*prompt\.json") as raised:
@@ -55,6 +55,6 @@ def test_a_file_that_is_no_prompt_is_refused_by_name(tmp_path, content, complain
     assert complaint in str(raised.value)
 
 
-def test_a_file_that_is_missing_is_an_error_and_not_our_prompt(tmp_path):
+def test_a_missing_prompt_file_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_judging_prompt(tmp_path / "prompt.json")

@@ -57,7 +57,7 @@ def ask(tmp_path, data, predictions):
     return run
 
 
-def test_thoughts_are_good_if_all_four_answers_are_yes_and_none_at_all_are_poor(ask, predictions, capsys):
+def test_thoughts_are_good_if_all_four_answers_are_yes_and_missing_thoughts_are_poor(ask, predictions, capsys):
     with ChatServer(YES, verdict(is_right_on_sound=False)) as server:
         code, found = ask(server)
     assert code == 0
@@ -72,7 +72,7 @@ def test_thoughts_are_good_if_all_four_answers_are_yes_and_none_at_all_are_poor(
     assert capsys.readouterr().out == report
 
 
-def test_the_judge_hears_the_recording_and_reads_thoughts_and_score_but_not_the_gold_score(ask):
+def test_the_judge_gets_recording_thoughts_and_score_but_not_the_gold_score(ask):
     with ChatServer(YES) as server:
         ask(server, "--limit", 2)
     system, user = server.requests[1]["messages"]
@@ -85,7 +85,7 @@ def test_the_judge_hears_the_recording_and_reads_thoughts_and_score_but_not_the_
     assert re.findall(r"\d", request["text"]) == ["5"]
 
 
-def test_what_was_answered_is_not_asked_again(ask):
+def test_cached_answers_are_not_requested_again(ask):
     with ChatServer(YES) as server:
         first = ask(server)[1]
         again = ask(server)[1]
@@ -94,7 +94,7 @@ def test_what_was_answered_is_not_asked_again(ask):
     assert again["usage"]["cached"] == 2
 
 
-def test_answers_are_kept_when_the_endpoint_goes_away(ask, predictions):
+def test_answers_are_kept_when_the_endpoint_fails(ask, predictions):
     with ChatServer(YES, Reply(status=401)) as server:
         assert ask(server) == (2, None)
     assert not (predictions / "reasoning_quality.json").exists()
@@ -103,14 +103,14 @@ def test_answers_are_kept_when_the_endpoint_goes_away(ask, predictions):
     assert len(server.requests) == 1
 
 
-def test_an_answer_that_cannot_be_used_is_asked_again_with_the_reason(ask):
+def test_an_unusable_answer_is_requested_again_with_the_reason(ask):
     with ChatServer(verdict(is_faithful="yes"), "Good.", YES) as server:
         code, found = ask(server, "--limit", 1)
     assert (code, found["num_good"]) == (0, 1)
     assert "'is_faithful' is 'yes'; it must be true or false." in server.requests[1]["messages"][-1]["content"]
 
 
-def test_a_sample_that_the_judge_fails_on_counts_nowhere_and_is_named(ask):
+def test_a_sample_without_a_usable_answer_is_skipped_and_named(ask):
     with ChatServer(YES, Reply(refusal="no")) as server:
         code, found = ask(server)
     assert code == 1
@@ -119,12 +119,12 @@ def test_a_sample_that_the_judge_fails_on_counts_nowhere_and_is_named(ask):
     assert "refused" in found["failures"]["content-3-3"]
 
 
-def test_a_judge_that_fails_on_everything_gives_no_result(ask):
+def test_a_judge_without_any_usable_answer_is_an_error(ask):
     with ChatServer("I like it.") as server, pytest.raises(ChatError, match="gave no usable answer"):
         ask(server, "--limit", 1)
 
 
-def test_other_data_is_refused(ask, predictions):
+def test_data_without_the_evaluated_samples_is_refused(ask, predictions):
     record = json.loads((predictions / "predictions.jsonl").read_text().splitlines()[0])
     (predictions / "predictions.jsonl").write_text(json.dumps({**record, "sample_id": "unknown"}) + "\n")
     with ChatServer(YES) as server, pytest.raises(ValueError, match="1 of 1 samples are not in the data"):

@@ -4,7 +4,7 @@ import pytest
 
 from sdiareward.judges.wavreward.answers import follows_format, parse_score, parse_thoughts
 from sdiareward.judges.wavreward.judge import vote
-from sdiareward.judges.wavreward.rewards import accuracy_reward, exact_reward, reward_functions, text_of
+from sdiareward.judges.wavreward.rewards import accuracy_reward, exact_reward, make_reward_functions, read_text
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from sdiareward.judges.wavreward.rewards import accuracy_reward, exact_reward, r
         ("", None),
     ],
 )
-def test_a_score_is_found_in_what_models_write_and_nothing_else_is_one(text, score):
+def test_scores_are_parsed_from_common_forms_of_answers(text, score):
     assert parse_score(text) == score
 
 
@@ -51,12 +51,12 @@ def test_a_score_is_found_in_what_models_write_and_nothing_else_is_one(text, sco
         ("<think>a</think>", False, False),
     ],
 )
-def test_only_the_exact_form_is_rewarded_as_form(text, with_thoughts, without):
+def test_only_the_exact_form_follows_the_format(text, with_thoughts, without):
     assert follows_format(text) is with_thoughts
     assert follows_format(text, reasoning=False) is without
 
 
-def test_thoughts_are_what_stands_in_their_tags_or_before_the_score():
+def test_thoughts_are_the_text_in_their_tags_or_before_the_score():
     assert parse_thoughts("<think> a b </think><score>5</score>") == "a b"
     assert parse_thoughts("<think>cut off") == "cut off"
     assert parse_thoughts("plain words <score>5</score>") == "plain words"
@@ -74,29 +74,29 @@ def test_the_accuracy_reward_is_equation_3():
     assert accuracy_reward(0, 5) == 0.0
 
 
-def test_the_ablation_rewards_the_right_score_alone():
+def test_the_exact_reward_is_for_the_right_score_only():
     assert [exact_reward(predicted, 3) for predicted in (3, 4, 1, None)] == [5.0, 0.0, 0.0, 0.0]
 
 
 def test_reward_functions_read_completions_as_text_or_messages():
     good, bare = "<think>a</think><score>5</score>", "<score>3</score>"
     completions = [good, [{"role": "assistant", "content": bare}], [{"role": "assistant", "content": "hm"}]]
-    of_form, of_accuracy = reward_functions()
+    of_form, of_accuracy = make_reward_functions()
     assert of_form(completions=completions, prompts=[]) == [5.0, 0.0, 0.0]
     assert of_accuracy(completions=completions, score=[5, 5, 5]) == [10.0, pytest.approx(1.3533528), 0.0]
-    (exact,) = reward_functions(reasoning=False, accuracy="exact")
+    (exact,) = make_reward_functions(reasoning=False, accuracy="exact")
     assert exact(completions=completions, score=[5, 3, 1]) == [5.0, 5.0, 0.0]
-    assert text_of([{"role": "assistant", "content": [{"type": "text", "text": "a"}]}]) == "a"
+    assert read_text([{"role": "assistant", "content": [{"type": "text", "text": "a"}]}]) == "a"
 
 
 def test_unknown_rewards_are_refused():
     with pytest.raises(ValueError, match="accuracy is 'linear'; it must be 'nonlinear' or 'exact'"):
-        reward_functions(accuracy="linear")
+        make_reward_functions(accuracy="linear")
     with pytest.raises(ValueError, match="sigma is 0; it must be more than 0"):
-        reward_functions(sigma=0)
+        make_reward_functions(sigma=0)
 
 
-def test_several_answers_vote_and_the_lower_of_two_as_frequent_wins():
+def test_the_most_frequent_score_wins_and_the_lower_one_on_a_tie():
     assert vote([5, 3, None, 3]) == 3
     assert vote([5, 3]) == 3
     assert vote([None]) is None

@@ -18,9 +18,14 @@ from sdiareward.judges.wavreward import train_grpo, train_sft
 from sdiareward.judges.wavreward.audio_grpo import AudioGRPOTrainer
 from sdiareward.judges.wavreward.judge import WavRewardJudge
 from sdiareward.judges.wavreward.prompts import PROMPT_FILE, JudgingPrompt
-from sdiareward.judges.wavreward.rewards import reward_functions
+from sdiareward.judges.wavreward.rewards import make_reward_functions
 from sdiareward.judges.wavreward.settings import GRPOArguments, JudgeArguments, load_judge_to_train
-from sdiareward.judges.wavreward.training_rows import TargetCollator, complete_scenarios, prompt_rows, target_rows
+from sdiareward.judges.wavreward.training_rows import (
+    TargetCollator,
+    keep_complete_scenarios,
+    make_prompt_rows,
+    make_target_rows,
+)
 from sdiareward.perturbations.channel import encode
 
 
@@ -90,7 +95,7 @@ def make_trainer(tmp_path, tiny_judge, samples):
             [count_letters],
             grpo_config(tmp_path / "run", **changes),
             processing_class=ThinkerProcessor.from_pretrained(tiny_judge),
-            train_dataset=prompt_rows(samples, ask),
+            train_dataset=make_prompt_rows(samples, ask),
         )
 
     return make
@@ -109,7 +114,7 @@ def logps_alone(model, processor, prompt, completion_ids):
 def test_each_row_of_a_shuffled_batch_is_scored_with_its_own_recording(make_trainer, samples):
     trainer = make_trainer()
     # Recordings 0, 4 and 8: no two sound alike.
-    rows = [prompt_rows(samples, ask)[index] for index in (0, 0, 4, 4, 8, 8)]
+    rows = [make_prompt_rows(samples, ask)[index] for index in (0, 0, 4, 4, 8, 8)]
     trainer.model.train()
     batch = trainer._prepare_inputs(rows)
     trainer._audio = {name: batch[name] for name in ("input_features", "feature_attention_mask")}
@@ -135,7 +140,7 @@ def test_advantages_are_those_of_equation_4_times_the_root_of_n_minus_1_over_n(m
     rewards = [10.0, 6.0, 1.0, 10.0, 0.0, 15.0]
     trainer.reward_funcs = [lambda **_: rewards]
     trainer.model.train()
-    batch = trainer._generate_and_score_completions([prompt_rows(samples, ask)[0]] * 6)
+    batch = trainer._generate_and_score_completions([make_prompt_rows(samples, ask)[0]] * 6)
     mean = sum(rewards) / 6
     deviation = math.sqrt(sum((reward - mean) ** 2 for reward in rewards) / 6)
     expected = [(reward - mean) / deviation * math.sqrt(5 / 6) for reward in rewards]
@@ -167,9 +172,9 @@ def test_the_loss_is_that_of_equation_5_with_clipping_and_the_kl_of_equation_2(m
     assert float(trainer._compute_loss(trainer.model, inputs)) == pytest.approx(-(first + second) / 2, abs=1e-6)
 
 
-def test_a_prompt_is_read_once_for_its_group(make_trainer, samples, monkeypatch):
+def test_a_prompt_is_tokenized_once_for_its_group(make_trainer, samples, monkeypatch):
     trainer = make_trainer()
-    prompts = [prompt_rows(samples, ask)[index]["prompt"] for index in (0, 0, 1, 1, 1, 0)]
+    prompts = [make_prompt_rows(samples, ask)[index]["prompt"] for index in (0, 0, 1, 1, 1, 0)]
     read = []
     original = ThinkerProcessor.prepare
     monkeypatch.setattr(ThinkerProcessor, "prepare", lambda self, *args: read.append(1) or original(self, *args))
@@ -185,7 +190,7 @@ def test_placeholders_are_never_sampled(make_trainer):
     assert trainer.generation_config.suppress_tokens == trainer.processing_class.control_token_ids() == [643, 652, 653]
 
 
-def test_generation_that_takes_no_recordings_is_refused(make_trainer):
+def test_generation_without_recordings_is_refused(make_trainer):
     with pytest.raises(ValueError, match="use_vllm and use_transformers_continuous_batching take no recordings"):
         make_trainer(use_vllm=True)
 
@@ -202,10 +207,10 @@ def weights(folder):
 @pytest.fixture
 def rewarded_by_letters(monkeypatch):
     """Gibberish never has a score; letters make a signal to learn from."""
-    monkeypatch.setattr("sdiareward.judges.wavreward.rewards.reward_functions", lambda **_: [count_letters])
+    monkeypatch.setattr("sdiareward.judges.wavreward.rewards.make_reward_functions", lambda **_: [count_letters])
 
 
-def test_a_step_moves_the_weights_and_the_judge_loads_in_one_line(
+def test_a_step_changes_the_weights_and_the_judge_loads_in_one_line(
     tmp_path, tiny_judge, dataset_folder, rewarded_by_letters
 ):
     before = weights(tiny_judge)
@@ -222,7 +227,7 @@ def test_a_step_moves_the_weights_and_the_judge_loads_in_one_line(
     assert any("rewards/count_letters/mean" in line for line in run["history"])
 
 
-def test_adapters_are_trained_and_loaded_merged(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters):
+def test_trained_adapters_are_merged_on_loading(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters):
     folder = run_grpo(tmp_path, tiny_judge, dataset_folder, train="lora", lora_r=2, multi_sample=False)
     assert (folder / "adapter_config.json").exists()
     before, after = weights(tiny_judge), weights(folder)
@@ -232,9 +237,7 @@ def test_adapters_are_trained_and_loaded_merged(tmp_path, tiny_judge, dataset_fo
 
 
 @pytest.mark.parametrize("mode", ["full", "lora"])
-def test_a_run_that_goes_on_ends_with_the_weights_of_one_that_was_not_interrupted(
-    tmp_path, tiny_judge, dataset_folder, rewarded_by_letters, mode
-):
+def test_a_resumed_run_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters, mode):
     # Six steps of four an epoch: it goes on in the middle of the second.
     config = {"save_strategy": "steps", "save_steps": 1}
     whole = run_grpo(tmp_path / "whole", tiny_judge, dataset_folder, {**config, "max_steps": 6}, train=mode)
@@ -245,9 +248,9 @@ def test_a_run_that_goes_on_ends_with_the_weights_of_one_that_was_not_interrupte
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
-def test_the_loss_of_imitation_is_the_cross_entropy_of_the_answer_alone(tiny_judge, samples):
+def test_the_sft_loss_is_the_cross_entropy_of_the_answer_alone(tiny_judge, samples):
     model, processor = load_thinker_model(tiny_judge), ThinkerProcessor.from_pretrained(tiny_judge)
-    rows = target_rows(samples.select([0, 5]), ask, reasoning=False)
+    rows = make_target_rows(samples.select([0, 5]), ask, reasoning=False)
     batch = TargetCollator(processor)([rows[0], rows[1]])
     found = model(**batch).loss
     total, count = 0.0, 0
@@ -260,7 +263,7 @@ def test_the_loss_of_imitation_is_the_cross_entropy_of_the_answer_alone(tiny_jud
 
 
 @pytest.mark.parametrize(("mode", "dtype"), [("full", torch.float32), ("lora", torch.bfloat16)])
-def test_weights_that_are_updated_stay_in_float32_under_bfloat16(tmp_path, tiny_judge, dataset_folder, mode, dtype):
+def test_trained_weights_stay_in_float32_under_bfloat16(tmp_path, tiny_judge, dataset_folder, mode, dtype):
     args = JudgeArguments(model_name_or_path=str(tiny_judge), dataset=str(dataset_folder), train=mode)
     model, _, _ = load_judge_to_train(args, grpo_config(tmp_path, bf16=True))
     assert model.model.language_model.layers[0].mlp.up_proj.weight.dtype == dtype
@@ -295,16 +298,16 @@ def run_sft(folder, tiny_judge, dataset_folder, config=None, **arguments):
 
 
 @pytest.mark.parametrize("mode", ["full", "lora"])
-def test_imitation_makes_the_answers_likelier(tmp_path, tiny_judge, dataset_folder, samples, mode):
+def test_sft_makes_the_answers_more_likely(tmp_path, tiny_judge, dataset_folder, samples, mode):
     folder = run_sft(tmp_path, tiny_judge, dataset_folder, train=mode)
     collate = TargetCollator(ThinkerProcessor.from_pretrained(tiny_judge))
-    batch = collate(list(target_rows(samples, ask, reasoning=False)))
+    batch = collate(list(make_target_rows(samples, ask, reasoning=False)))
     losses = [float(load_thinker_model(path)(**batch).loss.detach()) for path in (tiny_judge, folder)]
     assert losses[1] < losses[0] - 0.1
 
 
 @pytest.mark.parametrize("mode", ["full", "lora"])
-def test_imitation_that_goes_on_ends_with_the_weights_of_one_run(tmp_path, tiny_judge, dataset_folder, mode):
+def test_resumed_sft_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_folder, mode):
     config = {"save_strategy": "steps", "save_steps": 1}
     whole = run_sft(tmp_path / "whole", tiny_judge, dataset_folder, config, train=mode)
     run_sft(tmp_path / "parts", tiny_judge, dataset_folder, {**config, "max_steps": 1}, train=mode)
@@ -313,20 +316,20 @@ def test_imitation_that_goes_on_ends_with_the_weights_of_one_run(tmp_path, tiny_
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
-def test_thoughts_cannot_be_imitated_without_any(samples):
+def test_sft_with_reasoning_needs_targets(samples):
     with pytest.raises(ValueError, match="have no column 'target' with thoughts to imitate"):
-        target_rows(samples, ask, reasoning=True)
+        make_target_rows(samples, ask, reasoning=True)
 
 
-def test_scenarios_that_lost_an_answer_are_left_out(samples, caplog):
-    left = complete_scenarios(samples.select([0, 1, 2, 3, 5, 6, 7, 8]))
+def test_incomplete_scenarios_are_skipped(samples, caplog):
+    left = keep_complete_scenarios(samples.select([0, 1, 2, 3, 5, 6, 7, 8]))
     assert left["sample_id"] == ["00", "01", "02", "20", "21", "22"]
-    assert "1 of 3 scenarios have not 3 answers and are left out" in caplog.text
+    assert "skipped 1 of 3 scenarios, which do not have 3 answers" in caplog.text
     with pytest.raises(ValueError, match="there are no samples to train on"):
-        complete_scenarios(samples.select([]))
+        keep_complete_scenarios(samples.select([]))
 
 
-def test_only_so_many_scenarios_are_taken(tiny_judge, dataset_folder):
+def test_max_scenarios_limits_the_samples(tiny_judge, dataset_folder):
     from sdiareward.judges.wavreward.settings import load_samples_to_train_on
 
     args = JudgeArguments(model_name_or_path=str(tiny_judge), dataset=str(dataset_folder), max_scenarios=2)
@@ -334,9 +337,9 @@ def test_only_so_many_scenarios_are_taken(tiny_judge, dataset_folder):
 
 
 def test_the_gold_scores_reach_the_rewards(samples):
-    columns = {"score": [prompt_rows(samples, ask)[index]["score"] for index in (0, 1, 2)]}
+    columns = {"score": [make_prompt_rows(samples, ask)[index]["score"] for index in (0, 1, 2)]}
     completions = [[{"role": "assistant", "content": "<think>a</think><score>3</score>"}]] * 3
-    of_form, of_accuracy = reward_functions()
+    of_form, of_accuracy = make_reward_functions()
     assert of_form(completions=completions, **columns) == [5.0] * 3
     assert of_accuracy(completions=completions, **columns) == pytest.approx([1.3533528, 10.0, 1.3533528])
 
@@ -355,7 +358,7 @@ def read_recipe(name):
         ("wavreward-nano-sft", (JudgeArguments, SFTConfig)),
     ],
 )
-def test_every_key_of_a_recipe_is_one_of_the_command(name, kinds):
+def test_every_key_of_a_recipe_is_an_argument_of_the_command(name, kinds):
     known = {field.name for kind in kinds for field in dataclasses.fields(kind)}
     assert set(read_recipe(name)) <= known
 

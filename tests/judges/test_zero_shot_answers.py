@@ -6,15 +6,16 @@ from support import judge_world
 from support.judge_world import verdict
 from support.paths import ROOT
 
+from sdiareward.judges.settings import JUDGES_FILE
 from sdiareward.judges.zero_shot.answers import Verdict, is_refusal, read_text, read_verdict
 from sdiareward.judges.zero_shot.decisions import VERDICT_MARGIN, decide
 from sdiareward.judges.zero_shot.prompts import DIMENSIONS, PROMPT_VERSIONS, PROMPTS
-from sdiareward.judges.zero_shot.questions import Answer, criterion_of
-from sdiareward.judges.zero_shot.settings import BACKENDS, JUDGES_FILE
+from sdiareward.judges.zero_shot.questions import Answer, find_criterion
+from sdiareward.judges.zero_shot.settings import BACKENDS
 
 
 @pytest.mark.parametrize("criterion", DIMENSIONS)
-def test_the_prompts_name_every_key_of_the_answer_that_is_checked(criterion):
+def test_the_prompts_name_every_key_of_a_valid_answer(criterion):
     system, _ = PROMPTS[criterion]
     form = system[system.index("{") :]
     for key in (*DIMENSIONS[criterion], "scores", "overall_preference", "reason"):
@@ -23,7 +24,7 @@ def test_the_prompts_name_every_key_of_the_answer_that_is_checked(criterion):
     assert len(set(PROMPT_VERSIONS.values())) == len(PROMPTS)
 
 
-def test_an_answer_in_form_is_read_as_it_is():
+def test_a_valid_answer_is_parsed_without_repairs():
     found = read_text(json.dumps(verdict("B", "colloquialness", 2, 5)), "colloquialness")
     assert found.preference == "B"
     assert set(found.scores.values()) == {(2, 5)}
@@ -61,7 +62,7 @@ def by_version(answer):
         (json.dumps({key: value for key, value in verdict("A").items() if key != "reason"}), "no reason"),
     ],
 )
-def test_what_is_plain_but_out_of_form_is_mended_and_said(text, repair):
+def test_clear_errors_of_form_are_repaired_and_recorded(text, repair):
     found = read_text(text, "modality")
     assert found.repairs == (repair,)
     assert (found.preference, found.total("A"), found.total("B")) == ("A", 12, 6)
@@ -94,12 +95,12 @@ def without(answer, dimension):
         (verdict(None), "'overall_preference' is None"),
     ],
 )
-def test_what_decides_has_to_be_there_and_exact(answer, message):
+def test_missing_or_wrong_scores_and_preferences_are_refused(answer, message):
     with pytest.raises(ValueError, match=message):
         read_verdict(answer, "modality")
 
 
-def test_an_answer_that_was_cut_off_is_no_answer_though_it_may_look_whole():
+def test_an_answer_that_was_cut_off_is_refused():
     whole = json.dumps(verdict("A"))
     with pytest.raises(ValueError, match="not complete"):
         read_text(whole[:-20], "modality")
@@ -118,16 +119,16 @@ def test_an_answer_that_was_cut_off_is_no_answer_though_it_may_look_whole():
         "I can't compare these.",
     ],
 )
-def test_a_refusal_is_told_by_how_it_begins(text):
+def test_a_refusal_is_recognised_by_its_beginning(text):
     assert is_refusal(text)
 
 
 @pytest.mark.parametrize("text", ["Version A is better; sorry, B.", "", "I prefer A.", "A sounds like an AI."])
-def test_other_answers_are_no_refusals(text):
+def test_other_answers_are_not_refusals(text):
     assert not is_refusal(text)
 
 
-def test_a_preference_against_the_scores_is_taken_and_noted():
+def test_a_preference_that_contradicts_the_scores_is_kept_and_noted():
     found = read_verdict(verdict("B", first=5, second=1), "modality")
     assert (found.preference, found.is_contradictory) == ("B", True)
     assert not read_verdict(verdict("B", first=3, second=3), "modality").is_contradictory
@@ -155,7 +156,7 @@ def answer(preference, first, second, dimensions=3):
         (("B", 2, 3), ("B", 2, 4), (3.0, 2.5, "scores")),
     ],
 )
-def test_a_verdict_counts_where_both_orders_agree_else_the_scores_decide(chosen_first, rejected_first, expected):
+def test_the_verdict_decides_if_both_orders_agree_else_the_scores(chosen_first, rejected_first, expected):
     found = decide({"chosen_first": answer(*chosen_first), "rejected_first": answer(*rejected_first)})
     assert (found.chosen, found.rejected, found.decided_by) == (
         pytest.approx(expected[0]),
@@ -164,7 +165,7 @@ def test_a_verdict_counts_where_both_orders_agree_else_the_scores_decide(chosen_
     )
 
 
-def test_the_margin_of_a_bare_verdict_is_smaller_than_any_difference_of_scores():
+def test_the_verdict_margin_is_smaller_than_any_difference_of_scores():
     one = {f"d{number}": (3, 3) for number in range(4)} | {"d4": (4, 3)}
     found = decide({"chosen_first": Answer(Verdict("A", one)), "rejected_first": answer("A", 3, 3, 5)})
     assert found.decided_by == "scores"
@@ -186,14 +187,14 @@ def test_a_pair_with_one_answer_has_no_reward():
         ("joint", "colloquialness", "colloquialness"),
     ],
 )
-def test_a_pair_of_the_released_form_is_judged_as_its_subset_says(criterion, subset, expected):
-    assert criterion_of({"criterion": criterion, "subset": subset}) == expected
+def test_the_subset_decides_the_criterion_of_a_pair_of_the_released_form(criterion, subset, expected):
+    assert find_criterion({"criterion": criterion, "subset": subset}) == expected
 
 
 GUIDE = ROOT / "docs" / "judges.md"
 
 
-def test_the_guide_names_every_judge_and_every_setting_and_its_python_runs():
+def test_the_guide_lists_every_judge_and_setting_and_its_python_runs():
     import dataclasses
 
     import yaml

@@ -13,10 +13,10 @@ from support.judge_world import always_first, deaf, listening, verdict
 
 from sdiareward import eval as evaluation
 from sdiareward.evaluation.pair_scoring import score_pairs
+from sdiareward.judges.settings import EndpointSettings
 from sdiareward.judges.zero_shot.backends import EndpointBackend, ReplayBackend
 from sdiareward.judges.zero_shot.judging import PairwiseJudge
-from sdiareward.judges.zero_shot.settings import EndpointSettings
-from sdiareward.judges.zero_shot.summary import describe_comparisons
+from sdiareward.judges.zero_shot.summary import summarise_pairwise
 from sdiareward.llm.client import ChatClient, EndpointError
 from sdiareward.pairs.labels import describe_pairs
 
@@ -50,7 +50,7 @@ def judge_with(tmp_path, pairs):
         scorer = PairwiseJudge(EndpointBackend(client), folder)
         scores, skipped = score_pairs(lambda: scorer, some, labels, folder)
         assert skipped == []
-        return scores, describe_comparisons(labels, scores, folder, DRAWS)
+        return scores, summarise_pairwise(labels, scores, folder, DRAWS)
 
     return judge
 
@@ -60,7 +60,7 @@ def first_then(*replies, rest=listening):
     return ChatServer(*replies, rest)
 
 
-def test_a_judge_hears_both_versions_in_both_orders_and_reads_no_word(judge_with):
+def test_a_judge_gets_the_audio_of_both_versions_in_both_orders_without_transcripts(judge_with):
     with ChatServer(listening) as server:
         scores, _ = judge_with(server, 1, concurrency=1)
     orders = []
@@ -78,7 +78,7 @@ def test_a_judge_hears_both_versions_in_both_orders_and_reads_no_word(judge_with
     assert (scores["pair-0"]["margin"], scores["pair-0"]["decided_by"]) == (2.0, "verdict")
 
 
-def test_a_judge_that_always_names_the_first_is_found_out_and_its_scores_decide(judge_with):
+def test_the_scores_decide_if_a_judge_always_prefers_the_first_version(judge_with):
     with ChatServer(always_first) as server:
         scores, found = judge_with(server, 6)
     assert {score["decided_by"] for score in scores.values()} == {"scores"}
@@ -97,7 +97,7 @@ def test_a_judge_that_always_names_the_first_is_found_out_and_its_scores_decide(
     assert found["answers"]["contradictory"] == 6
 
 
-def test_a_judge_that_names_the_first_and_hears_nothing_ties_everywhere(judge_with):
+def test_a_judge_with_equal_scores_and_position_bias_ties_everywhere(judge_with):
     with ChatServer(deaf) as server:
         scores, found = judge_with(server, 6)
     assert {score["margin"] for score in scores.values()} == {0.0}
@@ -105,7 +105,7 @@ def test_a_judge_that_names_the_first_and_hears_nothing_ties_everywhere(judge_wi
     assert found["groups"][0]["ties"]["share"] == 1.0
 
 
-def test_a_judge_that_hears_has_no_bias(judge_with):
+def test_a_correct_judge_has_no_position_bias(judge_with):
     with ChatServer(listening) as server:
         _, found = judge_with(server, 6)
     everything = found["groups"][0]
@@ -127,7 +127,7 @@ def test_a_judge_that_hears_has_no_bias(judge_with):
         ({**verdict("A"), "winner": "A"}, "the answer has ['winner']"),
     ],
 )
-def test_an_answer_of_no_use_is_asked_for_again_with_the_fault(judge_with, bad, remark):
+def test_an_unusable_answer_is_requested_again_with_its_problem(judge_with, bad, remark):
     with first_then(bad) as server:
         scores, found = judge_with(server, 1, concurrency=1)
     assert len(server.requests) == 3
@@ -139,7 +139,7 @@ def test_an_answer_of_no_use_is_asked_for_again_with_the_fault(judge_with, bad, 
     assert found["prompt_tokens"] == 300
 
 
-def test_swapped_keys_and_prose_around_them_are_mended_without_asking_again(judge_with):
+def test_swapped_keys_and_prose_are_repaired_without_asking_again(judge_with):
     def swapped(body):
         answer = listening(body)
         scores = {version: {name: both[version] for name, both in answer["scores"].items()} for version in "BA"}
@@ -152,7 +152,7 @@ def test_swapped_keys_and_prose_around_them_are_mended_without_asking_again(judg
     assert found["answers"]["repaired"] == 2
 
 
-def test_rate_limits_and_server_errors_are_waited_out_and_counted(judge_with):
+def test_rate_limits_and_server_errors_are_retried_and_counted(judge_with):
     with first_then(Reply(status=429, headers=SOON), Reply(status=500, headers=SOON)) as server:
         scores, found = judge_with(server, 1, concurrency=1)
     assert scores["pair-0"]["margin"] == 2.0
@@ -171,7 +171,7 @@ def test_rate_limits_and_server_errors_are_waited_out_and_counted(judge_with):
         (Reply(json.dumps(verdict("A")), delay_s=2.5), "unanswered"),
     ],
 )
-def test_a_pair_without_a_usable_answer_is_told_apart_and_has_no_reward(judge_with, bad, status):
+def test_a_pair_without_a_usable_answer_has_a_status_and_no_reward(judge_with, bad, status):
     def only_low_first(body):
         return bad if judge_world.first_is_low(body)[0] else listening(body)
 
@@ -184,7 +184,7 @@ def test_a_pair_without_a_usable_answer_is_told_apart_and_has_no_reward(judge_wi
     assert (problem["pair_id"], problem["order"], problem["status"]) == ("pair-0", "chosen_first", status)
 
 
-def test_an_endpoint_that_gives_up_loses_no_answer(judge_with, tmp_path):
+def test_answers_are_kept_when_the_endpoint_stops_answering(judge_with, tmp_path):
     replies = [listening] * 5 + [Reply(status=401)]
     with ChatServer(*replies) as server, pytest.raises(EndpointError):
         judge_with(server, 6, concurrency=1)
@@ -249,7 +249,7 @@ def test_the_command_line_fills_a_row_of_table_2_with_cost_and_bias(run, capsys)
     assert server.url not in json.dumps(identity)
 
 
-def test_a_failed_pair_counts_as_wrong_until_it_is_asked_about_again(run):
+def test_a_failed_pair_counts_as_wrong_until_it_is_retried(run):
     def not_the_first(body):
         return "Hm." if len(server.requests) <= 3 else listening(body)
 
@@ -269,7 +269,7 @@ def test_a_failed_pair_counts_as_wrong_until_it_is_asked_about_again(run):
     assert len((out / "scores.jsonl").read_text().splitlines()) == 6
 
 
-def test_a_run_can_be_replayed_without_endpoint_and_without_sound(run):
+def test_a_run_can_be_replayed_without_endpoint_and_audio(run):
     with ChatServer(always_first) as server:
         _, out = run("--judge", "own-endpoint", options=at(server))
     asked = len(server.requests)
@@ -283,7 +283,7 @@ def test_a_run_can_be_replayed_without_endpoint_and_without_sound(run):
     assert second["timing"]["real_time_factor"] is None
 
 
-def test_a_replay_takes_answers_with_nothing_but_pair_order_and_words(tmp_path, pairs):
+def test_a_replay_needs_only_pair_order_and_answer(tmp_path, pairs):
     lines = [
         {"pair_id": "pair-0", "order": "chosen_first", "answer": json.dumps(verdict("A", first=4, second=2))},
         {"pair_id": "pair-0", "order": "rejected_first", "answer": "I'm sorry, I can't."},
@@ -307,7 +307,7 @@ def test_a_replay_takes_answers_with_nothing_but_pair_order_and_words(tmp_path, 
         ('{"pair_id": "a", "order": "AB", "answer": ""}', "order is 'AB'; it must be one of"),
     ],
 )
-def test_a_file_of_answers_that_cannot_be_replayed_is_named_with_the_line(tmp_path, line, message):
+def test_an_invalid_file_of_answers_is_named_with_the_line(tmp_path, line, message):
     path = tmp_path / "answers.jsonl"
     path.write_text(line)
     with pytest.raises(ValueError, match=message):
@@ -323,7 +323,7 @@ def test_a_replay_without_an_answer_names_the_pair(run, tmp_path):
         run("--judge", "replay", options=[f"path={tmp_path / 'nowhere.jsonl'}"])
 
 
-def test_a_folder_holds_the_scores_of_one_judge_with_one_set_of_settings(run):
+def test_a_folder_refuses_another_judge_or_other_settings(run):
     with ChatServer(listening) as server:
         run("--judge", "own-endpoint", options=at(server))
         for change in ("temperature=0.5", "max_turn_s=10"):
@@ -334,14 +334,14 @@ def test_a_folder_holds_the_scores_of_one_judge_with_one_set_of_settings(run):
     assert len(server.requests) == 12
 
 
-def test_an_endpoint_that_cannot_be_used_ends_in_one_line_that_says_so(run, capsys):
+def test_an_unusable_endpoint_ends_with_one_error_line(run, capsys):
     with ChatServer(Reply(status=401)) as server:
         code, _ = run("--judge", "own-endpoint", options=at(server))
     assert code == 2
     assert "does not accept the key" in capsys.readouterr().err
 
 
-def test_a_turn_that_cannot_be_heard_costs_its_pair_and_asks_nothing(run, data_folder, pairs):
+def test_an_unreadable_turn_skips_its_pair_without_a_request(run, data_folder, pairs):
     def spoil(row):
         if row["pair_id"] == "pair-2":
             row["rejected"][1]["audio"] = {"bytes": b"no audio", "path": None}
@@ -374,12 +374,12 @@ def test_a_turn_that_cannot_be_heard_costs_its_pair_and_asks_nothing(run, data_f
         (["--judge", "own-endpoint", "--judge_options", "backend=fax"], "backend is 'fax'; it must be one of"),
     ],
 )
-def test_a_judge_that_cannot_be_is_refused_before_anything_is_asked(run, flags, message):
+def test_an_invalid_judge_is_refused_before_any_request(run, flags, message):
     with pytest.raises(ValueError, match=message):
         run(*flags)
 
 
-def test_a_killed_run_asks_nothing_twice_that_was_answered(data_folder, tmp_path):
+def test_a_resumed_run_sends_no_answered_question_again(data_folder, tmp_path):
     flags = ["--judge", "own-endpoint", "--dataset", data_folder, "--output_dir", tmp_path / "out", "--no_baselines"]
     with ChatServer(lambda body: Reply(json.dumps(listening(body)), delay_s=0.15)) as server:
         options = ["--judge_options", *at(server, concurrency=2)]
@@ -401,7 +401,7 @@ def test_a_killed_run_asks_nothing_twice_that_was_answered(data_folder, tmp_path
     assert len((tmp_path / "out" / "scores.jsonl").read_text().splitlines()) == 6
 
 
-def test_pairs_of_the_released_form_are_heard_and_judged_as_their_subset_says(tmp_path):
+def test_pairs_of_the_released_form_are_judged_by_their_subset(tmp_path):
     rows = []
     for row in judge_world.make_pairs().select([0, 4]):
         sides = {
@@ -426,7 +426,7 @@ def test_pairs_of_the_released_form_are_heard_and_judged_as_their_subset_says(tm
     assert "Be kind." not in json.dumps(server.requests)
 
 
-def test_two_evaluations_of_the_same_pairs_are_compared_and_their_disagreements_listed(run):
+def test_two_evaluations_of_the_same_pairs_are_compared_with_their_disagreements(run):
     with ChatServer(deaf) as server:
         _, other = run("--judge", "own-endpoint", out="other", options=at(server))
     with ChatServer(listening) as server:

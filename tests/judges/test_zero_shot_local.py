@@ -6,12 +6,13 @@ from support import judge_world
 from support.judge_world import verdict
 
 from sdiareward.evaluation.pair_scoring import score_pairs
+from sdiareward.judges.settings import JUDGES_FILE
 from sdiareward.judges.thinker import Generation, Thinker
 from sdiareward.judges.wavreward.judge import Judgement, WavRewardJudge
 from sdiareward.judges.zero_shot.backends import ThinkerBackend
 from sdiareward.judges.zero_shot.judging import PairwiseJudge, PointwiseJudge
-from sdiareward.judges.zero_shot.settings import JUDGES_FILE, choose_judge
-from sdiareward.judges.zero_shot.summary import describe_comparisons
+from sdiareward.judges.zero_shot.settings import choose_judge
+from sdiareward.judges.zero_shot.summary import summarise_pairwise
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.recordings import join_turns
 
@@ -49,7 +50,7 @@ def judge_with(thinker, pairs, folder, **options):
     backend = ThinkerBackend(thinker, **{"max_new_tokens": 1000, **options})
     scores, skipped = score_pairs(lambda: PairwiseJudge(backend, folder), pairs, labels, folder)
     scored = [label for label in labels if label["pair_id"] in scores]
-    return scores, skipped, describe_comparisons(scored, scores, folder, DRAWS)
+    return scores, skipped, summarise_pairwise(scored, scores, folder, DRAWS)
 
 
 def is_low_first(real, conversation):
@@ -58,7 +59,7 @@ def is_low_first(real, conversation):
     return (np.diff(np.signbit(clip)) != 0).sum() / 2 / (len(clip) / 16_000) < 550
 
 
-def test_a_thinker_hears_the_pairs_and_its_verdicts_count(real_thinker, pairs, tmp_path):
+def test_a_thinker_decides_pairs_by_its_verdicts(real_thinker, pairs, tmp_path):
     def listen(conversation):
         criterion = "colloquialness" if "COLLOQUIAL" in conversation[0]["content"] else "modality"
         is_low = is_low_first(real_thinker, conversation)
@@ -74,7 +75,7 @@ def test_a_thinker_hears_the_pairs_and_its_verdicts_count(real_thinker, pairs, t
     assert json.loads((tmp_path / "out" / "sessions.jsonl").read_text())["audio_s"] == pytest.approx(6 * 4 * 0.1)
 
 
-def test_a_thinker_is_told_what_is_wrong_with_its_answer_and_asked_again(real_thinker, pairs, tmp_path):
+def test_a_thinker_is_asked_again_with_the_problem_of_its_answer(real_thinker, pairs, tmp_path):
     remarks = []
 
     def learn(conversation):
@@ -93,7 +94,7 @@ def test_a_thinker_is_told_what_is_wrong_with_its_answer_and_asked_again(real_th
     assert (found["num_answers"], found["num_replies"]) == (2, 4)
 
 
-def test_a_thinker_that_never_gives_a_verdict_fails_its_pairs_after_the_attempts(real_thinker, pairs, tmp_path):
+def test_a_pair_fails_after_all_attempts_without_a_verdict(real_thinker, pairs, tmp_path):
     thinker = Scripted(real_thinker, lambda _: "no")
     scores, _, found = judge_with(thinker, pairs.select([0, 1]), tmp_path / "out", attempts=3)
     assert thinker.batches == [4, 4, 4]
@@ -103,7 +104,7 @@ def test_a_thinker_that_never_gives_a_verdict_fails_its_pairs_after_the_attempts
     assert found["groups"][0]["ties"]["share"] == 0.0
 
 
-def test_an_answer_at_the_token_limit_is_not_taken_for_whole(real_thinker, pairs, tmp_path):
+def test_an_answer_at_the_token_limit_is_incomplete(real_thinker, pairs, tmp_path):
     text = f"So: {json.dumps(verdict('A'))} and"
     _, _, found = judge_with(
         Scripted(real_thinker, lambda _: text), pairs.select([0]), tmp_path / "out", max_new_tokens=len(text)
@@ -112,7 +113,7 @@ def test_an_answer_at_the_token_limit_is_not_taken_for_whole(real_thinker, pairs
     assert "cut off" in found["problems"][0]["problem"]
 
 
-def test_a_turn_that_a_thinker_cannot_hear_costs_its_pair_alone(real_thinker, pairs, tmp_path):
+def test_an_unreadable_turn_skips_its_pair_only(real_thinker, pairs, tmp_path):
     def spoil(row):
         if row["pair_id"] == "pair-0":
             row["chosen"][0]["audio"] = {"bytes": b"no audio", "path": None}
@@ -124,7 +125,7 @@ def test_a_turn_that_a_thinker_cannot_hear_costs_its_pair_alone(real_thinker, pa
     assert skipped[0]["reason"].startswith("chosen, turn 0: cannot be decoded")
 
 
-def test_a_real_thinker_answers_through_its_own_library(real_thinker, pairs, tmp_path):
+def test_a_real_thinker_answers_through_transformers(real_thinker, pairs, tmp_path):
     scores, _, found = judge_with(real_thinker, pairs.select([0]), tmp_path / "out", attempts=1, max_new_tokens=4)
     # Its weights are random, so there is no verdict in what it says; that it said it is on record.
     assert scores["pair-0"]["decided_by"] == "failed"
@@ -185,7 +186,7 @@ def test_scores_alone_tie_and_a_side_without_a_score_has_no_reward(real_thinker,
     assert found == [(2, "scores"), (0, "tie"), (None, "failed")]
 
 
-def test_of_a_dialogue_longer_than_the_judge_hears_the_beginning_is_left_out(real_thinker, tmp_path):
+def test_the_beginning_of_a_dialogue_that_is_too_long_is_omitted(real_thinker, tmp_path):
     pairs = judge_world.make_pairs(num_turns=4).select([0])
     grades = Grades(real_thinker, judgement(5), judgement(3))
     limit = real_thinker.processor.max_turn_s
@@ -206,7 +207,7 @@ def test_every_judge_of_the_file_can_be_chosen():
     assert backends == {"endpoint", "thinker", "replay", "wavreward"}
 
 
-def test_the_identity_of_a_local_judge_is_its_checkpoint_and_what_it_is_asked(tiny_judge):
+def test_the_identity_of_a_local_judge_is_its_checkpoint_and_prompt(tiny_judge):
     choice = choose_judge("qwen2.5-omni-7b", None, options(tiny_judge, batch_size=3))
     identity = choice.identity()["judge_settings"]
     assert identity["model"].startswith(f"{tiny_judge} (")
