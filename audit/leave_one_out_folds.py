@@ -92,7 +92,7 @@ def describe_folds(records: Records, labels: Labels, **options: Any) -> dict[str
     Args:
         records (`Sequence[Mapping]`): Of each fold `kind`, `name`, `backbone_saw`, and by `pair_id` the `chosen` and
             `rejected` scores of the `head` and of the `acoustic` baseline; the fold of kind None among them.
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each test pair.
+        labels (`Sequence[Mapping]`): Labels of each test pair.
         **options: Of `pairwise_accuracy`.
 
     Returns:

@@ -369,8 +369,8 @@ def test_a_turn_that_cannot_be_heard_costs_its_pair_and_asks_nothing(run, data_f
         (["--judge", "own-endpoint", "--judge_options", "modle=x"], "own-endpoint: unknown keys .'modle'."),
         (["--judge", "own-endpoint", "--judge_options", "model"], "give KEY=VALUE"),
         (["--judge", "own-endpoint", "--judge_options", "attempts=0"], "attempts is 0; it must be at least 1"),
-        (["--judge", "own-endpoint", "--dtype", "bfloat16"], "dtype can be set for a model alone; give judge_options"),
-        (["--model", "m", "--retry_failed"], "retry_failed can be set for a judge alone"),
+        (["--judge", "own-endpoint", "--dtype", "bfloat16"], "dtype can be set for a model only; give judge_options"),
+        (["--model", "m", "--retry_failed"], "retry_failed can be set for a judge only"),
         (["--judge", "own-endpoint", "--judge_options", "backend=fax"], "backend is 'fax'; it must be one of"),
     ],
 )
