@@ -363,8 +363,8 @@ def test_a_turn_that_cannot_be_heard_costs_its_pair_and_asks_nothing(run, data_f
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--judge", "own-endpoint", "--model", "m"], "give a model or a judge"),
-        ([], "give a model or a judge"),
+        (["--judge", "own-endpoint", "--model", "m"], "give either a model or a judge"),
+        ([], "give either a model or a judge"),
         (["--judge", "nobody"], "has no judge 'nobody'; it has .*'gpt-4o-audio'"),
         (["--judge", "own-endpoint", "--judge_options", "modle=x"], "own-endpoint: unknown keys .'modle'."),
         (["--judge", "own-endpoint", "--judge_options", "model"], "give KEY=VALUE"),
