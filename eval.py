@@ -45,12 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def evaluate(args: EvalArguments) -> int:
     """Load, score, measure and report; return the exit status."""
-    from sdiareward.evaluation.evaluation import Evaluation
+    from sdiareward.evaluation.evaluation import EvaluationRun
 
-    evaluation = Evaluation(args, choose_evaluated(args))
-    evaluation.score()
-    results = evaluation.measure()
-    print(escape_terminal(evaluation.report(results)))
+    run = EvaluationRun(args, choose_evaluated(args))
+    run.score()
+    results = run.measure()
+    print(escape_terminal(run.report(results)))
     return int(args.strict and bool(results["skipped"]))
 
 

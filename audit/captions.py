@@ -26,7 +26,7 @@ def describe_figures(audit: Audit) -> dict[str, dict[str, str]]:
             "caption": "Pairs that flip under each change: mean over severities and sides, and the worst of them.",
             "alt": "Dot plot of flipped pairs. " + " ".join(_flips(row) for row in rows),
         }
-        found |= {f"nuisance_{row['nuisance']}": _nuisance(row) for row in rows}
+        found |= {f"nuisance_{row['nuisance']}": _perturbation(row) for row in rows}
     if audit["attacks"]:
         tried = [row for row in audit["attacks"] if row.get("paid") is not None]
         found["attacks"] = {
@@ -53,7 +53,7 @@ def _flips(row: Mapping[str, Any]) -> str:
     return f"{row['nuisance'].replace('_', ' ')}: {_percent(row['flip_rate'])} on average."
 
 
-def _nuisance(row: Mapping[str, Any]) -> dict[str, str]:
+def _perturbation(row: Mapping[str, Any]) -> dict[str, str]:
     title = PERTURBATIONS[row["nuisance"]].title.format("…")
     return {
         "caption": f"{title}: accuracy, and mean shift of the reward over the natural margin, by severity.",

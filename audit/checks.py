@@ -10,7 +10,7 @@ from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .modality_ablation import AUDIO_ONLY, BOTH, TEXT_ONLY
-from .ties import TWINS
+from .ties import CODEC_COPIES
 from .verdicts import Measured
 
 
@@ -30,7 +30,7 @@ def measure_checks(audit: Audit) -> dict[str, Measured]:
     """
     return {
         **_totals(audit),
-        **_nuisances(audit),
+        **_perturbations(audit),
         **_attacks(audit),
         **_ties(audit),
         **_hearing(audit),
@@ -75,7 +75,7 @@ def describe_worst(worst: Mapping[str, Any]) -> str:
     return f"{PERTURBATIONS[worst['nuisance']].format_title(worst['severity'])}, on {sides}"
 
 
-def _nuisances(audit: Audit) -> dict[str, Measured]:
+def _perturbations(audit: Audit) -> dict[str, Measured]:
     rows = {row["nuisance"]: row for row in (audit["nuisances"] or {}).get("by_nuisance", ())}
     found = {}
     for name in PERTURBATIONS:
@@ -92,7 +92,7 @@ def _nuisances(audit: Audit) -> dict[str, Measured]:
 
 
 def _describe_missing(audit: Audit, name: str) -> str:
-    """Say on how few pairs some severity of a nuisance could be scored; nothing where all could."""
+    """Say on how few pairs some severity of a perturbation could be scored; nothing where all could."""
     fewest = min(row["num_pairs"] for row in audit["nuisances"]["rows"] if row["nuisance"] == name)
     return f"a severity on {fewest} of {audit['num_pairs']} pairs only" if fewest < audit["num_pairs"] else ""
 
@@ -137,7 +137,7 @@ def _ties(audit: Audit) -> dict[str, Measured]:
             f"ties.twins.{name}": Measured(
                 row["twins"][name]["quantiles"]["0.5"] / scale if row and scale else None, title=name
             )
-            for name in TWINS
+            for name in CODEC_COPIES
         },
         "ties.auroc": Measured(row["twins"]["all"]["auroc"] if row else None),
         "ties.coverage": Measured(coverage, decided),

@@ -1,4 +1,4 @@
-"""Score the pairs of an audit under every condition, a line a pair and condition, so that a killed run goes on."""
+"""Score the pairs of an audit under every condition, one line per pair and condition, so that a killed run resumes."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
     from sdiareward.scoring.scorer import Scorer
 
 NATURAL = "natural"
-# What the reward of an attacked dialogue is kept as.
+# Name of the reward of an attacked dialogue.
 ATTACKED = "attacked"
-# What a line says where a condition does not apply to a pair, and where it went wrong.
+# Key of a line if a condition does not apply to a pair, and if an error occurred.
 REASON, ERROR = "reason", "error"
-# Decoded together; also what is scored in one call, times the dialogues of a condition.
+# Pairs that are decoded together, and scored in one call under each condition.
 _CHUNK_PAIRS = 8
 # What a pair raises that a condition cannot change; anything else is a bug and ends the run.
 DECODING_ERRORS = (ValueError, TypeError, FileNotFoundError)
 
 # Key of a condition and id of a pair.
 Item = tuple[str, str]
-Donors = Callable[[], Sequence[AuditPair]]
+Distractors = Callable[[], Sequence[AuditPair]]
 # By condition and pair: the line of the pair, with the rewards by what they are of.
 Rewards = dict[str, dict[str, Record]]
 
@@ -56,16 +56,14 @@ class Condition:
 
     Args:
         key (`str`): Its name in the run's folder, such as `"nuisance/gain/-6"`.
-        build (`Callable`): From a pair to its dialogues, by what the reward of each is kept as; or a sentence that
-            says why the condition does not apply to the pair.
-        num_dialogues (`int`, *optional*, defaults to 2): How many dialogues that are.
+        build (`Callable`): From a pair to its dialogues, by the name of the reward of each; or a sentence why the
+            condition does not apply to the pair.
         unavailable_reason (`str`, *optional*): Why it cannot be tried on this machine; empty if it can. The reason is
             not kept: once the machine has what is missing, the same run tries the condition.
     """
 
     key: str
     build: Callable[[AuditPair], Mapping[str, Messages] | str]
-    num_dialogues: int = len(SIDES)
     unavailable_reason: str = ""
 
 
@@ -74,13 +72,13 @@ def natural_condition() -> Condition:
     return Condition(NATURAL, lambda pair: {side: to_messages(getattr(pair, side)) for side in SIDES})
 
 
-def nuisance_key(name: str, severity: float) -> str:
-    """Return the key of a nuisance's condition."""
+def perturbation_key(name: str, severity: float) -> str:
+    """Return the key of a perturbation's condition."""
     return f"nuisance/{name}/{severity:g}"
 
 
 def settings_of(names: Iterable[str]) -> list[tuple[str, float]]:
-    """Return each nuisance with each of its usual severities, from weak to strong; without any, with its default."""
+    """Return each perturbation with its usual severities, from weak to strong, or else with its default severity."""
     return [
         (name, severity)
         for name in names
@@ -88,17 +86,17 @@ def settings_of(names: Iterable[str]) -> list[tuple[str, float]]:
     ]
 
 
-def nuisance_conditions(settings: Iterable[tuple[str, float]], seed: int = 0) -> list[Condition]:
-    """Return a condition for each nuisance with a severity.
+def perturbation_conditions(settings: Iterable[tuple[str, float]], seed: int = 0) -> list[Condition]:
+    """Return a condition for each perturbation with a severity.
 
     Args:
         settings (`Iterable[tuple[str, float]]`): Keys of `registry.PERTURBATIONS`, each with a severity.
         seed (`int`, *optional*, defaults to 0): Of what is random.
     """
-    return [_nuisance_condition(name, severity, seed) for name, severity in settings]
+    return [_perturbation_condition(name, severity, seed) for name, severity in settings]
 
 
-def _nuisance_condition(name: str, severity: float, seed: int) -> Condition:
+def _perturbation_condition(name: str, severity: float, seed: int) -> Condition:
     def build(pair: AuditPair) -> dict[str, Messages]:
         # Both sides alike, as one microphone would: the same noise in the same turn. Nor does the seed depend on the
         # severity, so that severities differ by nothing else.
@@ -106,7 +104,7 @@ def _nuisance_condition(name: str, severity: float, seed: int) -> Condition:
         sides = {side: change_turns(getattr(pair, side), name, severity, seeds) for side in SIDES}
         return {side: to_messages(turns) for side, turns in sides.items()}
 
-    return Condition(nuisance_key(name, severity), build)
+    return Condition(perturbation_key(name, severity), build)
 
 
 def attack_key(name: str) -> str:
@@ -116,7 +114,7 @@ def attack_key(name: str) -> str:
 
 def attack_conditions(
     attacks: Mapping[str, Attack],
-    donors: Donors,
+    distractors: Distractors,
     heard_s: Callable[[], float],
     seed: int = 0,
     sounds_dir: str | None = None,
@@ -125,7 +123,7 @@ def attack_conditions(
 
     Args:
         attacks (`Mapping[str, Attack]`): The attacks by name.
-        donors (`Callable`): Returns the pairs that turns and words may be taken from.
+        distractors (`Callable`): Returns the pairs that turns and words may be taken from.
         heard_s (`Callable`): Returns how much the model hears of a turn, in seconds.
         seed (`int`, *optional*, defaults to 0): Of what is random.
         sounds_dir (`str`, *optional*): Recordings in place of made sounds; see `AttackContext`.
@@ -134,7 +132,7 @@ def attack_conditions(
     def condition(name: str, attack: Attack) -> Condition:
         def build(pair: AuditPair) -> dict[str, Messages] | str:
             rng = np.random.default_rng(seed_of(seed, pair.pair_id, name))
-            turns = attack.build(pair, AttackContext(rng, donors(), heard_s(), sounds_dir))
+            turns = attack.build(pair, AttackContext(rng, distractors(), heard_s(), sounds_dir))
             if turns is None:
                 return f"needs {attack.needs}"
             if not is_heard(getattr(pair, attack.baseline), turns, heard_s()):
@@ -142,18 +140,18 @@ def attack_conditions(
             return {ATTACKED: to_messages(turns)}
 
         unavailable = "" if attack.is_possible(sounds_dir) else f"needs {attack.needs}"
-        return Condition(attack_key(name), build, num_dialogues=1, unavailable_reason=unavailable)
+        return Condition(attack_key(name), build, unavailable)
 
     return [condition(name, attack) for name, attack in attacks.items()]
 
 
 def change_turns(turns: Sequence[Turn], name: str, severity: float, seeds: Sequence[int]) -> list[Turn]:
-    """Apply a nuisance to the recording of each turn.
+    """Apply a perturbation to the recording of each turn.
 
     Args:
         turns (`Sequence[Turn]`): The dialogue; it stays as it is.
         name (`str`): A key of `registry.PERTURBATIONS`.
-        severity (`float`): In the nuisance's unit.
+        severity (`float`): In the perturbation's unit.
         seeds (`Sequence[int]`): Of what is random, one a turn at least.
     """
     return [

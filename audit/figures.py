@@ -52,7 +52,7 @@ def _drawings(audit: Audit, pairs: Mapping[str, AuditPair]) -> dict[str, tuple[C
             found["nuisances"] = (lambda figure: draw_overview(figure, measured), 1.6 + _ROW_INCHES * len(measured))
         for row in measured:
             rows = [cell for cell in audit["nuisances"]["rows"] if cell["nuisance"] == row["nuisance"]]
-            found[f"nuisance_{row['nuisance']}"] = (_nuisance(audit, rows), 5.2)
+            found[f"nuisance_{row['nuisance']}"] = (_perturbation(audit, rows), 5.2)
     tried = [row for row in audit["attacks"] or () if row.get("paid") is not None]
     if tried:
         found["attacks"] = (lambda figure: draw_attacks(figure, tried), 1.6 + 1.3 * _ROW_INCHES * len(tried))
@@ -64,20 +64,20 @@ def _drawings(audit: Audit, pairs: Mapping[str, AuditPair]) -> dict[str, tuple[C
     return found
 
 
-def _nuisance(audit: Audit, rows: Sequence[Mapping[str, Any]]) -> Callable[[Any], None]:
-    return lambda figure: draw_nuisance(figure, rows, audit["natural"]["all"])
+def _perturbation(audit: Audit, rows: Sequence[Mapping[str, Any]]) -> Callable[[Any], None]:
+    return lambda figure: draw_perturbation(figure, rows, audit["natural"]["all"])
 
 
 def _occlusion(dialogue: dict[str, Any], pair: AuditPair) -> Callable[[Any], None]:
     return lambda figure: draw_occlusion(figure.subplots(), dialogue, getattr(pair, dialogue["side"]))
 
 
-def draw_nuisance(figure: Any, rows: Sequence[Mapping[str, Any]], natural: Mapping[str, Any]) -> None:
-    """Draw accuracy and mean shift of the reward against the severity of one nuisance, a line a place.
+def draw_perturbation(figure: Any, rows: Sequence[Mapping[str, Any]], natural: Mapping[str, Any]) -> None:
+    """Draw accuracy and mean shift of the reward against the severity of one perturbation, one line per place.
 
     Args:
         figure (`matplotlib.figure.Figure`): What to draw on.
-        rows (`Sequence[Mapping]`): Of `statistics.measure_nuisances`, those of the nuisance.
+        rows (`Sequence[Mapping]`): Of `statistics.measure_perturbations`, those of the perturbation.
         natural (`Mapping`): Of `statistics.describe_natural`, over all pairs.
     """
     severities = sorted({row["severity"] for row in rows})
@@ -89,11 +89,13 @@ def draw_nuisance(figure: Any, rows: Sequence[Mapping[str, Any]], natural: Mappi
         accuracy.plot(positions, [100 * row["accuracy"] for row in found], label=PLACE_TITLES[place], **style)
         shift.plot(positions, [_ratio(row["mean_shift"], natural["natural_margin"]) for row in found], **style)
     accuracy.axhline(100 * natural["accuracy"], color="black", linestyle=":", linewidth=1.2, label="unchanged")
-    nuisance = PERTURBATIONS[rows[0]["nuisance"]]
-    accuracy.set(title=nuisance.title.format("…"), ylabel="accuracy, %")
+    perturbation = PERTURBATIONS[rows[0]["nuisance"]]
+    accuracy.set(title=perturbation.title.format("…"), ylabel="accuracy, %")
     shift.axhline(0, color="black", linestyle=":", linewidth=1.2)
-    shift.set(ylabel="mean shift over\nnatural margin", xlabel=f"severity, {nuisance.unit}" if nuisance.unit else "")
-    shift.set_xticks(range(len(severities)), [f"{severity:g}" if nuisance.unit else "" for severity in severities])
+    shift.set(
+        ylabel="mean shift over\nnatural margin", xlabel=f"severity, {perturbation.unit}" if perturbation.unit else ""
+    )
+    shift.set_xticks(range(len(severities)), [f"{severity:g}" if perturbation.unit else "" for severity in severities])
     shift.set_xlim(-0.3, len(severities) - 0.7)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
 
@@ -107,11 +109,11 @@ def _ratio(value: float, scale: float) -> float:
 
 
 def draw_overview(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw how many pairs flip under each nuisance, on average and at worst.
+    """Draw how many pairs flip under each perturbation, on average and at worst.
 
     Args:
         figure (`matplotlib.figure.Figure`): What to draw on.
-        rows (`Sequence[Mapping]`): `by_nuisance` of `statistics.measure_nuisances`.
+        rows (`Sequence[Mapping]`): `by_nuisance` of `statistics.measure_perturbations`.
     """
     axes = figure.subplots()
     positions = range(len(rows))
@@ -123,7 +125,7 @@ def draw_overview(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     _draw_limit(axes, limit_of(f"nuisance.{rows[0]['nuisance']}", read_limits()))
     axes.set_yticks(positions, [row["nuisance"].replace("_", " ") for row in rows])
     axes.invert_yaxis()
-    axes.set(title="Pairs that flip, by nuisance", xlabel="% of the pairs")
+    axes.set(title="Pairs that flip, by perturbation", xlabel="% of the pairs")
     axes.set_xlim(left=-1)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
 
@@ -158,7 +160,7 @@ def _draw_limit(axes: Any, limit: Limit) -> None:
 
 
 def draw_abstention(figure: Any, curve: Sequence[Mapping[str, Any]]) -> None:
-    """Draw what abstaining below a margin costs and brings: pairs still decided, accuracy on them, twins left alone.
+    """Draw the effect of abstaining below a margin: pairs still decided, accuracy on them, codec copies undecided.
 
     Args:
         figure (`matplotlib.figure.Figure`): What to draw on.

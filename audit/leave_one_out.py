@@ -1,4 +1,4 @@
-"""Whether a head knows speech or the speakers of its training: heads that never heard what they are measured on.
+"""Measure heads on synthesizers and sources that their training held out: do they know speech, or its speakers?
 
 For each synthesizer, and for each source, a score head is trained on the pairs of all others and measured on its pairs
 and on the rest, beside the acoustic baseline fitted on the same pairs. Heads are trained on cached features of the
@@ -12,8 +12,7 @@ Notable choices:
   one that trained its head alone, give the backbone instead.
 - Heads are chosen by validation loss, learning rate included, on validation pairs without what is left out.
 - Beside each row stands the head that left nothing out, on the same pairs: without it nothing could be said of a drop.
-- A criterion that has too few pairs left for training, or too few to measure on, is named and left out, as is a fold
-  without any.
+- A criterion with too few pairs left to train or to measure on is skipped and reported, as is a fold without any.
 """
 
 from __future__ import annotations
@@ -90,14 +89,14 @@ def measure_left_out(
     settings: LeftOutSettings | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train and measure a head for everything that can be left out; what is in the folder is not done again.
+    """Train and measure a head for everything that can be held out; folds in the folder are not repeated.
 
     Args:
         model (`str`): Checkpoint whose backbone is used, a pretrained backbone, or `"nano"` for an untrained nano
             model, which is written into the folder.
         splits (`Mapping[str, datasets.Dataset]`): `train`, `validation` and `test` pairs as `loading.load_pairs` gives
             them.
-        folder (`str` or `Path`): Where the folds are kept, a line each in `folds.jsonl`.
+        folder (`str` or `Path`): Where the folds are kept, one line per fold in `folds.jsonl`.
         features (`str` or `Path`, *optional*): Folder of cached features, as `train.py --from_cache` has it; by
             default `features` in `folder`.
         settings ([`LeftOutSettings`], *optional*): How heads are trained.
@@ -118,7 +117,7 @@ def measure_left_out(
     labels = {split: describe_pairs(splits[split]) for split in SPLITS}
     folds, refused = plan_folds(labels, settings.min_pairs)
     if not folds:
-        raise ValueError(f"nothing can be left out: {refused[0]['criterion']}: {refused[0]['reason']}.")
+        raise ValueError(f"nothing can be held out: {refused[0]['criterion']}: {refused[0]['reason']}.")
     name = _locate(model, folder)
     pairs = {split: fingerprint_pairs(labels[split]) for split in SPLITS}
     claim_run_dir(folder, {"model": fingerprint_model(name), "pairs": pairs, "settings": _plain(settings)})
@@ -171,17 +170,17 @@ def _perform(
     """Yield the record of each fold as it is done."""
     from tqdm.auto import tqdm
 
-    with _threads_restored():
+    with _restore_threads():
         setup = _compute_features(model, splits, str(features or folder / "features"), settings)
         acoustic = _acoustic_features(splits, folder)
-        workshop = _Workshop(setup, acoustic, labels, settings)
+        runner = _FoldRunner(setup, acoustic, labels, settings)
         for fold in tqdm(folds, "left out", unit="fold"):
-            yield workshop.perform(fold)
+            yield runner.run(fold)
 
 
 @contextmanager
-def _threads_restored() -> Iterator[None]:
-    """Give torch its threads back, of which training heads leaves it one."""
+def _restore_threads() -> Iterator[None]:
+    """Restore the number of threads of torch, which training heads sets to one."""
     import torch
 
     num_threads = torch.get_num_threads()
@@ -205,7 +204,7 @@ def _compute_features(
 
 
 def _acoustic_features(splits: Mapping[str, datasets.Dataset], folder: Path) -> dict[str, SideFeatures]:
-    """Compute what the acoustic baseline knows of the pairs it is fitted and measured on; keep it in the folder."""
+    """Compute the features of the acoustic baseline on training and test pairs; keep them in the folder."""
     from sdiareward.evaluation.baselines import SideFeatures, read_features
 
     found = {}
@@ -223,8 +222,8 @@ def _acoustic_features(splits: Mapping[str, datasets.Dataset], folder: Path) -> 
     return found
 
 
-class _Workshop:
-    """Train and measure heads and baselines; what two folds have in common is done once."""
+class _FoldRunner:
+    """Train and measure heads and baselines; folds of the same pairs share the work."""
 
     def __init__(
         self,
@@ -241,7 +240,7 @@ class _Workshop:
         self.saw_pairs = bool(setup.model.score.weight.any())
         self._done: dict[Any, dict[str, Any]] = {}
 
-    def perform(self, fold: Fold) -> dict[str, Any]:
+    def run(self, fold: Fold) -> dict[str, Any]:
         """Return the record of a fold."""
         kept = {split: self._kept(fold, split) for split in SPLITS[:2]}
         tested = [
@@ -268,7 +267,7 @@ class _Workshop:
         return [row for row in self.rows[split] if not fold.leaves_out(self._label(split, row))]
 
     def _measure(self, *rows: list[dict[str, Any]]) -> dict[str, Any]:
-        # A synthesizer that training never had leaves out nothing: its fold is the one that left nothing out.
+        # Holding out a synthesizer that training never had changes nothing: its fold is that without held-out pairs.
         key = tuple(tuple(row["row"] for row in of_split) for of_split in rows)
         if key not in self._done:
             train, validation, tested = rows

@@ -1,4 +1,4 @@
-"""What is left out of the training of a head, and what came of it: arithmetic on labels and rewards alone."""
+"""Plan and compare leave-one-out folds: arithmetic on labels and rewards alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Records = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Fold:
-    """What is left out of training.
+    """The pairs that are held out of training.
 
     Args:
         kind (`str`, *optional*): One of `KINDS`; None for the fold that leaves nothing out.
@@ -35,12 +35,12 @@ class Fold:
     criteria: tuple[str, ...]
 
     def leaves_out(self, label: Mapping[str, Any]) -> bool:
-        """Say whether a pair is left out."""
+        """Return whether a pair is held out."""
         return self.kind is not None and label[self.kind] == self.name
 
 
 def plan_folds(labels: Mapping[str, Labels], min_pairs: int) -> tuple[list[Fold], list[dict[str, Any]]]:
-    """Find out what can be left out.
+    """Find the synthesizers and sources that can be held out.
 
     Args:
         labels (`Mapping[str, Sequence]`): By split, what `labels.describe_pairs` says of each pair.
@@ -92,7 +92,7 @@ def describe_folds(records: Records, labels: Labels, **options: Any) -> dict[str
     Args:
         records (`Sequence[Mapping]`): Of each fold `kind`, `name`, `backbone_saw`, and by `pair_id` the `chosen` and
             `rejected` scores of the `head` and of the `acoustic` baseline; the fold of kind None among them.
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each test pair.
+        labels (`Sequence[Mapping]`): Labels of each test pair.
         **options: Of `pairwise_accuracy`.
 
     Returns:

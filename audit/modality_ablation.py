@@ -49,11 +49,11 @@ def describe_conditions(
     """Compare conditions with each other and with the cheap baselines, by subset.
 
     Args:
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each pair.
+        labels (`Sequence[Mapping]`): Labels of each pair; see `labels.describe_pairs`.
         scores (`Mapping`): By condition, `"both"` among them, and `pair_id`: `chosen` and `rejected`.
         baselines (`Mapping`, *optional*): By baseline and `pair_id`: `chosen` and `rejected`, for instance as
             `pair_scoring.score_with_baseline` gives them.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
         seed (`int`, *optional*, defaults to 0): Their seed.
 
     Returns:

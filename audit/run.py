@@ -1,4 +1,4 @@
-"""Run an audit: score the pairs under every condition, measure, and give verdicts; what is known is not done again."""
+"""Run an audit: score the pairs under every condition, measure, and give verdicts; finished work is not repeated."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from .conditions import (
     Rewards,
     attack_conditions,
     collect_rewards,
-    nuisance_conditions,
-    nuisance_key,
+    perturbation_conditions,
+    perturbation_key,
     settings_of,
 )
 from .leave_one_out import measure_left_out
 from .modality_ablation import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
 from .occlusion import measure_occlusion
 from .sampling import PairSample, sample_rows
-from .statistics import Pairs, describe_natural, measure_attacks, measure_nuisances
-from .ties import TWINS, describe_ties, measure_identical
+from .statistics import Pairs, describe_natural, measure_attacks, measure_perturbations
+from .ties import CODEC_COPIES, describe_ties, measure_identical
 from .training_record import read_trained_with
 from .verdicts import judge
 
@@ -51,12 +51,14 @@ if TYPE_CHECKING:
     from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
-# What an audit is made of; the last one trains heads and is done only where it is asked for.
+# The parts of an audit; the last one trains heads and runs only if it is asked for. Flags, result files and names of
+# checks say "nuisance" for a perturbation, "twins" for codec copies and "hearing" for the modality ablation: committed
+# results and cards hold these keys.
 PARTS = ("nuisances", "attacks", "hearing", "ties", "occlusion", "baselines", "left_out")
 DEFAULT_PARTS = PARTS[:-1]
 _NUM_IDENTICAL = 4
 # Of several recordings and kinds, as the sample begins, and few enough to stay in memory.
-_NUM_DONORS = 32
+_NUM_DISTRACTORS = 32
 _HEARD_ALONE = (AUDIO_ONLY, TEXT_ONLY)
 
 
@@ -67,18 +69,18 @@ class AuditJob:
     Args:
         model ([`ModelSpec`]): The model.
         data (`str`): Pairs, as `loading.load_pairs` takes them.
-        output_dir (`Path`): Where everything goes; a run that was killed goes on there.
+        output_dir (`Path`): Where everything goes; a run that was killed is resumed from it.
         split (`str`, *optional*, defaults to `"test"`): Split to audit on.
         train_split (`str`, *optional*, defaults to `"train"`): Split that baselines and heads are fitted on.
         num_pairs (`int`, *optional*, defaults to 60): Pairs that are drawn; 0 for all.
-        nuisances, attacks (`tuple[str, ...]`): Names of those to try.
+        nuisances, attacks (`tuple[str, ...]`): Names of the perturbations and attacks to try.
         parts (`tuple[str, ...]`, *optional*): Some of `PARTS`.
         left_out_model (`str`, *optional*): Backbone of the heads that leave something out, or `"nano"`; by default
             the model's own.
         sounds_dir (`str`, *optional*): Recordings that attacks paste in, in place of made sounds; see
             `attacks.AttackContext`.
         seed (`int`, *optional*, defaults to 0): Of the sample, of what is random in a change, and of the intervals.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
     """
 
     model: ModelSpec
@@ -108,7 +110,7 @@ class AuditJob:
 
 
 class Auditor:
-    """Work on one job; the model is loaded when the first reward is asked for.
+    """Audit one model; it is loaded when the first reward is needed.
 
     Args:
         job ([`AuditJob`]): The job.
@@ -147,9 +149,9 @@ class Auditor:
         return self.scorer.processor.max_turn_s
 
     @cached_property
-    def donors(self) -> list[AuditPair]:
-        """Pairs that attacks take turns and words from, as many whatever the size of the sample."""
-        first = PairSample(self.pairs, self.labels, sample_rows(self.labels, _NUM_DONORS, self.job.seed))
+    def distractors(self) -> list[AuditPair]:
+        """Pairs that attacks take turns and words from; their number does not depend on the size of the sample."""
+        first = PairSample(self.pairs, self.labels, sample_rows(self.labels, _NUM_DISTRACTORS, self.job.seed))
         found = []
         for number in range(len(first)):
             with suppress(AudioError, FileNotFoundError, TypeError):
@@ -180,12 +182,12 @@ class Auditor:
         job = self.job
         found: list[Condition] = []
         if "nuisances" in job.parts:
-            found += nuisance_conditions(settings_of(job.nuisances), job.seed)
+            found += perturbation_conditions(settings_of(job.nuisances), job.seed)
         if "ties" in job.parts:
-            found += nuisance_conditions(TWINS.items(), job.seed)
+            found += perturbation_conditions(CODEC_COPIES.items(), job.seed)
         if "attacks" in job.parts:
             options: dict[str, Any] = {"seed": job.seed, "sounds_dir": job.sounds_dir}
-            found += attack_conditions(self.attacks, lambda: self.donors, lambda: self.max_turn_s, **options)
+            found += attack_conditions(self.attacks, lambda: self.distractors, lambda: self.max_turn_s, **options)
         if "hearing" in job.parts:
             found += [Condition(f"hearing/{name}", CONDITIONS[name]) for name in _HEARD_ALONE]
         return list({condition.key: condition for condition in found}.values())
@@ -196,13 +198,13 @@ class Auditor:
         Returns:
             `dict[str, Any]`: What `audit.json` holds; `docs/audit.md` describes it.
         """
-        # First: that a split is missing, or too small, is to be known before hours of scoring.
+        # First, so that a missing or too small split is reported before hours of scoring.
         left_out = self._left_out()
         scores, fitted = self._baselines()
         audit = {
             **self._about(),
             "natural": describe_natural(self.measured),
-            "nuisances": self._nuisances(),
+            "nuisances": self._perturbations(),
             "attacks": self._attacks(),
             "hearing": self._hearing(scores),
             "baselines": fitted,
@@ -241,14 +243,14 @@ class Auditor:
             "failures": [line for line in failed if line["condition"] != NATURAL],
         }
 
-    def _nuisances(self) -> dict[str, Any] | None:
-        return measure_nuisances(self.measured, self.job.nuisances) if "nuisances" in self.job.parts else None
+    def _perturbations(self) -> dict[str, Any] | None:
+        return measure_perturbations(self.measured, self.job.nuisances) if "nuisances" in self.job.parts else None
 
     def _attacks(self) -> list[dict[str, Any]] | None:
         return measure_attacks(self.measured, self.attacks) if "attacks" in self.job.parts else None
 
     def _baselines(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Return the scores of the cheap baselines on the same pairs, and what they were fitted on."""
+        """Return the scores of the baselines on the same pairs, and the pairs they were fitted on."""
         if "baselines" not in self.job.parts:
             return {}, None
         train = load_pairs(self.job.data, self.job.train_split)
@@ -273,11 +275,13 @@ class Auditor:
         if "ties" not in self.job.parts:
             return None
         natural = _scores(self.rewards, NATURAL)
-        twins = {name: _scores(self.rewards, nuisance_key(name, severity)) for name, severity in TWINS.items()}
-        labels = _having(self.usable.labels, twins.values())
+        copies = {
+            name: _scores(self.rewards, perturbation_key(name, severity)) for name, severity in CODEC_COPIES.items()
+        }
+        labels = _having(self.usable.labels, copies.values())
         few = self.usable[:_NUM_IDENTICAL]
         identical = self._section("identical", few, lambda: measure_identical(few, self.reward))
-        return {**(describe_ties(labels, natural, twins, **self.options) if labels else {}), "identical": identical}
+        return {**(describe_ties(labels, natural, copies, **self.options) if labels else {}), "identical": identical}
 
     def _occlusion(self) -> dict[str, Any] | None:
         if "occlusion" not in self.job.parts:
@@ -310,7 +314,7 @@ class Auditor:
 
 
 def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return an audit without what each change did to the pairs of each column, and all that; it is long.
+    """Split the effects of each change on each column off an audit, because they are long.
 
     Args:
         audit (`dict`): What `Auditor.audit` gives; it stays as it is.
@@ -323,7 +327,7 @@ def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str,
 
 
 def example_ids(labels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the first pair of each subset, to be looked at turn by turn."""
+    """Return the first pair of each subset; its turns are occluded one by one."""
     return list({label["subset"]: label["pair_id"] for label in reversed(labels)}.values())
 
 

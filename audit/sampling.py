@@ -24,7 +24,7 @@ def sample_rows(labels: Sequence[Mapping[str, Any]], num_pairs: int, seed: int =
     A larger sample of the same seed holds the smaller one, so that nothing of it has to be scored again.
 
     Args:
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each pair.
+        labels (`Sequence[Mapping]`): Labels of each pair; see `labels.describe_pairs`.
         num_pairs (`int`): How many at most; 0 for all.
         seed (`int`, *optional*, defaults to 0): Of the draw.
 
@@ -71,7 +71,7 @@ class PairSample(Sequence[Any]):
 
     Args:
         pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each.
+        labels (`Sequence[Mapping]`): Labels of each; see `labels.describe_pairs`.
         rows (`Sequence[int]`): Which of them.
 
     Attributes:
@@ -89,7 +89,7 @@ class PairSample(Sequence[Any]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a pair, or the sample of a slice of them; raises what `material.read_pairs` raises."""
+        """Return a pair, or the sample of a slice of them; raises what `decoded_pairs.decode_pairs` raises."""
         if isinstance(index, slice):
             return PairSample(self._pairs, self._all_labels, self._rows[index])
         row = self._rows[index]

@@ -20,7 +20,7 @@ from sdiareward.evaluation.statistics import Counts, Floats, draw_groups, percen
 from sdiareward.evaluation.summary import groups_of
 from sdiareward.pairs.schema import SIDES
 
-from .conditions import ATTACKED, NATURAL, REASON, Rewards, attack_key, nuisance_key, settings_of
+from .conditions import ATTACKED, NATURAL, REASON, Rewards, attack_key, perturbation_key, settings_of
 
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class Pairs:
     """The pairs that were scored as they are, and what every statistic of them needs.
 
     Args:
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each pair of the sample.
-        rewards (`Rewards`): What `running.collect_rewards` gives; a pair without natural rewards is left out.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
+        labels (`Sequence[Mapping]`): Labels of each pair of the sample.
+        rewards (`Rewards`): What `conditions.collect_rewards` gives; a pair without natural rewards is left out.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
         seed (`int`, *optional*, defaults to 0): Their seed.
 
     Attributes:
@@ -136,11 +136,11 @@ class Change:
 
 
 def changes_of(pairs: Pairs, condition: str) -> dict[str, Change]:
-    """Return what a nuisance did where it was applied to the chosen side, to the rejected one, and to both.
+    """Return what a perturbation did where it was applied to the chosen side, to the rejected one, and to both.
 
     Args:
         pairs (`Pairs`): The pairs.
-        condition (`str`): Key of the nuisance's condition, which has the rewards of both sides changed.
+        condition (`str`): Key of the perturbation's condition, which has the rewards of both sides changed.
     """
     changed = {side: pairs.values(condition, side) for side in SIDES}
     shifts = {side: changed[side] - pairs.natural[side] for side in SIDES}
@@ -209,23 +209,24 @@ def _describe_natural(pairs: Pairs, is_member: Booleans) -> dict[str, Any]:
     }
 
 
-def measure_nuisances(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
-    """Describe what each nuisance does at each severity, by where it is applied and by column, and sum up.
+def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
+    """Describe what each perturbation does at each severity, by where it is applied and by column, and sum up.
 
     Args:
-        pairs (`Pairs`): The pairs with the rewards of the nuisances' conditions.
+        pairs (`Pairs`): The pairs with the rewards of the perturbations' conditions.
         names (`Sequence[str]`): Keys of `registry.PERTURBATIONS`.
 
     Returns:
-        `dict[str, Any]`: `rows`, one for each nuisance, severity and place with what `describe_change` gives and, by
-        column, `columns`; `by_nuisance`, `by_place` and `by_column`, and `total`, means of the rows in which every
-        nuisance counts alike however many severities it has: `accuracy_change` (of absolute changes), `flip_rate`,
-        `relative_shift`, and the row of the highest flip rate, `worst`; the total also with `flip_interval`.
+        `dict[str, Any]`: `rows`, one for each perturbation, severity and place with the result of `describe_change`
+        and, by column, `columns`; `by_nuisance`, `by_place`, `by_column` and `total`, means of the rows in which every
+        perturbation has the same weight, whatever the number of its severities: `accuracy_change` (of absolute
+        changes), `flip_rate`, `relative_shift`, and the row of the highest flip rate, `worst`; the total also with
+        `flip_interval`.
     """
     columns = pairs.columns()
     rows, flips = [], []
     for name, severity in settings_of(names):
-        for place, change in changes_of(pairs, nuisance_key(name, severity)).items():
+        for place, change in changes_of(pairs, perturbation_key(name, severity)).items():
             where = {"nuisance": name, "severity": severity, "place": place}
             found = {column: describe_change(pairs, change, is_in) for column, is_in in columns.items()}
             rows.append({**where, **describe_change(pairs, change), "columns": found})
@@ -253,38 +254,38 @@ def _of_column(rows: Sequence[Mapping[str, Any]], column: str) -> list[dict[str,
 
 
 def sum_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the means over rows of `measure_nuisances`, every nuisance counting alike; None for all without rows."""
+    """Return means over rows of `measure_perturbations`, each perturbation with the same weight; None without any."""
     if not rows:
         return dict.fromkeys(("accuracy_change", "flip_rate", "relative_shift", "worst"))
     worst = max(rows, key=lambda row: row["flip_rate"])
     return {
-        "accuracy_change": _mean_by_nuisance(rows, [abs(row["accuracy_change"]) for row in rows]),
-        "flip_rate": _mean_by_nuisance(rows, [row["flip_rate"] for row in rows]),
-        "relative_shift": _mean_by_nuisance(rows, [row["relative_shift"] for row in rows]),
+        "accuracy_change": _mean_by_perturbation(rows, [abs(row["accuracy_change"]) for row in rows]),
+        "flip_rate": _mean_by_perturbation(rows, [row["flip_rate"] for row in rows]),
+        "relative_shift": _mean_by_perturbation(rows, [row["relative_shift"] for row in rows]),
         "worst": {key: worst[key] for key in ("nuisance", "severity", "place", "flip_rate", "accuracy_change")},
     }
 
 
-def _mean_by_nuisance(rows: Sequence[Mapping[str, Any]], values: Sequence[float | None]) -> float | None:
-    by_nuisance: dict[str, list[float]] = {}
+def _mean_by_perturbation(rows: Sequence[Mapping[str, Any]], values: Sequence[float | None]) -> float | None:
+    by_perturbation: dict[str, list[float]] = {}
     for row, value in zip(rows, values, strict=True):
         if value is not None:
-            by_nuisance.setdefault(row["nuisance"], []).append(value)
-    return float(np.mean([np.mean(found) for found in by_nuisance.values()])) if by_nuisance else None
+            by_perturbation.setdefault(row["nuisance"], []).append(value)
+    return float(np.mean([np.mean(found) for found in by_perturbation.values()])) if by_perturbation else None
 
 
 def _flip_interval(pairs: Pairs, flips: Sequence[tuple[str, Floats]]) -> list[float] | None:
-    """Return the interval of the total flip rate: of a pair's own, the mean over nuisances of means over rows."""
-    by_nuisance: dict[str, list[Floats]] = {}
+    """Return the interval of the total flip rate: of a pair's own, the mean over perturbations of means over rows."""
+    by_perturbation: dict[str, list[Floats]] = {}
     for name, values in flips:
-        by_nuisance.setdefault(name, []).append(values)
-    if not by_nuisance:
+        by_perturbation.setdefault(name, []).append(values)
+    if not by_perturbation:
         return None
-    of_nuisances = np.ma.mean(
-        np.ma.stack([np.ma.mean(np.ma.masked_invalid(rows), axis=0) for rows in by_nuisance.values()]), axis=0
+    of_perturbations = np.ma.mean(
+        np.ma.stack([np.ma.mean(np.ma.masked_invalid(rows), axis=0) for rows in by_perturbation.values()]), axis=0
     )
-    is_used = ~np.ma.getmaskarray(of_nuisances)
-    return pairs.mean(np.asarray(of_nuisances.filled(np.nan)), is_used)["interval"]
+    is_used = ~np.ma.getmaskarray(of_perturbations)
+    return pairs.mean(np.asarray(of_perturbations.filled(np.nan)), is_used)["interval"]
 
 
 def measure_attacks(pairs: Pairs, attacks: Mapping[str, Attack]) -> list[dict[str, Any]]:

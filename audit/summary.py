@@ -38,7 +38,7 @@ def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = Non
         "# Audit of {model} on {dataset}, split {split}".format(**names),
         describe_sample(audit),
         render_verdicts(audit["verdicts"], earlier),
-        *_nuisances(audit),
+        *_perturbations(audit),
         *_attacks(audit),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -89,7 +89,7 @@ def show_before(verdict: Mapping[str, Any], before: Mapping[str, Mapping[str, An
     return value if found["status"] == verdict["status"] else f"{value}, {_MARKS[found['status']].lower()}"
 
 
-def _nuisances(audit: Audit) -> list[str]:
+def _perturbations(audit: Audit) -> list[str]:
     if not audit["nuisances"]:
         return []
     rows = [

@@ -1,10 +1,10 @@
-"""Whether equal gets equal: identical dialogues must tie exactly, twins that differ by a coding alone nearly.
+"""Measure ties: identical dialogues must have equal rewards, codec copies nearly equal ones.
 
-A twin is a dialogue whose recordings went once more through a lossy coding at its mildest usual setting: the same
-people say the same words in the same way. A margin between twins is noise of the model; a margin between the two sides
-of a pair that is no larger means nothing. From that follow a threshold below which to abstain, what it costs, and how
-well the size of a margin tells natural pairs from twins (tie AUROC: 1 if every natural margin is larger than every
-twin's, 0.5 if size says nothing).
+A codec copy is a dialogue whose recordings went through a lossy coding once more, at its mildest usual setting: the
+same people say the same words in the same way. A margin between a dialogue and its codec copy is noise of the model; a
+margin between the two sides of a pair that is no larger means nothing. This gives a threshold below which to abstain,
+the cost of abstaining, and how well the size of a margin separates natural pairs from codec copies (tie AUROC: 1 if
+every natural margin is larger than the margin of every codec copy, 0.5 if size carries no information).
 
 Rewards are deterministic, but the last digits of a sum depend on what is computed together, and a call with many
 dialogues is cut into batches. So identical dialogues are scored together, as the two sides of a pair are, and each in
@@ -30,9 +30,9 @@ from sdiareward.perturbations.decoded_pairs import AuditPair, RewardFunction, Tu
 from sdiareward.perturbations.registry import PERTURBATIONS
 
 
-# Nuisances that make twins: lossy codings, each at the mildest of its usual severities.
-TWINS: dict[str, float] = {name: PERTURBATIONS[name].severities[0] for name in ("mp3", "opus", "mulaw")}
-_SHARE_OF_TWINS = 0.95
+# Perturbations that make codec copies: lossy codings, each at the mildest of its usual severities.
+CODEC_COPIES: dict[str, float] = {name: PERTURBATIONS[name].severities[0] for name in ("mp3", "opus", "mulaw")}
+_SHARE_OF_COPIES = 0.95
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _NUM_THRESHOLDS = 20
 
@@ -92,26 +92,26 @@ def _through_flac(array: np.ndarray) -> np.ndarray:
 
 
 def describe_ties(
-    labels: Labels, natural: Scores, twins: Mapping[str, Scores], *, num_bootstrap: int = 1000, seed: int = 0
+    labels: Labels, natural: Scores, copies: Mapping[str, Scores], *, num_bootstrap: int = 1000, seed: int = 0
 ) -> dict[str, Any]:
-    """Compare the margins of natural pairs with those of twins, over all pairs and by criterion.
+    """Compare the margins of natural pairs with those of codec copies, over all pairs and by criterion.
 
-    Both sides of a pair have twins. A model that abstains at a threshold says nothing of what has a margin no larger;
-    without a threshold it never abstains, and a tie is wrong. Intervals draw whole recordings, natural pairs and twins
-    together.
+    Both sides of a pair have codec copies. A model that abstains at a threshold decides no pair of a margin up to
+    it; without a threshold it never abstains, and a tie is wrong. Intervals draw whole recordings, natural pairs and
+    codec copies together.
 
     Args:
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each pair.
+        labels (`Sequence[Mapping]`): Labels of each pair; see `labels.describe_pairs`.
         natural (`Mapping`): `chosen` and `rejected` by `pair_id`.
-        twins (`Mapping`): By coding and `pair_id`: `chosen` and `rejected` of the recoded sides.
-        num_bootstrap (`int`, *optional*, defaults to 1000): Draws behind the intervals.
+        copies (`Mapping`): By coding and `pair_id`: `chosen` and `rejected` of the recoded sides.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
         seed (`int`, *optional*, defaults to 0): Their seed.
 
     Returns:
         `dict`: `rows`, one for all pairs (`"overall_micro"`) and each criterion: `column`, `num_pairs`; `natural`, the
         `quantiles` of the absolute margins; `twins`, by coding and for `"all"` of them `num_twins`, `num_equal` (of
         margin 0), `quantiles`, the tie `auroc` and its `interval`; `at_95`, the lowest threshold at which at least 95%
-        of all twins are abstained from: `threshold`, `coverage` (share of natural pairs not abstained from),
+        of all codec copies are abstained from: `threshold`, `coverage` (share of natural pairs not abstained from),
         `accuracy` of these (None if there are none), each with its interval; and `curve`, for no and rising
         `threshold`s `abstained_twins`, `coverage`, `accuracy` and its `interval`.
     """
@@ -120,7 +120,7 @@ def describe_ties(
     for column in ("overall_micro", *CRITERION_COLUMNS.values()):
         members = [label for label in labels if _is_in(label["subset"], column)]
         if members and (column == "overall_micro" or len(members) < len(labels)):
-            rows.append({"column": column, **_describe_column(members, natural, twins, options)})
+            rows.append({"column": column, **_describe_column(members, natural, copies, options)})
     return {"rows": rows}
 
 
@@ -129,12 +129,12 @@ def _is_in(subset: str, column: str) -> bool:
 
 
 def _describe_column(
-    labels: Labels, natural: Scores, twins: Mapping[str, Scores], options: Mapping[str, int]
+    labels: Labels, natural: Scores, copies: Mapping[str, Scores], options: Mapping[str, int]
 ) -> dict[str, Any]:
     margins = np.array(
         [natural[label["pair_id"]]["chosen"] - natural[label["pair_id"]]["rejected"] for label in labels]
     )
-    sizes = {name: _twin_margins(labels, natural, recoded) for name, recoded in twins.items()}
+    sizes = {name: _copy_margins(labels, natural, recoded) for name, recoded in copies.items()}
     sizes["all"] = np.concatenate(list(sizes.values()), axis=0)
     draws = draw_groups(groups_of(labels), [label["subset"] for label in labels], **options)
     everyone = np.ones((1, len(labels)), dtype=np.int64)
@@ -157,8 +157,8 @@ def _describe_column(
     }
 
 
-def _twin_margins(labels: Labels, natural: Scores, recoded: Scores) -> Floats:
-    """Return the absolute margin of each side and its twin, shape `(2, num_pairs)`."""
+def _copy_margins(labels: Labels, natural: Scores, recoded: Scores) -> Floats:
+    """Return the absolute margin of each side and its codec copy, shape `(2, num_pairs)`."""
     sides = [[natural[label["pair_id"]][side] - recoded[label["pair_id"]][side] for label in labels] for side in SIDES]
     return np.abs(np.array(sides, dtype=np.float64))
 
@@ -168,47 +168,47 @@ def _quantiles(values: Floats) -> dict[str, float]:
 
 
 class _Ranks:
-    """Compare sizes of natural margins with those of twins under many weights of the pairs at once.
+    """Compare sizes of natural margins with those of codec copies under many weights of the pairs at once.
 
     `sklearn.metrics.roc_auc_score` takes one set of weights at a time, and a bootstrap has a thousand.
 
     Args:
         natural: Sizes, shape `(num_pairs,)`.
-        twins: Sizes, shape `(num_twins_a_pair, num_pairs)`.
+        copies: Sizes, shape `(num_copies_per_pair, num_pairs)`.
     """
 
-    def __init__(self, natural: Floats, twins: Floats):
-        self.natural, self.twins = natural, twins
-        below = np.searchsorted(np.sort(twins, axis=None), natural, "left")
-        upto = np.searchsorted(np.sort(twins, axis=None), natural, "right")
+    def __init__(self, natural: Floats, copies: Floats):
+        self.natural, self.copies = natural, copies
+        below = np.searchsorted(np.sort(copies, axis=None), natural, "left")
+        upto = np.searchsorted(np.sort(copies, axis=None), natural, "right")
         self.bounds = below, upto
-        self.order = np.argsort(twins, axis=None, kind="stable") % len(natural)
+        self.order = np.argsort(copies, axis=None, kind="stable") % len(natural)
 
     def auroc(self, weights: Counts) -> Floats:
-        """Return how often a natural margin is larger than a twin's, ties counting half, for each row of weights."""
+        """Return how often a natural margin is larger than that of a copy, ties counting half, by row of weights."""
         cumulated = np.pad(np.cumsum(weights[:, self.order], axis=1), ((0, 0), (1, 0)))
         larger = (cumulated[:, self.bounds[0]] + cumulated[:, self.bounds[1]]) / 2
         return np.asarray((larger * weights).sum(axis=1) / (weights.sum(axis=1) * cumulated[:, -1]))
 
 
-def _describe_threshold(margins: Floats, twins: Floats, draws: Counts) -> dict[str, Any]:
-    """Return the threshold that abstains from 95% of the twins, and what becomes of the natural pairs."""
-    found = _at_threshold(margins, twins, np.ones((1, len(margins)), dtype=np.int64))
-    drawn = _at_threshold(margins, twins, draws)
-    described: dict[str, Any] = {"share_of_twins": _SHARE_OF_TWINS}
+def _describe_threshold(margins: Floats, copies: Floats, draws: Counts) -> dict[str, Any]:
+    """Return the threshold that abstains from 95% of the codec copies, and what becomes of the natural pairs."""
+    found = _at_threshold(margins, copies, np.ones((1, len(margins)), dtype=np.int64))
+    drawn = _at_threshold(margins, copies, draws)
+    described: dict[str, Any] = {"share_of_twins": _SHARE_OF_COPIES}
     for name, values in found.items():
         described[name] = float(values[0]) if np.isfinite(values[0]) else None
         described[f"{name}_interval"] = percentiles(drawn[name])
     return described
 
 
-def _at_threshold(margins: Floats, twins: Floats, weights: Counts) -> dict[str, Floats]:
+def _at_threshold(margins: Floats, copies: Floats, weights: Counts) -> dict[str, Floats]:
     """Return threshold, coverage and accuracy for each row of weights."""
-    order = np.argsort(twins, axis=None, kind="stable")
+    order = np.argsort(copies, axis=None, kind="stable")
     cumulated = np.cumsum(weights[:, order % len(margins)], axis=1)
     # In whole numbers: 95% of a hundred is not 95.00000000000001.
-    needed = np.ceil(np.round(_SHARE_OF_TWINS * cumulated[:, -1:], 6))
-    threshold = np.sort(twins, axis=None)[(cumulated >= needed).argmax(axis=1)]
+    needed = np.ceil(np.round(_SHARE_OF_COPIES * cumulated[:, -1:], 6))
+    threshold = np.sort(copies, axis=None)[(cumulated >= needed).argmax(axis=1)]
     is_decided = np.abs(margins) > threshold[:, None]
     num_decided = (is_decided * weights).sum(axis=1)
     with np.errstate(invalid="ignore"):
@@ -216,9 +216,9 @@ def _at_threshold(margins: Floats, twins: Floats, weights: Counts) -> dict[str, 
     return {"threshold": threshold, "coverage": num_decided / weights.sum(axis=1), "accuracy": accuracy}
 
 
-def _curve(labels: Labels, margins: Floats, twins: Floats, options: Mapping[str, int]) -> list[dict[str, Any]]:
+def _curve(labels: Labels, margins: Floats, copies: Floats, options: Mapping[str, int]) -> list[dict[str, Any]]:
     """Return the points of the abstention curve: without a threshold, at 0, and at quantiles of all sizes."""
-    sizes = np.concatenate([np.abs(margins), twins.ravel()])
+    sizes = np.concatenate([np.abs(margins), copies.ravel()])
     levels = np.quantile(sizes, np.linspace(0, 1, _NUM_THRESHOLDS + 1)[1:-1], method="inverted_cdf")
     thresholds = [None, *sorted({0.0, *levels.tolist()})]
     groups, strata = groups_of(labels), [label["subset"] for label in labels]
@@ -232,7 +232,7 @@ def _curve(labels: Labels, margins: Floats, twins: Floats, options: Mapping[str,
         points.append(
             {
                 "threshold": threshold,
-                "abstained_twins": 0.0 if threshold is None else float((twins <= threshold).mean()),
+                "abstained_twins": 0.0 if threshold is None else float((copies <= threshold).mean()),
                 "coverage": float(is_decided.mean()),
                 "accuracy": decided["share"],
                 "interval": decided["interval"],

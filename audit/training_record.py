@@ -1,4 +1,4 @@
-"""Which changes and attacks a model was trained with, by its own record: withstanding those says least."""
+"""Read which perturbations and attacks a model was trained with; robustness to those is the weakest evidence."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from sdiareward.training.augmentation import AugmentationSettings
 
 
 def read_trained_with(model: str) -> dict[str, list[str]] | None:
-    """Return the nuisances and attacks that the training pairs of a model went through.
+    """Return the perturbations and attacks that the training pairs of a model went through.
 
     Args:
-        model (`str`): Checkpoint folder; one that our training wrote has a `run.json`.
+        model (`str`): Checkpoint folder; `train.py` writes a `run.json` into it.
 
     Returns:
-        `dict[str, list[str]]`, *optional*: `nuisances` and `attacks` by name; None where no record says so.
+        `dict[str, list[str]]`, *optional*: `nuisances` and `attacks` by name; None without a record.
     """
     path = Path(model) / "run.json"
     if not path.is_file():
@@ -26,5 +26,5 @@ def read_trained_with(model: str) -> dict[str, list[str]] | None:
         names = {key: arguments.get(key, []) for key in ("augmentations", "hard_negatives")}
         settings = AugmentationSettings(**names)
     except (ValueError, KeyError, TypeError, AttributeError):
-        return None  # It is a note beside a verdict, and the folder may be anybody's.
+        return None  # The record only adds a note to a verdict, and the folder may come from anywhere.
     return {"nuisances": list(settings.list_perturbations()), "attacks": list(settings.find_attacks())}

@@ -36,6 +36,7 @@ from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.package_files import NANO
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor

@@ -16,7 +16,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from sdiareward.common.provenance import write_run
+from sdiareward.common.provenance import write_provenance
 from sdiareward.scoring.tolerances import SAME_REWARD
 
 
@@ -103,9 +103,9 @@ def max_rss_mib() -> int:
 
 
 def write_result(path: Path, **sections: Any) -> None:
-    """Write a result file as `write_run` does, in a folder that is created if needed."""
+    """Write a result file as `write_provenance` does, in a folder that is created if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_run(path, **sections)
+    write_provenance(path, **sections)
 
 
 def run_module(name: str, *arguments: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Two baselines on the same pairs: what a reward model has to beat before its accuracy means anything.
+"""Score pairs with two baselines that a reward model has to beat before its accuracy means anything.
 
 `acoustic` hears no words: each side is the mean and standard deviation over time of 80 log-mel bands. Where it does
 well, chosen and rejected differ by recording channel or synthesizer, and a model may have learned no more than that.
@@ -40,13 +40,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BaselineScores:
-    """What a baseline says of the evaluated pairs, and what it was fitted on.
+    """Scores of a baseline on the evaluated pairs, and the size of its training data.
 
     Args:
         chosen (`np.ndarray` of shape `(num_pairs,)`): Scores of the chosen sides; higher is better.
         rejected (`np.ndarray` of shape `(num_pairs,)`): Scores of the rejected sides.
         num_train (`dict[str, int]`): Training pairs by criterion.
-        skipped_train (`list[str]`): Why training pairs were left out, one entry each.
+        skipped_train (`list[str]`): The reason for each skipped training pair.
     """
 
     chosen: np.ndarray
@@ -69,7 +69,7 @@ def score_baseline(
 
     Args:
         kind (`"acoustic"` or `"text"`): Which baseline.
-        train (`datasets.Dataset`): Pairs to fit on; those whose audio cannot be read are left out and reported.
+        train (`datasets.Dataset`): Pairs to fit on; pairs with unreadable audio are skipped and reported.
         train_criteria (`Sequence[str]`): Criterion of each training pair.
         evaluated (`datasets.Dataset`): Pairs to score.
         criteria (`Sequence[str]`): Criterion of each evaluated pair.
@@ -77,7 +77,7 @@ def score_baseline(
         progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
 
     Returns:
-        `BaselineScores`: One score a side of each evaluated pair.
+        `BaselineScores`: One score per side of each evaluated pair.
 
     Raises:
         ValueError: A criterion of the evaluated pairs has no training pairs.
@@ -191,12 +191,12 @@ def _window_and_filters() -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class SideFeatures:
-    """What a baseline knows of some pairs.
+    """Features of some pairs.
 
     Args:
-        chosen: Features of the chosen sides, a row a pair: an array of shape `(num_pairs, 160)`, or a sparse matrix.
+        chosen: Features of the chosen sides, one row per pair: an array `(num_pairs, 160)` or a sparse matrix.
         rejected: Features of the rejected sides.
-        failures (`dict[int, str]`): Why a row has no features, by row.
+        failures (`dict[int, str]`): The error of each row without features.
     """
 
     chosen: Any
@@ -212,7 +212,7 @@ class SideFeatures:
 def read_features(
     kind: Kind, pairs: datasets.Dataset, *, num_threads: int = 2, progress: bool = False
 ) -> SideFeatures:
-    """Compute what a baseline knows of pairs; a pair whose audio cannot be read is among the `failures`.
+    """Compute the features of pairs; a pair with unreadable audio is among the `failures`.
 
     Args:
         kind (`"acoustic"` or `"text"`): Which baseline.

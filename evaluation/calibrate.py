@@ -1,4 +1,4 @@
-"""Write a calibration into a checkpoint: its `config.json` changes, nothing else."""
+"""Write a calibration into the `config.json` of a checkpoint; no other file changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .results_files import Evaluation
 
 _CONFIG = "config.json"
-# Fewer pairs give an offset, but not one to rely on.
+# Fewer pairs give an unreliable offset.
 _FEW_PAIRS = 30
 
 
@@ -38,7 +38,7 @@ def calibrate_checkpoint(
         `dict`: The calibration.
 
     Raises:
-        FileExistsError: `output_dir` holds something.
+        FileExistsError: `output_dir` is not empty.
         FileNotFoundError: There is no such checkpoint.
         ValueError: It is no checkpoint of this package, or the evaluation used other prompts than it has.
     """
@@ -62,25 +62,25 @@ def calibrate_checkpoint(
 
 
 def find_calibration_warnings(evaluation: Evaluation, checkpoint: str | Path) -> list[str]:
-    """Return what speaks against calibrating a checkpoint on an evaluation, as sentences; nothing is an error.
+    """Return warnings about calibrating a checkpoint on an evaluation, as sentences.
 
     Args:
-        evaluation ([`Evaluation`]): What is to be fitted on.
+        evaluation ([`Evaluation`]): The evaluation to fit on.
         checkpoint (`str` or `Path`): Folder of the checkpoint.
     """
-    doubts = []
+    warnings = []
     if evaluation.run.get("split") == "test":
-        doubts.append("this is the test split: calibrate on validation, or report calibrated numbers on other pairs")
+        warnings.append("this is the test split: calibrate on validation, or report calibrated numbers on other pairs")
     if fingerprint_model(str(checkpoint)) not in evaluation.run.get("model", ""):
-        doubts.append(
-            f"the scores are of {evaluation.run.get('model')}, and {checkpoint} is not the same file by file: make "
-            "sure that the weights are"
+        warnings.append(
+            f"the scores are of {evaluation.run.get('model')}, but the files of {checkpoint} differ: make sure that "
+            "the weights are the same"
         )
     subsets = [record["subset"] for record in evaluation.scores]
     few = [f"{name} ({subsets.count(name)})" for name in sorted(set(subsets)) if subsets.count(name) < _FEW_PAIRS]
     if few:
-        doubts.append(f"fewer than {_FEW_PAIRS} pairs of {', '.join(few)}")
-    return doubts
+        warnings.append(f"fewer than {_FEW_PAIRS} pairs of {', '.join(few)}")
+    return warnings
 
 
 def _read_config(folder: Path) -> tuple[dict[str, Any], SDiaRewardConfig]:

@@ -50,7 +50,7 @@ class Evaluated(Protocol):
         ...
 
 
-class Evaluation:
+class EvaluationRun:
     """Evaluate a model or a judge on pairs: `score`, `measure` and `report`, in this order.
 
     Args:

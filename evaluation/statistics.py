@@ -64,8 +64,8 @@ def paired_bootstrap(
         confidence (`float`, *optional*, defaults to 0.95): Coverage.
 
     Returns:
-        `list[float]` or None: Percentiles `[low, high]` of first minus second; None if all draws are equal, which says
-        nothing about uncertainty.
+        `list[float]` or None: Percentiles `[low, high]` of first minus second; None if all draws are equal, which
+        tells nothing about uncertainty.
     """
     difference = np.asarray(first, dtype=np.int64) - np.asarray(second, dtype=np.int64)
     times, members = _draw_each_group(groups, strata, num_bootstrap, seed)
@@ -143,12 +143,12 @@ def percentiles(draws: ArrayLike, confidence: float = 0.95) -> list[float] | Non
 def describe_share(
     values: ArrayLike, groups: Sequence[Hashable], strata: Sequence[Hashable], **options: Any
 ) -> dict[str, Any]:
-    """Return how often something is so, with the interval of a bootstrap that draws whole groups.
+    """Return the share of true values, with the interval of a bootstrap that draws whole groups.
 
-    Where no two draws differ the interval is Wilson's, with the number of groups as sample size, as the metric has it.
+    If no two draws differ, the interval is Wilson's, with the number of groups as sample size, as in the metric.
 
     Args:
-        values (`ArrayLike` of shape `(num_values,)`): Whether it is so.
+        values (`ArrayLike` of shape `(num_values,)`): The values, true or false.
         groups (`Sequence[Hashable]`): Recording of each.
         strata (`Sequence[Hashable]`): Subset of each.
         **options: Of `paired_bootstrap`.

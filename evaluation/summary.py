@@ -1,4 +1,4 @@
-"""From scores to numbers and tables: what `eval.py` writes; `report` makes the page of them."""
+"""Turn scores into the numbers and tables that `eval.py` writes; `report` makes the page from them."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def summarise(
     """Compute the accuracies of every scorer on the same pairs, overall and by synthesizer.
 
     Args:
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each scored pair.
+        labels (`Sequence[Mapping]`): Labels of each scored pair; see `labels.describe_pairs`.
         by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, ...) and `pair_id`: `chosen` and `rejected`.
-        train_labels (`Sequence[Mapping]`, *optional*): The training pairs, to tell left-out synthesizers; None if not
-            known.
-        skipped (`Sequence[Mapping]`): Labels and `reason` of the pairs that could not be scored.
+        train_labels (`Sequence[Mapping]`, *optional*): Labels of the training pairs, to find held-out synthesizers;
+            None if not known.
+        skipped (`Sequence[Mapping]`): Labels and `reason` of the skipped pairs.
         **options: Passed on to `pairwise_accuracy`.
 
     Returns:
@@ -68,12 +68,12 @@ def _synthesizers(labels: Labels) -> set[str]:
 def by_synthesizer(
     labels: Labels, by_scorer: Mapping[str, Scores], left_out: set[str] | None, options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Compute the accuracy of every scorer by criterion and synthesizer, then over those seen and those left out.
+    """Compute the accuracy of every scorer by criterion and synthesizer, then over those seen and those held out.
 
     Args:
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each scored pair.
+        labels (`Sequence[Mapping]`): Labels of each scored pair; see `labels.describe_pairs`.
         by_scorer (`Mapping`): By scorer and `pair_id`: `chosen` and `rejected`.
-        left_out (`set[str]`, *optional*): Synthesizers that training did not hear; None if that is not known.
+        left_out (`set[str]`, *optional*): Synthesizers that training held out; None if not known.
         options (`Mapping`): Passed on to `pairwise_accuracy`.
 
     Returns:
@@ -185,12 +185,12 @@ def _main_table(results: Mapping[str, Any]) -> str:
 
 
 def _name(scorer: str, results: Mapping[str, Any]) -> str:
-    """Return what a table calls a scorer; results have a judge's scores where they have a model's."""
+    """Return the name of a scorer in tables; results keep the scores of a judge as those of `model`."""
     return "judge" if scorer == "model" and results.get("judge") else scorer
 
 
 def notes(results: Mapping[str, Any]) -> list[str]:
-    """Say what a reader of the table has to know: missing subsets, ties, rewards that are not finite, skipped pairs.
+    """Return the notes of the table: missing subsets, ties, rewards that are not finite, skipped pairs.
 
     Args:
         results (`Mapping`): What `summarise` returns.
@@ -210,7 +210,9 @@ def notes(results: Mapping[str, Any]) -> list[str]:
             what = "got no usable answer" if scorer == "judge" else "have a reward that is not finite"
             found.append(f"{scorer}: {invalid} pairs {what}, counted as wrong.")
     if results["skipped"]:
-        found.append(f"{len(results['skipped'])} pairs could not be scored and count nowhere; skipped.jsonl says why.")
+        found.append(
+            f"{len(results['skipped'])} pairs were skipped and are not counted; skipped.jsonl has the reasons."
+        )
     return found
 
 
@@ -226,7 +228,7 @@ def _synthesizer_table(results: Mapping[str, Any]) -> str:
         cells = (f"{percent(row[scorer]['accuracy'])} ({interval(row[scorer]['interval'])})" for scorer in scorers)
         table.append([row["criterion"], name, str(row["num_pairs"]), *cells])
     if left_out is None:
-        marked = "Without a training split it is not known which of them training left out."
+        marked = "Without a training split, held-out synthesizers are not known."
     else:
         marked = f"Left out of training: {', '.join(map(escape_markdown, left_out)) or 'none'}."
     return f"## By synthesizer\n\n{marked}\n\n{_table(table)}"
@@ -236,7 +238,7 @@ def render_judge(judge: Mapping[str, Any]) -> str:
     """Render how a judge came to its decisions as Markdown.
 
     Args:
-        judge (`Mapping`): What `judges.zero_shot.summary` says of it.
+        judge (`Mapping`): The result of `judges.zero_shot.summary`.
     """
     names = [row["criterion"] for row in judge["groups"]]
     table = [["", *names], ["pairs", *(str(row["num_pairs"]) for row in judge["groups"])]]
@@ -269,7 +271,7 @@ def render_disagreements(found: Mapping[str, Any]) -> str:
     """Render where an evaluation and another one disagree as Markdown.
 
     Args:
-        found (`Mapping`): What `report.disagreements.find_disagreements` says of the other one.
+        found (`Mapping`): What `report.disagreements.find_disagreements` returns for it.
     """
     title = f"## Disagreements with {escape_markdown(found['title'])} ({escape_markdown(found['folder'])})"
     if not found["num_pairs"]:
@@ -296,12 +298,12 @@ def _timing_line(timing: Mapping[str, Any]) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Write a share of 0-1 in percent, two decimals."""
+    """Format a share of 0-1 in percent, two decimals."""
     return _ABSENT if value is None else f"{100 * value:.2f}"
 
 
 def interval(bounds: Sequence[float] | None) -> str:
-    """Write the two bounds of a share in percent, one decimal."""
+    """Format the two bounds of a share in percent, one decimal."""
     return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}"
 
 

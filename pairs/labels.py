@@ -1,4 +1,4 @@
-"""Labels of pairs: what the metric and the tables need to know of each pair, read without its audio."""
+"""Read the labels of pairs, which the metric and the tables need, without the audio."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .schema import SIDES
 if TYPE_CHECKING:
     import datasets
 
-# Read without the audio; what a data set lacks is derived or None.
+# Missing labels are derived or None.
 _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
 SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "scripted"}
 
@@ -25,10 +25,10 @@ def name_criterion(criterion: str | None) -> str:
 
 
 def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
-    """Return what the metric and the tables need to know of each pair, without its audio.
+    """Return the labels of each pair, without reading its audio.
 
     A row of the released SDiaReward form has no `pair_id`, `criterion` or `subset`: the id is then a hash of the row,
-    the criterion `"joint"`, and the subset what `category` or `source` says.
+    the criterion `"joint"`, and the subset that of `category` or `source`.
 
     Args:
         pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
@@ -37,7 +37,7 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
         `list[dict]`: `pair_id`, `criterion`, `subset`, `source`, `synthesizer` and `group_id` of each pair.
 
     Raises:
-        ValueError: A pair's subset cannot be told, or two pairs have the same id.
+        ValueError: A pair has no known subset, or two pairs have the same id.
     """
     columns = [name for name in (*_LABELS, "category") if name in pairs.column_names]
     if "pair_id" not in columns:
@@ -69,13 +69,13 @@ def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
 def require_other_recordings(
     labels: Sequence[Mapping[str, Any]], train_labels: Sequence[Mapping[str, Any]], split: str, train_split: str
 ) -> None:
-    """Raise if what is to be fitted on overlaps with what is to be measured on.
+    """Raise if the pairs to fit on share a pair or a recording with the pairs to measure on.
 
     Args:
-        labels (`Sequence[Mapping]`): What `describe_pairs` says of the pairs to measure on.
-        train_labels (`Sequence[Mapping]`): The same of the pairs to fit on.
-        split (`str`): What to call the former.
-        train_split (`str`): What to call the latter.
+        labels (`Sequence[Mapping]`): Labels of the pairs to measure on.
+        train_labels (`Sequence[Mapping]`): Labels of the pairs to fit on.
+        split (`str`): Name of the former in the error.
+        train_split (`str`): Name of the latter.
 
     Raises:
         ValueError: They share a pair or a recording.
@@ -90,5 +90,5 @@ def require_other_recordings(
 
 
 def fingerprint_pairs(labels: Sequence[Mapping[str, Any]]) -> str:
-    """Return a hash of the pairs' labels; ids say what a pair is made from, so nothing else is read."""
+    """Return a hash of the pairs' labels; an id depends on the recordings of a pair, so nothing else is read."""
     return hash_json(list(labels))

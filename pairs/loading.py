@@ -1,7 +1,6 @@
 """Read preference pairs, from our own Parquet or in the released SDiaReward form, without decoding audio.
 
-Both forms end as the message lists that `SDiaRewardProcessor` takes; nothing else in the package knows that there are
-two.
+Both forms become the message lists that `SDiaRewardProcessor` takes; no other module handles two forms.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ def _load_pairs(path: str | Path, split: str, name: str | None) -> datasets.Data
 
 
 def pair_names(pairs: datasets.Dataset) -> list[str]:
-    """Return what to call each pair: its `pair_id`, or its row where the data has none."""
+    """Return the name of each pair: its `pair_id`, or its row if the data have none."""
     return list(pairs["pair_id"]) if "pair_id" in pairs.column_names else [f"row {row}" for row in range(len(pairs))]
 
 

@@ -1,8 +1,8 @@
-"""Say which files of this machine a data set may name: those below its root, and what `datasets` fetched itself.
+"""Restrict the files that a data set may name: those below its root, and what `datasets` fetched itself.
 
-A table of pairs may come from anybody. Where it holds paths in place of audio, one that leads elsewhere would have a
-recording of whoever reads it taken into scores, pages and studies that are passed on. So would the header of its card,
-where that says in which files the tables are.
+A table of pairs may come from anyone. If it holds paths in place of audio, a path out of the root would copy a private
+recording of the reader into scores, pages and studies that are shared. The header of a card, which names the files of
+the tables, could do the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Folders, separated as in PATH, in place of the working directory.
 ROOTS_VARIABLE = "SDIAREWARD_AUDIO_ROOT"
-# Where `datasets` looks for what a folder or a repository says of its own tables.
+# Files in which a folder or a repository describes its own tables.
 _CARD, _SETTINGS = "README.md", ".huggingface.yaml"
 # A root, a home, a drive, a folder above, an address, or one within another (`zip://*::https://...`).
 _ELSEWHERE = re.compile(r"^[/~]|^[A-Za-z]:|(^|/)\.\.(/|$)|\\|::|://|[\x00-\x1f]")

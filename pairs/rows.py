@@ -31,19 +31,19 @@ ID_COLUMNS = ("pair_id", "id")
 _MAX_BLOCK_ROWS = 512
 _MAX_BLOCK_BYTES = 128 * 2**20
 _ROWS_READ_AT_ONCE = 16
-# What a row takes in memory is set aside before it is read: a small file must not ask for gigabytes.
+# Memory for all rows is reserved before they are read: a small file must not claim gigabytes.
 _MAX_ROWS_PER_BYTE = 100
 _REMEDY = "get the file again, or build it anew."
 
 
 class Rows(Protocol):
-    """What scoring needs of a data set.
+    """A data set as scoring reads it.
 
     Args:
         num_rows (`int`): Number of rows.
         features (`datasets.Features`): Of the columns, audio left encoded.
         fingerprint (`str`): Changes when the data do.
-        block_rows (`int`): How many rows are worth reading at a time.
+        block_rows (`int`): Number of rows to read at a time.
     """
 
     num_rows: int
@@ -221,7 +221,7 @@ class ParquetRows:
 
 @contextmanager
 def _read_as_parquet(file: str) -> Iterator[None]:
-    """Name the file whose content pyarrow, or `datasets` in its description, stumbles over."""
+    """Name the file in errors of pyarrow, and of `datasets` about its description."""
     import pyarrow as pa
 
     try:
@@ -245,12 +245,12 @@ def _describe(file: str) -> tuple[datasets.Features, list[tuple[int, int]]]:
         found = [(group.num_rows, group.total_byte_size) for group in groups]
     num_rows, size = sum(rows for rows, _ in found), Path(file).stat().st_size
     if min((rows for rows, _ in found), default=0) < 0 or num_rows > _MAX_ROWS_PER_BYTE * size:
-        raise ValueError(f"{file}: claims {num_rows} rows in {size} bytes, which no dialogues take; {_REMEDY}")
+        raise ValueError(f"{file}: claims {num_rows} rows in {size} bytes, fewer than dialogues need; {_REMEDY}")
     return features, found
 
 
 def _footer(file: str) -> bytes:
-    """Return the end of a Parquet file, which says of every column where it lies, how long it is and its extremes."""
+    """Return the footer of a Parquet file, which has place, length and extremes of every column."""
     with open(file, "rb") as opened:
         opened.seek(-8, 2)
         length = int.from_bytes(opened.read(4), "little")
@@ -263,7 +263,7 @@ def dialogue_columns(columns: Iterable[str], name: str) -> tuple[str, ...]:
 
     Args:
         columns (`Iterable[str]`): Those of the data set.
-        name (`str`): What to call it in an error.
+        name (`str`): Its name in an error.
 
     Raises:
         ValueError: There are none.
@@ -311,12 +311,12 @@ class Block:
 
 
 def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
-    """Read what is needed to score some rows.
+    """Read the columns that are needed to score some rows.
 
     Args:
         rows (`Rows`): The data set.
         numbers (`np.ndarray` of shape `(num_rows,)`): Numbers of the rows, ascending.
-        sides (`tuple[str, ...]`): What `dialogue_columns` gave.
+        sides (`tuple[str, ...]`): Its columns that hold dialogues, from `dialogue_columns`.
     """
     import datasets
 

@@ -1,14 +1,14 @@
 """Make rewards of different domains comparable: per-subset offset and temperature, or quantiles of a reference set.
 
-A reward ranks dialogues within a domain, but domains lie at different places of its scale: in the paper the median
+A reward ranks dialogues within a domain, but domains have different ranges of rewards: in the paper the median
 reward of the preferred scripted dialogues is negative (section 5.3, Figure 4d), so that a threshold found on one
-domain fails on another. Two remedies are fitted on pairs whose better side is known:
+domain fails on another. Two calibrations are fitted on preference pairs:
 
 - By subset, `(reward - offset) / temperature`: the log-odds that a dialogue is the preferred side of a pair of its
-  subset. It needs to know the domain of what is scored.
+  subset. It needs the domain of each dialogue.
 - By quantile, the share of a reference set's rewards that lie below: a value in [0, 1], without knowing a domain.
   The reference holds both sides of every pair, each subset with the same weight. There is a table for all pairs and
-  one for each criterion, as the prompt is known whenever something is scored; a criterion without one uses the first.
+  one for each criterion, because the criterion of a dialogue is known; a criterion without a table uses the first.
 
 Both are monotone, so neither changes the order of dialogues within a subset, or under a criterion. It follows that one
 table of quantiles cannot change how a threshold transfers; it gives rewards a scale with a meaning.
@@ -48,9 +48,9 @@ def fit(
     Args:
         rewards (`ArrayLike` of shape `(num_pairs, 2)`): Rewards of the chosen and the rejected side of each pair.
         subsets (`Sequence[str]`): Subset of each pair.
-        criteria (`Sequence[str]`, *optional*): Criterion under which each pair was judged; without it there is only
+        criteria (`Sequence[str]`, *optional*): Criterion under which each pair was scored; without it there is only
             the table of all pairs.
-        prompt_version (`str`, *optional*): Of the prompts the pairs were judged with; others give other rewards.
+        prompt_version (`str`, *optional*): Of the prompts the pairs were scored with; others give other rewards.
         data (`Mapping`, *optional*): Which pairs these are, as JSON values; kept as it is.
 
     Returns:

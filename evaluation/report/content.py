@@ -17,7 +17,7 @@ from .. import summary
 from ..results_files import name_scorer
 from ..statistics import compare
 from .calibration_content import describe_calibration
-from .inputs import Evaluation, TrainingRun, is_finite, is_right, title_scorers
+from .inputs import ComparedEvaluation, TrainingRun, is_finite, is_right, title_scorers
 from .margins import STRATA, WRONG, strata
 from .reliability import equal_mass_bins
 
@@ -45,7 +45,7 @@ def build_report(
     results: Mapping[str, Any],
     records: Records,
     by_scorer: Mapping[str, Scores],
-    others: Sequence[Evaluation] = (),
+    others: Sequence[ComparedEvaluation] = (),
     training: Sequence[TrainingRun] = (),
     examples: Records = (),
     disagreements: Records = (),
@@ -56,7 +56,7 @@ def build_report(
         results (`Mapping`): What `eval.py` writes as `results.json`.
         records (`Sequence[Mapping]`): Labels of each scored pair with `primary` and `secondary`.
         by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, `"text"`) and `pair_id`: `chosen` and `rejected`.
-        others (`Sequence[Evaluation]`): Evaluations to compare with, which have all of these pairs.
+        others (`Sequence[ComparedEvaluation]`): Evaluations to compare with, which have all of these pairs.
         training (`Sequence[TrainingRun]`): Training runs to show.
         examples (`Sequence[Mapping]`): What `examples.describe_lowest` says of single pairs.
         disagreements (`Sequence[Mapping]`): What `disagreements.find_disagreements` says of each of `others`, its rows
@@ -139,7 +139,7 @@ def plain(value: Any) -> Any:
 
 
 def _scorers(
-    model: str, by_scorer: Mapping[str, Scores], others: Sequence[Evaluation]
+    model: str, by_scorer: Mapping[str, Scores], others: Sequence[ComparedEvaluation]
 ) -> tuple[list[dict[str, str]], dict[str, Scores]]:
     """Return name, title and kind of every scorer, the evaluated model first, and their scores by name."""
     rows = [{"name": "model", "title": model, "kind": "model"}]

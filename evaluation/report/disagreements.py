@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from sdiareward.pairs.schema import SIDES
 
-from .inputs import Evaluation, check_same_pairs, is_finite, is_right
+from .inputs import ComparedEvaluation, check_same_pairs, is_finite, is_right
 
 
 MAX_SHOWN = 20
@@ -20,7 +20,7 @@ Scores = Mapping[str, Mapping[str, Any]]
 def find_disagreements(
     labels: Sequence[Mapping[str, Any]],
     scores: Scores,
-    others: Sequence[Evaluation],
+    others: Sequence[ComparedEvaluation],
     nan: str,
     count: int = MAX_SHOWN,
 ) -> list[dict[str, Any]]:
@@ -30,9 +30,9 @@ def find_disagreements(
     of the pairs on which its |margin| is smaller, and a disagreement is as confident as the two are on average.
 
     Args:
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each pair.
+        labels (`Sequence[Mapping]`): Labels of each pair; see `labels.describe_pairs`.
         scores (`Mapping`): `chosen` and `rejected` of this evaluation by `pair_id`.
-        others (`Sequence[Evaluation]`): Evaluations of the same pairs.
+        others (`Sequence[ComparedEvaluation]`): Evaluations of the same pairs.
         nan (`"error"` or `"wrong"`): What a reward that is not finite is.
         count (`int`, *optional*, defaults to 20): How many pairs to list of each other evaluation.
 

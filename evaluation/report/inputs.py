@@ -20,7 +20,7 @@ Point = dict[str, float]
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class ComparedEvaluation:
     """A finished evaluation.
 
     Args:
@@ -56,7 +56,7 @@ class TrainingRun:
     validation: list[Point]
 
 
-def read_evaluation(folder: str | Path) -> Evaluation:
+def read_evaluation(folder: str | Path) -> ComparedEvaluation:
     """Read the output_dir of a finished evaluation.
 
     Raises:
@@ -67,14 +67,14 @@ def read_evaluation(folder: str | Path) -> Evaluation:
     scores = {record["pair_id"]: record for record in found.scores}
     skipped = JsonLines(found.folder / "skipped.jsonl").read()
     reasons = {record["pair_id"]: record["reason"] for record in skipped}
-    return Evaluation(str(folder), results_files.name_scorer(found.config), scores, reasons)
+    return ComparedEvaluation(str(folder), results_files.name_scorer(found.config), scores, reasons)
 
 
-def check_same_pairs(evaluation: Evaluation, pair_ids: Sequence[str], nan: str) -> None:
+def check_same_pairs(evaluation: ComparedEvaluation, pair_ids: Sequence[str], nan: str) -> None:
     """Raise unless an evaluation has a reward for both sides of every one of these pairs.
 
     Args:
-        evaluation (`Evaluation`): The other evaluation.
+        evaluation (`ComparedEvaluation`): The other evaluation.
         pair_ids (`Sequence[str]`): The pairs to compare on.
         nan (`"error"` or `"wrong"`): What a reward that is not finite is.
 
@@ -107,7 +107,7 @@ def is_right(score: Mapping[str, Any]) -> bool:
     return is_finite(score) and score["chosen"] > score["rejected"]
 
 
-def title_scorers(title: str, others: Sequence[Evaluation]) -> list[str]:
+def title_scorers(title: str, others: Sequence[ComparedEvaluation]) -> list[str]:
     """Return what to call other evaluations beside one called `title`; of equal names the folders are added."""
     names = [title, *(other.model for other in others)]
     return [other.model if names.count(other.model) == 1 else f"{other.model} ({other.folder})" for other in others]

@@ -19,7 +19,7 @@ from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report
 from .disagreements import find_disagreements
 from .examples import Collector, EmbedAudio, describe_disagreements, describe_lowest
 from .figures import draw_figures
-from .inputs import Evaluation, TrainingRun
+from .inputs import ComparedEvaluation, TrainingRun
 from .pieces import FILTERS, content_hash, picture
 
 
@@ -55,7 +55,7 @@ def write_page(
     labels: Sequence[Mapping[str, Any]],
     by_scorer: Mapping[str, Mapping[str, Mapping[str, Any]]],
     *,
-    others: Sequence[Evaluation] = (),
+    others: Sequence[ComparedEvaluation] = (),
     training: Sequence[TrainingRun] = (),
     embed_audio: EmbedAudio = "open",
 ) -> Path:
@@ -65,9 +65,9 @@ def write_page(
         folder (`str` or `Path`): The evaluation's output_dir.
         results (`Mapping`): What `eval.py` writes as `results.json`.
         pairs (`datasets.Dataset`): The scored pairs as `loading.load_pairs` gives them.
-        labels (`Sequence[Mapping]`): What `labels.describe_pairs` says of each.
+        labels (`Sequence[Mapping]`): Labels of each; see `labels.describe_pairs`.
         by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, `"text"`) and `pair_id`: `chosen` and `rejected`.
-        others (`Sequence[Evaluation]`): Other evaluations of the same pairs to compare with.
+        others (`Sequence[ComparedEvaluation]`): Other evaluations of the same pairs to compare with.
         training (`Sequence[TrainingRun]`): Training runs to show.
         embed_audio (`"open"`, `"all"` or `"none"`, *optional*, defaults to `"open"`): Which recordings the page plays:
             those under licences that let anyone pass them on, all, or none.

@@ -15,7 +15,7 @@ from sdiareward.perturbations.registry import PERTURBATIONS
 from sdiareward.scoring.model_spec import ModelSpec
 
 
-# A nuisance with two places to fail, one attack of each kind, and nothing that takes long.
+# A perturbation with two places to fail, one attack of each kind, and nothing that takes long.
 FEW = ("--nuisances", "gain", "polarity", "--attacks", "foreign_ending", "written_demand", "repeated_turns")
 
 
@@ -180,7 +180,7 @@ def test_an_attack_takes_from_the_same_dialogues_whatever_the_size_of_the_sample
         Auditor(AuditJob(ModelSpec(str(tiny_checkpoint)), str(data), tmp_path / str(size), num_pairs=size))
         for size in (1, 0)
     ]
-    few, many = ([pair.pair_id for pair in auditor.donors] for auditor in auditors)
+    few, many = ([pair.pair_id for pair in auditor.distractors] for auditor in auditors)
     assert few == many
     assert len(few) == 6
 

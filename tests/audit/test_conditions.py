@@ -7,7 +7,7 @@ from sdiareward.audit.conditions import (
     Condition,
     attack_conditions,
     collect_rewards,
-    nuisance_conditions,
+    perturbation_conditions,
     seed_of,
     settings_of,
 )
@@ -40,7 +40,7 @@ def sample():
 
 
 def test_both_sides_of_each_pair_are_scored_as_they_are_and_under_each_condition(sample, collect):
-    conditions = nuisance_conditions([("gain", 6.0), ("polarity", 0.0)])
+    conditions = perturbation_conditions([("gain", 6.0), ("polarity", 0.0)])
     found = collect(sample, conditions)
     assert list(found) == [NATURAL, "nuisance/gain/6", "nuisance/polarity/0"]
     assert found[NATURAL]["p3"]["rewards"] == {"chosen": 0.5, "rejected": 0.25}
@@ -52,7 +52,7 @@ def test_both_sides_of_each_pair_are_scored_as_they_are_and_under_each_condition
 
 
 def test_an_interrupted_run_resumes_and_scores_nothing_twice(sample, collect, tmp_path):
-    conditions = nuisance_conditions([("gain", 6.0), ("gain", -6.0)])
+    conditions = perturbation_conditions([("gain", 6.0), ("gain", -6.0)])
     first = FunctionScorer(stop_after=30)
     with pytest.raises(KeyboardInterrupt):
         collect(sample, conditions, first)
@@ -66,16 +66,16 @@ def test_an_interrupted_run_resumes_and_scores_nothing_twice(sample, collect, tm
 
 
 def test_another_condition_or_more_pairs_cost_what_is_new_alone(sample, collect):
-    collect(sample[:4], nuisance_conditions([("gain", 6.0)]))
+    collect(sample[:4], perturbation_conditions([("gain", 6.0)]))
     more = FunctionScorer()
-    collect(sample[:5], nuisance_conditions([("gain", 6.0), ("gain", -6.0)]), more)
+    collect(sample[:5], perturbation_conditions([("gain", 6.0), ("gain", -6.0)]), more)
     assert more.num_dialogues == 4 * 2 + 3 * 2
 
 
 def test_a_pair_that_cannot_be_read_is_recorded_skipped_and_tried_again(sample, collect):
     counting = FunctionScorer()
     broken = Pairs(list(sample), broken=("p2",))
-    found = collect(broken, nuisance_conditions([("gain", 6.0)]), counting)
+    found = collect(broken, perturbation_conditions([("gain", 6.0)]), counting)
     assert found[NATURAL]["p2"] == {
         "pair_id": "p2",
         "condition": NATURAL,
@@ -84,7 +84,7 @@ def test_a_pair_that_cannot_be_read_is_recorded_skipped_and_tried_again(sample, 
     assert "p2" not in found["nuisance/gain/6"]
     assert counting.num_dialogues == 9 * 2 * 2
     again = FunctionScorer()
-    mended = collect(sample, nuisance_conditions([("gain", 6.0)]), again)
+    mended = collect(sample, perturbation_conditions([("gain", 6.0)]), again)
     assert again.num_dialogues == 2 * 2
     assert mended[NATURAL]["p2"]["rewards"] == {"chosen": 0.5, "rejected": 0.25}
 
@@ -97,7 +97,7 @@ def test_one_dialogue_that_cannot_be_scored_costs_its_own_pair_alone(sample, col
         return rewards
 
     sample[4].chosen[0] = type(sample[4].chosen[0])("user", "p4", sample[4].chosen[0].array)
-    found = collect(sample, nuisance_conditions([("gain", 6.0)]), FunctionScorer(picky))
+    found = collect(sample, perturbation_conditions([("gain", 6.0)]), FunctionScorer(picky))
     assert found[NATURAL]["p4"]["error"] == "chosen: a dialogue without an end"
     assert len(found["nuisance/gain/6"]) == 9
     assert found["nuisance/gain/6"]["p5"]["rewards"]["chosen"] > 0.5
@@ -107,7 +107,7 @@ def test_a_reward_that_is_not_finite_is_an_error_of_the_pair(sample, collect):
     def overflowing(dialogues, criteria):
         return [np.nan if reward > 0.5 else reward for reward in loudness(dialogues, criteria)]
 
-    found = collect(sample[:1], nuisance_conditions([("gain", 6.0)]), FunctionScorer(overflowing))
+    found = collect(sample[:1], perturbation_conditions([("gain", 6.0)]), FunctionScorer(overflowing))
     assert found["nuisance/gain/6"]["p0"]["error"].startswith("the rewards are nan, 0.4")
 
 
@@ -119,7 +119,7 @@ def test_a_condition_that_does_not_apply_gives_its_reason_and_is_not_tried_again
         return "too short"
 
     for _ in range(2):
-        found = collect(sample[:2], [Condition("attack/none", build, 1)])
+        found = collect(sample[:2], [Condition("attack/none", build)])
     assert found["attack/none"]["p1"]["reason"] == "too short"
     assert asked == ["p0", "p1"]
 
@@ -128,11 +128,11 @@ def test_why_a_condition_is_unavailable_is_a_reason_that_is_not_kept(sample, col
     def changed(pair):
         return {"attacked": to_messages(pair.chosen)}
 
-    unavailable = Condition("attack/none", changed, 1, unavailable_reason="needs a voice")
+    unavailable = Condition("attack/none", changed, unavailable_reason="needs a voice")
     found = collect(sample[:2], [unavailable])
     assert found["attack/none"] == {name: {"reason": "needs a voice"} for name in ("p0", "p1")}
     assert collect_rewards(never, sample[:2], [unavailable], tmp_path) == found
-    possible = Condition("attack/none", changed, 1)
+    possible = Condition("attack/none", changed)
     kept = collect(sample[:2], [possible])["attack/none"]
     assert kept["p0"]["rewards"] == {"attacked": 0.5}
     # What was scored elsewhere stays.
@@ -141,7 +141,7 @@ def test_why_a_condition_is_unavailable_is_a_reason_that_is_not_kept(sample, col
 
 def test_noise_is_the_same_on_both_sides_and_at_every_severity_but_for_its_level():
     pair = make_pair("p", 0.5, 0.5)
-    quiet, loud = (condition.build(pair) for condition in nuisance_conditions([("noise", 40.0), ("noise", 20.0)]))
+    quiet, loud = (condition.build(pair) for condition in perturbation_conditions([("noise", 40.0), ("noise", 20.0)]))
 
     def noise(messages, turn=0):
         return messages[turn]["content"][-1]["audio"]["array"] - 0.5
@@ -149,7 +149,7 @@ def test_noise_is_the_same_on_both_sides_and_at_every_severity_but_for_its_level
     assert noise(quiet["chosen"]) == pytest.approx(noise(quiet["rejected"]))
     assert noise(loud["chosen"]) == pytest.approx(10 * noise(quiet["chosen"]), rel=1e-3, abs=1e-6)
     assert not np.allclose(noise(quiet["chosen"]), noise(quiet["chosen"], turn=1))
-    other = nuisance_conditions([("noise", 40.0)], seed=1)[0].build(pair)
+    other = perturbation_conditions([("noise", 40.0)], seed=1)[0].build(pair)
     assert not np.allclose(noise(quiet["chosen"]), noise(other["chosen"]))
     assert seed_of(0, "p", 1) == seed_of(0, "p", 1) != seed_of(0, "p", 2)
 

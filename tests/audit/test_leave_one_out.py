@@ -222,7 +222,7 @@ def test_torch_keeps_its_threads(measured):
 def test_all_three_splits_are_needed(tmp_path, tiny_checkpoint, splits):
     with pytest.raises(ValueError, match="no split validation"):
         measure_left_out(str(tiny_checkpoint), {"train": splits["train"], "test": splits["test"]}, tmp_path)
-    with pytest.raises(ValueError, match="nothing can be left out: modality: 6 test pairs; at least 20 are needed"):
+    with pytest.raises(ValueError, match="nothing can be held out: modality: 6 test pairs; at least 20 are needed"):
         measure_left_out(str(tiny_checkpoint), splits, tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -89,7 +89,7 @@ def test_every_section_that_has_something_is_in_the_contents_and_no_other(text, 
 
 def test_every_figure_says_in_words_what_it_shows(text, audit):
     pictures = re.findall(r'<img src="data:image/png;base64,[^"]+" alt="([^"]*)"', text)
-    # Overview, two nuisances, attacks, abstention, both sides of a pair of each subset that can be read.
+    # Overview, two perturbations, attacks, abstention, both sides of a pair of each subset that can be read.
     assert len(pictures) == 1 + 2 + 1 + 1 + 2 * 3
     assert all(len(words) > 40 and "%" in words or "reward" in words for words in pictures)
     flips = audit["nuisances"]["by_nuisance"][0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.audit_world import make_label
 
-from sdiareward.audit.conditions import ATTACKED, NATURAL, attack_key, nuisance_key
+from sdiareward.audit.conditions import ATTACKED, NATURAL, attack_key, perturbation_key
 from sdiareward.audit.statistics import (
     BOTH,
     Pairs,
@@ -12,7 +12,7 @@ from sdiareward.audit.statistics import (
     describe_change,
     describe_natural,
     measure_attacks,
-    measure_nuisances,
+    measure_perturbations,
     sum_up,
 )
 from sdiareward.perturbations.attacks import Attack
@@ -113,9 +113,9 @@ def test_every_nuisance_counts_alike_however_many_severities_it_has():
 def test_nuisances_are_measured_by_place_and_column_and_summed_up():
     same = lines(chosen=CHOSEN, rejected=REJECTED)
     turned = lines(chosen=REJECTED, rejected=CHOSEN)
-    rewards = natural(**{nuisance_key("polarity", 0.0): turned})
-    rewards |= {nuisance_key("resampling", severity): same for severity in (44_100.0, 11_025.0)}
-    found = measure_nuisances(Pairs(LABELS, rewards), ["polarity", "resampling"])
+    rewards = natural(**{perturbation_key("polarity", 0.0): turned})
+    rewards |= {perturbation_key("resampling", severity): same for severity in (44_100.0, 11_025.0)}
+    found = measure_perturbations(Pairs(LABELS, rewards), ["polarity", "resampling"])
     assert len(found["rows"]) == 3 * (1 + 2)
     by_place = {row["place"]: row for row in found["rows"] if row["nuisance"] == "polarity"}
     # Turned round on both sides: the margins -2, -1, 0, 1 in place of 2, 1, 0, -1.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from sdiareward.audit.ties import TWINS, _Ranks, describe_ties, measure_identical
+from sdiareward.audit.ties import CODEC_COPIES, _Ranks, describe_ties, measure_identical
 from sdiareward.perturbations.decoded_pairs import AuditPair, Turn
 from sdiareward.perturbations.registry import PERTURBATIONS
 from sdiareward.scoring.scorer import Scorer
@@ -40,13 +40,13 @@ def rewards_of(**pairs):
 
 @pytest.fixture
 def few():
-    """Natural margins 4, -1, 0.5 and 0; twins are off by 1 to 8 eighths."""
+    """Natural margins 4, -1, 0.5 and 0; codec copies are off by 1 to 8 eighths."""
     natural = rewards_of(a=(4.0, 0.0), b=(0.0, 1.0), c=(0.5, 0.0), d=(1.0, 1.0))
-    twins = {
+    copies = {
         "mp3": rewards_of(a=(4.125, 0.25), b=(0.375, 1.5), c=(0.5, 0.0), d=(1.625, 1.75)),
         "opus": rewards_of(a=(4.875, 1.0), b=(0.0, 1.0), c=(0.5, 0.0), d=(1.0, 1.0)),
     }
-    return labels_of("a", "b", "c", "d"), natural, twins
+    return labels_of("a", "b", "c", "d"), natural, copies
 
 
 def test_twins_are_described_by_the_size_of_their_margins(few):
@@ -64,7 +64,7 @@ def test_twins_are_described_by_the_size_of_their_margins(few):
 
 def test_the_tie_auroc_counts_natural_margins_above_those_of_twins(few):
     (row,) = describe_ties(*few, num_bootstrap=50)["rows"]
-    # MP3's twins: 0, 0, 1/8, 2/8, 3/8, 4/8, 5/8, 6/8. Of natural 4 and 1 all 8 are smaller, of 0.5 five and one is
+    # MP3's copies: 0, 0, 1/8, 2/8, 3/8, 4/8, 5/8, 6/8. Of natural 4 and 1 all 8 are smaller, of 0.5 five and one is
     # equal, of 0 two are equal.
     assert row["twins"]["mp3"]["auroc"] == (8 + 8 + 5.5 + 1) / 32
     # Opus's: six times 0, 7/8, 1.
@@ -76,21 +76,21 @@ def test_the_tie_auroc_counts_natural_margins_above_those_of_twins(few):
 
 def test_the_tie_auroc_is_that_of_scikit_learn_under_any_weights():
     generator = np.random.default_rng(5)
-    natural, twins = generator.integers(0, 6, 30) / 4, generator.integers(0, 4, (2, 30)) / 4
+    natural, copies = generator.integers(0, 6, 30) / 4, generator.integers(0, 4, (2, 30)) / 4
     weights = generator.integers(0, 4, (3, 30))
     expected = [
         roc_auc_score(
             np.repeat([1, 0, 0], 30),
-            np.concatenate([natural, *twins]),
+            np.concatenate([natural, *copies]),
             sample_weight=np.concatenate([one, one, one]),
         )
         for one in weights
     ]
-    assert _Ranks(natural, twins).auroc(weights) == pytest.approx(expected)
+    assert _Ranks(natural, copies).auroc(weights) == pytest.approx(expected)
 
 
 def test_the_threshold_abstains_from_at_least_95_percent_of_the_twins():
-    # A hundred pairs with one twin a side: sizes 0.01 to 1.00 twice; 95% of the 200 are up to 0.95.
+    # A hundred pairs with one codec copy a side: sizes 0.01 to 1.00 twice; 95% of the 200 are up to 0.95.
     names = [str(number) for number in range(1, 101)]
     natural = rewards_of(**{name: (float(name) * 0.02, 0.0) for name in names})
     twin = {
@@ -128,9 +128,9 @@ def test_the_curve_begins_with_no_abstention_and_then_leaves_out_ties(few):
 
 
 def test_criteria_have_rows_of_their_own(few):
-    labels, natural, twins = few
+    labels, natural, copies = few
     labels = labels[:2] + labels_of("c", "d", subset="colloquialness")
-    rows = {row["column"]: row for row in describe_ties(labels, natural, twins, num_bootstrap=20)["rows"]}
+    rows = {row["column"]: row for row in describe_ties(labels, natural, copies, num_bootstrap=20)["rows"]}
     assert {name: row["num_pairs"] for name, row in rows.items()} == {
         "overall_micro": 4,
         "modality_micro": 2,
@@ -142,15 +142,15 @@ def test_criteria_have_rows_of_their_own(few):
 
 def test_where_all_twins_are_as_far_apart_as_pairs_nothing_is_decided():
     natural = rewards_of(a=(1.0, 0.0), b=(2.0, 1.0))
-    twins = {"mp3": rewards_of(a=(3.0, 2.0), b=(4.0, 3.0))}
-    (row,) = describe_ties(labels_of("a", "b"), natural, twins, num_bootstrap=20)["rows"]
+    copies = {"mp3": rewards_of(a=(3.0, 2.0), b=(4.0, 3.0))}
+    (row,) = describe_ties(labels_of("a", "b"), natural, copies, num_bootstrap=20)["rows"]
     assert (row["at_95"]["coverage"], row["at_95"]["accuracy"]) == (0.0, None)
     assert row["twins"]["all"]["auroc"] == 0.0
 
 
 def test_twins_are_the_mildest_usual_codings():
-    assert {name: PERTURBATIONS[name].severities[0] for name in TWINS} == TWINS
-    assert all(abs(severity) == max(PERTURBATIONS[name].severities) for name, severity in TWINS.items())
+    assert {name: PERTURBATIONS[name].severities[0] for name in CODEC_COPIES} == CODEC_COPIES
+    assert all(abs(severity) == max(PERTURBATIONS[name].severities) for name, severity in CODEC_COPIES.items())
 
 
 def test_a_reward_that_depends_on_when_it_is_asked_for_is_found_out(make_tone):

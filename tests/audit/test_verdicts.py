@@ -79,8 +79,8 @@ def test_any_does_not_pass_where_nothing_was_measured():
     assert names(verdicts.select(given(a=NOT_MEASURED, b=NOT_MEASURED), ["any"])) == ["a", "b"]
 
 
-def of_nuisances(*rates, num_pairs=(10, 10)):
-    """What an audit of ten pairs measured: by nuisance the flip rate, the first of them by two severities."""
+def of_perturbations(*rates, num_pairs=(10, 10)):
+    """What an audit of ten pairs measured: by perturbation the flip rate, the first of them by two severities."""
     worst = {"nuisance": "gain", "severity": 6.0, "place": "both", "flip_rate": 0.5}
     rows = [
         {"nuisance": name, "flip_rate": rate, "worst": worst} for name, rate in zip(PERTURBATIONS, rates, strict=False)
@@ -92,7 +92,7 @@ def of_nuisances(*rates, num_pairs=(10, 10)):
 
 
 def test_a_total_over_some_changes_says_over_how_many():
-    some, every = (checks.measure_checks(of_nuisances(*[0.1] * count)) for count in (2, len(PERTURBATIONS)))
+    some, every = (checks.measure_checks(of_perturbations(*[0.1] * count)) for count in (2, len(PERTURBATIONS)))
     assert some["nuisances.flip_rate"].detail == f"over 2 of {len(PERTURBATIONS)} changes"
     worst = some["nuisances.worst_flip_rate"].detail
     assert worst == f"level 6 dB, on both sides; over 2 of {len(PERTURBATIONS)} changes"
@@ -101,14 +101,14 @@ def test_a_total_over_some_changes_says_over_how_many():
 
 def test_a_change_under_which_pairs_could_not_be_scored_says_on_how_few_it_was_measured():
     first = next(iter(PERTURBATIONS))
-    found = checks.measure_checks(of_nuisances(0.0, num_pairs=(10, 4)))[f"nuisance.{first}"]
+    found = checks.measure_checks(of_perturbations(0.0, num_pairs=(10, 4)))[f"nuisance.{first}"]
     assert found.detail.endswith("; a severity on 4 of 10 pairs only")
-    assert "only" not in checks.measure_checks(of_nuisances(0.0))[f"nuisance.{first}"].detail
+    assert "only" not in checks.measure_checks(of_perturbations(0.0))[f"nuisance.{first}"].detail
 
 
 def test_a_verdict_says_whether_the_model_was_trained_with_what_it_withstands():
     first, second, *_ = PERTURBATIONS
-    audit = {**of_nuisances(0.0, 0.0), "trained_with": {"nuisances": [second], "attacks": ["silence"]}}
+    audit = {**of_perturbations(0.0, 0.0), "trained_with": {"nuisances": [second], "attacks": ["silence"]}}
     row = {"attack": "silence", "num_pairs": 4, "paid": 0.0, "paid_before": None, "gain": 0.5}
     found = checks.measure_checks({**audit, "attacks": [row, {**row, "attack": "loudest"}]})
     assert found["nuisances.flip_rate"].detail.endswith("changes; 1 of 2 in training")

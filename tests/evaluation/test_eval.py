@@ -236,7 +236,7 @@ def test_a_pair_with_bad_audio_is_skipped_recorded_counted_and_fails_a_strict_ru
     results = json.loads((out / "results.json").read_text())
     assert results["num_skipped"]["semi_wild"] == 1
     assert {result["num_pairs"]["semi_wild"] for result in results["accuracies"].values()} == {1}
-    assert "1 pairs could not be scored" in capsys.readouterr().out
+    assert "1 pairs were skipped" in capsys.readouterr().out
     assert run("--strict")[0] == 1
 
 
@@ -388,7 +388,7 @@ def test_the_page_and_what_it_compares_can_be_asked_for_in_the_yaml(run, tmp_pat
 
 
 def test_what_only_the_page_shows_needs_the_page_and_is_checked_before_anything_is_scored(run, tmp_path):
-    with pytest.raises(ValueError, match="shown in the report alone: add --report"):
+    with pytest.raises(ValueError, match="shown in the report only: add --report"):
         run("--compare", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="has no scores.jsonl; give the output_dir of a finished evaluation"):
         run("--report", "--compare", str(tmp_path))

@@ -8,7 +8,7 @@ from support import report_world
 from support.chromium import SIZES, needs_chromium, open_page, requested, started, take_screenshot
 
 from sdiareward.evaluation.report import write_page
-from sdiareward.evaluation.report.inputs import Evaluation, read_training_runs
+from sdiareward.evaluation.report.inputs import ComparedEvaluation, read_training_runs
 
 
 # A test has no finger to press the button with.
@@ -24,7 +24,9 @@ def page(tmp_path_factory):
     log.write_text(json.dumps(report_world.make_training(0.01, 0.3)))
     pairs, labels, scores = report_world.make_evaluation(text="a rather long word: " + "supercalifragilistic" * 6)
     others = [
-        Evaluation("runs/other", "runs/a/rather/long/path/of/a/model" * 3, report_world.make_scores(labels, 7), {})
+        ComparedEvaluation(
+            "runs/other", "runs/a/rather/long/path/of/a/model" * 3, report_world.make_scores(labels, 7), {}
+        )
     ]
     results = {**report_world.make_results(labels, scores), "judge": report_world.make_judge()}
     return write_page(folder, results, pairs, labels, scores, others=others, training=read_training_runs([log]))

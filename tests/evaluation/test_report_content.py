@@ -5,7 +5,7 @@ import pytest
 from support import report_world
 
 from sdiareward.evaluation.report import content
-from sdiareward.evaluation.report.inputs import Evaluation
+from sdiareward.evaluation.report.inputs import ComparedEvaluation
 
 
 def label(number, subset="wild", group=None, **fields):
@@ -31,7 +31,7 @@ OPTIONS = {"nan": "wrong", "num_bootstrap": 50, "seed": 0}
 def report():
     pairs, labels, by_scorer = report_world.make_evaluation()
     records = [{**label, "primary": "Joy", "secondary": None} for label in labels]
-    other = Evaluation("runs/other", "other/model", report_world.make_scores(labels, 7, 0.5), {})
+    other = ComparedEvaluation("runs/other", "other/model", report_world.make_scores(labels, 7, 0.5), {})
     by_scorer["model"]["pair-03"] = {"chosen": math.nan, "rejected": 0.0}
     results = report_world.make_results(labels, by_scorer, nan="wrong")
     return content.build_report(results, records, by_scorer, [other])
@@ -84,7 +84,9 @@ def test_every_other_scorer_is_compared_on_all_pairs_and_by_criterion(report):
 
 def test_models_of_one_name_are_told_apart_by_their_folders():
     _, labels, by_scorer = report_world.make_evaluation()
-    others = [Evaluation(folder, "checkpoints/tiny", by_scorer["model"], {}) for folder in ("runs/a", "runs/b")]
+    others = [
+        ComparedEvaluation(folder, "checkpoints/tiny", by_scorer["model"], {}) for folder in ("runs/a", "runs/b")
+    ]
     results = report_world.make_results(labels, by_scorer)
     found = content.build_report(results, labels, by_scorer, others)
     titles = [row["title"] for row in found["scorers"]][:3]

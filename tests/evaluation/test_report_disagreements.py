@@ -7,7 +7,7 @@ from support import report_world
 from sdiareward.evaluation import summary
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.report.disagreements import find_disagreements
-from sdiareward.evaluation.report.inputs import Evaluation
+from sdiareward.evaluation.report.inputs import ComparedEvaluation
 from sdiareward.evaluation.statistics import describe_share
 
 
@@ -23,7 +23,7 @@ def scores(margins):
 
 
 def other(margins, name="judge b"):
-    return Evaluation("runs/b", name, scores(margins), {})
+    return ComparedEvaluation("runs/b", name, scores(margins), {})
 
 
 def test_pairs_that_exactly_one_has_right_come_with_both_margins_most_confident_first():
@@ -80,7 +80,7 @@ def judged(tmp_path_factory):
         label["pair_id"]: {**by_scorer["model"][label["pair_id"]], "decided_by": "verdict"} for label in labels
     }
     judge_scores["pair-05"] = {"chosen": None, "rejected": None, "margin": None, "decided_by": "failed"}
-    model = Evaluation("runs/model", "checkpoints/tiny", report_world.make_scores(labels, 7, 0.5), {})
+    model = ComparedEvaluation("runs/model", "checkpoints/tiny", report_world.make_scores(labels, 7, 0.5), {})
     results = report_world.make_results(labels, {"model": judge_scores}, nan="wrong")
     results["config"] |= {"model": None, "judge": "ear"}
     results["judge"] = judge = report_world.make_judge()
@@ -130,7 +130,7 @@ def test_the_page_of_a_model_alone_has_neither_section(tmp_path):
 
 def test_two_that_are_right_and_wrong_together_are_said_to_agree(tmp_path):
     pairs, labels, scores = report_world.make_evaluation(license="unknown")
-    twin = Evaluation("runs/twin", "twin", scores["model"], {})
+    twin = ComparedEvaluation("runs/twin", "twin", scores["model"], {})
     page = write_page(tmp_path, report_world.make_results(labels, scores), pairs, labels, scores, others=[twin])
     assert "None: of every pair, both are right or both are wrong." in words_of(page)
 

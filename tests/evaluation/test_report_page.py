@@ -10,7 +10,7 @@ from support import report_world
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.report.content import build_report
 from sdiareward.evaluation.report.figures import draw_figures
-from sdiareward.evaluation.report.inputs import Evaluation, read_training_runs
+from sdiareward.evaluation.report.inputs import ComparedEvaluation, read_training_runs
 
 
 NASTY = '<script>alert("x")</script> & "quoted"'
@@ -51,7 +51,7 @@ def complete(tmp_path_factory):
         paths.append(folder / f"{name}.json")
         paths[-1].write_text(json.dumps(report_world.make_training(coefficient, drift)))
     labels = report_world.make_labels(report_world.make_pairs())
-    other = Evaluation("runs/other", "other/<model>", report_world.make_scores(labels, 7, 0.5), {})
+    other = ComparedEvaluation("runs/other", "other/<model>", report_world.make_scores(labels, 7, 0.5), {})
     skipped = [{**labels[0], "pair_id": "broken-1", "reason": "chosen, turn 1: cannot be decoded"}]
     page = write(folder, skipped=skipped, others=[other], training=read_training_runs(paths), text=NASTY)
     return page, Page(page.read_text())
@@ -209,7 +209,7 @@ def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
 
 
 def test_an_evaluation_of_other_pairs_is_refused(tmp_path):
-    other = Evaluation("runs/other", "other/model", {}, {})
+    other = ComparedEvaluation("runs/other", "other/model", {}, {})
     with pytest.raises(ValueError, match="runs/other: lacks 48 of 48 pairs"):
         write(tmp_path, others=[other])
 

@@ -48,7 +48,7 @@ def test_the_notes_name_missing_subsets_split_ties_and_skipped_pairs(results):
     report = reporting.render_report(results)
     assert "No pairs of semi_wild" in report
     assert "text: 3 of 3 modality pairs tie; 50.00 if ties are split" in report
-    assert "1 pairs could not be scored" in report
+    assert "1 pairs were skipped" in report
     assert "real-time factor 0.1000" in report
 
 

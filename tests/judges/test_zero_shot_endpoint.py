@@ -363,14 +363,14 @@ def test_an_unreadable_turn_skips_its_pair_without_a_request(run, data_folder, p
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--judge", "own-endpoint", "--model", "m"], "give a model or a judge"),
-        ([], "give a model or a judge"),
+        (["--judge", "own-endpoint", "--model", "m"], "give either a model or a judge"),
+        ([], "give either a model or a judge"),
         (["--judge", "nobody"], "has no judge 'nobody'; it has .*'gpt-4o-audio'"),
         (["--judge", "own-endpoint", "--judge_options", "modle=x"], "own-endpoint: unknown keys .'modle'."),
         (["--judge", "own-endpoint", "--judge_options", "model"], "give KEY=VALUE"),
         (["--judge", "own-endpoint", "--judge_options", "attempts=0"], "attempts is 0; it must be at least 1"),
-        (["--judge", "own-endpoint", "--dtype", "bfloat16"], "dtype can be set for a model alone; give judge_options"),
-        (["--model", "m", "--retry_failed"], "retry_failed can be set for a judge alone"),
+        (["--judge", "own-endpoint", "--dtype", "bfloat16"], "dtype can be set for a model only; give judge_options"),
+        (["--model", "m", "--retry_failed"], "retry_failed can be set for a judge only"),
         (["--judge", "own-endpoint", "--judge_options", "backend=fax"], "backend is 'fax'; it must be one of"),
     ],
 )
