@@ -1,12 +1,19 @@
-"""Adapters of a trained model: saved with the head that was trained beside them, loaded back in one line."""
+"""Low-rank adapters of a trained model: saved with the head that was trained beside them, loaded in one line.
+
+The configuration of adapters is checked before PEFT reads it: its fields can import modules, copy layers, match
+patterns without end or ask for more memory than there is (SECURITY.md). PEFT has no such check.
+"""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sdiareward.common.files import read_json_object
+
+from .files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 
 if TYPE_CHECKING:
@@ -15,27 +22,25 @@ if TYPE_CHECKING:
     from sdiareward.modeling_sdiareward import SDiaRewardModel
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-_ADAPTER_CONFIG, _ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # The text model only: the names of its projections occur in the audio tower too.
 TEXT_PROJECTIONS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 
-# Far above any that is trained; a rank decides how much memory adapters take before their weights are read.
+# Far above any trained rank. The rank decides how much memory adapters take before their weights are read.
 _MAX_RANK = 4096
-# A module's name, or one with a number in it; any other pattern could take for ever to match.
+# A module's name; a pattern could take forever to match.
 _MODULE_NAME = re.compile(r"[\w.-]+", re.ASCII)
-# What may be set; every other field of PEFT has its empty default, for some copy layers, import modules, read files or
-# take patterns. `auto_mapping` names a module too, but only for PEFT's auto classes, which are not used.
+# Fields that may be set. `auto_mapping` names a module too, but only for PEFT's auto classes, which are not used.
 _FIELDS = {
     *("alpha_pattern", "auto_mapping", "base_model_name_or_path", "bias", "fan_in_fan_out", "inference_mode"),
     *("init_lora_weights", "lora_alpha", "lora_dropout", "modules_to_save", "peft_type", "peft_version", "r"),
     *("rank_pattern", "revision", "target_modules", "task_type", "use_dora", "use_rslora"),
-    # Set by default, and without an effect of their own.
+    # Set by default, without an effect.
     *("megatron_core", "qalora_group_size"),
 }
 
 
 def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int) -> PeftModel:
-    """Put low-rank adapters into the text model and leave nothing else trainable but score and pooler.
+    """Add low-rank adapters to the text model; beside them only score and pooler stay trainable.
 
     Args:
         model ([`SDiaRewardModel`]): It is changed.
@@ -50,12 +55,12 @@ def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int) -> PeftModel:
 
 
 def write_adapter_files(model: PeftModel, processor: SDiaRewardProcessor, output_dir: str | Path) -> None:
-    """Write the configuration and the processor that belong to adapters beside what `save_pretrained` wrote of them.
+    """Write configuration and processor beside the adapters that `save_pretrained` wrote.
 
     Args:
-        model (`peft.PeftModel`): A model that `add_adapters` gave.
+        model (`peft.PeftModel`): A model from `add_adapters`.
         processor ([`SDiaRewardProcessor`]): Its processor.
-        output_dir (`str` or `Path`): Folder that the adapters, score and pooler were saved in.
+        output_dir (`str` or `Path`): Folder of the saved adapters.
     """
     base: Any = model.get_base_model()
     base.config.save_pretrained(output_dir)
@@ -63,62 +68,59 @@ def write_adapter_files(model: PeftModel, processor: SDiaRewardProcessor, output
 
 
 def is_adapter(name_or_path: str | Path) -> bool:
-    """Say whether a folder, or a repository on the Hub, holds adapters."""
+    """Return whether a folder, or a repository on the Hub, holds adapters."""
+    return _find_file(name_or_path, ADAPTER_CONFIG) is not None
+
+
+def _find_file(name_or_path: str | Path, name: str) -> str | None:
     from transformers.utils import cached_file
 
-    return cached_file(str(name_or_path), _ADAPTER_CONFIG, _raise_exceptions_for_missing_entries=False) is not None
+    found: str | None = cached_file(str(name_or_path), name, _raise_exceptions_for_missing_entries=False)
+    return found
 
 
 def reject_custom_adapters(name_or_path: str | Path) -> str | None:
-    """Raise unless a folder or repository holds low-rank adapters and nothing that could run code or take the memory.
+    """Check that a folder or repository holds low-rank adapters that run no code and fit in memory.
 
     Args:
-        name_or_path (`str` or `Path`): What may come from somebody else.
+        name_or_path (`str` or `Path`): Folder or Hub id.
 
     Returns:
-        `str`, *optional*: Name of the model that they were trained on, as far as they say.
+        `str`, *optional*: Name of the model that they were trained on, if they have it.
 
     Raises:
-        FileNotFoundError: Their weights are no safetensors.
-        ValueError: They are of another kind, too large, or ask for modules to be imported.
+        FileNotFoundError: Their weights are not in safetensors.
+        ValueError: They are of another kind, too large, or set a field that is not allowed.
     """
-    from transformers.utils import cached_file
-
-    config, weights = (
-        cached_file(str(name_or_path), name, _raise_exceptions_for_missing_entries=False)
-        for name in (_ADAPTER_CONFIG, _ADAPTER_WEIGHTS)
-    )
+    config, weights = (_find_file(name_or_path, name) for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS))
     if config is None or weights is None:
         raise FileNotFoundError(
-            f"{name_or_path}: holds no {_ADAPTER_CONFIG if config is None else _ADAPTER_WEIGHTS}; adapters are read "
-            "from safetensors alone, for files of other kinds (.bin, .pt) can run code when they are loaded."
+            f"{name_or_path}: holds no {ADAPTER_CONFIG if config is None else ADAPTER_WEIGHTS}; adapters are read "
+            "from safetensors only, because files of other kinds (.bin, .pt) can run code when they are loaded."
         )
-    try:
-        found = json.loads(Path(config).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{config}: is not JSON ({error}); download it again.") from error
-    if not isinstance(found, Mapping) or (problem := _problem_of_adapters(found)):
-        raise ValueError(f"{config}: {problem if isinstance(found, Mapping) else 'holds no object'}.")
+    found = read_json_object(Path(config), "download it again")
+    if problem := _find_problem(found):
+        raise ValueError(f"{config}: {problem}.")
     base: str | None = found.get("base_model_name_or_path")
     return base
 
 
-def _problem_of_adapters(config: Mapping[str, Any]) -> str | None:
-    """Say what keeps a configuration of adapters from being used, None if nothing does."""
+def _find_problem(config: Mapping[str, Any]) -> str | None:
+    """Return why a configuration of adapters cannot be used, or None."""
     if config.get("peft_type") != "LORA" or not isinstance(config.get("base_model_name_or_path"), (str, type(None))):
         return "is not of low-rank adapters (peft_type LORA) on a model with a name"
     if unused := sorted(name for name, value in config.items() if value and name not in _FIELDS):
-        return f"sets {unused[0]}, which is not used here; take it out"
+        return f"sets {unused[0]}, which is not supported; remove it"
     patterns = config.get("rank_pattern") or {}
     # A head alone is published without adapters, and so without a rank.
     ranks = [config.get("r", 1), *(patterns.values() if isinstance(patterns, Mapping) else [None])]
     if not all(isinstance(rank, int) and 0 < rank <= _MAX_RANK for rank in ranks):
-        return f"has ranks {ranks}; whole numbers up to {_MAX_RANK} are needed"
+        return f"has ranks {ranks}; whole numbers up to {_MAX_RANK} are required"
     modules = config.get("target_modules")
     names = [] if modules == TEXT_PROJECTIONS else [modules] if isinstance(modules, str) else modules
     names = [*(names or ()), *patterns, *(config.get("alpha_pattern") or ()), *(config.get("modules_to_save") or ())]
     if strange := [name for name in names if not (isinstance(name, str) and _MODULE_NAME.fullmatch(name))]:
-        return f"names the module {strange[0]!r}; names without patterns are needed"
+        return f"names the module {strange[0]!r}; names without patterns are required"
     return None
 
 
@@ -128,16 +130,15 @@ def load_adapted(
     """Load the model that adapters were trained on, with the adapters and their head in it.
 
     Args:
-        name_or_path (`str` or `Path`): What `save_pretrained` and `write_adapter_files` wrote; folder or Hub id.
-        base_model (`str` or `Path`, *optional*): The checkpoint or backbone underneath, where it is not any more where
-            the adapters say.
+        name_or_path (`str` or `Path`): Folder or Hub id of adapters with the files of `write_adapter_files`.
+        base_model (`str` or `Path`, *optional*): The checkpoint or backbone underneath; by default the one that the
+            adapters name.
         merge (`bool`, *optional*, defaults to `True`): Add the adapters to the weights; without it a
             `peft.PeftModel` is returned.
         kwargs: Fields of [`SDiaRewardConfig`] and arguments of `from_pretrained` (`dtype`, `device_map`, ...).
 
     Raises:
-        FileNotFoundError: The adapters are no safetensors.
-        ValueError: The adapters are of another kind, too large, or ask for modules to be imported.
+        FileNotFoundError, ValueError: As `reject_custom_adapters`.
 
     Example:
         >>> model = load_adapted("runs/3b_lora/adapter")  # doctest: +SKIP

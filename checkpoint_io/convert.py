@@ -1,7 +1,7 @@
-"""Turn checkpoints in the authors' layout into ours, and ours into theirs and into the one that vLLM serves.
+"""Convert checkpoints from the authors' layout into the native one, and export native ones for their code and vLLM.
 
-Names and shapes are checked against the headers before anything is written; tensors go from file to file piece by
-piece (`tensor_files`), and a stopped run goes on where it was (`checkpoint_writing`).
+Names and shapes are checked against the headers before anything is written. Tensors are rewritten shard by shard, and
+a stopped run resumes (`tensor_files`).
 """
 
 from __future__ import annotations
@@ -10,31 +10,42 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from .safetensors_stream import DTYPES, PlannedTensor, StoredTensor, read_header
-from .shard_writer import write_checkpoint
+import torch
 
+from sdiareward.configuration_sdiareward import EXTERNAL_MODEL_TYPES, SDiaRewardConfig
+from sdiareward.layouts_sdiareward import (
+    INDEX_FILE,
+    SINGLE_FILE,
+    check_keys,
+    list_tensors,
+    listed,
+    read_foreign_config,
+    to_native_key,
+)
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-if TYPE_CHECKING:
-    from sdiareward.configuration_sdiareward import SDiaRewardConfig
-    from sdiareward.processing_sdiareward import SDiaRewardProcessor
+from .export import RENAMES, require_vllm_pooling, write_config_files
+from .tensor_files import DTYPES, PlannedTensor, StoredTensor, read_header, write_checkpoint
+
 
 ExportFormat = Literal["official", "vllm"]
 EXPORT_FORMATS: tuple[ExportFormat, ...] = ("official", "vllm")
-_DTYPE_NAMES = {name: key for key, (name, _) in DTYPES.items()}
+_DTYPES_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
 _HUB_FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Hold what is known of a checkpoint from its small files and its headers.
+    """Hold what the small files and the headers of a checkpoint tell.
 
     Args:
-        name (`str`): What the caller called it.
-        folder (`Path`): Where it is.
-        config ([`SDiaRewardConfig`]): Its configuration, as one of ours.
-        tensors (`dict[str, StoredTensor]`): The tensors of the model, by the names they have in it.
+        name (`str`): Its name in error messages.
+        folder (`Path`): Its folder.
+        config ([`SDiaRewardConfig`]): Its configuration.
+        tensors (`dict[str, StoredTensor]`): The tensors of the model by their native names.
     """
 
     name: str
@@ -51,13 +62,13 @@ def convert_checkpoint(
     max_shard_size: str = "5GB",
     **fields: Any,
 ) -> Path:
-    """Write a released checkpoint of the authors, or one of ours, as a checkpoint of ours.
+    """Write a released checkpoint of the authors, or a native one, as a native checkpoint.
 
     Args:
         source (`str` or `Path`): Folder or Hub id.
-        output_dir (`str` or `Path`): Folder of the result: new, empty, or where the same conversion was stopped.
+        output_dir (`str` or `Path`): Folder of the result: new, empty, or of the same conversion, which resumes.
         dtype (`str`, *optional*): Dtype of the backbone, for instance `"bfloat16"`; by default what is stored. Score
-            head and attention pooler keep theirs.
+            head and attention pooler keep their dtype.
         max_shard_size (`str`, *optional*, defaults to `"5GB"`): Largest size of one file of tensors.
         fields: Fields of [`SDiaRewardConfig`] that override the checkpoint's: `pooling_mode`, `prompts`,
             `max_turn_s`, ...
@@ -67,19 +78,19 @@ def convert_checkpoint(
 
     Raises:
         FileExistsError: `output_dir` holds something else.
-        FileNotFoundError: There is no such checkpoint, or none of safetensors.
-        ValueError: A tensor is missing, unknown or of another shape than the configuration says, or a field is out
-            of its range.
+        FileNotFoundError: There is no such checkpoint, or it holds no safetensors.
+        ValueError: A tensor is missing, unknown or of another shape than the configuration asks for, or a field is
+            out of its range.
     """
     opened = open_checkpoint(source, **fields)
     tensors = {name: _planned(name, tensor, dtype) for name, tensor in opened.tensors.items()}
     processor = _processor(opened)
     _set_dtype(opened, dtype)
 
-    def describe(folder: Path) -> None:
-        _describe_own(opened.config, processor, folder)
+    def write_config(folder: Path) -> None:
+        _write_native_config(opened.config, processor, folder)
 
-    return _write(opened, output_dir, tensors, describe, "ours", max_shard_size)
+    return _write(opened, output_dir, tensors, write_config, "ours", max_shard_size)
 
 
 def export_checkpoint(
@@ -90,14 +101,15 @@ def export_checkpoint(
     dtype: str | None = None,
     max_shard_size: str = "5GB",
 ) -> Path:
-    """Write a checkpoint in the layout of the authors' code or in the one that vLLM serves as a classifier.
+    """Write a checkpoint in the layout of the authors' code, or in the one that vLLM serves as a classifier.
 
-    `docs/checkpoints.md` says what the result holds and how to use it. A `reward_scale` goes into the score head.
+    See `docs/checkpoints.md` for what the result holds and how to use it. The score head is multiplied by
+    `reward_scale`.
 
     Args:
         source (`str` or `Path`): Folder or Hub id.
-        output_dir (`str` or `Path`): Folder of the result: new, empty, or where the same export was stopped.
-        layout (`"official"` or `"vllm"`): Whose layout.
+        output_dir (`str` or `Path`): Folder of the result: new, empty, or of the same export, which resumes.
+        layout (`"official"` or `"vllm"`): The authors' layout, or vLLM's.
         dtype (`str`, *optional*): As in [`convert_checkpoint`].
         max_shard_size (`str`, *optional*, defaults to `"5GB"`): Largest size of one file of tensors.
 
@@ -106,41 +118,36 @@ def export_checkpoint(
 
     Raises:
         FileExistsError: `output_dir` holds something else.
-        FileNotFoundError: There is no such checkpoint, or none of safetensors.
-        ValueError: The checkpoint is not whole, or vLLM has no pooling like its own.
+        FileNotFoundError: There is no such checkpoint, or it holds no safetensors.
+        ValueError: The checkpoint is incomplete, or vLLM lacks its pooling.
     """
-    from . import export
-
     if layout not in EXPORT_FORMATS:
         raise ValueError(f"layout is {layout!r}; choose one of {', '.join(EXPORT_FORMATS)}.")
     opened = open_checkpoint(source)
     if layout == "vllm":
-        export.require_vllm_pooling(opened.config, opened.name)
-    rename, scale = export.RENAMES[layout], opened.config.reward_scale
+        require_vllm_pooling(opened.config, opened.name)
+    rename, scale = RENAMES[layout], opened.config.reward_scale
     tensors = {rename(name): _planned(name, tensor, dtype, scale) for name, tensor in opened.tensors.items()}
     processor = _processor(opened)
     _set_dtype(opened, dtype)
 
-    def describe(folder: Path) -> None:
-        export.write_config_files(opened.config, processor, layout, folder)
+    def write_config(folder: Path) -> None:
+        write_config_files(opened.config, processor, layout, folder)
 
-    return _write(opened, output_dir, tensors, describe, layout, max_shard_size)
+    return _write(opened, output_dir, tensors, write_config, layout, max_shard_size)
 
 
 def open_checkpoint(source: str | Path, **fields: Any) -> Source:
-    """Read a checkpoint's configuration and headers, and make sure that it is whole.
+    """Read a checkpoint's configuration and headers, and check that it is complete.
 
     Args:
-        source (`str` or `Path`): Folder or Hub id of a checkpoint of ours or of the authors.
+        source (`str` or `Path`): Folder or Hub id of a native checkpoint or one of the authors.
         fields: Fields of [`SDiaRewardConfig`] that override its own.
 
     Raises:
-        FileNotFoundError: There is no such checkpoint, or none of safetensors.
+        FileNotFoundError: There is no such checkpoint, or it holds no safetensors.
         ValueError: As in [`convert_checkpoint`].
     """
-    from sdiareward.configuration_sdiareward import EXTERNAL_MODEL_TYPES, SDiaRewardConfig
-    from sdiareward.layouts_sdiareward import check_keys, read_foreign_config, to_native_key
-
     folder = _find(source)
     stored = _read_headers(folder)
     config_dict, _ = SDiaRewardConfig.get_config_dict(folder)
@@ -174,8 +181,6 @@ def _find(source: str | Path) -> Path:
 
 def _read_headers(folder: Path) -> dict[str, StoredTensor]:
     """Return every tensor of a folder by its name there."""
-    from sdiareward.layouts_sdiareward import INDEX_FILE, SINGLE_FILE, list_tensors, listed
-
     names = list_tensors(folder)
     files = [SINGLE_FILE]
     if (folder / INDEX_FILE).exists():
@@ -194,29 +199,25 @@ def _read_headers(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _expected_shapes(config: SDiaRewardConfig) -> dict[str, tuple[int, ...]]:
-    import torch
-
-    from sdiareward.modeling_sdiareward import SDiaRewardModel
-
     with torch.device("meta"):
         model = SDiaRewardModel(config)
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def _planned(name: str, tensor: StoredTensor, dtype: str | None, reward_scale: float = 1.0) -> PlannedTensor:
-    """Say what becomes of a tensor of the model, which has this name there."""
-    if dtype is not None and dtype not in _DTYPE_NAMES:
-        raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPE_NAMES)}.")
+    """Plan the new form of the tensor of the model with this native name."""
+    if dtype is not None and dtype not in _DTYPES_BY_NAME:
+        raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES_BY_NAME)}.")
     is_backbone = name.startswith("model.")
     factor = reward_scale if name.startswith("score.") else 1.0
-    return PlannedTensor(tensor, _DTYPE_NAMES[dtype] if dtype and is_backbone else tensor.dtype, factor)
+    return PlannedTensor(tensor, _DTYPES_BY_NAME[dtype] if dtype and is_backbone else DTYPES[tensor.dtype], factor)
 
 
 def _write(
     source: Source,
     output_dir: str | Path,
     tensors: Mapping[str, PlannedTensor],
-    describe: Callable[[Path], None],
+    write_config: Callable[[Path], None],
     layout: str,
     max_shard_size: str,
 ) -> Path:
@@ -225,15 +226,13 @@ def _write(
         "layout": layout,
         "source": [[path.name, path.stat().st_size, path.stat().st_mtime_ns] for path in paths],
         "config": json.loads(source.config.to_json_string()),
-        "dtypes": sorted({tensor.dtype for tensor in tensors.values()}),
+        "dtypes": sorted({str(tensor.dtype) for tensor in tensors.values()}),
     }
-    write_checkpoint(Path(output_dir), tensors, describe, identity=identity, max_shard_size=max_shard_size)
+    write_checkpoint(Path(output_dir), tensors, write_config, identity=identity, max_shard_size=max_shard_size)
     return Path(output_dir)
 
 
 def _processor(source: Source) -> SDiaRewardProcessor:
-    from sdiareward.processing_sdiareward import SDiaRewardProcessor
-
     config = source.config
     return SDiaRewardProcessor.from_backbone(
         source.folder, prompts=config.prompts, prompt_version=config.prompt_version, max_turn_s=config.max_turn_s
@@ -241,19 +240,15 @@ def _processor(source: Source) -> SDiaRewardProcessor:
 
 
 def _set_dtype(source: Source, dtype: str | None) -> None:
-    """Write the dtype in which the backbone is to be computed into the configuration; by default leave it."""
+    """Set the dtype in which the backbone computes; by default it stays as it is configured or stored."""
     if dtype is None and source.config.dtype is None:
-        dtype = DTYPES[next(iter(source.tensors.values())).dtype][0]
+        dtype = str(DTYPES[next(iter(source.tensors.values())).dtype]).removeprefix("torch.")
     if dtype is not None:
         source.config.dtype = dtype
 
 
-def _describe_own(config: SDiaRewardConfig, processor: SDiaRewardProcessor, folder: Path) -> None:
-    """Write all files of a checkpoint of ours but the tensors."""
-    import torch
-
-    from sdiareward.modeling_sdiareward import SDiaRewardModel
-
+def _write_native_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor, folder: Path) -> None:
+    """Write all files of a native checkpoint but the tensors."""
     with torch.device("meta"):
         model = SDiaRewardModel(config)
     model.to(getattr(torch, str(config.dtype).removeprefix("torch.")))

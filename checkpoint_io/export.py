@@ -1,8 +1,8 @@
-"""Write the files around the tensors of a checkpoint for code that is not ours: the authors' and vLLM's.
+"""Write the files beside the tensors of a checkpoint for the authors' code and for vLLM.
 
 Both read the thinker's configuration of `transformers` 4, in which the text model's rotary settings are two fields.
-What these layouts have no place for (pooling, prompts, seconds of a turn) is kept under a key of our own in
-`config.json`, which they ignore and from which we read it back.
+Settings that these layouts lack (pooling, prompts, seconds per turn) are stored under a separate key of `config.json`,
+which they ignore and this package reads back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sdiareward.layouts_sdiareward import HEAD, OFFICIAL_ARCHITECTURE, to_offici
 if TYPE_CHECKING:
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-# ChatML as our processor writes it. An audio item is known by its type too: vLLM takes the recording out of it before.
+# ChatML as SDiaRewardProcessor writes it. An audio item is recognised by type too: vLLM removes the recording first.
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for item in message['content'] %}"
@@ -27,10 +27,10 @@ CHAT_TEMPLATE = (
     "{% else %}{{ item['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-# As sentence-transformers names them, whose files vLLM takes the pooling from; left to itself it reads the last token.
+# The names of sentence-transformers, whose files tell vLLM how to pool; its default is the last token.
 _VLLM_POOLING = {"mean": "pooling_mode_mean_tokens", "last_token": "pooling_mode_lasttoken"}
 _SENTENCE_TRANSFORMERS = "sentence_transformers.models"
-# Both loaders want to know how pictures would be prepared; no dialogue has any.
+# Both loaders require settings for images, though no dialogue has any.
 _IMAGE_PROCESSOR = {
     "image_processor_type": "Qwen2VLImageProcessor",
     "image_mean": [0.48145466, 0.4578275, 0.40821073],
@@ -44,24 +44,24 @@ _IMAGE_PROCESSOR = {
 
 
 def require_vllm_pooling(config: SDiaRewardConfig, where: str) -> None:
-    """Raise unless vLLM can pool as the configuration says.
+    """Check that vLLM supports the pooling of a configuration.
 
     Raises:
-        ValueError: It cannot.
+        ValueError: It does not.
     """
     if config.pooling_mode not in _VLLM_POOLING:
         raise ValueError(
             f"{where}: pools by {config.pooling_mode}, which vLLM cannot; only {' and '.join(_VLLM_POOLING)} pooling "
-            "can be exported, serve this checkpoint with the package's own scorer."
+            "can be exported: score with this checkpoint through Scorer."
         )
 
 
-def vllm_name(name: str) -> str:
+def to_vllm_key(name: str) -> str:
     """Return the name of a tensor of `SDiaRewardModel` for vLLM's thinker, whose text model holds the classifier."""
     return "language_model.score.weight" if name == HEAD else f"thinker.{to_official_key(name)}"
 
 
-RENAMES: dict[str, Callable[[str], str]] = {"official": to_official_key, "vllm": vllm_name}
+RENAMES: dict[str, Callable[[str], str]] = {"official": to_official_key, "vllm": to_vllm_key}
 
 
 def write_config_files(config: SDiaRewardConfig, processor: SDiaRewardProcessor, layout: str, folder: Path) -> None:
@@ -76,25 +76,25 @@ def write_config_files(config: SDiaRewardConfig, processor: SDiaRewardProcessor,
     _save_processor(processor, folder)
     if layout == "vllm":
         _write_vllm_pooling(config, folder)
-    exported = official_config(config, processor) if layout == "official" else vllm_config(config, processor)
+    exported = make_official_config(config, processor) if layout == "official" else make_vllm_config(config, processor)
     _write_json(folder / "config.json", exported)
 
 
-def official_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
+def make_official_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
     """Return the configuration as the authors' code saves and reads it."""
     return {
         "architectures": [OFFICIAL_ARCHITECTURE],
-        **_thinker(config, processor),
+        **_make_thinker_config(config, processor),
         OWN_FIELDS_KEY: _own_fields(config),
     }
 
 
-def vllm_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
+def make_vllm_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
     """Return the configuration of a full Qwen2.5-Omni with one label and no activation after the head.
 
-    vLLM makes a classifier of the text model inside the thinker, so the label is said there as well as at the top.
+    vLLM makes a classifier of the text model inside the thinker, so the label is set there as well as at the top.
     """
-    thinker = _thinker(config, processor)
+    thinker = _make_thinker_config(config, processor)
     label = {"id2label": {"0": "reward"}, "label2id": {"reward": 0}, "problem_type": "regression"}
     thinker["text_config"] = {**thinker["text_config"], **label}
     return {
@@ -110,26 +110,26 @@ def vllm_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dic
 
 
 def _write_vllm_pooling(config: SDiaRewardConfig, folder: Path) -> None:
-    """Say how to pool, and that nothing follows the head, in the files of a sentence-transformers model."""
+    """Write the pooling, and that nothing follows the head, as the files of a sentence-transformers model."""
     modules = [
         {"idx": 0, "name": "0", "path": "", "type": f"{_SENTENCE_TRANSFORMERS}.Transformer"},
         {"idx": 1, "name": "1", "path": "1_Pooling", "type": f"{_SENTENCE_TRANSFORMERS}.Pooling"},
     ]
-    (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+    _write_json(folder / "modules.json", modules)
     (folder / "1_Pooling").mkdir()
     pooling = {name: mode == config.pooling_mode for mode, name in _VLLM_POOLING.items()}
     text_config: Any = config.text_config
     _write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": text_config.hidden_size, **pooling})
 
 
-def _thinker(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
+def _make_thinker_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -> dict[str, Any]:
     """Return the thinker's configuration in the fields that `transformers` 4 and 5 both read."""
     from transformers import Qwen2_5OmniThinkerConfig
 
     text_config: Any = config.text_config
     text, rope = _declared(text_config), text_config.rope_parameters
     sections = {"mrope_section": rope["mrope_section"], "rope_type": "default", "type": "default"}
-    # We hold no output matrix that could be tied.
+    # There is no output matrix that could be tied.
     text |= {"rope_theta": rope["rope_theta"], "rope_scaling": sections, "tie_word_embeddings": False}
     tokenizer = processor.tokenizer
     dtype = str(config.dtype).removeprefix("torch.")
@@ -158,7 +158,7 @@ def _declared(config: Any) -> dict[str, Any]:
 
 
 def _own_fields(config: SDiaRewardConfig) -> dict[str, Any]:
-    """Return our fields; the scale has gone into the score head."""
+    """Return the fields of `SDiaRewardConfig`; the score head was multiplied by the scale already."""
     fields = {name: getattr(config, name) for name in SDiaRewardConfig.__annotations__}
     return {**fields, "reward_scale": 1.0}
 
@@ -181,5 +181,5 @@ def _for_transformers_4(tokenizer_config: Mapping[str, Any]) -> dict[str, Any]:
     return converted
 
 
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+def _write_json(path: Path, content: Any) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

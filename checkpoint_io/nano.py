@@ -1,7 +1,7 @@
 """Build the untrained nano model: the classes of the package at a size that trains and runs on one CPU core.
 
 The audio tower is the encoder of Whisper tiny.en (MIT, OpenAI; Radford et al., 2022), whose blocks Qwen2.5-Omni's
-tower shares. Text tower and projection are random; the score head is at zero, so every reward is 0 until it is
+tower shares. Text tower and projection are random. The score head is at zero, so every reward is 0 until it is
 trained.
 
 Notable choices:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from support.paths import ROOT
 
 from sdiareward.checkpoint_io.adapters import load_adapted, reject_custom_adapters
-from sdiareward.checkpoint_io.safetensors_stream import read_header
+from sdiareward.checkpoint_io.tensor_files import read_header
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -273,7 +273,7 @@ def header(**tensors):
 def test_a_lying_header_of_safetensors_is_refused_by_both_readers(content, checkpoint):
     path = checkpoint / "model.safetensors"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="safetensors"):
+    with pytest.raises(ValueError, match="cannot be read as safetensors"):
         read_header(path)
     with pytest.raises(ValueError, match="cannot be read as safetensors"):
         SDiaRewardModel.from_pretrained(checkpoint)
