@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.escaping import escape_terminal
 from sdiareward.common.locks import lock_folder
-from sdiareward.common.optional_dependencies import required_by
-from sdiareward.common.user_errors import RunBlockedError, exit_on_user_error
+from sdiareward.common.optional_dependencies import requires_extra
+from sdiareward.common.user_errors import UserError, exit_on_user_error
 from sdiareward.evaluation.arguments import _OF_MODELS, EvalArguments
 
 
@@ -34,7 +34,7 @@ Labels = list[dict[str, Any]]
 
 
 @exit_on_user_error("sdiareward-eval")
-@required_by("sdiareward-eval", "eval")
+@requires_extra("eval", command="sdiareward-eval")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if `strict` and a pair was skipped, 2 if a judge cannot be reached, else 0."""
     from sdiareward.common.arguments import parse_arguments
@@ -125,7 +125,7 @@ def _load_training_pairs(args: EvalArguments, labels: Labels) -> tuple[datasets.
         train, train_labels = _load_pairs(args, args.train_split)
     except PairsError as error:
         remedy = "name another split with --train_split, or leave the baselines out with --no_baselines"
-        raise RunBlockedError(
+        raise UserError(
             f"{args.dataset}: the baselines have nothing to be fitted on ({error}); {remedy}."
         ) from error
     require_other_recordings(labels, train_labels, args.split, args.train_split)

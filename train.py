@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdiareward.common.locks import lock_folder
-from sdiareward.common.optional_dependencies import required_by
-from sdiareward.common.user_errors import RunBlockedError, exit_on_user_error
+from sdiareward.common.optional_dependencies import requires_extra
+from sdiareward.common.user_errors import UserError, exit_on_user_error
 from sdiareward.training.arguments import TrainArguments
 
 
@@ -84,7 +84,7 @@ def _note_pairs(output: Path, setup: TrainingSetup, training: RewardConfig, *, g
     before = json.loads(path.read_text(encoding="utf-8")) if goes_on and path.exists() else found
     if before != found:
         counts = (f"{before[split]['num_pairs']} of {split}, now {found[split]['num_pairs']}" for split in found)
-        raise RunBlockedError(
+        raise UserError(
             f"{output}: began with other pairs ({'; '.join(counts)}): recordings have vanished or come back since, or "
             "the data set has changed; restore it as it was, or train in another output_dir."
         )
@@ -129,7 +129,7 @@ def _finish(
 
 
 @exit_on_user_error("sdiareward-train")
-@required_by("sdiareward-train", "train")
+@requires_extra("train", command="sdiareward-train")
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
     from trl import RewardConfig

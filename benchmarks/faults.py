@@ -10,7 +10,6 @@ the same command goes on with those that are missing. `--command` and `--fault` 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -19,12 +18,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from copy import copy
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import JsonLines
 from sdiareward.common.provenance import write_run
 
@@ -46,16 +47,24 @@ TRIALS = {
 }
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    work_dir: Path = field(default=ROOT / "runs" / "faults", metadata={"help": "where trials are made and kept"})
+    command: list[str] | None = field(
+        default=None,
+        metadata={"action": "append", "choices": (*COMMANDS, "serve"), "help": "run only this one; may be repeated"},
+    )
+    fault: list[str] | None = field(
+        default=None, metadata={"action": "append", "help": "run only this one; may be repeated"}
+    )
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main() -> int:
     """Make the trials that are missing; return 1 if one of all has a problem."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--work_dir", type=Path, default=ROOT / "runs" / "faults", help="where trials are made and kept"
-    )
-    parser.add_argument("--command", action="append", choices=(*COMMANDS, "serve"), help="only this; may be repeated")
-    parser.add_argument("--fault", action="append", help="only this; may be repeated")
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.faults", description=__doc__)
     # The harness lies with the tests, which are no package.
     sys.path.insert(0, str(ROOT / "tests"))
     args.work_dir.mkdir(parents=True, exist_ok=True)
@@ -89,7 +98,7 @@ def _plan() -> Iterator[tuple[str, str, int]]:
         yield from (("serve", fault, seed) for seed in range(number))
 
 
-def _is_wanted(key: tuple[str, str, int], args: argparse.Namespace) -> bool:
+def _is_wanted(key: tuple[str, str, int], args: Arguments) -> bool:
     command, fault, _ = key
     return command in (args.command or (*COMMANDS, "serve")) and (not args.fault or fault in args.fault)
 

@@ -13,7 +13,6 @@ Notable choices:
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import os
 import re
@@ -26,6 +25,7 @@ import traceback
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing.util import Finalize
@@ -34,6 +34,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import JsonLines
 from sdiareward.common.provenance import write_run
 
@@ -47,14 +48,19 @@ ROUNDS = 4
 COVERAGE_RUNS = 50_000
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    folder: Path = field(default=ROOT / "runs" / "fuzzing", metadata={"help": "where rounds are kept"})
+    workers: int = field(default=1, metadata={"help": "processes"})
+    kinds: list[str] | None = field(default=None, metadata={"nargs": "*", "help": "only targets of these kinds"})
+    summary: bool = field(default=False, metadata={"help": "write the result of the rounds that are done"})
+
+
 def main() -> int:
     """Run the rounds that are not done yet and write the result; return 1 if anything failed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzzing", description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "fuzzing", help="where rounds are kept")
-    parser.add_argument("--workers", type=int, default=1, help="processes")
-    parser.add_argument("--kinds", nargs="*", help="only targets of these kinds")
-    parser.add_argument("--summary", action="store_true", help="write the result of the rounds that are done")
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.fuzzing", description=__doc__)
     args.folder.mkdir(parents=True, exist_ok=True)
     log = JsonLines(args.folder / "rounds.jsonl")
     if not args.summary:

@@ -77,7 +77,7 @@ def reconstruct(
 
     Raises:
         FileNotFoundError: The folder holds no release.
-        RunBlockedError: Another process rebuilds into the folder, or a worker was killed.
+        UserError: Another process rebuilds into the folder, or a worker was killed.
     """
     options = dict(synthesizer_options or {})
     tasks, drops = _read_tasks(release_folder, [allow_reencoded, options])

@@ -10,7 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.optional_dependencies import required_by
+from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.optional_dependencies import requires_extra
+from sdiareward.common.user_errors import exit_on_user_error
 
 from .settings import JudgeArguments
 
@@ -61,7 +63,7 @@ def make_trainer(
     from .training_rows import TargetCollator
 
     class JudgeSFTTrainer(ThinkerCheckpoints, SFTTrainer):
-        """TRL's trainer, which goes on from a thinker's checkpoint."""
+        """TRL's trainer, which resumes from a thinker's checkpoint."""
 
     # TRL's field is typed as a string too, which it is on a command line only.
     given: Any = training.dataset_kwargs or {}
@@ -73,12 +75,11 @@ def make_trainer(
     )
 
 
-@required_by("train_sft", "judges")
+@exit_on_user_error("train_sft")
+@requires_extra("judges", command="train_sft")
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
     from trl import SFTConfig
-
-    from sdiareward.common.arguments import parse_arguments
 
     args, training = parse_arguments((JudgeArguments, SFTConfig), argv, prog="train_sft", description=__doc__)
     print(train(args, training))

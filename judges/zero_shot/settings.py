@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.package_files import CONFIGS
+from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.common.yaml_files import parse_yaml
-from sdiareward.dataset_builder.settings import make_settings, read_mapping
 from sdiareward.llm.settings import ChatSettings
 
 from .prompts import PROMPT_VERSIONS

@@ -303,7 +303,7 @@ def test_what_cannot_be_examined_or_written_is_said_at_once(arguments, message, 
     assert main(["doctor", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("sdiareward: error: ")
+    assert captured.err.startswith("sdiareward doctor: error: ")
     assert message in captured.err
     assert len(captured.err.splitlines()) == 1
 
@@ -331,7 +331,8 @@ def test_an_interrupt_ends_the_command_and_its_process_without_a_traceback():
     children = psutil.Process(process.pid).children()
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (130, "sdiareward: interrupted\n")
+    assert process.returncode == 130
+    assert errors == "sdiareward doctor: interrupted; run the same command again: what is finished is kept.\n"
     assert len(children) == 1
     assert psutil.wait_procs(children, timeout=10)[1] == []
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from support.paths import ROOT
 
 from sdiareward import train
-from sdiareward.common.user_errors import RunBlockedError
+from sdiareward.common.user_errors import UserError
 from sdiareward.training.setup import TrainingSetup
 from sdiareward.training.trainer import newest_checkpoint
 
@@ -145,10 +145,10 @@ def test_a_run_does_not_go_on_with_other_pairs_than_it_began_with(tmp_path):
     process = SimpleNamespace(process_index=0)
     train._note_pairs(tmp_path, whole, process, goes_on=True)
     train._note_pairs(tmp_path, whole, process, goes_on=True)
-    with pytest.raises(RunBlockedError, match="began with other pairs .2 of train, now 1.: .* in another output"):
+    with pytest.raises(UserError, match="began with other pairs .2 of train, now 1.: .* in another output"):
         train._note_pairs(tmp_path, less, process, goes_on=True)
     train._note_pairs(tmp_path, less, process, goes_on=False)
-    with pytest.raises(RunBlockedError, match="1 of train, now 2"):
+    with pytest.raises(UserError, match="1 of train, now 2"):
         train._note_pairs(tmp_path, whole, process, goes_on=True)
 
 
