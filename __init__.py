@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         from sdiareward.common.optional_dependencies import missing_extra_hint
 
-        raise ModuleNotFoundError(missing_extra_hint(error), name=error.name) from error
+        raise ModuleNotFoundError(missing_extra_hint(error) or str(error), name=error.name) from error
 
 
 def __dir__() -> list[str]:

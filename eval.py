@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from sdiareward.common.escaping import escape_terminal
 from sdiareward.common.locks import lock_folder
-from sdiareward.common.optional_dependencies import required_by
+from sdiareward.common.optional_dependencies import requires_extra
 from sdiareward.common.user_errors import exit_on_user_error
 from sdiareward.evaluation.arguments import EvalArguments
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @exit_on_user_error("sdiareward-eval")
-@required_by("sdiareward-eval", "eval")
+@requires_extra("eval", command="sdiareward-eval")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if `strict` and a pair was skipped, 2 if a judge cannot be reached, else 0."""
     from sdiareward.common.arguments import parse_arguments

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdiareward.common.locks import lock_folder
-from sdiareward.common.optional_dependencies import required_by
+from sdiareward.common.optional_dependencies import requires_extra
 from sdiareward.common.user_errors import exit_on_user_error
 from sdiareward.training.arguments import TrainArguments
 
@@ -53,7 +53,7 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
 
 
 @exit_on_user_error("sdiareward-train")
-@required_by("sdiareward-train", "train")
+@requires_extra("train", command="sdiareward-train")
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
     from trl import RewardConfig

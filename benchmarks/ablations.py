@@ -26,13 +26,12 @@ Notable choices:
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +48,7 @@ from benchmarks.guides.rendering import render_blocks
 from benchmarks.racing import describe_cpu, write_result
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.evaluation.baselines import KINDS
 from sdiareward.evaluation.pair_scoring import score_with_baseline
@@ -144,35 +144,47 @@ def main(argv: Sequence[str] | None = None) -> Path:
     return path
 
 
-def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.ablations",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    config: Path = field(metadata={"help": "recipe of train.py"})
+    set: list[str] = field(
+        default_factory=list, metadata={"metavar": "KEY=VALUE", "help": "values instead of the recipe's"}
     )
-    parser.add_argument("--config", type=Path, required=True, help="recipe of train.py")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="in the place of the recipe's")
-    parser.add_argument("--model", nargs="+", help="backbones or checkpoints; by default the recipe's")
-    parser.add_argument("--only", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}, with commas")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--limit", type=int, help="pairs of all splits together; 0 for all")
-    parser.add_argument("--learning_rate", type=float, nargs="+", help="of heads; by default the recipe's")
-    parser.add_argument("--epochs", type=float, help="of heads; by default the recipe's")
-    parser.add_argument("--freeze_seeds", type=int, default=1)
-    parser.add_argument("--freeze_pairs", type=int, default=40, help="as --limit")
-    parser.add_argument("--workers", type=int, help="processes; 0 for none, the default where there is an accelerator")
-    parser.add_argument("--output_dir", type=Path, help="by default runs/ablations/RECIPE")
-    parser.add_argument("--result", type=Path, help="by default benchmarks/results/ablations_RECIPE.json")
-    args = parser.parse_args(argv)
+    model: list[str] | None = field(
+        default=None, metadata={"help": "backbones or checkpoints; by default the recipe's"}
+    )
+    only: str = field(default=",".join(PARTS), metadata={"help": f"some of {', '.join(PARTS)}, with commas"})
+    seeds: int = field(default=5, metadata={"help": "number of seeds"})
+    limit: int | None = field(default=None, metadata={"help": "pairs of all splits together; 0 for all"})
+    learning_rate: list[float] | None = field(
+        default=None, metadata={"help": "learning rates of heads; by default the recipe's"}
+    )
+    epochs: float | None = field(default=None, metadata={"help": "epochs of heads; by default the recipe's"})
+    freeze_seeds: int = field(default=1, metadata={"help": "number of seeds of the runs that freeze parts"})
+    freeze_pairs: int = field(default=40, metadata={"help": "pairs of the runs that freeze parts; as --limit"})
+    workers: int | None = field(
+        default=None, metadata={"help": "processes; 0 for none, the default where there is an accelerator"}
+    )
+    output_dir: Path | None = field(
+        default=None, metadata={"help": "folder to write; by default runs/ablations/RECIPE"}
+    )
+    result: Path | None = field(
+        default=None, metadata={"help": "file of the result; by default benchmarks/results/ablations_RECIPE.json"}
+    )
+
+
+def _parse_arguments(argv: Sequence[str] | None) -> Arguments:
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.ablations", description=__doc__)
     args.only = tuple(args.only.split(","))
     if unknown := sorted(set(args.only) - set(PARTS)):
-        parser.error(f"--only: {', '.join(unknown)} is no part; choose from {', '.join(PARTS)}.")
+        raise SystemExit(f"--only: {', '.join(unknown)} is no part; choose from {', '.join(PARTS)}.")
     return _complete(args)
 
 
-def _complete(args: argparse.Namespace) -> argparse.Namespace:
-    """Fill in the defaults that depend on the recipe and on the machine."""
+def _complete(args: Arguments) -> Arguments:
+    """Fill in what depends on the recipe and on the machine."""
     recipe = read_recipe(args.config, args.set)
     name = recipe.arguments["model_name_or_path"]
     if name == "nano":
@@ -220,11 +232,11 @@ class Ablation:
     """The state of a running command.
 
     Args:
-        args (`argparse.Namespace`): The command line.
+        args (`Arguments`): The command line.
         recipe ([`Recipe`]): What is ablated.
     """
 
-    args: argparse.Namespace
+    args: Arguments
     recipe: Recipe
 
     def run(self) -> dict[str, Any]:

@@ -17,15 +17,16 @@ of the quotient of the two times of a round.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.racing import RESULTS, Contestant, describe_cpu, race, speedup, write_result
 from benchmarks.scoring_workload import duration_s, write_dialogues
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.package_files import NANO
 from sdiareward.scoring.scorer import Scorer
 
@@ -101,14 +102,19 @@ def measure(num_contexts: int, rounds: int, seed: int) -> dict[str, Any]:
     }
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    contexts: int = field(default=2, metadata={"help": "contexts of each length"})
+    rounds: int = field(default=5, metadata={"help": "rounds of measurement"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--contexts", type=int, default=2, help="of each length")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.best_of_n", description=__doc__)
     measured = measure(args.contexts, args.rounds, args.seed)
     settings = {name: getattr(args, name) for name in ("contexts", "rounds", "seed")}
     write_result(args.output, settings=settings, cpu=describe_cpu(), **measured)

@@ -6,32 +6,40 @@ Needs the Debian packages that `configs/data_full.yaml` names. Run `python -m be
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.provenance import write_provenance
+from sdiareward.common.settings import read_mapping
 from sdiareward.dataset_builder.reports.data_card import content_id
-from sdiareward.dataset_builder.settings import read_mapping
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "build_all.json"
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "data_full.yaml"
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    source: list[str] = field(
+        default_factory=list, metadata={"action": "append", "metavar": "NAME=PATH", "help": "where a corpus lies"}
+    )
+    output_dir: Path = field(default=Path("runs/full/sdiareward"), metadata={"help": "folder to write"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main() -> int:
     """Build twice and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--source", action="append", default=[], metavar="NAME=PATH", help="where a corpus lies")
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/full/sdiareward"))
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.build_all", description=__doc__)
     places = dict(entry.split("=", 1) for entry in args.source)
     settings = read_mapping(CONFIG) | {"output_dir": str(args.output_dir)}
     for source in settings["sources"]:

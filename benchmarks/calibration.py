@@ -10,9 +10,9 @@ every subset, its own included. The result is the loss against the best threshol
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from benchmarks.racing import RESULTS, write_result
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.evaluation.results_files import Evaluation, read_evaluation
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.calibration import Calibration, fit
@@ -34,13 +35,18 @@ Records = Sequence[Mapping[str, Any]]
 FIXED = {"reward": 0.0, "by_subset": 0.0, "one_table": 0.5, "by_quantile": 0.5, "left_out": 0.5}
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    eval_dir: Path = field(metadata={"positional": True, "help": "output_dir of a finished evaluation"})
+    seeds: int = field(default=20, metadata={"help": "number of seeds"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("eval_dir", type=Path)
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.calibration", description=__doc__)
     result = measure(read_evaluation(args.eval_dir), args.seeds)
     write_result(args.output, settings={"seeds": args.seeds}, **result)
     print(json.dumps(result, indent=2))

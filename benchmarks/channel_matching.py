@@ -9,14 +9,15 @@ gets right what the channel gives away, not what a voice does.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.builder import BuildConfig, build
 from sdiareward.dataset_builder.settings import read_build_config
@@ -40,12 +41,17 @@ def measure(config: BuildConfig) -> dict[str, Any]:
     }
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    config: Path = field(default=Path("configs/demo_data.yaml"), metadata={"help": "settings of the build"})
+    output_dir: Path = field(default=Path("runs/channel_matching"), metadata={"help": "folder to write"})
+
+
 def main() -> None:
     """Measure both variants and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--config", type=Path, default=Path("configs/demo_data.yaml"))
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/channel_matching"))
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.channel_matching", description=__doc__)
     config = read_build_config(args.config, {})
     recorded = tuple(source for source in config.sources if source.name != "colloquial_scripts")
     results = {}

@@ -11,10 +11,10 @@ frequency (WORLD's DIO) and level. The median of each category is compared with 
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 from tqdm import tqdm
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_table
 from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
@@ -101,12 +102,19 @@ def render(measured: Sequence[Mapping[str, Any]], report: Mapping[str, Any], rej
     return "\n".join(lines) + "\n"
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    folder: Path = field(default=Path("runs/chatreward"), metadata={"help": "folder of ChatReward"})
+    output_dir: Path = field(default=RESULTS, metadata={"help": "folder to write"})
+
+
 def main() -> None:
     """Write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=Path("runs/chatreward"))
-    parser.add_argument("--output_dir", type=Path, default=RESULTS)
-    args = parser.parse_args()
+    (args,) = parse_arguments(
+        (Arguments,), None, prog="python -m benchmarks.chatreward_statistics", description=__doc__
+    )
     statistics = write_statistics(args.folder, args.output_dir)
     report = json.loads((args.folder / "report.json").read_text(encoding="utf-8"))
     measured, rejected = measure(args.folder), count_rejected(report)

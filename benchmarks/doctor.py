@@ -7,16 +7,17 @@ The facts about this machine are not kept.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import racing
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.provenance import write_provenance
 
 
@@ -25,11 +26,16 @@ _SECTION = "invariants"
 _FIELDS = ("name", "status", "seconds", "measured", "limit")
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    output = parser.parse_args().output
+    output = parse_arguments((Arguments,), None, prog="python -m benchmarks.doctor", description=__doc__)[0].output
     write_provenance(output, cpu=racing.describe_cpu(), **examine())
     print(output.read_text(encoding="utf-8"))
 

@@ -11,11 +11,11 @@ the signal-to-noise ratio and of the level, and the confusion matrix of the verd
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, resample
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.pipeline.media import read_media
@@ -170,13 +171,18 @@ def confusion(results: dict[str, Any]) -> dict[str, dict[str, int]]:
     return {truth: dict(sorted(counts.items())) for truth, counts in matrix.items()}
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    amazon_queen: Path | None = field(default=None, metadata={"help": "queen.1c: clips in MP3, for the decoders"})
+    limit: int = field(default=300, metadata={"help": "clips of each source"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main() -> None:
     """Measure and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--amazon_queen", type=Path, help="queen.1c: clips in MP3, for the decoders")
-    parser.add_argument("--limit", type=int, default=300, help="clips of each source")
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.fingerprints", description=__doc__)
     clips = [clip for clip, _ in read_clips(sample.episodes(), args.limit)]
     encoded = []
     if args.amazon_queen:

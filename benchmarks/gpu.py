@@ -24,9 +24,8 @@ Notable choices:
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +35,7 @@ from benchmarks.gpu_steps import Bench, Clock, Settings
 from benchmarks.racing import RESULTS, write_result
 from benchmarks.speed_models import SIZES, build
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S
+from sdiareward.common.arguments import parse_arguments
 
 
 RESULT = RESULTS / "gpu.json"
@@ -60,23 +60,34 @@ def main() -> None:
     print(table(record))
 
 
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=["7b", "3b"])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the backbone")
-    parser.add_argument("--dialogues", type=int, default=1024, help="scored with everything switched on")
-    parser.add_argument("--ablation-dialogues", type=int, default=128, help="scored with each speed-up switched off")
-    parser.add_argument("--check-dialogues", type=int, default=8, help="scored the plain way, and compared")
-    parser.add_argument("--mean-s", type=float, default=MEAN_DIALOGUE_S, help="of audio in a dialogue")
-    parser.add_argument("--batch-tokens", type=int, help="tokens in one forward pass; by default the scorer's")
-    parser.add_argument("--num-workers", type=int, default=2, help="threads that read ahead")
-    parser.add_argument("--compile", action="store_true", help="also measure with compile=True")
-    parser.add_argument("--profile", action="store_true", help="also print where the time of a few dialogues goes")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit-s", type=float, default=_PATIENCE_S, help="begin no step after so many seconds")
-    parser.add_argument("--output", type=Path, default=RESULT)
-    return parser.parse_args()
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    sizes: list[str] = field(
+        default_factory=lambda: ["7b", "3b"], metadata={"choices": list(SIZES), "help": "sizes of the model"}
+    )
+    device: str = field(default="cuda", metadata={"help": "device"})
+    dtype: str = field(
+        default="bfloat16", metadata={"choices": ("bfloat16", "float32"), "help": "dtype of the backbone"}
+    )
+    dialogues: int = field(default=1024, metadata={"help": "dialogues scored with everything switched on"})
+    ablation_dialogues: int = field(default=128, metadata={"help": "dialogues scored with each speed-up switched off"})
+    check_dialogues: int = field(default=8, metadata={"help": "dialogues scored without speed-ups, and compared"})
+    mean_s: float = field(default=MEAN_DIALOGUE_S, metadata={"help": "seconds of audio in a dialogue"})
+    batch_tokens: int | None = field(
+        default=None, metadata={"help": "tokens in one forward pass; by default the scorer's"}
+    )
+    num_workers: int = field(default=2, metadata={"help": "threads that prefetch"})
+    compile: bool = field(default=False, metadata={"help": "also measure with compile=True"})
+    profile: bool = field(default=False, metadata={"help": "also print where the time of a few dialogues goes"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    limit_s: float = field(default=_PATIENCE_S, metadata={"help": "start no step after this number of seconds"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
+def _parse_arguments() -> Arguments:
+    return parse_arguments((Arguments,), None, prog="python -m benchmarks.gpu", description=__doc__)[0]
 
 
 def describe_device(device: torch.device) -> dict[str, Any]:

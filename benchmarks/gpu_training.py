@@ -15,8 +15,8 @@ trained weights. Recomputation by checkpointing does not count.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -30,6 +30,7 @@ from benchmarks.gpu_steps import Clock
 from benchmarks.racing import RESULTS, write_result
 from benchmarks.speed_models import SIZES, build
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.scoring.packed_attention import packed_attention
 from sdiareward.scoring.prefetch import DialoguePreparer
 from sdiareward.training.batches import PairBatch, compute_packed_rewards, split_by_tokens
@@ -63,24 +64,35 @@ def main() -> None:
     print(table(record))
 
 
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", choices=list(SIZES), default=["3b", "7b"])
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16", help="of the backbone")
-    parser.add_argument("--pairs", type=int, default=8, help="of a step")
-    parser.add_argument("--steps", type=int, default=5, help="measured, after one that is not")
-    parser.add_argument("--batch-tokens", type=int, default=16_384, help="tokens in one forward pass")
-    parser.add_argument("--mean-s", type=float, default=MEAN_DIALOGUE_S, help="of audio in a dialogue")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit-s", type=float, default=480.0, help="begin nothing after so many seconds")
-    parser.add_argument("--output", type=Path, default=RESULT)
-    return parser.parse_args()
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    sizes: list[str] = field(
+        default_factory=lambda: ["3b", "7b"], metadata={"choices": list(SIZES), "help": "sizes of the model"}
+    )
+    modes: list[str] = field(
+        default_factory=lambda: list(MODES), metadata={"choices": MODES, "help": "what is trained"}
+    )
+    device: str = field(default="cuda", metadata={"help": "device"})
+    dtype: str = field(
+        default="bfloat16", metadata={"choices": ("bfloat16", "float32"), "help": "dtype of the backbone"}
+    )
+    pairs: int = field(default=8, metadata={"help": "pairs in a step"})
+    steps: int = field(default=5, metadata={"help": "measured steps, after one that is not"})
+    batch_tokens: int = field(default=16_384, metadata={"help": "tokens in one forward pass"})
+    mean_s: float = field(default=MEAN_DIALOGUE_S, metadata={"help": "seconds of audio in a dialogue"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    limit_s: float = field(default=480.0, metadata={"help": "start nothing after this number of seconds"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
+def _parse_arguments() -> Arguments:
+    return parse_arguments((Arguments,), None, prog="python -m benchmarks.gpu_training", description=__doc__)[0]
 
 
 def measure(
-    size: str, mode: str, device: torch.device, dtype: torch.dtype, clock: Clock, args: argparse.Namespace
+    size: str, mode: str, device: torch.device, dtype: torch.dtype, clock: Clock, args: Arguments
 ) -> dict[str, Any]:
     """Measure the steps of one size in one mode.
 
@@ -90,7 +102,7 @@ def measure(
         device (`torch.device`): Where the model is.
         dtype (`torch.dtype`): Of the backbone.
         clock (`Clock`): Measures.
-        args (`argparse.Namespace`): The rest of the command line.
+        args (`Arguments`): The rest of the command line.
     """
     model, processor = build(size, seed=args.seed, device=str(device), dtype=dtype)
     batches = [_pairs(processor, args, step) for step in range(args.steps + 1)]
@@ -134,8 +146,8 @@ def _trainable(model: Any, mode: str) -> Any:
     return add_adapters(model, r=16, alpha=32)
 
 
-def _pairs(processor: Any, args: argparse.Namespace, step: int) -> PairBatch:
-    """Return the prepared pairs of a step."""
+def _pairs(processor: Any, args: Arguments, step: int) -> PairBatch:
+    """Return the pairs of a step, read and ready."""
     dialogues = SyntheticDialogues(2 * args.pairs, args.seed + step, args.mean_s)
     batch = DialoguePreparer(processor)(range(len(dialogues)), dialogues, ["joint"] * len(dialogues))
     lengths = [sum(len(message.input_ids) for message in messages) for messages in batch.dialogues]

@@ -10,7 +10,6 @@ Run `python -m benchmarks.head_training`; it writes `benchmarks/results/head_tra
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -33,6 +32,7 @@ from trl import RewardConfig
 
 from benchmarks.racing import RESULTS, write_result
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.package_files import NANO
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -57,16 +57,19 @@ _BATCH_SIZE = {"nano": 4, "paper": 32}
 _NUM_THREADS = torch.get_num_threads()
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    episodes: int = field(default=24, metadata={"help": "recorded episodes of the sample; half as many scripts"})
+    repeats: int = field(default=5, metadata={"help": "paired runs"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main() -> int:
     """Measure and write the result; return 1 when the goal of 100 times is missed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--episodes", type=int, default=24, help="recorded episodes of the sample; half as many scripts"
-    )
-    parser.add_argument("--repeats", type=int, default=5, help="paired runs")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.head_training", description=__doc__)
     with tempfile.TemporaryDirectory() as folder:
         # First, because it reports peak memory.
         paper_size = measure_paper_size(Path(folder), args.seed)

@@ -8,7 +8,6 @@ Run `python -m benchmarks.kill_and_resume`; it writes `benchmarks/results/kill_a
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import os
@@ -18,11 +17,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.provenance import write_provenance
 
 
@@ -30,14 +31,19 @@ RESULT = Path(__file__).resolve().parent / "results" / "kill_and_resume.json"
 _SYNTHESIZER = "hibari"
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    kills: int = field(default=5, metadata={"help": "trials, each killed once"})
+    episodes: int = field(default=40, metadata={"help": "recorded episodes of the sample"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main() -> int:
     """Run the trials and write the result; return 1 when a resumed build differs."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kills", type=int, default=5, help="trials, each killed once")
-    parser.add_argument("--episodes", type=int, default=40, help="recorded episodes of the sample")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.kill_and_resume", description=__doc__)
     with tempfile.TemporaryDirectory() as folder:
         result = run_trials(Path(folder), kills=args.kills, episodes=args.episodes, seed=args.seed)
     args.output.parent.mkdir(exist_ok=True)

@@ -18,12 +18,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import read_audio, resample
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Recording
@@ -118,14 +120,21 @@ def run(durations_s: list[float], num_asr_turns: int) -> dict[str, Any]:
     return {"num_cpus": os.cpu_count(), "num_asr_turns": num_asr_turns, "settings": OPTIONS, "results": results}
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    durations_s: list[float] = field(
+        default_factory=lambda: [600.0, 10_800.0], metadata={"help": "durations of the recordings"}
+    )
+    num_asr_turns: int = field(default=20, metadata={"help": "turns to transcribe"})
+    output: Path = field(default=RESULTS, metadata={"help": "file of the result"})
+    measure: Path | None = field(default=None, metadata={"help": argparse.SUPPRESS})
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--durations_s", type=float, nargs="+", default=[600.0, 10_800.0])
-    parser.add_argument("--num_asr_turns", type=int, default=20)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.pipeline_memory", description=__doc__)
     if args.measure:
         print(json.dumps(measure(args.measure, args.measure.parent / "work", args.num_asr_turns)))
         return

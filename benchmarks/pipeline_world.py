@@ -11,7 +11,6 @@ sample where it is not installed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -23,6 +22,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
 
@@ -255,24 +255,35 @@ def describe_speed(
     return {"stages": stages, **whole, **machine, "load_before": load}
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    amazon_queen: Path | None = field(
+        default=None, metadata={"help": "queen.1c or its folder; default: Debian's place, or sample/"}
+    )
+    settings: Path = field(
+        default=ROOT / "configs" / "pipeline_offline.yaml", metadata={"help": "settings of the pipeline"}
+    )
+    output_dir: Path = field(
+        default=Path("runs/pipeline_world"), metadata={"help": "folder of the world and artifacts"}
+    )
+    results: Path = field(default=RESULTS, metadata={"help": "folder of the JSON and the Markdown"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    minutes: float = field(default=25.0, metadata={"help": "minutes of all recordings together, about"})
+    conversations: int = field(default=3, metadata={"help": "pairs of conversations to draw"})
+    half: str = field(
+        default="report", metadata={"choices": ("report", "development"), "help": "tune on development only"}
+    )
+    workers: int = field(default=2, metadata={"help": "processes"})
+
+
 def main() -> None:
     """Make the world, run both variants, write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--amazon_queen", type=Path, help="queen.1c or its folder; default: Debian's place, or sample/"
-    )
-    parser.add_argument("--settings", type=Path, default=ROOT / "configs" / "pipeline_offline.yaml")
-    parser.add_argument("--output_dir", type=Path, default=Path("runs/pipeline_world"), help="the world and artifacts")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON and the Markdown")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=25.0, help="of all recordings together, about")
-    parser.add_argument("--conversations", type=int, default=3)
-    parser.add_argument("--half", choices=("report", "development"), default="report", help="tune on development only")
-    parser.add_argument("--workers", type=int, default=2)
-    run(parser.parse_args())
+    run(parse_arguments((Arguments,), None, prog="python -m benchmarks.pipeline_world", description=__doc__)[0])
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
+def run(args: Arguments) -> dict[str, Any]:
     """Do what `main` describes; the results are written and returned."""
     from sdiareward.dataset_builder.pipeline import read_settings
 

@@ -16,28 +16,39 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tqdm.auto import tqdm
 
 from benchmarks import racing
+from sdiareward.common.arguments import parse_arguments
 
 
 RESULT = racing.RESULTS / "recipes_nano.json"
 RECIPES = {"head": "nano_head", "lora": "nano_lora", "full": "nano"}
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    modes: list[str] = field(
+        default_factory=lambda: list(RECIPES), metadata={"choices": list(RECIPES), "help": "what is trained"}
+    )
+    seeds: list[int] = field(default_factory=lambda: [0, 1, 2], metadata={"help": "seeds of the runs"})
+    dataset: str = field(default="runs/full/sdiareward", metadata={"help": "folder of the pairs"})
+    work_dir: Path = field(default=Path("runs/recipes"), metadata={"help": "folder of the runs"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+    train_flags: list[str] = field(
+        default_factory=list, metadata={"nargs": argparse.REMAINDER, "help": "passed to train.py"}
+    )
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--modes", nargs="+", choices=list(RECIPES), default=list(RECIPES))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--dataset", default="runs/full/sdiareward")
-    parser.add_argument("--work-dir", type=Path, default=Path("runs/recipes"))
-    parser.add_argument("--output", type=Path, default=RESULT)
-    parser.add_argument("--train-flags", nargs=argparse.REMAINDER, default=[], help="passed to train.py")
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.recipes", description=__doc__)
     runs: list[dict[str, Any]] = []
     for seed, mode in tqdm([(seed, mode) for seed in args.seeds for mode in args.modes], desc="runs"):
         folder = args.work_dir / f"{mode}_{seed}"

@@ -10,17 +10,18 @@ matrix product of each dtype in the same run; the utilisation is the share of it
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks import racing
 from benchmarks.scoring_speed import MODELS, _fresh, _workload, load_model
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.scoring.tolerances import SAME_REWARD, scaled
 
 
@@ -31,15 +32,22 @@ _MATRIX_SIZE = 2048
 _DTYPES = ("float32", "bfloat16")
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    models: list[str] = field(
+        default_factory=lambda: list(MODELS), metadata={"choices": MODELS, "help": "models to measure"}
+    )
+    dialogues: int = field(default=16, metadata={"help": "dialogues to score"})
+    rounds: int = field(default=3, metadata={"help": "rounds of measurement"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--dialogues", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.scoring_bfloat16", description=__doc__)
     models = {name: measure(name, args.dialogues, args.rounds, args.seed) for name in args.models}
     settings = {name: getattr(args, name) for name in ("dialogues", "rounds", "seed")}
     racing.write_result(args.output, settings=settings, cpu=racing.describe_cpu(), models=models)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from benchmarks import racing
+from sdiareward.common.arguments import parse_arguments
 
 
 RESULT = racing.RESULTS / "scoring_scale.json"
@@ -28,14 +30,19 @@ COUNTS = (10, 100, 1_000, 10_000)
 _WARM_UP_DIALOGUES = 8
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    counts: list[int] = field(default_factory=lambda: list(COUNTS), metadata={"help": "numbers of dialogues"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+    here: bool = field(default=False, metadata={"help": argparse.SUPPRESS})
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--counts", type=int, nargs="+", default=list(COUNTS))
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.scoring_scale", description=__doc__)
     if args.here:
         print(json.dumps(score_here(args.counts[0], args.seed)))
         return

@@ -23,6 +23,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from tqdm.auto import tqdm
 
 from benchmarks import racing
 from benchmarks.racing import RESULTS, Contestant, write_result
+from sdiareward.common.arguments import parse_arguments
 
 
 if TYPE_CHECKING:
@@ -68,16 +70,25 @@ def main() -> None:
         print(json.dumps(models, indent=2))
 
 
-def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--dialogues", type=int, default=64)
-    parser.add_argument("--ablation-dialogues", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=RESULTS, help="folder of the results, a file a model")
-    parser.add_argument("--memory-of", help=argparse.SUPPRESS)
-    return parser.parse_args()
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    models: list[str] = field(
+        default_factory=lambda: list(MODELS), metadata={"choices": MODELS, "help": "models to measure"}
+    )
+    dialogues: int = field(default=64, metadata={"help": "dialogues to score"})
+    ablation_dialogues: int = field(
+        default=24, metadata={"help": "dialogues to score with each speed-up switched off"}
+    )
+    rounds: int = field(default=3, metadata={"help": "rounds of measurement"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    output: Path = field(default=RESULTS, metadata={"help": "folder of the results, a file a model"})
+    memory_of: str | None = field(default=None, metadata={"help": argparse.SUPPRESS})
+
+
+def _parse_arguments() -> Arguments:
+    return parse_arguments((Arguments,), None, prog="python -m benchmarks.scoring_speed", description=__doc__)[0]
 
 
 def measure(name: str, num_dialogues: int, num_ablation: int, rounds: int, seed: int) -> dict[str, Any]:

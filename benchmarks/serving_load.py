@@ -11,13 +11,13 @@ server.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import signal
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, ClassVar
 
 import aiohttp
 import numpy as np
@@ -25,6 +25,7 @@ from tqdm.auto import tqdm
 
 from benchmarks import racing
 from benchmarks.serving_clients import Clients, KnownDialogues, ServerProcess, Tally, running_server, slow_clients
+from sdiareward.common.arguments import parse_arguments
 
 
 RESULT = racing.RESULTS / "serving_load.json"
@@ -63,7 +64,7 @@ _MALFORMED: dict[str, tuple[bytes, str, int]] = {
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    args = _parse()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.serving_load", description=__doc__)
     known = KnownDialogues(args.dialogues, args.seed)
     settings = {name: getattr(args, name) for name in ("dialogues", "requests", "concurrency", "seed", "turns")}
     parts: dict[str, Any] = {"settings": settings, "cpu": racing.describe_cpu(), "batch_sizes": []}
@@ -80,25 +81,25 @@ def main() -> None:
     racing.write_result(args.output, **parts)
 
 
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--batch_sizes", type=int, nargs="+", default=list(BATCH_SIZES))
-    parser.add_argument("--dialogues", type=int, default=4096, help="distinct ones; fewer come from the model's cache")
-    parser.add_argument("--requests", type=int, default=600, help="for each batch size")
-    parser.add_argument("--concurrency", type=int, default=32, help="clients at once")
-    parser.add_argument("--saturation_s", type=float, default=600.0)
-    parser.add_argument("--fault_s", type=float, default=30.0, help="for each thing that goes wrong")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args()
-    args.turns = 2
-    return args
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    batch_sizes: list[int] = field(
+        default_factory=lambda: list(BATCH_SIZES), metadata={"help": "batch sizes of the server"}
+    )
+    dialogues: int = field(default=4096, metadata={"help": "distinct dialogues; fewer come from the model's cache"})
+    requests: int = field(default=600, metadata={"help": "requests for each batch size"})
+    concurrency: int = field(default=32, metadata={"help": "clients at once"})
+    saturation_s: float = field(default=600.0, metadata={"help": "seconds under saturation"})
+    fault_s: float = field(default=30.0, metadata={"help": "seconds of each fault"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+    turns: ClassVar[int] = 2
 
 
-async def measure_speed(
-    server: ServerProcess, known: KnownDialogues, size: int, args: argparse.Namespace
-) -> dict[str, Any]:
-    """Measure the times of one client alone, and the speed and times of many at once."""
+async def measure_speed(server: ServerProcess, known: KnownDialogues, size: int, args: Arguments) -> dict[str, Any]:
+    """Return times of one client alone, and speed and times of many at once."""
     clients = Clients(server.url, known)
     await clients.drive(1, num_requests=_WARM_UP_REQUESTS)
     alone = await clients.drive(1, num_requests=max(args.requests // 6, 1))
@@ -124,8 +125,8 @@ async def _batches(server: ServerProcess) -> tuple[float, float]:
     )
 
 
-async def saturate(server: ServerProcess, known: KnownDialogues, args: argparse.Namespace) -> dict[str, Any]:
-    """Measure many clients over a long time, and the memory of the server meanwhile."""
+async def saturate(server: ServerProcess, known: KnownDialogues, args: Arguments) -> dict[str, Any]:
+    """Return what many clients got in a long time, and the memory of the server meanwhile."""
     clients = Clients(server.url, known)
     await clients.drive(args.concurrency, num_requests=4 * args.concurrency)
     samples: list[dict[str, float]] = []
@@ -160,8 +161,8 @@ def summarise_memory(samples: list[dict[str, float]]) -> dict[str, Any]:
     return {"memory": memory, "samples": [{name: round(value, 1) for name, value in each.items()} for each in samples]}
 
 
-async def measure_faults(server: ServerProcess, known: KnownDialogues, args: argparse.Namespace) -> dict[str, Any]:
-    """Measure clients during faults; the last one ends the server."""
+async def measure_faults(server: ServerProcess, known: KnownDialogues, args: Arguments) -> dict[str, Any]:
+    """Return what clients got while something went wrong; the last thing ends the server."""
     clients = Clients(server.url, known)
     await clients.drive(args.concurrency, num_requests=2 * args.concurrency)
     found: dict[str, Any] = {"undisturbed": (await clients.drive(args.concurrency, seconds=args.fault_s)).summary()}
@@ -200,8 +201,8 @@ async def _send_malformed(url: str, seconds: float) -> dict[str, dict[str, Any]]
     return found
 
 
-async def _drain(server: ServerProcess, clients: Clients, args: argparse.Namespace) -> dict[str, Any]:
-    """End the server under load; it must answer every accepted request."""
+async def _drain(server: ServerProcess, clients: Clients, args: Arguments) -> dict[str, Any]:
+    """End the server under load; what it had taken must be answered."""
     tally = Tally()
     waiting = asyncio.create_task(clients.drive(args.concurrency, num_requests=args.concurrency, tally=tally))
     found = await _await_accepted(server, tally, args.concurrency)

@@ -22,10 +22,10 @@ Notable choices:
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,7 @@ from transformers import TrainerCallback
 
 from benchmarks.racing import RESULTS, describe_cpu, write_result
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.perturbations.effects import ChangeTempo, SetLevel
 
 
@@ -53,33 +54,40 @@ _ANSWER = "<think>so</think><score>{}</score>"
 _MAX_TOKENS = 24
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    steps: int = field(default=260, metadata={"help": "steps of GRPO"})
+    decay_steps: int = field(default=80, metadata={"help": "the last ones, over which the rate falls to 0"})
+    warm_up_steps: int = field(default=200, metadata={"help": "steps of imitation"})
+    learning_rate: float = field(default=3e-4, metadata={"help": "learning rate"})
+    num_generations: int = field(default=4, metadata={"help": "answers to each prompt"})
+    scenarios_per_step: int = field(default=4, metadata={"help": "scenarios in a step"})
+    num_clips: int = field(default=120, metadata={"help": "recordings to train on"})
+    num_test_clips: int = field(default=60, metadata={"help": "recordings to test on"})
+    accuracy: str = field(
+        default="nonlinear", metadata={"choices": ("nonlinear", "exact"), "help": "reward of accuracy"}
+    )
+    beta: float = field(default=0.2, metadata={"help": "weight of the KL term"})
+    sigma: float = field(default=0.5, metadata={"help": "sigma of equation 3"})
+    eval_steps: int = field(default=20, metadata={"help": "steps between two evaluations"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    work_dir: Path = field(default=Path("runs/toy_judge"), metadata={"help": "folder of the runs"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=260, help="of GRPO")
-    parser.add_argument("--decay_steps", type=int, default=80, help="the last ones, over which the rate falls to 0")
-    parser.add_argument("--warm_up_steps", type=int, default=200, help="of imitation")
-    parser.add_argument("--learning_rate", type=float, default=3e-4)
-    parser.add_argument("--num_generations", type=int, default=4)
-    parser.add_argument("--scenarios_per_step", type=int, default=4)
-    parser.add_argument("--num_clips", type=int, default=120, help="recordings to train on")
-    parser.add_argument("--num_test_clips", type=int, default=60)
-    parser.add_argument("--accuracy", choices=("nonlinear", "exact"), default="nonlinear")
-    parser.add_argument("--beta", type=float, default=0.2, help="weight of the KL term")
-    parser.add_argument("--sigma", type=float, default=0.5, help="of equation 3")
-    parser.add_argument("--eval_steps", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work-dir", type=Path, default=Path("runs/toy_judge"))
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args(argv)
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.toy_judge", description=__doc__)
     result = run(args)
     write_result(args.output, arguments={**vars(args), "work_dir": None, "output": None}, cpu=describe_cpu(), **result)
     draw_curve(result["curve"], args.output.with_suffix(".png"))
     print(json.dumps(result["curve"][-1], indent=2))
 
 
-def run(args: argparse.Namespace) -> dict[str, Any]:
-    """Make the clips, train by SFT and GRPO, and return the curve with its times."""
+def run(args: Arguments) -> dict[str, Any]:
+    """Make the clips, warm up, train, and return the curve with its times."""
     start = time.perf_counter()
     clips = list(short_clips())
     groups = sorted({group for group, _ in clips})
@@ -94,8 +102,8 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     return {**sizes, "warm_up_s": warm_up_s, "total_s": time.perf_counter() - start, "curve": curve}
 
 
-def warm_up(samples: datasets.Dataset, args: argparse.Namespace) -> Path:
-    """Train a new nano judge on answers with random scores, and return its folder."""
+def warm_up(samples: datasets.Dataset, args: Arguments) -> Path:
+    """Teach a new nano judge the form of an answer, with scores drawn at random, and return its folder."""
     from trl import SFTConfig
 
     from sdiareward.judges.nano_judge import build_nano_judge
@@ -121,10 +129,8 @@ def warm_up(samples: datasets.Dataset, args: argparse.Namespace) -> Path:
     return run_training(make_trainer(model, processor, rows, training), processor, judge, training)
 
 
-def learn(
-    folder: Path, train: datasets.Dataset, test: datasets.Dataset, args: argparse.Namespace
-) -> list[dict[str, Any]]:
-    """Train by GRPO and return the accuracy on the held-out clips during training."""
+def learn(folder: Path, train: datasets.Dataset, test: datasets.Dataset, args: Arguments) -> list[dict[str, Any]]:
+    """Train by GRPO and return the accuracy on the held-out clips after so many steps."""
     from trl import GRPOConfig
 
     from sdiareward.judges.wavreward.rewards import make_reward_functions
@@ -164,7 +170,7 @@ def learn(
     return curve.points
 
 
-def _options(args: argparse.Namespace) -> dict[str, Any]:
+def _options(args: Arguments) -> dict[str, Any]:
     return {
         "warmup_steps": 10,
         "use_cpu": True,

@@ -17,7 +17,6 @@ A speed-up is the median over rounds of the quotient of the two times of a round
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 import time
@@ -37,6 +36,7 @@ from benchmarks.head_training import build_pairs, training_config
 from benchmarks.opponents import as_items, prepare, stock_processor
 from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, load_nano
 from sdiareward.audio_sdiareward import read_audio
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.pairs.loading import load_pairs, turns_to_messages
 from sdiareward.pairs.schema import SIDES
 from sdiareward.training.batches import StepSampler
@@ -50,15 +50,20 @@ _PAIRS_A_STEP = 4
 _TOLERANCE = 1e-2
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    episodes: int = field(default=24, metadata={"help": "recorded episodes of the sample; half as many scripts"})
+    steps: int = field(default=8, metadata={"help": "training steps"})
+    rounds: int = field(default=3, metadata={"help": "rounds of measurement"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main() -> None:
     """Run the benchmark from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--episodes", type=int, default=24, help="of the sample; half as many scripts")
-    parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.training_speed", description=__doc__)
     with tempfile.TemporaryDirectory() as folder:
         pairs = load_pairs(build_pairs(Path(folder), args.episodes), "train")
         result = measure(pairs, Path(folder), args.steps, args.rounds, args.seed)

@@ -23,7 +23,6 @@ Notable choices:
 
 from __future__ import annotations
 
-import argparse
 import gc
 import json
 import random
@@ -41,6 +40,7 @@ from tqdm.auto import tqdm
 
 from benchmarks.guides.rendering import render_blocks
 from benchmarks.racing import RESULTS, write_result
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
@@ -100,42 +100,50 @@ def main(argv: Sequence[str] | None = None) -> Path:
     return args.result
 
 
-def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.wavreward_ablations",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    config: Path = field(metadata={"help": "recipe of train_grpo"})
+    sft_config: Path = field(metadata={"help": "recipe of train_sft"})
+    model: str | None = field(default=None, metadata={"help": "start model of all runs (default: the recipes')"})
+    warm_up_steps: int = field(default=0, metadata={"help": "steps that teach the form first"})
+    dataset: str | None = field(default=None, metadata={"help": "folder of ChatReward (default: the recipe's)"})
+    out_of_domain: str | None = field(
+        default=None, metadata={"help": "folder of recordings from elsewhere, with their scores"}
     )
-    parser.add_argument("--config", type=Path, required=True, help="recipe of train_grpo")
-    parser.add_argument("--sft_config", type=Path, required=True, help="recipe of train_sft")
-    parser.add_argument("--model", help="what all start from (default: the recipes')")
-    parser.add_argument("--warm_up_steps", type=int, default=0, help="learn the form first (default: %(default)s)")
-    parser.add_argument("--dataset", help="folder of ChatReward (default: the recipe's)")
-    parser.add_argument("--out_of_domain", help="folder of recordings from elsewhere, with their scores")
-    parser.add_argument("--only", default=",".join(VARIANTS), help=f"some of {', '.join(VARIANTS)}, with commas")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="over the recipe of train_grpo")
-    parser.add_argument("--sft_set", nargs="+", default=[], metavar="KEY=VALUE", help="over that of train_sft")
-    parser.add_argument("--launcher", help="what starts each training in processes of its own (default: none)")
-    parser.add_argument(
-        "--max_new_tokens", type=int, default=512, help="of an evaluated answer (default: %(default)s)"
+    only: str = field(default=",".join(VARIANTS), metadata={"help": f"some of {', '.join(VARIANTS)}, with commas"})
+    set: list[str] = field(
+        default_factory=list, metadata={"metavar": "KEY=VALUE", "help": "values instead of the recipe's of train_grpo"}
     )
-    parser.add_argument("--limit", type=int, help="evaluate the first so many samples only")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output_dir", type=Path, help="by default runs/wavreward_ablations/RECIPE")
-    parser.add_argument("--result", type=Path, default=RESULT)
-    args = parser.parse_args(argv)
+    sft_set: list[str] = field(
+        default_factory=list, metadata={"metavar": "KEY=VALUE", "help": "values instead of the recipe's of train_sft"}
+    )
+    launcher: str | None = field(
+        default=None, metadata={"help": "what starts each training in processes of its own (default: none)"}
+    )
+    max_new_tokens: int = field(default=512, metadata={"help": "longest answer in the evaluation, in tokens"})
+    limit: int | None = field(default=None, metadata={"help": "evaluate only the first samples, this number"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+    output_dir: Path | None = field(
+        default=None, metadata={"help": "folder to write; by default runs/wavreward_ablations/RECIPE"}
+    )
+    result: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
+def _parse_arguments(argv: Sequence[str] | None) -> Arguments:
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.wavreward_ablations", description=__doc__)
     args.only = args.only.split(",")
     if unknown := sorted(set(args.only) - set(VARIANTS)):
-        parser.error(f"--only: {', '.join(unknown)} is no variant; choose from {', '.join(VARIANTS)}.")
+        raise SystemExit(f"--only: {', '.join(unknown)} is no variant; choose from {', '.join(VARIANTS)}.")
     if wrong := [change for change in (*args.set, *args.sft_set) if "=" not in change]:
-        parser.error(f"{', '.join(wrong)} is no KEY=VALUE.")
+        raise SystemExit(f"{', '.join(wrong)} is no KEY=VALUE.")
     args.output_dir = args.output_dir or Path("runs") / "wavreward_ablations" / args.config.stem
     return args
 
 
-def run_variant(name: str, args: argparse.Namespace) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Train and evaluate one variant, or read its finished results.
+def run_variant(name: str, args: Arguments) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Train and evaluate one variant, or read what it gave before.
 
     Args:
         name (`str`): One of `VARIANTS`.
@@ -186,8 +194,8 @@ def _is_right(record: Mapping[str, Any]) -> bool:
     return bool(record["predicted"] == record["score"])
 
 
-def read_recipe(name: str, args: argparse.Namespace) -> dict[str, Any]:
-    """Read the recipe of a variant, with the changes of the variant and of the command line.
+def read_recipe(name: str, args: Arguments) -> dict[str, Any]:
+    """Return the recipe of a variant: its file's, with the variant's changes and those of the command line.
 
     Args:
         name (`str`): One of `VARIANTS`.
@@ -204,8 +212,8 @@ def read_recipe(name: str, args: argparse.Namespace) -> dict[str, Any]:
     return recipe | {key: value for key, value in own.items() if value is not None}
 
 
-def evaluation_arguments(recipe: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `evaluate` for a variant, except model and output."""
+def evaluation_arguments(recipe: dict[str, Any], args: Arguments) -> dict[str, Any]:
+    """Return what `evaluate` is told of a variant, beside where its model and its results are."""
     arguments = {
         "dataset": recipe["dataset"],
         "reasoning": str(recipe["reasoning"]).lower(),
@@ -217,8 +225,8 @@ def evaluation_arguments(recipe: dict[str, Any], args: argparse.Namespace) -> di
     return {key: value for key, value in arguments.items() if value is not None}
 
 
-def warm_up(recipe: dict[str, Any], args: argparse.Namespace) -> Path:
-    """Train a model that knows the form of an answer, with or without thoughts, and nothing about the scores.
+def warm_up(recipe: dict[str, Any], args: Arguments) -> Path:
+    """Return a model that knows the form of an answer, with or without thoughts, and nothing of the scores.
 
     Args:
         recipe (`dict`): Recipe of the variant that starts from it.
@@ -277,7 +285,7 @@ def _run(launcher: str | None, module: str, arguments: dict[str, Any]) -> None:
     gc.collect()
 
 
-def _settings(args: argparse.Namespace) -> dict[str, Any]:
+def _settings(args: Arguments) -> dict[str, Any]:
     places = ("output_dir", "result", "launcher")
     return {name: value for name, value in vars(args).items() if name not in places}
 

@@ -17,10 +17,9 @@ Notable choices:
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import mean, median
@@ -28,6 +27,7 @@ from typing import Any
 
 from benchmarks.racing import RESULTS, describe_cpu, time_rounds, write_result
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 from sdiareward.judges.nano_judge import build_nano_judge
 from sdiareward.judges.thinker import Thinker
@@ -89,26 +89,30 @@ def main(argv: Sequence[str] | None = None) -> Path:
     return args.result
 
 
-def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.wavreward_speed",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    model: str = field(default=NEW_NANO, metadata={"help": "folder or Hub name of the judge"})
+    dataset: str = field(metadata={"help": "folder of ChatReward"})
+    split: str = field(default="test", metadata={"help": "split of the data set"})
+    limit: int = field(default=16, metadata={"help": "dialogues to score"})
+    rounds: int = field(default=3, metadata={"help": "rounds of measurement"})
+    batch_size: int = field(default=8, metadata={"help": "batch size to compare with single dialogues"})
+    max_new_tokens: int = field(default=512, metadata={"help": "longest answer"})
+    reasoning_tokens: int | None = field(default=None, metadata={"help": "exact length of an answer with thoughts"})
+    score_tokens: int | None = field(default=None, metadata={"help": "exact length of an answer without"})
+    dtype: str | None = field(
+        default=None, metadata={"help": "dtype of the model, such as bfloat16 (default: the checkpoint's)"}
     )
-    parser.add_argument("--model", default=NEW_NANO, help="folder or Hub name of the judge (default: %(default)s)")
-    parser.add_argument("--dataset", required=True, help="folder of ChatReward")
-    parser.add_argument("--split", default="test")
-    parser.add_argument("--limit", type=int, default=16, help="dialogues (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each way is measured (default: %(default)s)")
-    parser.add_argument("--batch_size", type=int, default=8, help="beside one at a time (default: %(default)s)")
-    parser.add_argument("--max_new_tokens", type=int, default=512, help="longest answer (default: %(default)s)")
-    parser.add_argument("--reasoning_tokens", type=int, help="exact length of an answer with thoughts")
-    parser.add_argument("--score_tokens", type=int, help="exact length of an answer without")
-    parser.add_argument("--dtype", help="of the model, such as bfloat16 (default: the checkpoint's)")
-    parser.add_argument("--device", help="such as cuda:0 (default: an accelerator if there is one)")
-    parser.add_argument("--result", type=Path, default=RESULT)
-    args = parser.parse_args(argv)
+    device: str | None = field(
+        default=None, metadata={"help": "device, such as cuda:0 (default: an accelerator if there is one)"}
+    )
+    result: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
+def _parse_arguments(argv: Sequence[str] | None) -> Arguments:
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.wavreward_speed", description=__doc__)
     if args.model == NEW_NANO:
         args.reasoning_tokens = args.reasoning_tokens or _NANO_TOKENS[True]
         args.score_tokens = args.score_tokens or _NANO_TOKENS[False]
@@ -145,7 +149,7 @@ def measure(
         }
         for name, times in seconds.items()
     }
-    return {"dialogues": len(recordings), "audio_s": audio_s, "ways": found}
+    return {"dialogues to score": len(recordings), "audio_s": audio_s, "ways": found}
 
 
 def describe_device(thinker: Thinker) -> dict[str, Any]:
@@ -160,7 +164,7 @@ def describe_device(thinker: Thinker) -> dict[str, Any]:
     }
 
 
-def _settings(args: argparse.Namespace) -> dict[str, Any]:
+def _settings(args: Arguments) -> dict[str, Any]:
     return {name: value for name, value in vars(args).items() if name not in ("result", "device")}
 
 

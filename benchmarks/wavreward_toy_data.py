@@ -10,8 +10,8 @@ information, and question and answer are the same clip.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.toy_judge import make_samples, short_clips
 from sdiareward.audio_sdiareward import audio_duration_s
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import write_file
 from sdiareward.dataset_builder.recipes.chatreward.schema import features
 
@@ -26,18 +27,19 @@ from sdiareward.dataset_builder.recipes.chatreward.schema import features
 _TEST_SHARE = 0.25
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    output_dir: Path = field(metadata={"positional": True, "help": "folder to write"})
+    num_clips: int = field(default=120, metadata={"help": "recordings to train on"})
+    num_test_clips: int = field(default=60, metadata={"help": "others to test on"})
+    seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
+
+
 def main(argv: Sequence[str] | None = None) -> Path:
     """Run the command line and return the folder."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.wavreward_toy_data",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("output_dir", type=Path)
-    parser.add_argument("--num_clips", type=int, default=120, help="recordings to train on (default: %(default)s)")
-    parser.add_argument("--num_test_clips", type=int, default=60, help="others to test on (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args(argv)
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.wavreward_toy_data", description=__doc__)
     return write_toy_data(args.output_dir, list(short_clips()), args.num_clips, args.num_test_clips, args.seed)
 
 

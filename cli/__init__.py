@@ -2,29 +2,68 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
-from importlib import import_module
 
-from sdiareward.cli.arguments import InputError
-from sdiareward.common.escaping import escape_terminal, log_printable
-from sdiareward.common.optional_dependencies import required_by
-from sdiareward.common.user_errors import exit_on_user_error
+from sdiareward.common.arguments import Command, run_command
+from sdiareward.common.escaping import log_printable
 
 
-# Name -> what it does; a module of this package for each.
-_COMMANDS = {
-    "audit": "see what moves the rewards of a model though it must not, and what pays though it must not",
-    "calibrate": "make rewards of different domains comparable",
-    "convert": "write a released checkpoint of the authors as one of ours",
-    "demo": "open a page on which a model can be tried",
-    "doctor": "look at this machine and measure whether rewards are what they should be on it",
-    "export": "write a checkpoint in the layout of the authors' code or of vLLM",
-    "human": "let people rate pairs blindly, and measure agreement",
-    "push": "publish a data set, a model, the metric or the demo on the Hub",
-    "score": "score one dialogue, two and their margin, or a data set",
-    "serve": "answer requests for rewards over HTTP",
+COMMANDS = {
+    "audit": Command(
+        "sdiareward.cli.audit:run",
+        "perturb and attack pairs, and measure how much the rewards of a model move",
+        "The same command resumes a run that was killed; docs/audit.md explains every check.",
+    ),
+    "calibrate": Command(
+        "sdiareward.cli.calibrate:run",
+        "make rewards of different domains comparable",
+        "Evaluate a validation split for this: a calibration fitted on the test split must not be tested on it.",
+    ),
+    "convert": Command("sdiareward.cli.convert:run", "convert a released checkpoint of the authors to our format"),
+    "demo": Command("sdiareward.cli.demo:run", "open a page on which a model can be tried"),
+    "doctor": Command(
+        "sdiareward.cli.doctor:run",
+        "check this machine, and measure whether rewards on it are correct",
+        "Exit status: 0 if nothing failed, 1 if a check failed, 2 if the given checkpoint, device or output file\n"
+        "cannot be used. The report can be pasted into an issue: it shows no token, home folder or proxy.",
+    ),
+    "export": Command("sdiareward.cli.export:run", "write a checkpoint in the layout of the authors' code or of vLLM"),
+    "human": Command(
+        {
+            "sample": Command("sdiareward.cli.human:sample", "draw a study from a finished evaluation"),
+            "ab": Command("sdiareward.cli.human:compare", "draw a study of the scores of two judges (WavReward)"),
+            "rate": Command("sdiareward.cli.human:rate", "open a study for one rater on a local page"),
+            "score": Command("sdiareward.cli.human:score", "compute agreement or wins from the answers"),
+        },
+        "let people rate pairs blindly, and measure agreement",
+    ),
+    "push": Command(
+        {
+            kind: Command(
+                f"sdiareward.cli.push:push_{kind}",
+                summary,
+                "The token is that of HF_TOKEN or of `hf auth login`. The same command resumes an interrupted push.",
+            )
+            for kind, summary in {
+                "dataset": "publish Parquet shards and their card",
+                "model": "publish a checkpoint with its code and card",
+                "metric": "publish the Space of the metric `esdr_accuracy`",
+                "space": "publish the Space of the demo",
+            }.items()
+        },
+        "publish a data set, a model, the metric or the demo on the Hub",
+    ),
+    "score": Command(
+        "sdiareward.cli.score:run",
+        "score one dialogue, two and their margin, or a data set",
+        "Give one or two dialogues, or --dataset and --output. To use N devices, start it with\n"
+        "`accelerate launch --num_processes N -m sdiareward.cli score ...`.",
+    ),
+    "serve": Command(
+        "sdiareward.cli.serve:run",
+        "answer requests for rewards over HTTP",
+        "SIGTERM ends it: accepted requests are answered, new ones are refused, the exit status is 0.",
+    ),
 }
 
 
@@ -35,28 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv (`list[str]`, *optional*): Arguments; by default those of the process.
 
     Returns:
-        `int`: Exit code: that of the command, or 2 for input that it cannot work on.
+        `int`: Exit code: that of the command, or 2 for a user error.
     """
     log_printable()
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    args = _parser(arguments[0] if arguments else None).parse_args(arguments)
-    try:
-        command = f"sdiareward {arguments[0]}"
-        with exit_on_user_error(command), required_by(command, extra=arguments[0]):
-            return args.run(args)
-    except InputError as error:
-        print(escape_terminal(f"sdiareward: error: {error}"), file=sys.stderr)
-        return 2
-
-
-def _parser(command: str | None) -> argparse.ArgumentParser:
-    """Return the parser; only the module of the command that was named is imported."""
-    parser = argparse.ArgumentParser(prog="sdiareward", description="Reward models for spoken dialogue.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, description in _COMMANDS.items():
-        subparser = commands.add_parser(name, help=description, description=description, allow_abbrev=False)
-        if name == command:
-            module = import_module(f".{name}", __package__)
-            module.add_arguments(subparser)
-            subparser.set_defaults(run=module.run)
-    return parser
+    return run_command(COMMANDS, argv, prog="sdiareward", description="Reward models for spoken dialogue.")

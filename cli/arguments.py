@@ -1,19 +1,34 @@
-"""The commands of `sdiareward`, a module each, with `add_arguments(parser)` and `run(args) -> exit status`."""
+"""Arguments that several commands of `sdiareward` share."""
 
-import argparse
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sdiareward.common.package_files import NANO
 
 
-class InputError(ValueError):
-    """Raised for input that a command cannot work on, with a message for the user in one line."""
+@dataclass(kw_only=True)
+class ModelArguments:
+    """Which model runs, and how."""
+
+    model: str = field(
+        default=str(NANO),
+        metadata={"help": "checkpoint folder or Hub id (default: the nano checkpoint of the package)"},
+    )
+    dtype: str | None = field(
+        default=None, metadata={"help": "dtype of the backbone, such as bfloat16 (default: the checkpoint's)"}
+    )
+    device: str | None = field(
+        default=None, metadata={"help": "device, such as cuda:0 (default: an accelerator if there is one)"}
+    )
+    batch_tokens: int | None = field(default=None, metadata={"help": "tokens in one forward pass", "minimum": 1})
 
 
-def count(text: str) -> int:
-    """Return the number of things that an argument gives; to be its `type`.
+@dataclass(kw_only=True)
+class TensorArguments:
+    """How a checkpoint is written."""
 
-    Raises:
-        argparse.ArgumentTypeError: It is less than 0.
-    """
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is less than 0")
-    return number
+    dtype: str | None = field(
+        default=None, metadata={"help": "dtype of the backbone, such as bfloat16 (default: the stored one)"}
+    )
+    max_shard_size: str = field(default="5GB", metadata={"help": "size of the largest file of tensors"})

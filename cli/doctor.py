@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
-import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sdiareward.common.package_files import NANO
-
-from .arguments import InputError
+from sdiareward.common.user_errors import UserError
 
 
 if TYPE_CHECKING:
@@ -23,20 +21,22 @@ _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _CONFIGS = ("config.json", "adapter_config.json")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments to its parser."""
-    parser.epilog = (
-        "Exit status: 0 if nothing failed, 1 if something did, 2 if the checkpoint, the device or the output file "
-        "that was given cannot be used. The report holds no token and no home folder."
+@dataclass(kw_only=True)
+class DoctorArguments:
+    """What to check, and where to write the findings."""
+
+    model: str | None = field(
+        default=None, metadata={"help": "checkpoint folder or Hub id (default: the nano checkpoint of the package)"}
     )
-    parser.add_argument("--model", help="checkpoint folder or Hub id (default: the nano checkpoint of the package)")
-    parser.add_argument("--device", help="such as cuda:0 (default: an accelerator if there is one)")
-    parser.add_argument("--output", type=Path, help="JSON file for the findings")
-    parser.add_argument("--offline", action="store_true", help="do not contact the Hub")
-    parser.add_argument("--strict", action="store_true", help="exit with 1 if there is a warning, too")
+    device: str | None = field(
+        default=None, metadata={"help": "device, such as cuda:0 (default: an accelerator if there is one)"}
+    )
+    output: Path | None = field(default=None, metadata={"help": "JSON file for the findings"})
+    offline: bool = field(default=False, metadata={"help": "do not contact the Hub"})
+    strict: bool = field(default=False, metadata={"help": "exit with 1 on a warning, too"})
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: DoctorArguments) -> int:
     """Examine this machine; return the exit status."""
     if args.offline:
         # Read by `huggingface_hub` when it is imported.
@@ -49,18 +49,14 @@ def run(args: argparse.Namespace) -> int:
     shown = "the package's nano" if args.model is None else shorten(model)
     print(f"sdiareward doctor, checkpoint: {shown}", flush=True)
     started = time.perf_counter()
-    try:
-        findings = _examine(model, args.device)
-    except KeyboardInterrupt:
-        print("sdiareward: interrupted", file=sys.stderr)
-        return 130
+    findings = _examine(model, args.device)
     seconds = time.perf_counter() - started
     status = exit_status(findings, args.strict)
     # The checkpoint of the package is at fault only if the installation is.
     reason = unusable_checkpoint(findings) if args.model or args.device else None
     _conclude(args.output, findings, shown, seconds, status if reason is None else 2)
     if reason is not None:
-        raise InputError(reason)
+        raise UserError(reason)
     return status
 
 
@@ -91,18 +87,18 @@ def _conclude(output: Path | None, findings: list[Finding], shown: str, seconds:
     try:
         write_file(output, json.dumps(record_of(findings, shown, seconds, status), indent=2) + "\n")
     except OSError as error:
-        raise InputError(f"--output {output}: {error.strerror or error}; choose another file.") from error
+        raise UserError(f"--output {output}: {error.strerror or error}; choose another file.") from error
 
 
 def _require_checkpoint(model: str) -> None:
     """Raise unless this can be a checkpoint: before anything is measured for a minute."""
     if os.path.isdir(model):
         if not any(os.path.isfile(os.path.join(model, name)) for name in _CONFIGS):
-            raise InputError(f"--model {model}: holds no config.json; give the folder of a checkpoint.")
+            raise UserError(f"--model {model}: holds no config.json; give the folder of a checkpoint.")
     elif os.path.exists(model) or not _HUB_NAME.fullmatch(model):
-        raise InputError(f"--model {model}: no such folder; give the folder of a checkpoint, or a Hub id.")
+        raise UserError(f"--model {model}: no such folder; give the folder of a checkpoint, or a Hub id.")
 
 
 def _require_place(output: Path | None) -> None:
     if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
-        raise InputError(f"--output {output}: no file can be there; give a file in a folder that exists.")
+        raise UserError(f"--output {output}: no file can be there; give a file in a folder that exists.")

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from .convert import add_tensor_arguments, write
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's arguments to its parser."""
-    parser.add_argument("source", help="folder or Hub id of a checkpoint")
-    parser.add_argument("output_dir", type=Path, help="folder of the result; a stopped export goes on in it")
-    parser.add_argument("--layout", required=True, choices=("official", "vllm"), help="whose layout")
-    add_tensor_arguments(parser)
+from .arguments import TensorArguments
 
 
-def run(args: argparse.Namespace) -> int:
-    """Export a checkpoint; return the exit status."""
+@dataclass(kw_only=True)
+class ExportArguments(TensorArguments):
+    """What to export in which layout."""
+
+    source: str = field(metadata={"positional": True, "help": "folder or Hub id of a checkpoint"})
+    output_dir: Path = field(
+        metadata={"positional": True, "help": "folder of the result; the same command resumes an export in it"}
+    )
+    layout: Literal["official", "vllm"] = field(metadata={"help": "layout to write"})
+
+
+def run(args: ExportArguments) -> None:
+    """Export a checkpoint."""
     from sdiareward.checkpoint_io.convert import export_checkpoint
 
-    return write(export_checkpoint, args, {"layout": args.layout})
+    options = {"dtype": args.dtype, "max_shard_size": args.max_shard_size}
+    print(export_checkpoint(args.source, args.output_dir, layout=args.layout, **options))

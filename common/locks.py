@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .user_errors import _NOT_ALLOWED, RunBlockedError
+from .user_errors import _NOT_ALLOWED, UserError
 
 
 LOCK_FILE = ".lock"
@@ -15,16 +15,16 @@ LOCK_FILE = ".lock"
 
 @contextmanager
 def lock_folder(folder: str | Path) -> Iterator[None]:
-    """Make a folder and keep other processes that ask from writing to it meanwhile.
+    """Make a folder and hold its lock, so that one process at a time writes to it.
 
-    The system lets go of the lock with the process, however that ends. Processes that share the work of one run let
-    only their main one ask.
+    The system releases the lock when the process ends, even if it is killed. Of the processes that share one run only
+    the main one takes the lock.
 
     Args:
         folder (`str` or `Path`): A run's output.
 
     Raises:
-        RunBlockedError: Another process writes to it.
+        UserError: Another process writes to it.
     """
     from filelock import FileLock, Timeout
 
@@ -36,11 +36,11 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
         lock.acquire()
     except Timeout:
         reason = "another process is writing to this folder; wait until it ends, stop it, or name another output."
-        raise RunBlockedError(f"{folder}: {reason}") from None
+        raise UserError(f"{folder}: {reason}") from None
     except OSError as error:
         if error.errno not in (errno.EROFS, *_NOT_ALLOWED):
             raise
-        # Where nothing can be written nobody is disturbed; what a finished run left there may still be read.
+        # Nothing can be written here, so no lock is needed; the results of a finished run can still be read.
     try:
         yield
     finally:
@@ -48,6 +48,6 @@ def lock_folder(folder: str | Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
             lock.release()
         if is_new:
-            # Of a run that ended before it wrote anything nothing stays.
+            # A run that ended before it wrote anything leaves no folder.
             with suppress(OSError):
                 path.parent.rmdir()

@@ -1,7 +1,7 @@
-"""Say which extra of the package brings a module that cannot be imported.
+"""Report which extra of the package brings a module that cannot be imported.
 
-The core (`pip install sdiareward`) loads and scores. All else is imported where it is used; whoever lacks it is told
-in one line what to install.
+The core (`pip install sdiareward`) loads and scores. Everything else is imported where it is used; if it is missing,
+one line tells what to install.
 """
 
 from __future__ import annotations
@@ -55,25 +55,29 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 }
 
 
-def missing_extra_hint(error: Exception, extra: str | None = None) -> str:
-    """Return the message of an error; for a failed import of something that an extra brings, with the remedy.
+def missing_extra_hint(error: Exception, extra: str | None = None) -> str | None:
+    """Return which module is missing and what to install, or None if the error is of another kind.
 
     Args:
-        error (`Exception`): What was raised.
-        extra (`str`, *optional*): Extra of the command or name that was used; taken if it brings the module, else the
+        error (`Exception`): The error.
+        extra (`str`, *optional*): Extra of the command or name that was used; named if it brings the module, else the
             first one that does.
     """
-    hint = _hint(error, extra)
-    return str(error) if hint is None else hint
+    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    bringing = [name for name, modules in EXTRAS.items() if module in modules]
+    if not bringing:
+        return None
+    chosen = extra if extra in bringing else bringing[0]
+    return f'{module} is not installed; pip install "sdiareward[{chosen}]"'
 
 
 @contextmanager
-def required_by(command: str, extra: str) -> Iterator[None]:
-    """End the process with one line and status 2 if something is missing that an extra brings; decorates `main`.
+def requires_extra(extra: str, *, command: str) -> Iterator[None]:
+    """End the process with one line and status 2 if a module of an extra is missing; decorates `main`.
 
     Args:
-        command (`str`): Name of the command, with which the line begins.
         extra (`str`): Extra that the command needs.
+        command (`str`): Name of the command, with which the line begins.
 
     Raises:
         SystemExit: A module of an extra is not installed.
@@ -81,18 +85,8 @@ def required_by(command: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        hint = _hint(error, extra)
+        hint = missing_extra_hint(error, extra)
         if hint is None:
             raise
         sys.stderr.write(f"{command}: error: {hint}\n")
         raise SystemExit(2) from error
-
-
-def _hint(error: Exception, extra: str | None) -> str | None:
-    """Return what is missing and what to install, or None if the error is of another kind."""
-    module = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-    bringing = [name for name, modules in EXTRAS.items() if module in modules]
-    if not bringing:
-        return None
-    chosen = extra if extra in bringing else bringing[0]
-    return f'{module} is not installed; pip install "sdiareward[{chosen}]"'

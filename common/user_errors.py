@@ -1,7 +1,7 @@
-"""What keeps a run from going on, to be said in one line: a full disk, a folder in use, a lost connection, no data.
+"""Errors that a user can put right: a full disk, a folder in use, a lost connection, no data.
 
-Each ends the command with one line that says what to do. What is finished stays on disk, so that the same command goes
-on once the hindrance is gone; `benchmarks/faults.py` tries it.
+Each ends the command with one line that gives the remedy. Finished work stays on disk, so the same command resumes the
+run; `benchmarks/faults.py` tests it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-_AGAIN = "run the same command again: what is finished is kept"
+AGAIN = "run the same command again: what is finished is kept"
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # Of an input or of an output: the system does not say which.
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM)
@@ -25,10 +25,10 @@ _REMEDIES = {
     errno.EIO: "look after its disk",
     errno.ENOENT: "put it back",
 }
-# How torch.save says that a write failed, whatever the reason, and how Rust names what the system said.
+# How torch.save reports that a write failed, whatever the reason, and how Rust reports an error of the system.
 _TORCH_WRITER = re.compile(r"PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos")
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
-# Module -> what it raises when nobody answers, or no longer.
+# Module -> what it raises when a connection fails or is lost.
 _LOST_CONNECTIONS = (
     ("builtins", "ConnectionError"),
     ("httpx", "TransportError"),
@@ -38,19 +38,27 @@ _LOST_CONNECTIONS = (
 )
 
 
-class RunBlockedError(RuntimeError):
-    """Raised for what keeps a run from going on, with a message for the user in one line."""
+class UserError(RuntimeError):
+    """Raised for what a user can put right, with a message in one line: what was found, required, and to do."""
+
+
+class PairsError(UserError, ValueError):
+    """Raised for data that are not pairs, or lack what was asked for."""
+
+
+class PairsNotFoundError(PairsError, FileNotFoundError):
+    """Raised where there are no data."""
 
 
 @contextmanager
 def exit_on_user_error(command: str) -> Iterator[None]:
-    """End the process with one line and status 2 if a run is hindered; decorates `main`.
+    """End the process with one line and status 2 on a user error; decorates `main`.
 
     Args:
         command (`str`): Name of the command, with which the line begins.
 
     Raises:
-        SystemExit: The run was hindered.
+        SystemExit: A user error was raised.
     """
     try:
         yield
@@ -63,31 +71,29 @@ def exit_on_user_error(command: str) -> Iterator[None]:
 
 
 def format_user_error(error: BaseException) -> str | None:
-    """Return what hinders a run and what to do, in one line; None for an error of another kind.
+    """Return in one line what blocks a run and the remedy; None for an error of another kind.
 
     Args:
-        error (`BaseException`): What was raised. That a file cannot be written, a library may say in its own words.
+        error (`BaseException`): The error. Its causes are searched too: a library may report in its own words that a
+            file cannot be written.
     """
-    # A command of `sdiareward` that makes an error for its input of one says it itself.
-    if _is_of(error, "sdiareward.pairs.loading", "PairsError"):
-        return str(error)
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, RunBlockedError):
+        if isinstance(cause, UserError):
             return str(cause)
         if found := _explain_recording(cause) or _explain_disk(cause) or _explain_network(cause):
             return found
-        # An error of the system that has no number was made by a library, of the one that it was about to handle.
+        # An OSError without a number was made by a library while it handled another error.
         is_made = isinstance(cause, OSError) and cause.errno is None
         cause = cause.__cause__ or (cause.__context__ if is_made else None)
     return None
 
 
 def _explain_recording(error: BaseException) -> str | None:
-    """Return that a recording cannot be read, any more, where that is no pair's own affair."""
+    """Return that a recording cannot be read, where the pair cannot be skipped."""
     if not _is_of(error, "sdiareward.audio_sdiareward", "AudioError"):
         return None
-    return f"{str(error).rstrip('.')}; see to that recording, then {_AGAIN}."
+    return f"{str(error).rstrip('.')}; see to that recording, then {AGAIN}."
 
 
 def _is_of(error: BaseException, module: str, kind: str) -> bool:
@@ -96,10 +102,10 @@ def _is_of(error: BaseException, module: str, kind: str) -> bool:
 
 
 def _explain_disk(error: BaseException) -> str | None:
-    """Return what the disk refused, if that is what an error says."""
+    """Return what the disk refused, if the error reports that."""
     text = " ".join(str(error).split())
     if found := _TORCH_WRITER.search(text):
-        return f"a file cannot be written ({found[0]}); {_REMEDIES[errno.ENOSPC]}, then {_AGAIN}."
+        return f"a file cannot be written ({found[0]}); {_REMEDIES[errno.ENOSPC]}, then {AGAIN}."
     code, name = None, None
     if isinstance(error, OSError):
         code, name = error.errno, error.filename
@@ -107,19 +113,11 @@ def _explain_disk(error: BaseException) -> str | None:
         code = int(found[1])
     if code not in _REMEDIES:
         return None
-    return f"{name or 'an output file'}: {os.strerror(code)}; {_REMEDIES[code]}, then {_AGAIN}."
+    return f"{name or 'an output file'}: {os.strerror(code)}; {_REMEDIES[code]}, then {AGAIN}."
 
 
 def _explain_network(error: BaseException) -> str | None:
-    """Return that the connection failed, if that is what an error says; of libraries only what is imported."""
+    """Return that the connection failed, if the error reports that; only imported libraries are checked."""
     if not any(_is_of(error, module, kind) for module, kind in _LOST_CONNECTIONS):
         return None
-    return f"the connection failed ({type(error).__name__}: {' '.join(str(error).split())}); check it, then {_AGAIN}."
-
-
-class PairsError(ValueError):
-    """Raised for data that are no pairs, or lack what was asked for; says so in one line."""
-
-
-class PairsNotFoundError(PairsError, FileNotFoundError):
-    """Raised where there are no data at all."""
+    return f"the connection failed ({type(error).__name__}: {' '.join(str(error).split())}); check it, then {AGAIN}."

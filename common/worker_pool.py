@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Any
 
-from .user_errors import RunBlockedError
+from .user_errors import UserError
 
 
 @contextmanager
@@ -28,14 +28,14 @@ def open_worker_pool(
         initargs (`Sequence`, *optional*): Its arguments.
 
     Raises:
-        RunBlockedError: One of them was killed.
+        UserError: One of them was killed.
     """
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(num_workers, context, initializer=_start, initargs=(initializer, initargs))
     try:
         yield pool
     except BrokenProcessPool as error:
-        raise RunBlockedError(
+        raise UserError(
             "a worker process was killed, perhaps for lack of memory; lower num_workers and run the same command "
             "again to resume."
         ) from error

@@ -108,7 +108,7 @@ def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
         dry_run (`bool`): Only read the sources and count the pairs to make; the pipeline does not run.
 
     Raises:
-        RunBlockedError: Another process builds into the folder, or a worker was killed.
+        UserError: Another process builds into the folder, or a worker was killed.
         ValueError: A synthesizer is not installed, or there is nothing to build from.
     """
     if dry_run:

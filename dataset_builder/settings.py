@@ -1,59 +1,16 @@
-"""Read the builder's YAML files into dataclasses; a key that nobody knows is an error, not a shrug."""
+"""Read the YAML file of a build."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from sdiareward.common.yaml_files import read_yaml
+from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.perturbations.channel import ChannelSettings
 
 from .builder import BuildConfig, SourceConfig
 from .pairing.pairing import SynthesizerSpec
-
-
-_Settings = TypeVar("_Settings")
-
-
-def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is not YAML, or holds something else than a mapping.
-    """
-    values = read_yaml(path)
-    if not isinstance(values, dict):
-        raise ValueError(f"{path}: holds {type(values).__name__}; a mapping of settings is needed.")
-    return values
-
-
-def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
-    """Make a settings dataclass of a mapping read from YAML; lists become tuples.
-
-    Args:
-        kind (`type`): The dataclass.
-        values (`Mapping`): Its fields by name.
-        label (`str`): What to call the mapping in an error: the file and the key.
-
-    Raises:
-        ValueError: `values` is no mapping, a key is unknown, a required one is missing, or a value is refused.
-    """
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{label}: holds {type(values).__name__}; a mapping of settings is needed.")
-    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    if unknown := sorted(map(str, set(values) - set(known))):
-        raise ValueError(f"{label}: unknown keys {unknown}; known are {sorted(known)}.")
-    required = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
-    if missing := [name for name in required if name not in values]:
-        raise ValueError(f"{label}: keys {missing} are missing.")
-    try:
-        return kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
-    # A value of another kind fails in whatever the checks of the dataclass do with it.
-    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
-        raise ValueError(f"{label}: {error}") from error
 
 
 def read_build_config(path: Path, overrides: Mapping[str, Any]) -> BuildConfig:

@@ -9,8 +9,8 @@ extras `train` and `build`.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -21,6 +21,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from sdiareward import reward_fn
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.package_files import NANO
 from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.sources import sample
@@ -68,17 +69,22 @@ def make_tiny_policy(tokenizer: Any) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config)
 
 
+@dataclass(kw_only=True)
+class Arguments:
+    """What to train, and with which reward."""
+
+    policy: str | None = field(default=None, metadata={"help": "a chat model (default: a tiny random one)"})
+    reward_model: str = field(default=str(NANO), metadata={"help": "folder or Hub id of the reward model"})
+    criterion: str = field(default="colloquialness", metadata={"help": "prompt to score under"})
+    synthesizer: str = field(default="hibari", metadata={"help": "espeak-ng, flite, hibari or piper"})
+    num_questions: int = field(default=32, metadata={"help": "recorded turns to answer"})
+    max_steps: int = field(default=5, metadata={"help": "training steps"})
+    output_dir: str = field(default="runs/grpo", metadata={"help": "folder of the run"})
+
+
 def main(argv: list[str] | None = None) -> GRPOTrainer:
     """Train."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policy", help="a chat model; by default a tiny random one")
-    parser.add_argument("--reward_model", default=NANO)
-    parser.add_argument("--criterion", default="colloquialness")
-    parser.add_argument("--synthesizer", default="hibari", help="espeak-ng, flite, hibari or piper")
-    parser.add_argument("--num_questions", type=int, default=32)
-    parser.add_argument("--max_steps", type=int, default=5)
-    parser.add_argument("--output_dir", default="runs/grpo")
-    args = parser.parse_args(argv)
+    (args,) = parse_arguments((Arguments,), argv, prog="grpo_speech.py", description=__doc__)
     training = GRPOConfig(
         output_dir=args.output_dir,
         max_steps=args.max_steps,

@@ -8,7 +8,8 @@ vision tower is as small as the class allows.
 
 from __future__ import annotations
 
-import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,6 +28,7 @@ from sdiareward.checkpoint_io.nano import (
     training_texts,
     whisper_encoder_weights,
 )
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 
 from .thinker import MAX_RECORDING_S, ThinkerProcessor
@@ -83,15 +85,19 @@ def thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5OmniThink
     )
 
 
-def main() -> None:
+@dataclass(kw_only=True)
+class Arguments:
+    """What to build where."""
+
+    output_dir: Path = field(metadata={"positional": True, "help": "folder of the checkpoint"})
+    whisper: str | None = field(default=None, metadata={"help": "folder or Hub id of Whisper tiny.en"})
+    seed: int = field(default=0, metadata={"help": "seed of the random tensors"})
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     """Build the nano judge from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m sdiareward.judges.nano_judge", description="Build the untrained nano judge."
-    )
-    parser.add_argument("output_dir", type=Path)
-    parser.add_argument("--whisper", help="folder or Hub id of Whisper tiny.en")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    prog = "python -m sdiareward.judges.nano_judge"
+    (args,) = parse_arguments((Arguments,), argv, prog=prog, description="Build the untrained nano judge.")
     build_nano_judge(args.output_dir, whisper=args.whisper, seed=args.seed)
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from sdiareward.common.user_errors import UserError
+
 
 @dataclass(frozen=True)
 class TokenUsage:
@@ -54,7 +56,7 @@ class ChatError(RuntimeError):
         self.spent = spent or TokenUsage()
 
 
-class EndpointError(RuntimeError):
+class EndpointError(UserError):
     """Raised when the endpoint, as configured, answers no question at all."""
 
 

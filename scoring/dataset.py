@@ -150,7 +150,7 @@ def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
         but the main one.
 
     Raises:
-        RunBlockedError: Another run writes to the folder.
+        UserError: Another run writes to the folder.
         ScoringError: See `open_results` and `ModelSpec.load`.
     """
     with joined_processes(job.model.device) as processes, nullcontext() if processes.rank else lock_folder(folder):

@@ -81,7 +81,7 @@ def score_on_ray(
         [`Summary`]: What became of the rows; the seconds include the start of the actors.
 
     Raises:
-        RunBlockedError: Another run writes to the folder.
+        UserError: Another run writes to the folder.
         ScoringError: See `open_results` and `ModelSpec.load`; or Ray is missing, or has less than what is asked for.
     """
     with lock_folder(folder):

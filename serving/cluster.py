@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.user_errors import RunBlockedError
+from sdiareward.common.user_errors import UserError
 from sdiareward.scoring.model_spec import ScoringError
 
 from .settings import Replicas, ServiceSettings
@@ -108,7 +108,7 @@ def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
 
     Raises:
         ScoringError: Ray does not start, the model cannot be loaded, or the cluster is too small.
-        RunBlockedError: The cluster cannot be joined.
+        UserError: The cluster cannot be joined.
     """
     for name, value in _RAY_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -152,7 +152,7 @@ def _start_ray(settings: ServiceSettings) -> None:
     except Exception as error:  # Ray raises this class when one of its processes does not start.
         reason = str(error).strip().splitlines()[0].rstrip(".")
         if _joins_a_cluster():
-            raise RunBlockedError(
+            raise UserError(
                 f"the Ray cluster at {os.environ['RAY_ADDRESS']} cannot be joined ({reason}); check that it runs, "
                 "that its version of Ray is the same, and that RAY_AUTH_TOKEN is its token if it needs one."
             ) from error

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 from ..builder import build
 from ..settings import read_build_config
-from . import add_common_arguments, finish
+from . import BuilderArguments, finish
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    add_common_arguments(parser, config="the fields of BuildConfig")
-    parser.add_argument("--output-dir", help="folder to write instead of the config's")
-    parser.add_argument("--num-workers", type=int, help="processes")
-    parser.add_argument("--engine", choices=("datasets", "ray"), help="what runs the pipeline of long recordings")
+@dataclass(kw_only=True)
+class BuildArguments(BuilderArguments):
+    """Which data set to build where."""
+
+    config: Path = field(metadata={"help": "YAML file: the fields of BuildConfig"})
+    output_dir: str | None = field(default=None, metadata={"help": "folder to write instead of the config's"})
+    num_workers: int | None = field(default=None, metadata={"help": "processes"})
+    engine: Literal["datasets", "ray"] | None = field(
+        default=None, metadata={"help": "what runs the pipeline of long recordings"}
+    )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: BuildArguments) -> int:
     """Build the data set of the config."""
     overrides = {"output_dir": args.output_dir, "num_workers": args.num_workers, "engine": args.engine}
     config = read_build_config(args.config, overrides)

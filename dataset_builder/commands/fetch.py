@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sdiareward.common.escaping import escape_terminal
+from sdiareward.common.settings import make_settings
 from sdiareward.common.skipped import Skipped
 
-from ..settings import make_settings, read_mapping
-from . import add_common_arguments
+from . import BuilderArguments
 
 
-@dataclass(frozen=True)
-class FetchConfig:
-    """What `fetch` obtains: exactly one of the two.
+@dataclass(kw_only=True)
+class FetchArguments(BuilderArguments):
+    """What to fetch: exactly one of the two, as a mapping in the file of `--config`."""
 
-    Args:
-        youtube (`dict`, *optional*): Fields of `fetching.FetchSettings`; the files become the source `youtube`.
-        scripts (`dict`, *optional*): `output` (a JSONL file, which becomes the source `colloquial_scripts`),
-            `endpoint` (fields of `ChatSettings`), `scenarios` (a file instead of the project's own 250), and fields of
-            `scripts_by_llm.ScriptSettings`.
-    """
-
-    youtube: dict[str, Any] | None = None
-    scripts: dict[str, Any] | None = None
+    youtube: dict[str, Any] | None = field(
+        default=None, metadata={"help": "fields of FetchSettings; the files become the source `youtube`"}
+    )
+    scripts: dict[str, Any] | None = field(
+        default=None,
+        metadata={
+            "help": "output (a JSONL file, which becomes the source `colloquial_scripts`), endpoint (fields of "
+            "ChatSettings), scenarios (a file instead of the project's 250), and fields of ScriptSettings"
+        },
+    )
 
     def __post_init__(self) -> None:
         if (self.youtube is None) == (self.scripts is None):
@@ -36,18 +36,12 @@ class FetchConfig:
             raise ValueError("scripts needs output, a JSONL file, and endpoint, with at least a model.")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    add_common_arguments(parser, config="youtube or scripts, see FetchConfig")
-
-
-def run(args: argparse.Namespace) -> int:
+def run(args: FetchArguments) -> int:
     """Fetch what the config names."""
-    config = make_settings(FetchConfig, read_mapping(args.config), str(args.config))
-    if config.youtube is not None:
-        skipped = _fetch_recordings(config.youtube, f"{args.config}: youtube", args.dry_run)
+    if args.youtube is not None:
+        skipped = _fetch_recordings(args.youtube, "youtube", args.dry_run)
     else:
-        skipped = _write_scripts(dict(config.scripts or {}), f"{args.config}: scripts", args.dry_run)
+        skipped = _write_scripts(dict(args.scripts or {}), "scripts", args.dry_run)
     for skip in skipped:
         sys.stdout.write(escape_terminal(f"  {skip.kind}: {skip.item}: {skip.reason}\n"))
     return 1 if args.strict and skipped else 0
@@ -64,7 +58,7 @@ def _fetch_recordings(values: dict[str, Any], label: str, is_dry: bool) -> list[
     report = fetch(settings)
     sys.stdout.write(
         f"{settings.output_dir}: {len(report.fetched)} fetched, {report.num_present} there before, "
-        f"{report.num_other_titles} with other titles, {len(report.skipped)} left out\n"
+        f"{report.num_other_titles} with other titles, {len(report.skipped)} skipped\n"
     )
     return report.skipped
 
@@ -86,5 +80,5 @@ def _write_scripts(values: dict[str, Any], label: str, is_dry: bool) -> list[Ski
     skipped = write_scripts(output, client, scenarios, settings)
     with output.open(encoding="utf-8") as lines:
         count = sum(1 for _ in lines)
-    sys.stdout.write(f"{output}: {count} pairs of scripts, {len(skipped)} left out; {client.usage}\n")
+    sys.stdout.write(f"{output}: {count} pairs of scripts, {len(skipped)} skipped; {client.usage}\n")
     return skipped

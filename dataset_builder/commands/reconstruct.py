@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from sdiareward.common.settings import read_mapping
 
 from ..release.reconstruct import reconstruct
 from ..release.recorded_parts import AudioRoots
-from ..settings import read_mapping
-from . import add_audio_root_argument, add_common_arguments, finish
+from . import AUDIO_ROOT, BuilderArguments, finish
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    add_common_arguments(parser)
-    parser.add_argument("folder", type=Path, help="folder of the metadata release")
-    parser.add_argument("--output-dir", type=Path, required=True, help="data set folder to write")
-    add_audio_root_argument(parser)
-    parser.add_argument(
-        "--allow-reencoded", action="store_true", help="take recordings that went through another codec"
+@dataclass(kw_only=True)
+class ReconstructArguments(BuilderArguments):
+    """Which release to rebuild from which audio."""
+
+    folder: Path = field(metadata={"positional": True, "help": "folder of the metadata release"})
+    output_dir: Path = field(metadata={"help": "data set folder to write"})
+    audio_root: list[str] = field(default_factory=list, metadata=AUDIO_ROOT)
+    allow_reencoded: bool = field(
+        default=False, metadata={"help": "accept recordings that were encoded with another codec"}
     )
-    parser.add_argument(
-        "--synthesizer-options", type=Path, help="YAML file: options by synthesizer, such as an endpoint's address"
+    synthesizer_options: Path | None = field(
+        default=None, metadata={"help": "YAML file: options by synthesizer, such as an endpoint's address"}
     )
-    parser.add_argument("--num-workers", type=int, default=2, help="processes")
+    num_workers: int = field(default=2, metadata={"help": "processes"})
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: ReconstructArguments) -> int:
     """Rebuild the release."""
     report = reconstruct(
         args.folder,

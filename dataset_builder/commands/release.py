@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..formats.shards import count_pairs, read_rows
@@ -10,25 +10,32 @@ from ..release.recorded_parts import AudioRoots
 from ..release.release import release
 from ..release.scrubbing import DEFAULT_REGIONS
 from ..reports.data_card import summarize_skipped
-from . import add_audio_root_argument, add_common_arguments, finish
+from . import AUDIO_ROOT, BuilderArguments, finish
 
 
 _COLUMNS = ("criterion", "subset", "source", "synthesizer")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    add_common_arguments(parser)
-    parser.add_argument("folder", type=Path, help="data set folder, as build writes it")
-    parser.add_argument("--output-dir", type=Path, required=True, help="folder to write")
-    add_audio_root_argument(parser)
-    parser.add_argument("--names", type=Path, help="text file of names to take out, one a line (uploaders)")
-    parser.add_argument(
-        "--phone-region", action="append", help=f"country of phone numbers without +; {' '.join(DEFAULT_REGIONS)}"
+@dataclass(kw_only=True)
+class ReleaseArguments(BuilderArguments):
+    """What to release where, and what to remove from the transcripts."""
+
+    folder: Path = field(metadata={"positional": True, "help": "data set folder, as build writes it"})
+    output_dir: Path = field(metadata={"help": "folder to write"})
+    audio_root: list[str] = field(default_factory=list, metadata=AUDIO_ROOT)
+    names: Path | None = field(
+        default=None, metadata={"help": "text file of names to remove, one per line (uploaders)"}
+    )
+    phone_region: list[str] | None = field(
+        default=None,
+        metadata={
+            "action": "append",
+            "help": f"country of phone numbers without + (default: {' '.join(DEFAULT_REGIONS)})",
+        },
     )
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: ReleaseArguments) -> int:
     """Write the release."""
     if args.dry_run:
         report = {"pairs": count_pairs(read_rows(args.folder, _COLUMNS)), **summarize_skipped([])}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
@@ -14,20 +14,21 @@ from ..sources import amazon_queen, asterisk
 from ..sources.sample import write_sample
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("--output-dir", type=Path, default=Path("sample"))
-    parser.add_argument("--amazon-queen", type=Path, help="queen.1c or its folder")
-    parser.add_argument("--amazon-queen-limit", type=int, help="how many episodes of it")
-    parser.add_argument("--asterisk", type=Path, help="folder above asterisk/ and doc/")
-    parser.add_argument("--max-bytes", type=int, default=22_000_000)
+@dataclass(kw_only=True)
+class SampleArguments:
+    """What to read the sample from, and its size."""
+
+    output_dir: Path = field(default=Path("sample"), metadata={"help": "folder to write"})
+    amazon_queen: Path | None = field(default=None, metadata={"help": "queen.1c or its folder"})
+    amazon_queen_limit: int | None = field(default=None, metadata={"help": "number of its episodes"})
+    asterisk: Path | None = field(default=None, metadata={"help": "folder above asterisk/ and doc/"})
+    max_bytes: int = field(default=22_000_000, metadata={"help": "size of the sample"})
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: SampleArguments) -> None:
     """Write the sample."""
     items = (item for item in amazon_queen.episodes(args.amazon_queen) if isinstance(item, Episode))
     queen = sorted(items, key=lambda episode: stable_id(0, episode.name))
     read = (item for item in asterisk.episodes(args.asterisk) if isinstance(item, Episode))
     count = write_sample(chain(read, islice(queen, args.amazon_queen_limit)), args.output_dir, args.max_bytes)
     sys.stdout.write(f"{args.output_dir}: {count} episodes\n")
-    return 0

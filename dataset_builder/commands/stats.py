@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..formats.shards import SPLITS
 from ..reports.statistics_report import compute_statistics, render_statistics, write_statistics
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
-    parser.add_argument("folder", type=Path, help="data set folder")
-    parser.add_argument("--output-dir", type=Path, help="where to write the tables and figures; printed without it")
-    parser.add_argument("--split", choices=SPLITS, help="describe this split alone")
+@dataclass(kw_only=True)
+class StatsArguments:
+    """Which data set to describe."""
+
+    folder: Path = field(metadata={"positional": True, "help": "data set folder"})
+    output_dir: Path | None = field(
+        default=None, metadata={"help": "folder for the tables and figures (default: the tables are printed)"}
+    )
+    split: str | None = field(default=None, metadata={"choices": SPLITS, "help": "describe this split alone"})
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: StatsArguments) -> None:
     """Describe the data set."""
     if args.output_dir is None:
         sys.stdout.write(render_statistics(compute_statistics(args.folder, split=args.split)))
-        return 0
+        return
     write_statistics(args.folder, args.output_dir, split=args.split)
     sys.stdout.write(f"{args.output_dir}: {', '.join(sorted(path.name for path in args.output_dir.iterdir()))}\n")
-    return 0

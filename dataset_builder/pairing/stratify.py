@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_table
+from sdiareward.common.settings import require_minimums
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import stable_id
 
@@ -38,27 +39,29 @@ _BUCKET_COLUMNS = ("bucket", "available", "available_groups", "taken", "taken_gr
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """How ESDR-Bench is drawn.
+    """How ESDR-Bench is drawn."""
 
-    Args:
-        cap (`int`): Pairs of a bucket of modality pairs; where it has fewer, all are taken.
-        colloquialness_cap (`int`): Colloquialness pairs in all.
-        seed (`int`): Another seed gives another choice.
-        candidates (`str`): `"test"` draws from the test split, whose groups and left-out synthesizers are in no other;
-            `"all"` draws from every split, as the paper does.
-        bucket_by (`tuple[str, ...]`): Columns that make a bucket.
-    """
-
-    cap: int = 50
-    colloquialness_cap: int = 250
-    seed: int = 0
-    candidates: str = "test"
-    bucket_by: tuple[str, ...] = ("source", "secondary")
+    cap: int = field(
+        default=50,
+        metadata={"help": "modality pairs of a bucket; if it has fewer, all of them are taken", "minimum": 1},
+    )
+    colloquialness_cap: int = field(default=250, metadata={"help": "colloquialness pairs in all", "minimum": 1})
+    seed: int = field(default=0, metadata={"help": "seed of the draw"})
+    candidates: str = field(
+        default="test",
+        metadata={
+            "choices": CANDIDATES,
+            "help": "draw from the test split, which alone has its groups and held-out synthesizers, or from all "
+            "splits, as the paper does",
+        },
+    )
+    bucket_by: tuple[str, ...] = field(
+        default=("source", "secondary"), metadata={"help": "columns that make a bucket"}
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bucket_by", tuple(self.bucket_by))
-        if self.cap < 1 or self.colloquialness_cap < 1:
-            raise ValueError(f"cap={self.cap}, colloquialness_cap={self.colloquialness_cap}: must be at least 1.")
+        require_minimums(self)
         if self.candidates not in CANDIDATES:
             raise ValueError(f"candidates is {self.candidates!r}; it must be one of {list(CANDIDATES)}.")
         if unknown := set(self.bucket_by) - set(LABELS):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from sdiareward.common.user_errors import UserError
+
 from .settings import COMPONENTS, PipelineSettings
 
 
-class ComponentError(RuntimeError):
+class ComponentError(UserError):
     """Raised when a component cannot be loaded: no recording can be processed, and the run ends."""
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, get_args, get_type_hints
 
+from sdiareward.common.settings import require_known, require_mapping, require_minimums
 from sdiareward.common.yaml_files import read_yaml
 from sdiareward.pairs.schema import MAX_TURN_S, MAX_TURNS
 
@@ -40,8 +41,8 @@ class StageSettings:
     name: ClassVar[str]
     # What must be importable, and what to `pip install` for it.
     package: ClassVar[tuple[str, str] | None] = None
-    num_gpus: float = field(default=0.0, metadata=_PLACEMENT)
-    concurrency: int = field(default=1, metadata=_PLACEMENT)
+    num_gpus: float = field(default=0.0, metadata={**_PLACEMENT, "minimum": 0})
+    concurrency: int = field(default=1, metadata={**_PLACEMENT, "minimum": 1})
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))
@@ -52,8 +53,7 @@ class StageSettings:
             if type(value) not in allowed:
                 names = sorted(kind.__name__ for kind in allowed)
                 raise ValueError(f"{self.name}.{item.name} is {value!r}; it must be of type {' or '.join(names)}.")
-        self._require(self.num_gpus >= 0, "num_gpus", "at least 0")
-        self._require(self.concurrency >= 1, "concurrency", "at least 1")
+        require_minimums(self, f"{self.name}.")
 
     def _require(self, is_valid: bool, option: str, needed: str) -> None:
         if not is_valid:
@@ -94,13 +94,8 @@ class AudioSeparatorSettings(StageSettings):
     package: ClassVar[tuple[str, str] | None] = ("audio_separator", "audio-separator[cpu]")
     model: str = "MDX23C-8KFFT-InstVoc_HQ.ckpt"
     model_dir: str | None = field(default=None, metadata=_PLACEMENT)
-    chunk_s: float = 300.0
-    margin_s: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require(self.chunk_s >= 1, "chunk_s", "at least 1 second")
-        self._require(self.margin_s >= 0, "margin_s", "at least 0 seconds")
+    chunk_s: float = field(default=300.0, metadata={"minimum": 1})
+    margin_s: float = field(default=1.0, metadata={"minimum": 0})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,16 +112,14 @@ class SileroSettings(StageSettings):
     name: ClassVar[str] = "silero"
     package: ClassVar[tuple[str, str] | None] = ("silero_vad", "silero-vad onnxruntime")
     threshold: float = 0.5
-    min_speech_s: float = 0.25
-    min_silence_s: float = 0.1
-    padding_s: float = 0.03
+    min_speech_s: float = field(default=0.25, metadata={"minimum": 0})
+    min_silence_s: float = field(default=0.1, metadata={"minimum": 0})
+    padding_s: float = field(default=0.03, metadata={"minimum": 0})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         # Speech ends where the probability falls below `threshold - 0.15`.
         self._require(0.15 < self.threshold < 1, "threshold", "between 0.15 and 1")
-        for option in ("min_speech_s", "min_silence_s", "padding_s"):
-            self._require(getattr(self, option) >= 0, option, "at least 0 seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,12 +135,8 @@ class PyannoteSettings(StageSettings):
     name: ClassVar[str] = "pyannote"
     package: ClassVar[tuple[str, str] | None] = ("pyannote.audio", "pyannote.audio")
     model: str = "pyannote/speaker-diarization-community-1"
-    num_speakers: int | None = None
+    num_speakers: int | None = field(default=None, metadata={"minimum": 1})
     device: str = field(default="cpu", metadata=_PLACEMENT)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._require(self.num_speakers is None or self.num_speakers >= 1, "num_speakers", "at least 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,28 +165,24 @@ class ResemblyzerSettings(StageSettings):
 
     name: ClassVar[str] = "resemblyzer"
     package: ClassVar[tuple[str, str] | None] = ("resemblyzer", "resemblyzer scikit-learn 'setuptools<81'")
-    num_speakers: int | None = None
+    num_speakers: int | None = field(default=None, metadata={"minimum": 1})
     threshold: float = 0.08
     others_threshold: float = 0.1
-    min_speakers: int = 1
+    min_speakers: int = field(default=1, metadata={"minimum": 1})
     max_speakers: int = 6
     hop_s: float = 0.4
-    max_clustered: int = 2000
+    max_clustered: int = field(default=2000, metadata={"minimum": 2})
     min_cluster_share: float = 0.05
-    switch_penalty: float = 0.1
+    switch_penalty: float = field(default=0.1, metadata={"minimum": 0})
     device: str = field(default="cpu", metadata=_PLACEMENT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(self.num_speakers is None or self.num_speakers >= 1, "num_speakers", "at least 1")
         for option in ("threshold", "others_threshold"):
             self._require(0 < getattr(self, option) < 1, option, "between 0 and 1")
-        self._require(self.min_speakers >= 1, "min_speakers", "at least 1")
         self._require(self.max_speakers >= max(2, self.min_speakers), "max_speakers", "at least 2 and min_speakers")
         self._require(0.1 <= self.hop_s <= 1.6, "hop_s", "between 0.1 and 1.6 seconds")
-        self._require(self.max_clustered >= 2, "max_clustered", "at least 2")
         self._require(0 <= self.min_cluster_share < 0.5, "min_cluster_share", "at least 0 and less than 0.5")
-        self._require(self.switch_penalty >= 0, "switch_penalty", "at least 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,9 +203,9 @@ class TurnSettings(StageSettings):
 
     name: ClassVar[str] = "paper"
     max_others_share: float = 0.1
-    min_segment_s: float = 0.2
+    min_segment_s: float = field(default=0.2, metadata={"minimum": 0})
     max_pause_s: float | None = None
-    min_interval_s: float = 0.0
+    min_interval_s: float = field(default=0.0, metadata={"minimum": 0})
     split_overlap: float = 0.1
     max_episode_s: float = 90.0
     max_turns: int = MAX_TURNS
@@ -229,8 +214,6 @@ class TurnSettings(StageSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require(0 <= self.max_others_share < 1, "max_others_share", "at least 0 and less than 1")
-        for option in ("min_segment_s", "min_interval_s"):
-            self._require(getattr(self, option) >= 0, option, "at least 0 seconds")
         self._require(self.max_pause_s is None or self.max_pause_s > 0, "max_pause_s", "more than 0 seconds")
         self._require(0 < self.split_overlap <= 1, "split_overlap", "more than 0 and at most 1")
         self._require(self.max_episode_s > 0, "max_episode_s", "more than 0 seconds")
@@ -261,20 +244,17 @@ class FasterWhisperSettings(StageSettings):
     package: ClassVar[tuple[str, str] | None] = ("faster_whisper", "faster-whisper")
     model: str = "large-v3"
     prompt: str = "Um, so, uh, yeah, I mean, you know... hmm, w- well, uh-huh, it's, like, um, kind of, er, right?"
-    beam_size: int = 5
+    beam_size: int = field(default=5, metadata={"minimum": 1})
     max_compression_ratio: float = 2.4
-    max_repeats: int = 8
-    no_repeat_ngram_size: int = 3
+    max_repeats: int = field(default=8, metadata={"minimum": 1})
+    no_repeat_ngram_size: int = field(default=3, metadata={"minimum": 1})
     compute_type: str = "default"
     device: str = field(default="auto", metadata=_PLACEMENT)
-    cpu_threads: int = field(default=1, metadata=_PLACEMENT)
+    cpu_threads: int = field(default=1, metadata={**_PLACEMENT, "minimum": 1})
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require(self.max_compression_ratio > 1, "max_compression_ratio", "more than 1")
-        for option in ("beam_size", "max_repeats", "no_repeat_ngram_size"):
-            self._require(getattr(self, option) >= 1, option, "at least 1")
-        self._require(self.cpu_threads >= 1, "cpu_threads", "at least 1")
 
 
 # Of each stage, in the order in which they run, its components; the first is the paper's.
@@ -325,33 +305,23 @@ def make_settings(values: Mapping[str, Any], label: str = "pipeline") -> Pipelin
     Raises:
         ValueError: As `read_settings`.
     """
-    _require_mapping(values, label)
-    _require_known(values, list(COMPONENTS), label)
+    require_mapping(values, label)
+    require_known(values, list(COMPONENTS), label)
     stages: dict[str, Any] = {stage: _make_stage(stage, options, label) for stage, options in values.items()}
     return PipelineSettings(**stages)
 
 
 def _make_stage(stage: str, values: Any, label: str) -> StageSettings:
-    _require_mapping(values, f"{label}: {stage}")
+    require_mapping(values, f"{label}: {stage}")
     options = dict(values)
     components = {component.name: component for component in COMPONENTS[stage]}
     name = options.pop("name", next(iter(components)))
     if not isinstance(name, str) or name not in components:
         raise ValueError(f"{label}: {stage}.name is {name!r}; it must be one of {list(components)}.")
     known = [item.name for item in fields(components[name])]
-    _require_known(options, known, f"{label}: {stage} {name!r}")
+    require_known(options, known, f"{label}: {stage} {name!r}")
     try:
         return components[name](**options)
     # A value of another kind fails where it is compared.
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{label}: {error}") from error
-
-
-def _require_mapping(values: Any, label: str) -> None:
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{label}: holds {values!r}; a mapping of settings is needed.")
-
-
-def _require_known(values: Mapping[str, Any], known: list[str], label: str) -> None:
-    if unknown := sorted(map(str, set(values) - set(known))):
-        raise ValueError(f"{label}: unknown keys {unknown}; known are {known}.")

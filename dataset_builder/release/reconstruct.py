@@ -76,7 +76,7 @@ def reconstruct(
 
     Raises:
         FileNotFoundError: The folder holds no release.
-        RunBlockedError: Another process rebuilds into the folder, or a worker was killed.
+        UserError: Another process rebuilds into the folder, or a worker was killed.
     """
     options = dict(synthesizer_options or {})
     tasks, skipped = _read_tasks(release_folder, [allow_reencoded, options])

@@ -20,7 +20,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.optional_dependencies import required_by
+from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.optional_dependencies import requires_extra
+from sdiareward.common.user_errors import exit_on_user_error
 
 
 if TYPE_CHECKING:
@@ -33,40 +35,49 @@ Records = list[dict[str, Any]]
 
 @dataclass
 class EvaluateArguments:
-    """What to evaluate on what; each is a flag and a key of the YAML given with `--config`."""
+    """What to evaluate, and on which data."""
 
     dataset: str = field(metadata={"help": "Folder of ChatReward."})
-    output_dir: str = field(metadata={"help": "Where answers and results go; a run that was killed goes on there."})
+    output_dir: str = field(
+        metadata={"help": "Folder for answers and results; the same command resumes a killed run."}
+    )
     model: str | None = field(default=None, metadata={"help": "Folder or Hub name of the thinker."})
-    judge: str | None = field(default=None, metadata={"help": "Name of an endpoint, in place of a model."})
-    judges_file: str | None = field(default=None, metadata={"help": "YAML of judges, not our configs/judges.yaml."})
+    judge: str | None = field(default=None, metadata={"help": "Name of an endpoint, instead of a model."})
+    judges_file: str | None = field(default=None, metadata={"help": "YAML of judges instead of configs/judges.yaml."})
     judge_options: list[str] = field(
-        default_factory=list, metadata={"help": "KEY=VALUE in place of what the file says of the judge."}
+        default_factory=list, metadata={"help": "KEY=VALUE instead of the options in the file."}
     )
     split: str = field(default="test", metadata={"help": "Split to evaluate."})
     train_split: str = field(default="train", metadata={"help": "Split the baselines are fitted on."})
-    baselines: bool = field(default=True, metadata={"help": "Also measure what understands nothing."})
+    baselines: bool = field(default=True, metadata={"help": "Also measure the baselines."})
     out_of_domain: str | None = field(
         default=None, metadata={"help": "Folder of recordings with a list of file,score, or another data set."}
     )
     reasoning: bool = field(default=True, metadata={"help": "Ask for thoughts before the score."})
-    num_samples: int = field(default=1, metadata={"help": "Answers to each recording, whose scores vote."})
-    temperature: float = field(default=0.0, metadata={"help": "0 takes the likeliest token each time."})
-    expected: bool = field(default=False, metadata={"help": "Also find the expected score."})
-    max_new_tokens: int = field(default=512, metadata={"help": "Longest answer; the file says it of an endpoint."})
-    batch_size: int = field(default=8, metadata={"help": "Recordings heard at once."})
-    dtype: str | None = field(default=None, metadata={"help": "Of the model, such as bfloat16."})
-    device: str | None = field(default=None, metadata={"help": "Such as cuda:0; by default an accelerator if any."})
-    limit: int | None = field(default=None, metadata={"help": "Evaluate the first so many samples only."})
-    num_bootstrap: int = field(default=1000, metadata={"help": "Draws behind the intervals."})
-    seed: int = field(default=0, metadata={"help": "Seed of the answers' sampling and of those draws."})
-    strict: bool = field(default=False, metadata={"help": "Exit with 1 if a sample had to be skipped."})
+    num_samples: int = field(
+        default=1, metadata={"help": "Answers to each recording; the majority of their scores counts."}
+    )
+    temperature: float = field(default=0.0, metadata={"help": "Temperature of sampling; 0 is greedy."})
+    expected: bool = field(default=False, metadata={"help": "Also compute the expected score."})
+    max_new_tokens: int = field(
+        default=512,
+        metadata={"help": "Longest answer of a model, in tokens; the file of judges has that of an endpoint."},
+    )
+    batch_size: int = field(default=8, metadata={"help": "Recordings in one batch."})
+    dtype: str | None = field(default=None, metadata={"help": "Dtype of the model, such as bfloat16."})
+    device: str | None = field(
+        default=None, metadata={"help": "Device, such as cuda:0; by default an accelerator if there is one."}
+    )
+    limit: int | None = field(default=None, metadata={"help": "Evaluate only the first samples, this number."})
+    num_bootstrap: int = field(default=1000, metadata={"help": "Bootstrap draws for the intervals."})
+    seed: int = field(default=0, metadata={"help": "Seed of sampling and of the bootstrap."})
+    strict: bool = field(default=False, metadata={"help": "Exit with 1 if a sample was skipped."})
 
     def __post_init__(self) -> None:
         if (self.model is None) == (self.judge is None):
             raise ValueError("give a model or a judge to evaluate: one of the two, not both.")
         if self.judge is None and (self.judges_file or self.judge_options):
-            raise ValueError("judges_file and judge_options are of a judge: name one, or leave them out.")
+            raise ValueError("judges_file and judge_options need a judge: name one, or omit them.")
 
     @property
     def asking(self) -> Asking:
@@ -76,19 +87,12 @@ class EvaluateArguments:
         return Asking(self.num_samples, self.temperature, self.expected, self.max_new_tokens, self.seed)
 
 
-@required_by("evaluate", "eval")
+@exit_on_user_error("evaluate")
+@requires_extra("eval", command="evaluate")
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return 1 if `strict` and a sample was skipped, 2 if a judge cannot be reached, else 0."""
-    from sdiareward.common.arguments import parse_arguments
-
+    """Run the command line; return 1 if `strict` and a sample was skipped, else 0."""
     (args,) = parse_arguments((EvaluateArguments,), argv, prog="evaluate", description=__doc__)
-    from sdiareward.llm.settings import EndpointError
-
-    try:
-        results = evaluate(args)
-    except EndpointError as error:
-        print(f"evaluate: {error} Finished answers are kept: run the same command again to resume.", file=sys.stderr)
-        return 2
+    results = evaluate(args)
     print((Path(args.output_dir) / "results.md").read_text(encoding="utf-8"), end="")
     return int(args.strict and bool(results["skipped"]))
 

@@ -16,12 +16,15 @@ Notable choices:
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.user_errors import exit_on_user_error
 
 from .answers import parse_thoughts
 from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
@@ -66,50 +69,45 @@ SYSTEM = (
 _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasoning_quality_out_of_domain"}
 
 
+@dataclass(kw_only=True)
+class ReasoningArguments:
+    """Whose thoughts to examine with which judge."""
+
+    predictions: Path = field(metadata={"help": "output_dir of a finished evaluation"})
+    dataset: str = field(metadata={"help": "folder of the data that was evaluated"})
+    split: str = field(default="test", metadata={"help": "split of the data set"})
+    out_of_domain: bool = field(default=False, metadata={"help": "examine the samples evaluated as out of domain"})
+    judge: str = field(metadata={"help": "name of an endpoint whose model takes audio"})
+    judges_file: Path | None = field(default=None, metadata={"help": "YAML of judges (default: configs/judges.yaml)"})
+    judge_options: list[str] = field(
+        default_factory=list, metadata={"metavar": "KEY=VALUE", "help": "options instead of the file's"}
+    )
+    cache_dir: Path | None = field(
+        default=None, metadata={"help": "folder of the judge's answers (default: in the evaluation's folder)"}
+    )
+    limit: int | None = field(default=None, metadata={"help": "examine only the first samples, this number"})
+
+
+@exit_on_user_error("reasoning_quality")
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return 1 if the judge failed on a sample, 2 if it cannot be reached, else 0."""
-    from sdiareward.llm.client import ChatClient, EndpointError
+    """Run the command line; return 1 if the judge failed on a sample, else 0."""
+    from sdiareward.llm.client import ChatClient
 
     from ..settings import choose_endpoint
     from .score_samples import read_out_of_domain, read_samples
 
-    args = _parse_arguments(argv)
+    prog = "python -m sdiareward.judges.wavreward.reasoning_quality"
+    (args,) = parse_arguments((ReasoningArguments,), argv, prog=prog, description=__doc__)
     name = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
     predictions = read_predictions(args.predictions, name)[: args.limit]
     read = read_out_of_domain if args.out_of_domain else read_samples
     samples = read(args.dataset, args.split)
     settings = choose_endpoint(args.judge, args.judges_file, args.judge_options)
     client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
-    try:
-        results = examine(predictions, samples, client)
-    except EndpointError as error:
-        print(
-            f"reasoning_quality: {error} Finished answers are kept: run the same command again to resume.",
-            file=sys.stderr,
-        )
-        return 2
+    results = examine(predictions, samples, client)
     report = write_results(results, args.predictions / _RESULTS[name])
     print(report, end="")
     return int(bool(results["failures"]))
-
-
-def _parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m sdiareward.judges.wavreward.reasoning_quality",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--predictions", type=Path, required=True, help="output_dir of a finished evaluation")
-    parser.add_argument("--dataset", required=True, help="folder of what was evaluated")
-    parser.add_argument("--split", default="test", help="of the data set (default: %(default)s)")
-    parser.add_argument("--out_of_domain", action="store_true", help="examine what was evaluated as out of domain")
-    parser.add_argument("--judge", required=True, help="name of an endpoint whose model takes audio")
-    parser.add_argument("--judges_file", type=Path, help="YAML of judges (default: configs/judges.yaml)")
-    parser.add_argument("--judge_options", nargs="+", default=[], metavar="KEY=VALUE", help="over what the file says")
-    parser.add_argument("--cache_dir", type=Path, help="of the judge's answers (default: in the evaluation's folder)")
-    parser.add_argument("--limit", type=int, help="examine the first so many samples only")
-    return parser.parse_args(argv)
 
 
 def examine(predictions: Sequence[Mapping[str, Any]], samples: Samples, client: ChatClient) -> dict[str, Any]:

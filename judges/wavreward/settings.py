@@ -18,48 +18,58 @@ if TYPE_CHECKING:
 
 @dataclass
 class JudgeArguments:
-    """What `trl.GRPOConfig` and `trl.SFTConfig` do not cover.
+    """The arguments of a training run that `trl.GRPOConfig` and `trl.SFTConfig` do not have."""
 
-    Args:
-        model_name_or_path (`str`): A thinker (Hub id or folder) or `"nano"` for a new, untrained nano judge.
-        dataset (`str`): Folder or repository of ChatReward samples.
-        split (`str`): Split to train on.
-        train (`str`): `full` trains all weights (as the paper), `lora` adapters in the text model.
-        freeze_audio_tower (`bool`): Keep the audio tower up to its projection as it is; `lora` keeps all of it.
-        reasoning (`bool`): Ask for thoughts before the score.
-        prompt_file (`str`, *optional*): JSON of a [`JudgingPrompt`] to train with, which is saved with the judge; by
-            default that of what the training starts from.
-        lora_r, lora_alpha (`int`): Rank and scale of the adapters.
-        resume (`bool`): Go on from the newest checkpoint in `output_dir`.
-        max_scenarios (`int`, *optional*): Train on the first so many scenarios only.
-    """
-
-    model_name_or_path: str
-    dataset: str
-    split: str = "train"
-    train: str = field(default="full", metadata={"choices": ("full", "lora")})
-    freeze_audio_tower: bool = False
-    reasoning: bool = True
-    prompt_file: str | None = None
-    lora_r: int = 16
-    lora_alpha: int = 32
-    resume: bool = False
-    max_scenarios: int | None = None
+    model_name_or_path: str = field(
+        metadata={"help": "A thinker (Hub id or folder), or nano for a new, untrained nano judge."}
+    )
+    dataset: str = field(metadata={"help": "Folder or repository of ChatReward samples."})
+    split: str = field(default="train", metadata={"help": "Split to train on."})
+    train: str = field(
+        default="full",
+        metadata={
+            "choices": ("full", "lora"),
+            "help": "full trains all weights, as the paper does; lora trains adapters in the text model.",
+        },
+    )
+    freeze_audio_tower: bool = field(
+        default=False,
+        metadata={"help": "Freeze the audio tower up to its projection; lora freezes all of it."},
+    )
+    reasoning: bool = field(default=True, metadata={"help": "Ask for thoughts before the score."})
+    prompt_file: str | None = field(
+        default=None,
+        metadata={
+            "help": "JSON of a JudgingPrompt to train with, which is saved with the judge; by default the prompt of "
+            "the start model."
+        },
+    )
+    lora_r: int = field(default=16, metadata={"help": "Rank of the adapters."})
+    lora_alpha: int = field(default=32, metadata={"help": "Scale of the adapters."})
+    resume: bool = field(default=False, metadata={"help": "Resume from the newest checkpoint in output_dir."})
+    max_scenarios: int | None = field(
+        default=None, metadata={"help": "Train only on the first scenarios, this number."}
+    )
 
 
 @dataclass
 class GRPOArguments(JudgeArguments):
-    """What is told to the run that trains by reinforcement learning.
+    """The arguments that only reinforcement learning has."""
 
-    Args:
-        multi_sample (`bool`): All answers of a scenario in one batch (section 3.1); else one of them at random.
-        accuracy_reward (`str`): `nonlinear` (equation 3) or `exact` (right or wrong, section 4.4).
-        sigma (`float`): Of equation 3, which the paper leaves open.
-    """
-
-    multi_sample: bool = True
-    accuracy_reward: str = field(default="nonlinear", metadata={"choices": ("nonlinear", "exact")})
-    sigma: float = DEFAULT_SIGMA
+    multi_sample: bool = field(
+        default=True,
+        metadata={"help": "Put all answers of a scenario into one batch (section 3.1), else one of them at random."},
+    )
+    accuracy_reward: str = field(
+        default="nonlinear",
+        metadata={
+            "choices": ("nonlinear", "exact"),
+            "help": "nonlinear is equation 3, exact is right or wrong (section 4.4).",
+        },
+    )
+    sigma: float = field(
+        default=DEFAULT_SIGMA, metadata={"help": "Sigma of equation 3, for which the paper gives no value."}
+    )
 
 
 def choose_prompt(args: JudgeArguments) -> JudgingPrompt:

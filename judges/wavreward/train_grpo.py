@@ -16,7 +16,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.optional_dependencies import required_by
+from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.optional_dependencies import requires_extra
+from sdiareward.common.user_errors import exit_on_user_error
 
 from .settings import GRPOArguments
 
@@ -61,12 +63,11 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
     return run_training(trainer, processor, args, training)
 
 
-@required_by("train_grpo", "judges")
+@exit_on_user_error("train_grpo")
+@requires_extra("judges", command="train_grpo")
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
     from trl import GRPOConfig
-
-    from sdiareward.common.arguments import parse_arguments
 
     args, training = parse_arguments((GRPOArguments, GRPOConfig), argv, prog="train_grpo", description=__doc__)
     print(train(args, training))

@@ -10,7 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.optional_dependencies import required_by
+from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.optional_dependencies import requires_extra
+from sdiareward.common.user_errors import exit_on_user_error
 
 from .settings import JudgeArguments
 
@@ -73,12 +75,11 @@ def make_trainer(
     )
 
 
-@required_by("train_sft", "judges")
+@exit_on_user_error("train_sft")
+@requires_extra("judges", command="train_sft")
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and train."""
     from trl import SFTConfig
-
-    from sdiareward.common.arguments import parse_arguments
 
     args, training = parse_arguments((JudgeArguments, SFTConfig), argv, prog="train_sft", description=__doc__)
     print(train(args, training))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
-from sdiareward.dataset_builder.settings import make_settings
+from sdiareward.common.settings import make_settings
 
 from ..settings import MAX_TURN_S, EndpointSettings, check_numbers, read_judge
 from .prompts import PROMPT_VERSIONS

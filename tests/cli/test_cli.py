@@ -125,7 +125,7 @@ def test_json_of_a_wrong_shape_is_refused_in_one_line(text, problem, write_dialo
     path = write_dialogue(text)
     code, out, err = score(path)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(f"sdiareward: error: {path}")
+    assert err.startswith(f"sdiareward score: error: {path}")
     assert problem in err
 
 
@@ -231,11 +231,11 @@ WRONG_FORMS = {
     "nothing": ([], "give either a dialogue's file or --dataset"),
     "both": (["a.json", "--dataset", "b"], "give either a dialogue's file or --dataset"),
     "no_output": (["--dataset", "b"], "--dataset needs --output"),
-    "json": (["--dataset", "b", "--output", "c", "--json"], "--json goes with files of dialogues"),
+    "json": (["--dataset", "b", "--output", "c", "--json"], "--json is for files of dialogues"),
     "limit_of_a_file": (["a.json", "--limit", "3", "--strict"], "--limit, --strict needs --dataset"),
     "actors_without_ray": (
         ["--dataset", "b", "--output", "c", "--num-actors", "2"],
-        "--num-actors needs --engine ray",
+        "--num_actors needs --engine ray",
     ),
     "no_dataset": (["--dataset", "none.parquet", "--output", "c"], "none.parquet: no such file of rows"),
     "no_prompts": (["--dataset", "b", "--output", "c", "--prompt-file", "none.txt"], "none.txt: no such prompt file"),

@@ -1,4 +1,4 @@
-"""What keeps a run from going on: said in one line, and one writer at a time."""
+"""User errors are printed in one line, and one process at a time writes to a folder."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.locks import LOCK_FILE, lock_folder
-from sdiareward.common.user_errors import PairsError, RunBlockedError, exit_on_user_error, format_user_error
+from sdiareward.common.user_errors import PairsError, UserError, exit_on_user_error, format_user_error
 
 
 HOLD = """
@@ -47,7 +47,7 @@ def hold(tmp_path):
 def test_a_folder_that_another_process_writes_to_is_refused_and_free_when_that_was_killed(hold, tmp_path):
     holder = hold(tmp_path / "run")
     with (
-        pytest.raises(RunBlockedError, match="run: another process is writing to this folder; wait"),
+        pytest.raises(UserError, match="run: another process is writing to this folder; wait"),
         lock_folder(tmp_path / "run"),
     ):
         pass
@@ -63,11 +63,11 @@ def test_two_folders_do_not_disturb_each_other(hold, tmp_path):
     hold(tmp_path / "one")
     with lock_folder(tmp_path / "two"):
         assert (tmp_path / "two" / LOCK_FILE).exists()
-        with pytest.raises(RunBlockedError, match="another process"), lock_folder(tmp_path / "one"):
+        with pytest.raises(UserError, match="another process"), lock_folder(tmp_path / "one"):
             pass
 
 
-def test_of_a_run_that_wrote_nothing_no_folder_stays(tmp_path):
+def test_a_run_that_wrote_nothing_leaves_no_folder(tmp_path):
     with pytest.raises(ValueError, match="bad input"), lock_folder(tmp_path / "new"):
         raise ValueError("bad input")
     (tmp_path / "old").mkdir()
@@ -125,7 +125,7 @@ def test_no_room_for_a_file_is_understood_in_the_words_of_every_library_that_wri
             "the connection failed (ConnectionResetError: gone); check it, then",
         ),
         (httpx.ConnectError("nobody"), "the connection failed (ConnectError: nobody); check it"),
-        (RunBlockedError("as it says."), "as it says."),
+        (UserError("as it says."), "as it says."),
         (ValueError("the disk says: No space left on device"), None),
         (FileNotFoundError(errno.ENOENT, "", "a"), "a: No such file or directory; put it back, then run the same"),
         (FileNotFoundError("a: no such file."), None),
@@ -133,7 +133,7 @@ def test_no_room_for_a_file_is_understood_in_the_words_of_every_library_that_wri
         (AudioError("a.wav: no such audio file."), "a.wav: no such audio file; see to that recording, then run"),
     ],
 )
-def test_what_hinders_is_told_from_what_is_wrong(error, said):
+def test_a_user_error_is_told_from_a_bug(error, said):
     found = format_user_error(error)
     assert found is None if said is None else found.startswith(said)
 
@@ -163,9 +163,9 @@ def test_the_reason_is_found_where_a_library_does_not_pass_it_on():
     assert format_user_error(caught.value) is None
 
 
-def test_a_hindered_command_ends_with_one_line_and_others_with_their_error(capsys):
+def test_a_user_error_ends_a_command_with_one_line_and_a_bug_with_its_traceback(capsys):
     with pytest.raises(SystemExit) as caught, exit_on_user_error("sdiareward-x"):
-        raise RunBlockedError("it cannot.")
+        raise UserError("it cannot.")
     assert caught.value.code == 2
     assert capsys.readouterr().err == "sdiareward-x: error: it cannot.\n"
     with pytest.raises(ZeroDivisionError), exit_on_user_error("sdiareward-x"):

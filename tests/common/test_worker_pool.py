@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from sdiareward.common.user_errors import RunBlockedError
+from sdiareward.common.user_errors import UserError
 from sdiareward.common.worker_pool import open_worker_pool
 
 
@@ -37,7 +37,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
 
 def test_a_killed_worker_is_said_to_be_one():
     with (
-        pytest.raises(RunBlockedError, match="a worker process was killed.*lower num_workers"),
+        pytest.raises(UserError, match="a worker process was killed.*lower num_workers"),
         open_worker_pool(1) as pool,
     ):
         os.kill(pool.submit(os.getpid).result(), signal.SIGKILL)

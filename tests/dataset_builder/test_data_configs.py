@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
+from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.dataset_builder.__main__ import main
-from sdiareward.dataset_builder.commands.fetch import FetchConfig
-from sdiareward.dataset_builder.commands.filter import FilterConfig
+from sdiareward.dataset_builder.commands.fetch import FetchArguments
+from sdiareward.dataset_builder.commands.filter import FilterArguments
 from sdiareward.dataset_builder.formats.shards import read_rows
 from sdiareward.dataset_builder.pairing.filtering import FilterSettings
 from sdiareward.dataset_builder.pipeline import make_settings as make_pipeline_settings
-from sdiareward.dataset_builder.settings import make_settings, read_build_config, read_mapping
+from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.dataset_builder.sources import SOURCES
 from sdiareward.dataset_builder.sources.fetching import FetchSettings
 from sdiareward.llm.client import ChatSettings
@@ -41,15 +42,15 @@ def test_the_papers_config_takes_the_papers_components():
 
 
 def test_the_fetch_configs_are_read():
-    youtube = make_settings(FetchConfig, read_mapping(CONFIGS / "fetch_youtube.yaml"), "youtube")
+    youtube = make_settings(FetchArguments, read_mapping(CONFIGS / "fetch_youtube.yaml"), "youtube")
     assert make_settings(FetchSettings, youtube.youtube, "youtube").format == "bestaudio/best"
-    scripts = make_settings(FetchConfig, read_mapping(CONFIGS / "fetch_scripts.yaml"), "scripts")
+    scripts = make_settings(FetchArguments, read_mapping(CONFIGS / "fetch_scripts.yaml"), "scripts")
     make_settings(ChatSettings, scripts.scripts["endpoint"], "endpoint")
 
 
 @pytest.mark.parametrize("name", ["filter", "docs_filter"])
 def test_the_filter_configs_are_read(name):
-    config = make_settings(FilterConfig, read_mapping(CONFIGS / f"{name}.yaml"), name)
+    config = make_settings(FilterArguments, read_mapping(CONFIGS / f"{name}.yaml"), name)
     assert make_settings(FilterSettings, config.filter, name) == FilterSettings()
     if config.judge:
         make_settings(ChatSettings, config.judge, name)

@@ -283,17 +283,19 @@ def test_data_that_are_not_there_are_refused_in_one_line(run, tmp_path, capsys, 
     assert capsys.readouterr().err.strip().splitlines()[-1].startswith(f"sdiareward-eval: error: {tmp_path / name}: ")
 
 
-def test_flags_override_the_yaml_and_unknown_keys_fail(run, dataset, checkpoint, tmp_path):
+def test_flags_override_the_yaml_and_unknown_keys_fail(run, dataset, checkpoint, tmp_path, capsys):
     config = tmp_path / "eval.yaml"
     config.write_text("split: nowhere\nbaselines: false\nlimit: 2\n")
     _, out = run("--config", str(config), "--split", "test")
     results = json.loads((out / "results.json").read_text())
     assert (results["config"]["split"], results["config"]["limit"]) == ("test", 2)
     config.write_text("splt: test\n")
-    with pytest.raises(ValueError, match="splt"):
+    with pytest.raises(SystemExit, match="2"):
         run("--config", str(config))
-    with pytest.raises(ValueError, match="splt"):
+    assert f"sdiareward-eval: error: {config}: unknown keys ['splt']; known are " in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
         run("--splt", "test")
+    assert "unrecognized arguments: --splt" in capsys.readouterr().err
 
 
 def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wrong(run, monkeypatch):
@@ -387,9 +389,10 @@ def test_the_page_and_what_it_compares_can_be_asked_for_in_the_yaml(run, tmp_pat
     assert str(tmp_path / "other") in page
 
 
-def test_what_only_the_page_shows_needs_the_page_and_is_checked_before_anything_is_scored(run, tmp_path):
-    with pytest.raises(ValueError, match="shown in the report only: add --report"):
+def test_what_only_the_page_shows_needs_the_page_and_is_checked_before_anything_is_scored(run, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
         run("--compare", str(tmp_path))
+    assert "shown in the report only: add --report" in capsys.readouterr().err
     with pytest.raises(FileNotFoundError, match="has no scores.jsonl; give the output_dir of a finished evaluation"):
         run("--report", "--compare", str(tmp_path))
     assert StubScorer.num_scored == 0

@@ -18,11 +18,12 @@ from transformers import logging
 
 from sdiareward.checkpoint_io import nano
 from sdiareward.checkpoint_io.tensor_files import read_header
+from sdiareward.common.settings import read_mapping
 from sdiareward.common.yaml_files import parse_yaml
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.dataset_builder.pipeline.settings import read_settings
 from sdiareward.dataset_builder.recipes.chatreward.settings import read_config
-from sdiareward.dataset_builder.settings import read_build_config, read_mapping
+from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.judges.wavreward.prompts import JudgingPrompt, read_judging_prompt
 from sdiareward.judges.zero_shot.settings import choose_judge
 from sdiareward.layouts_sdiareward import list_tensors, read_processor_fields

@@ -17,6 +17,7 @@ from fuzz.sources import _archive, model_bin
 from sdiareward.audio_sdiareward import AudioError, DialogueError, audio_duration_s, read_audio
 from sdiareward.checkpoint_io import nano
 from sdiareward.common.files import JsonLines
+from sdiareward.common.settings import make_settings
 from sdiareward.common.yaml_files import parse_yaml
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn, validate_episode
@@ -24,7 +25,6 @@ from sdiareward.dataset_builder.pipeline.media import decode_recording, read_med
 from sdiareward.dataset_builder.pipeline.settings import read_settings
 from sdiareward.dataset_builder.recipes.chatreward.scenarios import DEFAULT_SCENARIOS, make_scenario
 from sdiareward.dataset_builder.release.fingerprints import compare, fingerprint
-from sdiareward.dataset_builder.settings import make_settings
 from sdiareward.dataset_builder.sources import amazon_queen, locate, read_source
 from sdiareward.human.files import read_study
 from sdiareward.judges.settings import EndpointSettings

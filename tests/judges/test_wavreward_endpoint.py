@@ -82,9 +82,9 @@ def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, caps
         arguments += ["--baselines", "false", "--num_bootstrap", 20]
         return main([str(argument) for argument in arguments])
 
-    with ChatServer(*[FIVE] * 7, Reply(status=401)) as server:
-        assert run(server) == 2
-    assert "run the same command again" in capsys.readouterr().err
+    with ChatServer(*[FIVE] * 7, Reply(status=401)) as server, pytest.raises(SystemExit, match="2"):
+        run(server)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("evaluate: error: ")
     with ChatServer(FIVE) as server:
         assert run(server) == 0
     assert len(server.requests) == 12 - 7

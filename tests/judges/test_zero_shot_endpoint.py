@@ -1,4 +1,5 @@
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -374,9 +375,10 @@ def test_an_unreadable_turn_skips_its_pair_without_a_request(run, data_folder, p
         (["--judge", "own-endpoint", "--judge_options", "backend=fax"], "backend is 'fax'; it must be one of"),
     ],
 )
-def test_an_invalid_judge_is_refused_before_any_request(run, flags, message):
-    with pytest.raises(ValueError, match=message):
+def test_an_invalid_judge_is_refused_before_any_request(run, flags, message, capsys):
+    with pytest.raises((ValueError, SystemExit)) as caught:
         run(*flags)
+    assert re.search(message, f"{caught.value} {capsys.readouterr().err}")
 
 
 def test_a_resumed_run_sends_no_answered_question_again(data_folder, tmp_path):

@@ -13,6 +13,7 @@ from support.docs_blocks import all_blocks, find_blocks, module_of, split_comman
 from support.docs_world import GIVEN
 from support.paths import ROOT
 
+from sdiareward.common import arguments
 from sdiareward.common.optional_dependencies import EXTRAS
 
 
@@ -24,7 +25,7 @@ COMMANDS = [
 ]
 
 
-class Parsed(Exception):  # noqa: N818 (nothing went wrong)
+class Parsed(BaseException):  # noqa: N818 (nothing went wrong)
     """Raised where a command would begin to work."""
 
 
@@ -119,36 +120,31 @@ def check_parses(name, arguments, monkeypatch):
 
 
 def stop_after_parsing(monkeypatch):
-    from trl import TrlParser
+    """Let every command end where its dataclasses of arguments would be made, which check values on the machine."""
 
-    parse_args, read_config = argparse.ArgumentParser.parse_args, TrlParser.set_defaults_with_config
+    def stop(kind, values):
+        raise Parsed
+
+    monkeypatch.setattr(arguments, "make_arguments", stop)
+    parse_args = argparse.ArgumentParser.parse_args
 
     def parse(self, args=None, namespace=None):
-        parse_args(self, args, namespace)
-        raise Parsed
-
-    def parse_into_dataclasses(self, args=None, **options):
-        # The values of a recipe are checked against the machine where the dataclasses are made: not here.
-        unknown = self.parse_known_args(args)[1]
-        assert not unknown, f"unknown arguments {unknown}"
-        raise Parsed
-
-    def set_defaults(self, **config):
-        unknown = read_config(self, **config)
-        assert not unknown, f"unknown keys {unknown}"
-        return unknown
+        parsed = parse_args(self, args, namespace)
+        # Of parsers of other kinds nothing is left to check.
+        if self.argument_default is None and not self._subparsers:
+            raise Parsed
+        return parsed
 
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
-    monkeypatch.setattr(TrlParser, "parse_args_into_dataclasses", parse_into_dataclasses)
-    monkeypatch.setattr(TrlParser, "set_defaults_with_config", set_defaults)
 
 
 def test_a_flag_that_does_not_exist_is_found(reader, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         check_parses("sdiareward.cli", ["score", "x.json", "--loud"], monkeypatch)
     assert "--loud" in capsys.readouterr().err
-    with pytest.raises(AssertionError, match="unknown arguments"):
+    with pytest.raises(SystemExit):
         check_parses("sdiareward.eval", ["--dataset", "x", "--output_dir", "y", "--loud", "1"], monkeypatch)
+    assert "unrecognized arguments: --loud" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("block", all_blocks("console"), ids=lambda block: block.place)

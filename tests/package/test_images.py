@@ -86,14 +86,14 @@ def test_the_build_context_has_what_is_installed_and_neither_keys_nor_recordings
 
 @pytest.mark.parametrize("name", COMPOSE["services"])
 def test_a_composed_command_is_one_that_the_server_understands(name):
-    import argparse
+    from sdiareward.cli.serve import ServeArguments
+    from sdiareward.common.arguments import parse_arguments
 
-    from sdiareward.cli import serve
-
-    parser = argparse.ArgumentParser()
-    serve.add_arguments(parser)
     service = COMPOSE["services"][name]
     dockerfile = dict(instructions(ROOT / "serving" / "docker" / Path(service["build"]["dockerfile"]).name))
     fixed = yaml.safe_load(dockerfile["ENTRYPOINT"])[2:]
-    assert parser.parse_args([*fixed, *service["command"]]).model == "/model"
-    assert parser.parse_args([*fixed, *yaml.safe_load(dockerfile["CMD"])]).host == "0.0.0.0"
+    given = (service["command"], yaml.safe_load(dockerfile["CMD"]))
+    composed, default = (
+        parse_arguments((ServeArguments,), [*fixed, *more], prog="serve", description=None)[0] for more in given
+    )
+    assert (composed.model, default.host) == ("/model", "0.0.0.0")

@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.paths import ROOT
 
-from sdiareward.common.optional_dependencies import EXTRAS, missing_extra_hint, required_by
+from sdiareward.common.optional_dependencies import EXTRAS, missing_extra_hint, requires_extra
 from sdiareward.common.package_files import NANO
 from sdiareward.publishing.model_files import REMOTE_CODE
 
@@ -98,16 +98,15 @@ def test_the_configs_of_the_paper_have_the_values_of_its_appendix():
 
 @pytest.mark.parametrize("name", ["nano", "nano_head", "nano_lora", "nano_robust", "demo", "3b", "7b"])
 def test_every_training_config_is_understood(name, monkeypatch):
-    from trl import RewardConfig, TrlParser
+    from trl import RewardConfig
 
+    from sdiareward.common.arguments import parse_arguments
     from sdiareward.training.arguments import TRAIN_MODES, TrainArguments
 
     # bf16 and DeepSpeed are checked against the machine when the arguments are built.
     extra = ["--bf16", "False"] if name in ("3b", "7b") else []
-    parser = TrlParser((TrainArguments, RewardConfig))
-    args, training = parser.parse_args_and_config(
-        ["--config", str(ROOT / "configs" / f"{name}.yaml"), *extra], fail_with_unknown_args=True
-    )
+    flags = ["--config", str(ROOT / "configs" / f"{name}.yaml"), *extra]
+    args, training = parse_arguments((TrainArguments, RewardConfig), flags, prog="train.py", description=None)
     assert args.train in TRAIN_MODES
     assert training.load_best_model_at_end
     assert training.metric_for_best_model == "eval_loss"
@@ -233,9 +232,9 @@ def test_a_missing_module_is_described_by_the_extra_that_brings_it(module, extra
 
 
 def test_an_error_that_is_no_missing_extra_passes(capsys):
-    with pytest.raises(ModuleNotFoundError, match="nonsense"), required_by("sdiareward-train", "train"):
+    with pytest.raises(ModuleNotFoundError, match="nonsense"), requires_extra("train", command="sdiareward-train"):
         raise ModuleNotFoundError("No module named 'nonsense'", name="nonsense")
-    with pytest.raises(SystemExit) as ended, required_by("sdiareward-train", "train"):
+    with pytest.raises(SystemExit) as ended, requires_extra("train", command="sdiareward-train"):
         raise ModuleNotFoundError("No module named 'peft'", name="peft")
     assert ended.value.code == 2
     message = 'sdiareward-train: error: peft is not installed; pip install "sdiareward[train]"\n'

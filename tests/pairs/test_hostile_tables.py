@@ -84,7 +84,7 @@ def test_a_page_that_is_damaged_ends_a_run_with_one_line(damaged_page, tiny_chec
         main(["score", "--dataset", str(path), "--output", str(tmp_path / "o"), "--model", str(tiny_checkpoint)]) == 2
     )
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said.startswith(f"sdiareward: error: {path}: cannot be read as Parquet") and "Traceback" not in said
+    assert said.startswith(f"sdiareward score: error: {path}: cannot be read as Parquet") and "Traceback" not in said
 
 
 def test_a_row_group_that_claims_more_rows_than_it_holds_is_named(read):

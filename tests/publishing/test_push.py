@@ -349,7 +349,8 @@ def test_an_endpoint_without_xet_is_an_error_that_says_how_to_do_without(user):
 def test_the_command_fails_in_one_line(hub, user, arguments, token, said):
     hub.requests.clear()
     refused = user.push("metric", "ORG/esdr_accuracy", *arguments, token=token)
-    assert refused.code == 2 and refused.err.count("\n") == 1 and refused.err.startswith("sdiareward: error: ")
+    assert (refused.code, refused.err.count("\n")) == (2, 1)
+    assert refused.err.startswith("sdiareward push metric: error: ")
     assert said in refused.err
     assert not hub.sent("POST", "/commit/")
 

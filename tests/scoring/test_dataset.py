@@ -278,7 +278,7 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(write_rows, make_pair, tiny
     process = run_in_background(tmp_path, tiny_checkpoint, path)
     wait_for_records(tmp_path, process)
     assert interrupt(process, tmp_path) == 130
-    assert "interrupted; the same command goes on in" in (tmp_path / "log.txt").read_text()
+    assert "interrupted; run the same command again: what is finished is kept." in (tmp_path / "log.txt").read_text()
     assert 0 < len(partial_records(tmp_path)) < 1000
 
 

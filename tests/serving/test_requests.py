@@ -283,7 +283,7 @@ def test_settings_out_of_range_are_refused(make, message):
 def test_a_command_that_cannot_serve_ends_before_anything_is_started(options, reason, capsys):
     assert main(["serve", "--model", "checkpoints/nano", *options]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("sdiareward: error: ") and reason in said
+    assert said.startswith("sdiareward serve: error: ") and reason in said
     assert said.count("\n") == 1
 
 

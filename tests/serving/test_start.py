@@ -103,6 +103,6 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_reason(tmp_path)
     environment = os.environ | {"RAY_ADDRESS": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
     assert done.returncode == 2
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("sdiareward: error: ")]
-    assert line.startswith(f"sdiareward: error: model {tmp_path}: cannot be loaded (model_type is 'bert'")
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("sdiareward serve: error: ")]
+    assert line.startswith(f"sdiareward serve: error: model {tmp_path}: cannot be loaded (model_type is 'bert'")
     assert "Traceback" not in done.stderr

@@ -2,74 +2,51 @@
 
     python -m sdiareward.dataset_builder.recipes.chatreward COMMAND --help
 
-A command that was interrupted or killed resumes.
+The same command resumes a run that was interrupted or killed.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.escaping import escape_terminal
-from sdiareward.common.optional_dependencies import missing_extra_hint
-from sdiareward.llm.client import EndpointError
+from sdiareward.common.arguments import Command, run_command
 
-from ...pipeline.components import ComponentError
+
+_MODULE = "sdiareward.dataset_builder.recipes.chatreward.__main__"
+_COMMANDS = {
+    "build": Command(f"{_MODULE}:build", "synthesise the scenarios, filter, and write the data set"),
+    "write": Command(f"{_MODULE}:write", "let a language model write more scenarios"),
+    "rate": Command(f"{_MODULE}:rate", "write the data set again with the scores of experts"),
+    "stats": Command(f"{_MODULE}:stats", "describe a data set: Table 4, figures 6 and 7"),
+}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    args = _parser().parse_args(argv)
-    try:
-        return int(args.run(args))
-    except (ValueError, FileNotFoundError, ImportError, ComponentError, EndpointError) as error:
-        sys.stderr.write(escape_terminal(f"error: {' '.join(missing_extra_hint(error, 'build').split())}\n"))
-        return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; run the same command again to resume.\n")
-        return 130
+    prog = "python -m sdiareward.dataset_builder.recipes.chatreward"
+    return run_command(_COMMANDS, argv, prog=prog, description=__doc__, extra="build")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m sdiareward.dataset_builder.recipes.chatreward",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    build = _add(commands, "build", _build, "have scenarios spoken, filter, and write the data set")
-    build.add_argument("--config", type=Path, required=True, help="YAML file: the fields of ChatRewardConfig")
-    build.add_argument("--output_dir", help="folder to write instead of the config's")
-    build.add_argument("--num_workers", type=int, help="processes")
-    build.add_argument("--strict", action="store_true", help="exit with 1 when a sample is missing")
-    write = _add(commands, "write", _write, "have a language model write more scenarios")
-    write.add_argument("--config", type=Path, required=True, help="YAML file: output, count, endpoint, seed, license")
-    rate = _add(commands, "rate", _rate, "write the data set again with the scores of experts")
-    rate.add_argument("folder", type=Path, help="data set folder")
-    rate.add_argument("--ratings", type=Path, required=True, help="CSV: sample_id, rater, score")
-    rate.add_argument("--output_dir", type=Path, required=True, help="folder to write")
-    stats = _add(commands, "stats", _stats, "describe a data set: Table 4, figures 6 and 7")
-    stats.add_argument("folder", type=Path, help="data set folder")
-    stats.add_argument("--output_dir", type=Path, help="where to write tables and figures; printed without it")
-    return parser
+@dataclass(kw_only=True)
+class BuildArguments:
+    """Which data set to build where."""
+
+    config: Path = field(metadata={"help": "YAML file: the fields of ChatRewardConfig"})
+    output_dir: str | None = field(default=None, metadata={"help": "folder to write instead of the config's"})
+    num_workers: int | None = field(default=None, metadata={"help": "processes"})
+    strict: bool = field(default=False, metadata={"help": "exit with 1 when a sample is missing"})
 
 
-def _add(commands: Any, name: str, run: Any, description: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=description, description=description, allow_abbrev=False
-    )
-    parser.set_defaults(run=run)
-    return parser
-
-
-def _build(args: argparse.Namespace) -> int:
-    from .builder import build
+def build(args: BuildArguments) -> int:
+    """Build the data set of the config."""
+    from . import builder
     from .settings import read_config
 
     config = read_config(args.config, {"output_dir": args.output_dir, "num_workers": args.num_workers})
-    report = build(config)
+    report = builder.build(config)
     sys.stdout.write(f"{config.output_dir}: {summarize(report)}\n")
     return 1 if args.strict and report["skipped"] else 0
 
@@ -81,53 +58,81 @@ def summarize(report: dict[str, Any]) -> str:
     rejected = ", ".join(f"{kind} {count}" for kind, count in report["rejected_lines"].items())
     lines.append(f"lines rejected and tried with other voices: {rejected or 'none'}")
     lines.append(f"{len(report['skipped'])} samples missing")
-    lines += [f"  {kind}: {count}" for kind, count in report["drops"].items()]
+    lines += [f"  {kind}: {count}" for kind, count in report["skipped"].items()]
     return "\n".join(lines)
 
 
-def _write(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class WriteArguments:
+    """How many scenarios a language model writes, and where to."""
+
+    output: Path = field(metadata={"help": "JSONL file of scenarios"})
+    count: int = field(metadata={"help": "scenarios in all"})
+    endpoint: dict[str, Any] = field(metadata={"help": "fields of ChatSettings"})
+    seed: int | None = field(default=None, metadata={"help": "seed of what the scenarios are about"})
+    license: str | None = field(default=None, metadata={"help": "licence that the scenarios are marked with"})
+
+
+def write(args: WriteArguments) -> int:
+    """Let a language model write more scenarios."""
+    from sdiareward.common.settings import make_settings
     from sdiareward.llm.client import ChatClient, ChatSettings
 
-    from ...settings import make_settings, read_mapping
     from .scenarios import read_scenarios
     from .scenarios_by_llm import write_scenarios
 
-    values = read_mapping(args.config)
-    if missing := [name for name in ("output", "count", "endpoint") if name not in values]:
-        raise ValueError(f"{args.config}: keys {missing} are missing.")
-    if unknown := sorted(set(values) - {"output", "count", "endpoint", "seed", "license"}):
-        raise ValueError(f"{args.config}: unknown keys {unknown}.")
-    output, count = Path(values.pop("output")), int(values.pop("count"))
-    endpoint = make_settings(ChatSettings, values.pop("endpoint"), f"{args.config}: endpoint")
-    client = ChatClient(endpoint, output.with_name(f"{output.name}-answers"))
-    skipped = write_scenarios(output, client, count, **values)
-    done = len(read_scenarios(output)) if output.is_file() else 0
-    sys.stdout.write(f"{output}: {done} scenarios, {len(skipped)} missing; {client.usage}\n")
+    client = ChatClient(
+        make_settings(ChatSettings, args.endpoint, "endpoint"), args.output.with_name(f"{args.output.name}-answers")
+    )
+    options: dict[str, Any] = {"seed": args.seed, "license": args.license}
+    given = {name: value for name, value in options.items() if value is not None}
+    skipped = write_scenarios(args.output, client, args.count, **given)
+    done = len(read_scenarios(args.output)) if args.output.is_file() else 0
+    sys.stdout.write(f"{args.output}: {done} scenarios, {len(skipped)} missing; {client.usage}\n")
     for skip in skipped:
         sys.stdout.write(f"  {skip.kind}: {skip.item}: {skip.reason}\n")
     return 1 if skipped else 0
 
 
-def _rate(args: argparse.Namespace) -> int:
-    from .experts import merge_experts
+@dataclass(kw_only=True)
+class RateArguments:
+    """Which data set gets which scores of experts."""
+
+    folder: Path = field(metadata={"positional": True, "help": "data set folder"})
+    ratings: Path = field(metadata={"help": "CSV: sample_id, rater, score"})
+    output_dir: Path = field(metadata={"help": "folder to write"})
+
+
+def rate(args: RateArguments) -> None:
+    """Write the data set again with the scores of experts."""
+    from .merging import merge_experts
 
     report = merge_experts(args.folder, args.ratings, args.output_dir)
     experts = {name: value for name, value in report["experts"].items() if name != "disagreements"}
-    sys.stdout.write(f"{args.output_dir}: {experts}\n{len(report['bad_rows'])} rows were of no use\n")
+    sys.stdout.write(f"{args.output_dir}: {experts}\n{len(report['bad_rows'])} rows cannot be used\n")
     for row in report["bad_rows"]:
         sys.stdout.write(f"  {row['item']}: {row['reason']}\n")
-    return 0
 
 
-def _stats(args: argparse.Namespace) -> int:
+@dataclass(kw_only=True)
+class StatsArguments:
+    """Which data set to describe."""
+
+    folder: Path = field(metadata={"positional": True, "help": "data set folder"})
+    output_dir: Path | None = field(
+        default=None, metadata={"help": "folder for the tables and figures (default: the tables are printed)"}
+    )
+
+
+def stats(args: StatsArguments) -> None:
+    """Describe the data set."""
     from .statistics_report import compute_statistics, render_statistics, write_statistics
 
     if args.output_dir is None:
         sys.stdout.write(render_statistics(compute_statistics(args.folder)))
-    else:
-        write_statistics(args.folder, args.output_dir)
-        sys.stdout.write(f"{args.output_dir}: {', '.join(sorted(path.name for path in args.output_dir.iterdir()))}\n")
-    return 0
+        return
+    write_statistics(args.folder, args.output_dir)
+    sys.stdout.write(f"{args.output_dir}: {', '.join(sorted(path.name for path in args.output_dir.iterdir()))}\n")
 
 
 if __name__ == "__main__":

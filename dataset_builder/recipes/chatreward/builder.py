@@ -60,7 +60,7 @@ def build(config: ChatRewardConfig) -> dict[str, Any]:
         FileNotFoundError: There is no such file of scenarios.
         ValueError: A scenario breaks a rule, an engine is not installed, or no sample is left.
         ComponentError: The recogniser cannot be loaded.
-        RunBlockedError: Another process builds into the folder, or a worker was killed.
+        UserError: Another process builds into the folder, or a worker was killed.
     """
     with lock_folder(config.output_dir):
         return _build(config)

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.pairs.recordings import GAP_S
 
 from ...pipeline.settings import FasterWhisperSettings
-from ...settings import make_settings, read_mapping
 from .filters import EmotionSettings
 from .voices import CASTS, ENDPOINT, INSTRUCTIONS, Cast, endpoint_cast, missing_engines
 

@@ -60,7 +60,7 @@ def test_placement_is_not_part_of_what_a_result_depends_on():
         ({"vad": {"treshold": 0.4}}, r"vad 'silero': unknown keys \['treshold'\]; known are .*'threshold'"),
         ({"diarization": {"threshold": 0.3}}, r"diarization 'pyannote': unknown keys \['threshold'\]"),
         ({"asr": {"name": "vosk"}}, r"asr.name is 'vosk'; it must be one of \['faster-whisper'\]"),
-        ({"asr": "faster-whisper"}, r"asr: holds 'faster-whisper'; a mapping of settings is needed"),
+        ({"asr": "faster-whisper"}, r"asr: holds str; a mapping of settings is needed"),
         ({"vad": {"threshold": "high"}}, r"silero.threshold is 'high'; it must be of type float or int"),
         ({"vad": {"threshold": 1.0}}, r"silero.threshold is 1.0; it must be between 0.15 and 1"),
         ({"turns": {"max_turns": 7}}, r"paper.max_turns is 7; it must be an even number from 2 to 16"),

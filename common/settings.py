@@ -1,0 +1,74 @@
+"""Make a dataclass of settings from a mapping, such as the one of a YAML file.
+
+A field's `metadata` may have a `minimum`, the least value that it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .yaml_files import read_yaml
+
+
+_Settings = TypeVar("_Settings")
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is not YAML, or holds something else than a mapping.
+    """
+    values = read_yaml(path)
+    require_mapping(values, str(path))
+    return values
+
+
+def require_mapping(values: Any, label: str) -> None:
+    """Raise `ValueError` unless the value is a mapping; `label` names it in the error."""
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{label}: holds {type(values).__name__}; a mapping of settings is needed.")
+
+
+def require_known(names: Collection[Any], known: Collection[str], label: str) -> None:
+    """Raise `ValueError` if a key is none of the known ones; `label` names the mapping in the error."""
+    if unknown := sorted(map(str, set(names) - set(known))):
+        raise ValueError(f"{label}: unknown keys {unknown}; known are {list(known)}.")
+
+
+def require_minimums(settings: Any, label: str = "") -> None:
+    """Raise `ValueError` if a field of a dataclass is below its `minimum`; `label` comes before the field's name."""
+    for item in fields(settings):
+        value, least = getattr(settings, item.name), item.metadata.get("minimum")
+        if least is not None and value is not None and not value >= least:
+            raise ValueError(f"{label}{item.name} is {value!r}; it must be at least {least}.")
+
+
+def make_settings(kind: type[_Settings], values: Any, label: str) -> _Settings:
+    """Make a settings dataclass from a mapping read from YAML; lists become tuples.
+
+    Args:
+        kind (`type`): The dataclass.
+        values (`Mapping`): Its fields by name.
+        label (`str`): Name of the mapping in an error: the file and the key.
+
+    Raises:
+        ValueError: `values` is no mapping, a key is unknown, a required one is missing, or a value is refused.
+    """
+    require_mapping(values, label)
+    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    require_known(values, known, label)
+    required = [n for n, f in known.items() if f.default is MISSING and f.default_factory is MISSING]
+    if missing := [name for name in required if name not in values]:
+        raise ValueError(f"{label}: keys {missing} are missing.")
+    try:
+        settings = kind(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})
+        require_minimums(settings)
+    # A value of another type fails in the checks of the dataclass, with any of these errors.
+    except (TypeError, ValueError, AttributeError, LookupError, OverflowError) as error:
+        raise ValueError(f"{label}: {error}") from error
+    return settings
