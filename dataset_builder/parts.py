@@ -79,7 +79,7 @@ def run_jobs(
         description (`str`): Label of the progress bar.
 
     Raises:
-        RunBlockedError: A worker was killed.
+        UserError: A worker was killed.
     """
     from tqdm import tqdm
 

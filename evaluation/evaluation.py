@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.run_identity import claim_run_dir
-from sdiareward.common.user_errors import PairsError, RunBlockedError
+from sdiareward.common.user_errors import PairsError, UserError
 from sdiareward.pairs.labels import describe_pairs, fingerprint_pairs, require_other_recordings
 from sdiareward.pairs.loading import load_pairs
 
@@ -59,7 +59,7 @@ class EvaluationRun:
 
     Raises:
         PairsError: The pairs cannot be read.
-        RunBlockedError: The baselines have no training pairs.
+        UserError: The baselines have no training pairs.
         ValueError: The folder holds another run, or training and evaluated pairs share recordings.
     """
 
@@ -90,7 +90,7 @@ class EvaluationRun:
             train, train_labels = self._load_pairs(args.train_split)
         except PairsError as error:
             remedy = "name another split with --train_split, or turn the baselines off with --no_baselines"
-            raise RunBlockedError(
+            raise UserError(
                 f"{args.dataset}: there are no pairs to fit the baselines on ({error}); {remedy}."
             ) from error
         require_other_recordings(self.labels, train_labels, args.split, args.train_split)

@@ -14,7 +14,7 @@ from trl import RewardConfig
 from sdiareward.checkpoint_io.nano import build_nano, save_checkpoint
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
-from sdiareward.common.user_errors import RunBlockedError
+from sdiareward.common.user_errors import UserError
 
 from .arguments import TrainArguments
 from .setup import READ_AHEAD, TrainingSetup, assemble_full_model
@@ -51,7 +51,7 @@ def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, *, 
         resumes (`bool`): Whether the run resumes from a checkpoint.
 
     Raises:
-        RunBlockedError: A resumed run began with other pairs, to which its checkpoints belong.
+        UserError: A resumed run began with other pairs, to which its checkpoints belong.
     """
     output = Path(str(training.output_dir))
     path, found = output / _PAIRS, {}
@@ -61,7 +61,7 @@ def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, *, 
     before = json.loads(path.read_text(encoding="utf-8")) if resumes and path.exists() else found
     if before != found:
         counts = (f"{before[split]['num_pairs']} of {split}, now {found[split]['num_pairs']}" for split in found)
-        raise RunBlockedError(
+        raise UserError(
             f"{output}: began with other pairs ({'; '.join(counts)}): recordings were removed or added since, or the "
             "data set has changed; restore it as it was, or train in another output_dir."
         )

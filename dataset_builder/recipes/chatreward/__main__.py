@@ -105,7 +105,7 @@ class RateArguments:
 
 def rate(args: RateArguments) -> None:
     """Write the data set again with the scores of experts."""
-    from .merging import merge_experts
+    from .experts import merge_experts
 
     report = merge_experts(args.folder, args.ratings, args.output_dir)
     experts = {name: value for name, value in report["experts"].items() if name != "disagreements"}
