@@ -169,6 +169,6 @@ def make_messages(turns: Sequence[Turn], words: str, name: str) -> list[dict[str
         {"role": role_of(index), "text": text, "audio": {"bytes": turn.flac, "path": None}}
         for index, (turn, text) in enumerate(zip(turns, texts, strict=True))
     ]
-    messages: list[dict[str, Any]] = turns_to_messages(rows)
+    messages = turns_to_messages(rows)
     validate_messages(messages, name=name)
     return messages
