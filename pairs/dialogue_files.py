@@ -39,7 +39,7 @@ def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
         turns, base = _turns_of_json(path), path.parent
     else:
         raise DialogueError(f"{path}: no such file or folder; give a JSON dialogue or a folder of audio files.")
-    messages: list[dict[str, Any]] = turns_to_messages(turns)
+    messages = turns_to_messages(turns)
     validate_messages(messages, name=str(path))
     spoken = [message for message in messages if message["role"] != "system"]
     for number, message in enumerate(spoken, start=1):

@@ -65,7 +65,7 @@ def pair_names(pairs: datasets.Dataset) -> list[str]:
     return list(pairs["pair_id"]) if "pair_id" in pairs.column_names else [f"row {row}" for row in range(len(pairs))]
 
 
-def turns_to_messages(turns: Any) -> Any:
+def turns_to_messages(turns: Any) -> list[dict[str, Any]]:
     """Turn one side of a pair into messages: text before audio in each turn, as the paper interleaves them.
 
     What is malformed is returned as it is: `validate_form` and the processor name it.
@@ -77,7 +77,8 @@ def turns_to_messages(turns: Any) -> Any:
     Returns:
         `list[dict]`: `{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio"}]}` for each turn.
     """
-    return [_message(turn) for turn in turns] if _is_list(turns) else turns
+    messages: list[dict[str, Any]] = [_message(turn) for turn in turns] if _is_list(turns) else turns
+    return messages
 
 
 def _message(turn: Any) -> Any:

@@ -170,8 +170,5 @@ def make_messages(turns: Sequence[RecordedTurn], words: str, name: str) -> list[
         for index, (turn, text) in enumerate(zip(turns, texts, strict=True))
     ]
     messages = turns_to_messages(rows)
-    try:
-        validate_messages(messages, name=name)
-    except ValueError as error:
-        raise DialogueError(str(error)) from error
+    validate_messages(messages, name=name)
     return messages
