@@ -19,8 +19,6 @@ _FRAME_SAMPLES = 512
 # Share of the frames, the quietest, that hold the noise floor.
 _FLOOR_SHARE = 0.1
 
-Generator = np.random.Generator
-
 
 @dataclass(frozen=True)
 class AddNoiseFloor(Transform):
@@ -53,12 +51,11 @@ class AddNoiseFloor(Transform):
         spectrum = np.square(np.abs(np.fft.rfft(quietest * np.hanning(_FRAME_SAMPLES)))).mean(axis=0)
         return cls(tuple(spectrum.tolist())) if spectrum.any() else None
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the noisy signal."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         num_samples, num_bins = len(samples), len(self.power)
         gains = np.sqrt(np.array(self.power) / np.square(np.hanning(_FRAME_SAMPLES)).sum())
         bins = np.linspace(0, num_bins - 1, num_samples // 2 + 1)
-        white = np.fft.rfft(np.random.default_rng(rng).standard_normal(num_samples))
+        white = np.fft.rfft(rng.standard_normal(num_samples))
         noise = np.fft.irfft(white * np.interp(bins, np.arange(num_bins), gains), num_samples)
         return samples + noise.astype(np.float32)
 
@@ -77,9 +74,8 @@ class AddClicks(Transform):
     heard_s: float = math.inf
     sounds_dir: str | None = None
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the signal with clicks."""
-        rng, changed = np.random.default_rng(rng), samples.copy()
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
+        changed = samples.copy()
         peak = np.float32(np.abs(samples).max())
         num_heard = int(min(len(samples), self.heard_s * sampling_rate))
         for _ in range(self.num_clicks):
@@ -106,9 +102,8 @@ class InsertSound(Transform):
     heard_s: float = math.inf
     sounds_dir: str | None = None
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the longer signal."""
-        loaded = load_sound(self.sound, np.random.default_rng(rng), self.sounds_dir)
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
+        loaded = load_sound(self.sound, rng, self.sounds_dir)
         inserted = resample(loaded, SAMPLING_RATE, sampling_rate)
         inserted = scale_to_level(inserted, 10 ** (self.gain_db / 20) * measure_level(samples))
         num_heard = int(min(len(samples) + len(inserted), self.heard_s * sampling_rate))

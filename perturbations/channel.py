@@ -26,8 +26,6 @@ _AAC_DELAY_SAMPLES = 1024
 # About 24 kbit/s on libsndfile's scale.
 _OPUS_COMPRESSION = 0.93
 
-Generator = np.random.Generator
-
 
 def encode(
     array: np.ndarray,
@@ -78,8 +76,7 @@ class MuLaw(Transform):
     num_bits: float = 8
     clips_input: bool = False
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the decoded signal."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         wide = resample(samples, sampling_rate)
         if self.clips_input:
             wide = np.clip(wide, -1.0, 1.0)
@@ -106,8 +103,7 @@ class FileCodec(Transform):
     compression_level: float
     bitrate_mode: str | None = None
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the decoded signal."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         import soundfile
 
         array = resample(samples, sampling_rate, self.rate_hz)
@@ -132,8 +128,7 @@ def make_opus(kbit_s: float) -> FileCodec:
 class Aac(Transform):
     """Code as AAC at 48 kHz and 128 kbit/s, as video clips carry it (MELD)."""
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the decoded signal."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         import av
 
         buffer = io.BytesIO()
@@ -196,9 +191,7 @@ class ChannelSettings(Transform):
         """Return the value of a row's `channel` column."""
         return asdict(self)
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Give a trimmed turn the channel; see `Transform.__call__`."""
-        rng = np.random.default_rng(rng)
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         rate = round(2 * self.bandwidth_hz)
         narrow = resample(samples, sampling_rate, rate)
         level = 10 ** (self.level_dbfs / 20)

@@ -33,8 +33,6 @@ _ROOM_M3, _DISTANCE_M = 60.0, 1.0
 _FIRST_REFLECTION_S = 0.003
 _PEAK = 0.99
 
-Generator = np.random.Generator
-
 
 @dataclass(frozen=True)
 class Gain(Transform):
@@ -46,8 +44,7 @@ class Gain(Transform):
 
     gain_db: float
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the scaled signal."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         return samples * np.float32(10 ** (self.gain_db / 20))
 
 
@@ -61,11 +58,10 @@ class SetLevel(Transform):
 
     level_dbfs: float
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the scaled signal, within full scale."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         gain = 10 ** (self.level_dbfs / 20) / max(measure_level(samples), 1e-9)
         highest = _PEAK / max(float(np.abs(samples).max(initial=0.0)), 1e-9)
-        return (samples * min(gain, highest)).astype(np.float32)
+        return samples * min(gain, highest)
 
 
 @dataclass(frozen=True)
@@ -80,8 +76,7 @@ class AddSilence(Transform):
     duration_s: float
     place: Literal["before", "after"]
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the longer signal."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         silence = np.zeros(round(self.duration_s * sampling_rate), dtype=np.float32)
         return np.concatenate([silence, samples] if self.place == "before" else [samples, silence])
 
@@ -98,9 +93,7 @@ class AddNoise(Transform):
     snr_db: float
     color: Literal["white", "pink"] = "white"
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the noisy signal."""
-        rng = np.random.default_rng(rng)
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         if self.color == "white":
             noise = rng.standard_normal(len(samples), dtype=np.float32)
         else:
@@ -125,10 +118,9 @@ class Reverberate(Transform):
 
     rt60_s: float
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the signal in the room."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         time_s = np.arange(1, round(self.rt60_s * sampling_rate)) / sampling_rate
-        noise = np.random.default_rng(rng).standard_normal(len(time_s))
+        noise = rng.standard_normal(len(time_s))
         tail = noise * 10 ** (-3 * time_s / self.rt60_s) * (time_s >= _FIRST_REFLECTION_S)
         critical_distance_m = 0.057 * math.sqrt(_ROOM_M3 / self.rt60_s)
         tail *= _DISTANCE_M / critical_distance_m / math.sqrt(np.sum(np.square(tail)))
@@ -148,9 +140,7 @@ class Tilt(Transform):
 
     db_per_octave: float
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the equalised signal."""
-
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         def gain(hertz: np.ndarray) -> np.ndarray:
             octaves = np.log2(np.maximum(hertz, _TILT_LOW_HZ) / _TILT_PIVOT_HZ)
             return 10 ** (self.db_per_octave * octaves / 20)
@@ -168,9 +158,7 @@ class TelephoneBand(Transform):
 
     high_hz: float
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the filtered signal."""
-
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         def gain(hertz: np.ndarray) -> np.ndarray:
             low = np.interp(hertz, [_TELEPHONE_LOW_HZ * (1 - _FLANK), _TELEPHONE_LOW_HZ], [0.0, 1.0])
             return low * np.interp(hertz, [self.high_hz, self.high_hz * (1 + _FLANK)], [1.0, 0.0])
@@ -195,8 +183,7 @@ def _fast_size(num_samples: int) -> int:
 class InvertPolarity(Transform):
     """Change the sign of every sample."""
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the inverted signal."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         return -samples
 
 
@@ -210,8 +197,7 @@ class AddOffset(Transform):
 
     offset: float
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the shifted signal."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         return samples + np.float32(self.offset)
 
 
@@ -225,8 +211,7 @@ class Clip(Transform):
 
     percent: float
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the clipped signal."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         limit = np.quantile(np.abs(samples), 1 - self.percent / 100)
         return np.clip(samples, -limit, limit)
 
@@ -241,8 +226,7 @@ class Resample(Transform):
 
     rate_hz: float
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the signal at its own rate again."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         between = round(self.rate_hz)
         return resample(resample(samples, sampling_rate, between), between, sampling_rate)
 
@@ -257,8 +241,7 @@ class ChangeSpeed(Transform):
 
     percent: float
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the shorter or longer signal."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         return resample(samples, round(sampling_rate * (1 + self.percent / 100)), sampling_rate)
 
 
@@ -272,8 +255,7 @@ class ChangeTempo(Transform):
 
     tempo: float
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: Generator | None = None) -> np.ndarray:
-        """Return the shorter or longer signal."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         import av
 
         graph = av.filter.Graph()

@@ -87,11 +87,11 @@ def apply(
         unit = f" {perturbation.unit}" if perturbation.unit else ""
         raise ValueError(f"{name} is {value:g}{unit}; it must lie between {low:g} and {high:g}.")
     effect = perturbation.make_effect(value) if perturbation.severities else perturbation.make_effect()
-    changed = effect(np.asarray(array, dtype=np.float32), sampling_rate, np.random.default_rng(seed))
+    changed = effect(array, sampling_rate, np.random.default_rng(seed))
     if perturbation.keeps_length:
         # Resampling and codecs may return a few samples more or fewer.
         changed = np.pad(changed[: len(array)], (0, max(len(array) - len(changed), 0)))
-    return np.asarray(changed, dtype=np.float32)
+    return changed
 
 
 def require_known(names: Iterable[str]) -> list[Perturbation]:

@@ -1,6 +1,6 @@
 """The interface that every change of a recording shares; lhotse's `AudioTransform` is the model for it.
 
-A new effect is a frozen dataclass that derives from `Transform` and defines `__call__`. Its class name registers it.
+A new effect is a frozen dataclass that derives from `Transform` and defines `_change`. Its class name registers it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class Transform(ABC):
     """One change of a recording; the fields are its parameters.
 
     Example:
-        >>> from sdiareward.perturbations.effects import Gain
-        >>> Gain(-20.0)(np.array([1.0, -0.5]), 16_000).round(3).tolist()
-        [0.1, -0.05]
+        >>> from sdiareward.perturbations.effects import AddOffset, Gain
+        >>> AddOffset(0.25)(np.array([0.5, -0.5]), 16_000).tolist()
+        [0.75, -0.25]
         >>> Transform.from_dict(Gain(-20.0).to_dict())
         Gain(gain_db=-20.0)
     """
@@ -33,16 +33,20 @@ class Transform(ABC):
         super().__init_subclass__(**options)
         TRANSFORMS[cls.__name__] = cls
 
-    @abstractmethod
     def __call__(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator | None = None) -> np.ndarray:
-        """Return the changed recording; the input is not changed in place.
+        """Return the changed recording, float32; the input is not changed in place.
 
         Args:
-            samples (`np.ndarray` of shape `(num_samples,)`): Mono signal, float32.
+            samples (`np.ndarray` of shape `(num_samples,)`): Mono signal.
             sampling_rate (`int`): Its rate, in Hz.
-            rng (`np.random.Generator`, *optional*): Source of randomness; by default one with a fresh seed. Only
-                random effects use it.
+            rng (`np.random.Generator`, *optional*): Source of randomness for random effects; by default a new one.
         """
+        changed = self._change(np.asarray(samples, dtype=np.float32), sampling_rate, np.random.default_rng(rng))
+        return np.asarray(changed, dtype=np.float32)
+
+    @abstractmethod
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
+        """Change a float32 signal, not in place."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the name of the effect and its parameters."""

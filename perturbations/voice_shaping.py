@@ -69,8 +69,7 @@ class VoiceShape(Transform):
         if self.pitch_range < 0 or not 0 <= self.breath <= 1:
             raise ValueError(f"pitch_range={self.pitch_range}, breath={self.breath}: must be at least 0, and 0 to 1.")
 
-    def __call__(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator | None = None) -> np.ndarray:
-        """Return the changed speech, float32, within full scale."""
+    def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
         speech = trim_silence(resample(samples, sampling_rate), _TRIM_DB)
         if self.is_vocoded:
             speech = self._vocode(speech)
