@@ -19,7 +19,8 @@ def test_the_space_runs_the_demo_of_this_version():
     assert files["requirements.txt"] == f"sdiareward[demo]=={sdiareward.__version__}\n".encode()
     assert files["app.py"] == (ROOT / "serving" / "demo" / "space_app.py").read_bytes()
     assert plan.notes == [
-        f"it installs sdiareward {sdiareward.__version__} from PyPI and cannot be built before that version is published."
+        f"it installs sdiareward {sdiareward.__version__} from PyPI and cannot be built before that version is "
+        "published."
     ]
 
 
