@@ -1,6 +1,6 @@
-/* Preloaded, gives whoever asks for the time of day another one: so many seconds later as CLOCK_OFFSET_FILE says now.
-   Durations and the times of files stay as they are, as when somebody sets the clock. libfaketime does more, and makes
-   Python's time.sleep fail where it is told to leave durations alone. */
+/* A preloaded library that shifts the time of day by the seconds in CLOCK_OFFSET_FILE. Durations and file times stay the
+   same, as when somebody sets the clock. libfaketime does more, but breaks Python's time.sleep when it is configured to
+   keep durations. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
