@@ -44,7 +44,7 @@ _ROLES = ("user", "assistant")
 
 
 class AudioError(ValueError):
-    """Raised for audio that exists but cannot be judged: undecodable, empty, too short, or not finite."""
+    """Raised for audio that exists but cannot be scored: undecodable, empty, too short, or not finite."""
 
 
 class DialogueError(ValueError):
@@ -159,7 +159,7 @@ def read_audio(
 
 
 def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, str, np.ndarray | None, int]:
-    """Say what a recording is given as, without decoding it.
+    """Return the form in which a recording is given, without decoding it.
 
     Args:
         source: Anything `read_audio` takes.

@@ -162,7 +162,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
                 features of all clips of the batch, in order.
             feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`, *optional*): 1 on real frames.
             audio_features (`torch.Tensor` of shape `(num_audio_tokens, d_model)`, *optional*): What `encode_audio`
-                gave for the same clips; takes the place of `input_features`.
+                returned for the same clips; replaces `input_features`.
             compute (`Callable`, *optional*): Computes the output from the model and `kwargs` alone. DDP, FSDP and PEFT
                 wrap `forward` only: code that lays dialogues out in another way passes its function through here.
             kwargs: Passed to the thinker, or to `compute`.
@@ -280,16 +280,15 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint of this model or a released one of the authors, complete or not at all.
+        """Load a checkpoint of this model or a released one of the authors, completely or not at all.
 
         Arguments are those of `transformers`; fields of [`SDiaRewardConfig`] override the checkpoint's. The authors'
-        checkpoints do not say how they pool and which system prompt they were trained with: give `prompts`, and
-        `pooling_mode="last_token"` where it applies.
+        checkpoints lack pooling and system prompt: give `prompts`, and `pooling_mode="last_token"` where it applies.
 
         Raises:
             FileNotFoundError: The checkpoint holds no safetensors; files of other kinds are not read.
-            ValueError: The checkpoint lacks a tensor of the model, holds one that the model has no place for or that
-                has another shape, has no reward head, or contradicts the `pooling_mode` given.
+            ValueError: The checkpoint lacks a tensor of the model, holds an unknown one or one of another shape, has
+                no reward head, or contradicts the given `pooling_mode`.
         """
         if pretrained_model_name_or_path is not None and not isinstance(kwargs.get("config"), PreTrainedConfig):
             kwargs = cls.with_foreign_config(pretrained_model_name_or_path, kwargs)
@@ -297,7 +296,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
 
     @classmethod
     def with_foreign_config(cls, name_or_path: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments with the configuration of a foreign checkpoint; for one of ours as they are."""
+        """Return the arguments with the configuration of a foreign checkpoint; for a native one unchanged."""
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         config_dict, _ = SDiaRewardConfig.get_config_dict(name_or_path, **hub_kwargs)
         if config_dict.get("model_type") not in EXTERNAL_MODEL_TYPES:
@@ -313,7 +312,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
     def from_backbone(
         cls, pretrained_model_name_or_path: Any, *, pooling_mode: str = "mean", **kwargs: Any
     ) -> SDiaRewardModel:
-        """Put a new head, at zero, on a pretrained thinker.
+        """Add a new head, at zero, to a pretrained thinker.
 
         Args:
             pretrained_model_name_or_path (`str` or `Path`): Hub id, such as `"Qwen/Qwen2.5-Omni-3B"`, or folder of a
@@ -341,12 +340,12 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
     def _load_complete(cls, name_or_path: Any, *args: Any, may_lack: tuple[str, ...], **kwargs: Any) -> Any:
         wants_info = kwargs.pop("output_loading_info", False)
         if name_or_path is not None:
-            cls._require_feasible(name_or_path, kwargs, may_lack)
+            cls._check_files(name_or_path, kwargs, may_lack)
         # Files of another kind could run code.
         options = {**kwargs, "output_loading_info": True, "use_safetensors": True}
         loaded: Any = super().from_pretrained(name_or_path, *args, **options)
         model, info = loaded
-        # What the headers promised must also have arrived.
+        # Every tensor of the headers must have been loaded.
         strange = {key for key in info["missing_keys"] if not key.startswith(may_lack or ("\0",))}
         if strange := strange | set(info["unexpected_keys"]):
             raise ValueError(
@@ -356,8 +355,8 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         return (model, info) if wants_info else model
 
     @classmethod
-    def _require_feasible(cls, name_or_path: Any, kwargs: dict[str, Any], may_lack: tuple[str, ...]) -> None:
-        """Raise unless the files hold what the configuration asks for; only headers are read, nothing is allocated."""
+    def _check_files(cls, name_or_path: Any, kwargs: dict[str, Any], may_lack: tuple[str, ...]) -> None:
+        """Check that the files hold what the configuration asks for; only headers are read, nothing is allocated."""
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         config: Any = kwargs.get("config")
         if not isinstance(config, PreTrainedConfig):

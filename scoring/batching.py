@@ -1,7 +1,7 @@
-"""Decide which dialogues are computed together and what they share; nothing here needs torch.
+"""Plan which dialogues are computed together and which prefixes they share, without torch.
 
-Dialogues are cut into batches by a budget of tokens, longest first. Within a batch, dialogues that begin with the same
-messages (the system prompt; the context of a best-of-N or an RL group) form a tree: each shared beginning is one
+Dialogues are split into batches by a budget of tokens, longest first. Within a batch, dialogues that begin with the
+same messages (the system prompt; the context of a best-of-N or an RL group) form a tree: each shared prefix is one
 segment, computed once.
 """
 
@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 import numpy as np
 
 
-# A padded batch is closed when padding would pass this part of it.
+# A padded batch is closed when padding would exceed this share of it.
 _MAX_PADDING_WASTE = 0.05
-# A batch has to fill an accelerator, but stay in the caches of a processor.
+# A batch must fill an accelerator, or fit into the caches of a CPU.
 _BATCH_TOKENS = {"cpu": 4096}
 _BATCH_TOKENS_ACCELERATOR = 16_384
 
 
 def default_batch_tokens(device_type: str) -> int:
-    """Return how many tokens one forward pass takes on a kind of device, such as `"cpu"` or `"cuda"`."""
+    """Return the number of tokens in one forward pass on a kind of device, such as `"cpu"` or `"cuda"`."""
     return _BATCH_TOKENS.get(device_type, _BATCH_TOKENS_ACCELERATOR)
 
 
@@ -40,17 +40,17 @@ class Message:
 
     @property
     def key(self) -> Hashable:
-        """What two messages that are computed alike have in common."""
+        """Equal for messages that are computed alike."""
         return self.input_ids.tobytes(), self.clips
 
 
 @dataclass
 class Segment:
-    """Hold a run of messages that some dialogues of a batch share.
+    """Hold consecutive messages that some dialogues of a batch share.
 
     Args:
-        parent (`int`, *optional*): Index of the segment that comes before it; None at the beginning of a dialogue.
-        messages (`list[Message]`): What it is made of; never empty.
+        parent (`int`, *optional*): Index of the preceding segment; None at the beginning of a dialogue.
+        messages (`list[Message]`): Its messages; never empty.
     """
 
     parent: int | None
@@ -74,12 +74,12 @@ def clip_digest(clip: np.ndarray) -> bytes:
 def split_messages(
     input_ids: np.ndarray, clips: Sequence[bytes], start_token_id: int, audio_start_token_id: int
 ) -> list[Message]:
-    """Cut a dialogue's tokens into its messages, each with the digests of its clips.
+    """Split a dialogue's tokens into its messages, each with the digests of its clips.
 
     Args:
         input_ids (`np.ndarray` of shape `(num_tokens,)`): The whole dialogue.
         clips (`list[bytes]`): Digest of each clip, in order.
-        start_token_id (`int`): Token that begins a message; text cannot contain it.
+        start_token_id (`int`): First token of a message; text cannot contain it.
         audio_start_token_id (`int`): Token before the placeholders of a clip.
     """
     starts = [*np.flatnonzero(input_ids == start_token_id).tolist(), len(input_ids)]
@@ -92,26 +92,28 @@ def split_messages(
     return messages
 
 
-def build_prefix_tree(dialogues: Sequence[Sequence[Message]], share: bool = True) -> tuple[list[Segment], list[int]]:
-    """Arrange dialogues as a forest of segments.
+def build_prefix_tree(
+    dialogues: Sequence[Sequence[Message]], share_prefixes: bool = True
+) -> tuple[list[Segment], list[int]]:
+    """Arrange dialogues as a forest of segments, one tree for each first message.
 
     Args:
         dialogues (`list[list[Message]]`): Messages of each dialogue.
-        share (`bool`, *optional*, defaults to `True`): Without it each dialogue is one segment of its own.
+        share_prefixes (`bool`, *optional*, defaults to `True`): Without it each dialogue is one segment.
 
     Returns:
         `tuple[list[Segment], list[int]]`: The segments, each after its parent, and for each dialogue the index of its
         last segment.
     """
-    if not share:
+    if not share_prefixes:
         segments = [Segment(None, list(messages)) for messages in dialogues]
         return segments, list(range(len(dialogues)))
     segments, last = [], [0] * len(dialogues)
     pending: list[tuple[list[int], int, int | None]] = [(list(range(len(dialogues))), 0, None)]
     while pending:
         members, depth, parent = pending.pop()
-        for group in _groups(dialogues, members, depth):
-            stop = _common_depth(dialogues, group, depth)
+        for group in _group_by_message(dialogues, members, depth):
+            stop = _find_common_depth(dialogues, group, depth)
             segments.append(Segment(parent, list(dialogues[group[0]][depth:stop])))
             index = len(segments) - 1
             longer = [member for member in group if len(dialogues[member]) > stop]
@@ -122,7 +124,7 @@ def build_prefix_tree(dialogues: Sequence[Sequence[Message]], share: bool = True
     return segments, last
 
 
-def _groups(dialogues: Sequence[Sequence[Message]], members: list[int], depth: int) -> list[list[int]]:
+def _group_by_message(dialogues: Sequence[Sequence[Message]], members: list[int], depth: int) -> list[list[int]]:
     """Return the members by their message at `depth`."""
     groups: dict[Hashable, list[int]] = {}
     for member in members:
@@ -130,8 +132,8 @@ def _groups(dialogues: Sequence[Sequence[Message]], members: list[int], depth: i
     return list(groups.values())
 
 
-def _common_depth(dialogues: Sequence[Sequence[Message]], group: list[int], depth: int) -> int:
-    """Return how many first messages all members of the group have in common; at `depth` they do."""
+def _find_common_depth(dialogues: Sequence[Sequence[Message]], group: list[int], depth: int) -> int:
+    """Return the number of first messages that all members share; they share the one at `depth`."""
     if len(group) == 1:
         return len(dialogues[group[0]])
     shortest = min(len(dialogues[member]) for member in group)
@@ -142,11 +144,11 @@ def _common_depth(dialogues: Sequence[Sequence[Message]], group: list[int], dept
 
 
 def complete_groups(results: Iterable[tuple[int, float]], size: int) -> Iterator[tuple[int, list[float]]]:
-    """Collect what comes one by one, such as the two sides of a pair; yield each group when it is complete.
+    """Collect results of single dialogues into groups, such as the two sides of a pair; yield complete groups.
 
     Args:
         results (`Iterable[tuple[int, float]]`): Index and value; index `i` is number `i % size` of group `i // size`.
-        size (`int`): Members of a group. A group that stays incomplete is not yielded.
+        size (`int`): Members of a group. An incomplete group is not yielded.
     """
     waiting: dict[int, dict[int, float]] = {}
     for index, value in results:
@@ -168,10 +170,10 @@ def plan_batches(
 
     Args:
         lengths_tokens (`dict[int, int]` or `list[int]`): Length of each dialogue.
-        groups (`list[list[int]]`): Dialogues that must be in one batch, whatever it costs.
-        batch_tokens (`int`): Tokens in a batch, padding included; a longer group is a batch of its own.
+        groups (`list[list[int]]`): Dialogues that must be in one batch.
+        batch_tokens (`int`): Tokens in a batch, padding included; a longer group is a batch by itself.
         padded (`bool`, *optional*, defaults to `False`): Shorter dialogues are padded to the longest of their batch.
-            A batch then also ends where padding would pass five percent of it.
+            A batch then also ends where padding would exceed five percent of it.
     """
     order = sorted(groups, key=lambda group: -max(lengths_tokens[index] for index in group))
     batch: list[int] = []

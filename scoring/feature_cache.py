@@ -1,16 +1,16 @@
-"""Keep what a frozen backbone makes of dialogues on disk, so that heads are trained without the backbone.
+"""Cache the features that a frozen backbone computes of dialogues, so that heads are trained without the backbone.
 
 A feature is the pooled vector of a dialogue, or its hidden states token by token, for a head that learns its pooling.
-It is found by a hash of everything that it depends on: the dialogue's audio, words and roles, the system prompt, and
-the model and the settings that computed it.
+Its key is a hash of everything that it depends on: the dialogue's audio, text and roles, the system prompt, and the
+model and settings that computed it.
 
 Notable choices:
 
-- Audio counts by its encoded bytes, together with sampling rate and maximum duration, not by its decoded samples: a
-  lookup costs no decoding. The same sound in another file format is computed again; it is never mistaken.
-- A pooled vector is float32. Hidden states are kept in bfloat16 where the backbone computes in it, which loses
-  nothing, else in float16: after the final norm its range is enough, and it has three more bits than bfloat16.
-- How features lie on disk is in `feature_shards`.
+- The key holds the encoded bytes of audio with sampling rate and maximum duration, not the decoded samples: a lookup
+  decodes nothing. The same sound in another file format is computed again; no two recordings are confused.
+- A pooled vector is float32. Hidden states are stored in bfloat16 where the backbone computes in it, which loses
+  nothing, otherwise in float16: after the final norm its range suffices, and it has three more bits than bfloat16.
+- `feature_shards` has the form of features on disk.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from .prefetch import DIALOGUE_ERRORS, reason_of
 if TYPE_CHECKING:
     from .scorer import Scorer
 
-# Part of every key: to be raised when features change their meaning or their form on disk.
+# Part of every key. Increase it when features change their meaning or their form on disk.
 _FORMAT = 1
 _KEY_DIGITS = 32
 _NUM_THREADS = 2
 
 
 class FeatureCache:
-    """Look up and compute features of dialogues under one model and one set of settings.
+    """Look up and compute features of dialogues for one model and its settings.
 
-    A folder may hold the features of several models and settings, each in a subfolder of its own; the subfolder's
-    `identity.json` names them.
+    A folder may hold the features of several models and settings, each in a separate subfolder with a `identity.json` that
+    describes it.
 
     Args:
-        folder (`str` or `Path`): Where features are kept.
+        folder (`str` or `Path`): Where features are stored.
         config ([`SDiaRewardConfig`]): Configuration of the model that computes them.
-        processor ([`SDiaRewardProcessor`]): Its processor, which knows the system prompts.
-        model_revision (`str`): Which weights compute, as `fingerprint.fingerprint_model` names them.
+        processor ([`SDiaRewardProcessor`]): Its processor, which has the system prompts.
+        model_revision (`str`): Its weights, as `fingerprint.fingerprint_model` names them.
         dtype (`str`, *optional*, defaults to `"float32"`): Dtype in which the backbone computes.
         layer (`int`, *optional*, defaults to -1): Layer of the text model, as in `Scorer.iter_features`.
-        per_token (`bool`, *optional*, defaults to `False`): Keep the hidden states of all tokens, not their pooled
+        per_token (`bool`, *optional*, defaults to `False`): Store the hidden states of all tokens, not their pooled
             vector.
         stored_dtype (`str`, *optional*): Dtype on disk; by default float32 for pooled vectors and, for hidden states,
             bfloat16 if the backbone computes in it and float16 otherwise.
 
     Raises:
-        ValueError: A shard in the folder is not complete.
+        ValueError: A shard in the folder is incomplete.
 
     Example:
         >>> revision = fingerprint_model("checkpoints/nano")  # doctest: +SKIP
@@ -94,7 +94,7 @@ class FeatureCache:
             "model_revision": model_revision,
             "layer": layer,
             "stored_dtype": stored_dtype,
-            **self._settings(config, processor, dtype),
+            **self._list_settings(config, processor, dtype),
         }
         own_folder = self.folder / _digest(self.identity)[:12]
         self._shards = FeatureShards(own_folder, self.identity, getattr(torch, stored_dtype))
@@ -106,29 +106,31 @@ class FeatureCache:
         return key in self._shards
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        """Return the feature of a dialogue in the dtype it is stored in, mapped from its file; not to be written to.
+        """Return the feature of a dialogue in its stored dtype, mapped from its file; read-only.
 
         Returns:
             `torch.Tensor` of shape `(1, hidden_size)` for a pooled vector, or `(num_tokens, hidden_size)`.
 
         Raises:
-            KeyError: There is none; the message says what the folder holds instead.
+            KeyError: There is none; the message lists what the folder holds instead.
             ValueError: The shard that holds it is damaged.
         """
         if key not in self._shards:
-            raise KeyError(f"{self.folder} lacks feature {key}; compute it with fill(). It holds {self.describe()}.")
+            raise KeyError(
+                f"{self.folder} lacks feature {key}; compute it with fill(). It holds {self.list_contents()}."
+            )
         return self._shards[key]
 
     def num_rows(self, key: str) -> int:
-        """Return how many rows a feature has, without reading it: its tokens, or 1 for a pooled vector."""
+        """Return the number of rows of a feature, without reading it: its tokens, or 1 for a pooled vector."""
         return self._shards.num_rows(key)
 
     def refresh(self) -> None:
-        """Find what other processes have finished since."""
+        """Find the features that other processes have stored since."""
         self._shards.refresh()
 
-    def describe(self) -> str:
-        """Say how many features of this model and these settings the folder holds, and of which others it has some."""
+    def list_contents(self) -> str:
+        """Return the number of features of this model and these settings, and which others the folder holds."""
         parts = [f"{len(self)} of model_revision {self.identity['model_revision']!r}"]
         for path in sorted(self.folder.glob("*/identity.json")):
             other = json.loads(path.read_text(encoding="utf-8"))
@@ -140,19 +142,19 @@ class FeatureCache:
         return "; ".join(parts)
 
     def key(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> str:
-        """Return the hash of everything that the feature of a dialogue depends on; reads its audio, undecoded.
+        """Return the hash of everything that the feature of a dialogue depends on; reads its audio without decoding.
 
         Args:
             dialogue (`list[dict]`): Its messages, as the processor takes them.
-            criterion (`str`, *optional*, defaults to `"joint"`): Whose system prompt it is given.
+            criterion (`str`, *optional*, defaults to `"joint"`): Selects the system prompt.
 
         Raises:
             ValueError: The criterion is unknown or there are no messages.
             FileNotFoundError: A recording does not exist.
-            TypeError: A recording is given in a form that cannot be read.
+            TypeError: A recording has a form that cannot be read.
         """
         messages = self.processor.with_prompt(dialogue, criterion)
-        turns = [[message["role"], self._content(message["content"])] for message in messages]
+        turns = [[message["role"], self._hash_content(message["content"])] for message in messages]
         return _digest([self.identity, turns])[:_KEY_DIGITS]
 
     def keys(
@@ -168,8 +170,8 @@ class FeatureCache:
         Args:
             dialogues (`Sequence[list[dict]]`): Messages of each; read when needed, from threads.
             criteria (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
-            skipped (`dict[int, str]`, *optional*): Takes the reason, by index, why a dialogue has no key, which is
-                then None; without it such a dialogue is an error.
+            skipped (`dict[int, str]`, *optional*): Receives, by index, the reason why a dialogue has no key; its key
+                is then None. Without it such a dialogue raises.
             progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
         """
         from tqdm.auto import tqdm
@@ -190,7 +192,7 @@ class FeatureCache:
             return list(tqdm(found, "hashing audio", len(dialogues), disable=not progress, unit="dialogue"))
 
     def missing(self, keys: Sequence[str | None]) -> dict[str, int]:
-        """Return the keys that have no feature, each with the index of the first dialogue that has the key."""
+        """Return the keys without a feature, each with the index of the first dialogue that has the key."""
         first: dict[str, int] = {}
         for index, key in enumerate(keys):
             if key is not None and key not in self:
@@ -208,27 +210,27 @@ class FeatureCache:
         skipped: dict[int, str] | None = None,
         progress: bool = False,
     ) -> list[str | None]:
-        """Compute the features that are missing; what was computed before a kill or an error is kept.
+        """Compute the missing features; those that were computed before a kill or an error are kept.
 
         Args:
-            scorer ([`Scorer`]): Computes; with the model that the cache was opened for.
+            scorer ([`Scorer`]): Computes them, with the model that the cache was opened for.
             dialogues (`Sequence[list[dict]]`): Messages of each; read when needed, from threads.
             criteria (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
-            keys (`list[str | None]`, *optional*): What `keys` gave for these dialogues, if it was called before; one
-                whose key is None is left out.
+            keys (`list[str | None]`, *optional*): From `keys` for these dialogues, if it was called before; a
+                dialogue with None is skipped.
             groups (`list`, *optional*): One for each dialogue, as in `Scorer.iter_features`.
-            skipped (`dict[int, str]`, *optional*): Takes the reason, by index, why a dialogue has no feature; without
-                it such a dialogue is an error.
+            skipped (`dict[int, str]`, *optional*): Receives, by index, the reason why a dialogue has no feature.
+                Without it such a dialogue raises.
             progress (`bool`, *optional*, defaults to `False`): Show progress bars.
 
         Returns:
-            `list[str | None]`: The key of each dialogue; what is in `skipped` has no feature under it.
+            `list[str | None]`: The key of each dialogue; skipped dialogues have no feature.
 
         Raises:
-            ValueError: The scorer computes something else than the cache holds, a dialogue cannot be processed, or a
-                feature is not finite in the dtype that it is stored in.
+            ValueError: Scorer and cache have different settings, a dialogue cannot be processed, or a feature is not
+                finite in its stored dtype.
         """
-        self._require_agreement(scorer)
+        self._check_agreement(scorer)
         names = expand_criteria(criteria, len(dialogues))
         found = self.keys(dialogues, names, skipped=skipped, progress=progress) if keys is None else list(keys)
         self.refresh()
@@ -255,8 +257,8 @@ class FeatureCache:
     def _rows(self, features: Any) -> torch.Tensor:
         return torch.from_numpy(features.hidden_states if self.per_token else features.pooled[None])
 
-    def _content(self, content: Any) -> list[list[str]]:
-        """Return a message's content with a hash in the place of each recording."""
+    def _hash_content(self, content: Any) -> list[list[str]]:
+        """Return a message's content with each recording replaced by a hash."""
         items = [{"text": content}] if isinstance(content, str) else content
         return [
             ["text", item.get("text") or ""]
@@ -265,8 +267,8 @@ class FeatureCache:
             for item in items
         ]
 
-    def _settings(self, config: SDiaRewardConfig, processor: SDiaRewardProcessor, dtype: str) -> dict[str, Any]:
-        """Return what a model and its processor say of the features that they compute."""
+    def _list_settings(self, config: SDiaRewardConfig, processor: SDiaRewardProcessor, dtype: str) -> dict[str, Any]:
+        """Return the settings of a model and its processor that features depend on."""
         return {
             "dtype": dtype,
             "pooling_mode": None if self.per_token else config.pooling_mode,
@@ -276,10 +278,10 @@ class FeatureCache:
             "sampling_rate": processor.sampling_rate,
         }
 
-    def _require_agreement(self, scorer: Scorer) -> None:
-        """Raise if the scorer computes something else; which weights it has, only the caller can know."""
+    def _check_agreement(self, scorer: Scorer) -> None:
+        """Raise if the settings of the scorer differ; that the weights agree is up to the caller."""
         dtype = str(scorer.model.dtype).removeprefix("torch.")
-        computed = self._settings(scorer.model.config, scorer.processor, dtype)
+        computed = self._list_settings(scorer.model.config, scorer.processor, dtype)
         pairs = {name: (self.identity[name], value) for name, value in computed.items()}
         pairs["prompts"] = (self.processor.prompts, scorer.processor.prompts)
         for name, (own, other) in pairs.items():
@@ -295,7 +297,7 @@ def _digest(value: Any) -> str:
 
 
 def _hash_audio(audio: Any, sampling_rate: int) -> str:
-    """Hash a recording as it is given: encoded bytes, or samples with their rate and shape."""
+    """Hash a recording in the form given: encoded bytes, or samples with their rate and shape."""
     handle, _, array, rate = open_source(audio, sampling_rate)
     if array is not None:
         samples = array.astype("float32").tobytes()

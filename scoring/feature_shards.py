@@ -2,10 +2,9 @@
 
 Notable choices:
 
-- A shard holds one matrix, the features one below the other; its metadata say which rows are whose. It is complete
-  from the moment it has its name, so there is no index beside it that a kill could leave behind or ahead.
-- A writer gives its shards names that nobody else has. A key that two writers computed is in two shards and counts
-  once.
+- A shard holds one matrix, the features one below the other; its metadata list the rows of each. It gets its name when
+  it is complete, so there is no index beside it that a kill could leave out of date.
+- A writer gives its shards unique names. A key that two writers computed is in two shards and counts once.
 - Shards are mapped into memory: looking up a feature reads its rows. A shard's checksum is compared when one of its
   features is first read.
 """
@@ -28,15 +27,15 @@ from sdiareward.common.run_identity import claim_run_dir
 
 
 _TENSOR = "features"
-# A kill costs at most what one shard holds or one interval computes.
+# A kill loses at most one shard or one interval of work.
 _SHARD_BYTES = 64 * 2**20
 _SHARD_INTERVAL_S = 60.0
-# Writing a shard takes seconds; an unfinished one this old belongs to a process that was killed.
+# Writing a shard takes seconds: an unfinished one of this age belongs to a process that was killed.
 _ABANDONED_S = 3600.0
 
 
 class _Place(NamedTuple):
-    """Where a feature lies: rows `start` to `stop` of a shard."""
+    """Locate a feature: rows `start` to `stop` of a shard."""
 
     shard: str
     start: int
@@ -44,15 +43,15 @@ class _Place(NamedTuple):
 
 
 class FeatureShards:
-    """A folder of features by key.
+    """Read and write a folder of features by key.
 
     Args:
-        folder (`Path`): Made by the first write.
-        identity (`Mapping`): What all features in it have in common, JSON values by name; kept in `identity.json`.
-        dtype (`torch.dtype`): In which they are stored.
+        folder (`Path`): Created by the first write.
+        identity (`Mapping`): JSON values that all its features have in common, by name; stored in `identity.json`.
+        dtype (`torch.dtype`): Stored dtype.
 
     Raises:
-        ValueError: A file in the folder is no complete shard.
+        ValueError: A file in the folder is not a complete shard.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], dtype: torch.dtype):
@@ -71,7 +70,7 @@ class FeatureShards:
         return key in self._places
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        """Return the rows of a feature, shape `(num_rows, width)`, mapped from its file; not to be written to.
+        """Return the rows of a feature, shape `(num_rows, width)`, mapped from its file; read-only.
 
         Raises:
             KeyError: There is none.
@@ -81,11 +80,11 @@ class FeatureShards:
         return self._matrix(place.shard)[place.start : place.stop]
 
     def __getstate__(self) -> dict[str, Any]:
-        # A memory map does not travel to another process; there the shard is opened again.
+        # A memory map cannot be sent to another process, which opens the shard again.
         return {**self.__dict__, "_matrices": {}}
 
     def num_rows(self, key: str) -> int:
-        """Return how many rows a feature has, without reading it."""
+        """Return the number of rows of a feature, without reading it."""
         place = self._places[key]
         return place.stop - place.start
 
@@ -97,13 +96,13 @@ class FeatureShards:
                 self._known.add(path.name)
 
     def write(self, features: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Write features as they come, a shard at a time; those that came before an error or an interrupt are kept.
+        """Write features as they are computed, shard by shard; an error or an interrupt keeps the earlier ones.
 
         Args:
             features (`Iterable`): Key and rows of shape `(num_rows, width)`.
 
         Raises:
-            ValueError: A feature is not finite in the dtype that it is stored in.
+            ValueError: A feature is not finite in its stored dtype.
         """
         claim_run_dir(self.folder, self.identity)
         self._remove_abandoned()
@@ -169,7 +168,7 @@ def _read_places(path: Path) -> dict[str, _Place]:
     with _open_shard(path) as file:
         metadata = file.metadata() or {}
     if not {"keys", "crc32"} <= set(metadata):
-        raise ValueError(f"{path}: is no shard of a feature cache; take it out of the folder.")
+        raise ValueError(f"{path}: is no shard of a feature cache; remove it from the folder.")
     keys = metadata["keys"].split()
     lengths = [int(length) for length in metadata.get("num_rows", "").split()] or [1] * len(keys)
     places, start = {}, 0

@@ -1,6 +1,6 @@
-"""Read dialogues ahead of the model: decoding, tokens, hashes and mel features of the next batches, in threads.
+"""Prefetch dialogues for the model: decoding, tokens, hashes and mel features of the next batches, in threads.
 
-libsndfile, soxr, the tokenizer and the mel transform let go of Python's lock, so that threads are enough.
+libsndfile, soxr, the tokenizer and the mel transform release Python's lock, so threads suffice.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from sdiareward.processing_sdiareward import AUDIO_BOS_TOKEN, SDiaRewardProcesso
 from .batching import Message, clip_digest, split_messages
 
 
-# What a dialogue that cannot be used raises; anything else is a fault of the program.
+# Errors of a dialogue that cannot be used; any other exception is a bug.
 DIALOGUE_ERRORS = (ValueError, TypeError, KeyError, OSError)
-# Clips whose mel features are computed together are of similar length.
+# Mel features are computed together for this many clips of similar length.
 _CLIPS_AT_A_TIME = 8
 
 
@@ -30,12 +30,12 @@ class PreparedBatch:
     """Hold some dialogues ready for the model.
 
     Args:
-        indices (`list[int]`): Which dialogues; those that failed are missing.
+        indices (`list[int]`): Their indices; those that failed are missing.
         dialogues (`list[list[Message]]`): Their messages.
         clips (`dict[bytes, np.ndarray]`): Samples of each distinct clip, by its digest.
         mels (`dict[bytes, torch.Tensor]`): Log-mel features of clips, shape `(num_mel_bins, num_frames)`.
-        failures (`dict[int, Exception]`): Why dialogues are missing.
-        num_samples (`int`): Samples of all their clips, as often as they occur.
+        failures (`dict[int, Exception]`): The error of each missing dialogue.
+        num_samples (`int`): Samples of all their clips, repeated clips included.
     """
 
     indices: list[int] = field(default_factory=list)
@@ -51,8 +51,8 @@ class DialoguePreparer:
 
     Args:
         processor ([`SDiaRewardProcessor`]): Turns each dialogue into tokens and clips.
-        encoded (`Container[bytes]`): Digests of clips whose mel features are not needed any more.
-        with_mels (`bool`, *optional*, defaults to `True`): Compute mel features at all.
+        encoded (`Container[bytes]`): Digests of clips that need no mel features.
+        with_mels (`bool`, *optional*, defaults to `True`): Compute mel features.
     """
 
     def __init__(self, processor: SDiaRewardProcessor, encoded: Container[bytes] = (), *, with_mels: bool = True):
@@ -82,7 +82,7 @@ class DialoguePreparer:
         return batch
 
     def messages(self, input_ids: np.ndarray, digests: Sequence[bytes]) -> list[Message]:
-        """Cut the tokens of a dialogue into its messages; `digests` are those of its clips, in order."""
+        """Split the tokens of a dialogue into its messages; `digests` are those of its clips, in order."""
         return split_messages(input_ids, digests, self._start_id, self._audio_start_id)
 
     def mels(self, clips: dict[bytes, np.ndarray]) -> dict[bytes, torch.Tensor]:
@@ -103,12 +103,12 @@ def reason_of(error: Exception) -> str:
 
 
 def prefetch(task: Callable[[Any], Any], items: Iterable[Any], num_workers: int) -> Iterator[Any]:
-    """Yield `task(item)` for each item in order, the next ones being worked on in threads meanwhile.
+    """Yield `task(item)` for each item in order, while threads work on the next items.
 
     Args:
-        task (`Callable`): What to do with an item.
-        items (`Iterable`): Taken as they are needed, a few ahead.
-        num_workers (`int`): Threads; 0 works in the caller's own.
+        task (`Callable`): Applied to each item.
+        items (`Iterable`): Read as needed, a few in advance.
+        num_workers (`int`): Threads; 0 works in the caller's thread.
     """
     if not num_workers:
         yield from map(task, items)

@@ -1,6 +1,6 @@
-"""Let several callers score with one model: their requests wait in line, and what waits at once is scored at once.
+"""Queue the requests of several callers for one model; requests that wait at the same time are scored together.
 
-A scorer is not made for two threads; reward functions of TRL that are coroutines come from several.
+A scorer is not thread-safe, and TRL calls reward functions that are coroutines from several threads.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Request:
     """Hold dialogues that wait to be scored.
 
     Args:
-        scorer ([`Scorer`]): What scores them.
-        criterion (`str`): What is judged.
+        scorer ([`Scorer`]): Scores them.
+        criterion (`str`): The criterion of all.
         dialogues (`list[list[dict]]`): Messages of each.
-        groups (`Sequence[Hashable]`): Group of each: dialogues of one group are computed together.
-        result (`Future[list[float | str]]`): Gets the reward of each dialogue, or the reason why it has none.
+        groups (`Sequence[Hashable]`): Group of each; dialogues of one group are computed together.
+        result (`Future[list[float | str]]`): Receives the reward of each dialogue, or the reason why it has none.
     """
 
     scorer: Scorer
@@ -43,7 +43,7 @@ class Request:
 
 
 class ScoringQueue:
-    """Score requests for one model one call after the other, those that wait at the same time together."""
+    """Score the requests for one model in sequence, and those that wait at the same time together."""
 
     def __init__(self) -> None:
         self._pending: list[Request] = []
@@ -68,10 +68,10 @@ class ScoringQueue:
             self._pending.append(request)
 
     def _run(self) -> None:
-        """Score what waits; a request that was added before is done, or being done elsewhere, when this returns."""
+        """Score all pending requests; on return, every request that was added before is finished."""
         with self._scoring_lock:
             while waiting := self._take():
-                # Whoever waited for a cancelled one is gone.
+                # Nobody waits for a cancelled request.
                 requests = [request for request in waiting if request.result.set_running_or_notify_cancel()]
                 try:
                     results = score_together(requests)
@@ -85,7 +85,7 @@ class ScoringQueue:
                         request.result.set_result(result)
 
     def _take(self) -> list[Request]:
-        """Return the requests that wait for the scorer of the first one."""
+        """Remove and return the pending requests for the scorer of the first one."""
         with self._pending_lock:
             taken = [request for request in self._pending if request.scorer is self._pending[0].scorer]
             self._pending = [request for request in self._pending if request.scorer is not taken[0].scorer]
@@ -97,7 +97,7 @@ _queues: WeakKeyDictionary[Any, ScoringQueue] = WeakKeyDictionary()
 _queues_lock = threading.Lock()
 
 
-def queue_of(model: SDiaRewardModel) -> ScoringQueue:
+def get_queue(model: SDiaRewardModel) -> ScoringQueue:
     """Return the one queue of a model."""
     with _queues_lock:
         return _queues.setdefault(model, ScoringQueue())
@@ -107,7 +107,7 @@ def score_together(requests: Sequence[Request]) -> list[list[float | str]]:
     """Score requests for one scorer in one call.
 
     Args:
-        requests (`list[Request]`): Not empty; their own results are not set.
+        requests (`list[Request]`): Not empty; their `result` is not set.
 
     Returns:
         `list[list[float | str]]`: For each request the reward of each dialogue, or the reason why it has none.
@@ -119,14 +119,14 @@ def score_together(requests: Sequence[Request]) -> list[list[float | str]]:
     groups = [group for request in requests for group in request.groups]
     skipped: dict[int, str] = {}
     scorer = requests[0].scorer
-    with _current_device(scorer.model.device):
+    with _use_device(scorer.model.device):
         rewards = dict(scorer.iter_scores(dialogues, criteria, groups=groups, skipped=skipped))
     results = iter([rewards[index] if index in rewards else skipped[index] for index in range(len(dialogues))])
     return [[next(results) for _ in request.dialogues] for request in requests]
 
 
-def _current_device(device: torch.device) -> Any:
-    """Make a GPU the current one: a new thread starts on the first, whichever its process was given."""
+def _use_device(device: torch.device) -> Any:
+    """Make the model's GPU the current one: a new thread starts on the first GPU."""
     import torch
 
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,15 +1,15 @@
 """Reward a policy with a spoken-dialogue reward model: functions for `GRPOTrainer(reward_funcs=...)` of TRL.
 
-One call scores all completions of a step together. The completions of one prompt are a group, so that what they share
-(the instruction and the turns of the prompt) is computed once.
+One call scores all completions of a step together. The completions of one prompt are a group, so that their shared
+prefix (the instruction and the turns of the prompt) is computed once.
 
 Notable choices:
 
-- A completion that cannot be judged never ends a training run: its reward is None, which TRL leaves out, or a floor.
+- A completion that cannot be scored never ends a training run: its reward is None, which TRL skips, or a floor.
 - A text with control tokens of the reward model (`<|im_end|>`, `<|audio_bos|>`) is such a completion. The tokens are
-  not taken out: a policy could then write them for nothing, and would be rewarded for a text that it did not say.
-- The prompt's system turn tells the policy how to answer. In a dialogue to be judged a system turn would take the
-  place of the reward model's instruction, so it is dropped.
+  not removed: a policy could then write them without a penalty, and would be rewarded for a text that it did not say.
+- The prompt's system turn tells the policy how to answer. In a scored dialogue it would replace the reward model's
+  instruction, so it is dropped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .request_queue import Request, queue_of
+from .request_queue import Request, get_queue
 from .rollouts import Rollout, RolloutReader, voice_completions
 
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 ON_ERROR = ("none", "floor", "raise")
 _NUM_LAST_REASONS = 10
-# Reasons can name files; not every file is news.
+# Reasons can name files: only this many kinds are counted and logged.
 _MAX_KINDS = 100
 
 
@@ -49,30 +49,30 @@ def reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options:
     (`completion_audio_column`), a synthesizer (`speak`).
 
     Args:
-        model_or_scorer (`Scorer`, `SDiaRewardModel`, `str` or `Path`): What rewards. For a name or folder a [`Scorer`]
-            is loaded with the options of `Scorer.from_pretrained`; a model needs `processor` among the options.
-        criterion (`str`, *optional*, defaults to `"joint"`): What is judged.
+        model_or_scorer (`Scorer`, `SDiaRewardModel`, `str` or `Path`): The reward model. For a name or folder a
+            [`Scorer`] is loaded with the options of `Scorer.from_pretrained`; a model requires the option `processor`.
+        criterion (`str`, *optional*, defaults to `"joint"`): The criterion of the rewards.
         speak (`Callable`, *optional*): Takes a list of texts and returns as many recordings, each as `read_audio`
-            takes it (`{"array", "sampling_rate"}`, a path, ...) or None for what it could not say.
+            takes it (`{"array", "sampling_rate"}`, a path, ...) or None for a text that it cannot speak.
         audio_column (`str`, *optional*): Column with the sound of the prompt: one recording, of its last turn, or a
             list with one for each turn (system turns not counted), None for a turn without.
         completion_audio_column (`str`, *optional*): Column with the sound of the completion, for instance one that
             TRL's `rollout_func` returns.
-        require_audio (`bool`, *optional*, defaults to `True`): Refuse a completion that cannot be heard. With `False`
-            it is judged by its words alone.
-        keep_system (`bool`, *optional*, defaults to `False`): Let the prompt's own system turn take the place of the
-            reward model's instruction.
-        on_error (`str`, *optional*, defaults to `"none"`): What a completion gets that cannot be judged: `"none"`, no
+        require_audio (`bool`, *optional*, defaults to `True`): Refuse a completion without audio. With `False` it is
+            scored by its text alone.
+        keep_system (`bool`, *optional*, defaults to `False`): Replace the reward model's instruction by the prompt's
+            system turn.
+        on_error (`str`, *optional*, defaults to `"none"`): Result for a completion that cannot be scored: `"none"`, no
             reward; `"floor"`, the reward `floor`; `"raise"`, a `ValueError`.
-        floor (`float`, *optional*): Reward of a completion that cannot be judged, with `on_error="floor"`.
-        name (`str`, *optional*): What TRL logs the reward under; by default `sdiareward_` and the criterion.
+        floor (`float`, *optional*): Reward of a completion that cannot be scored, with `on_error="floor"`.
+        name (`str`, *optional*): Name of the reward in TRL's logs; by default `sdiareward_` and the criterion.
         options: All others are passed to [`Scorer`].
 
     Returns:
         [`RewardFunction`]: Takes `prompts`, `completions` and columns; returns `list[float | None]`.
 
     Raises:
-        ValueError: An option has a value outside its range, or the checkpoint does not know the criterion.
+        ValueError: An option has a value outside its range, or the checkpoint lacks the criterion.
         TypeError: An option does not fit `model_or_scorer`, or `speak` is a coroutine function.
 
     Example:
@@ -83,9 +83,9 @@ def reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options:
 
 
 def async_reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **options: Any) -> AsyncRewardFunction:
-    """Build a coroutine reward function, so that other asynchronous rewards go on while this one computes.
+    """Build a coroutine reward function, so that other asynchronous rewards run while this one computes.
 
-    Calls that are made while the model is busy are scored together afterwards.
+    Calls that arrive while the model is busy are scored together afterwards.
 
     Args:
         model_or_scorer (`Scorer`, `SDiaRewardModel`, `str` or `Path`): As in [`reward_fn`].
@@ -99,7 +99,7 @@ def async_reward_fn(model_or_scorer: Scorer | SDiaRewardModel | str | Path, **op
 
 @dataclass(frozen=True, kw_only=True)
 class RewardOptions:
-    """Hold the options of [`reward_fn`], which says what they mean."""
+    """Hold the options of [`reward_fn`], where they are documented."""
 
     criterion: str = "joint"
     speak: Callable[[list[str]], Any] | None = None
@@ -116,15 +116,15 @@ class RewardOptions:
             raise ValueError(f"on_error is {self.on_error!r}; choose one of {', '.join(ON_ERROR)}.")
         if (self.on_error == "floor") != (self.floor is not None):
             raise ValueError(
-                f"on_error is {self.on_error!r} and floor is {self.floor!r}; a floor goes with on_error='floor' and "
-                "must be given there: a reward below those of good completions."
+                f"on_error is {self.on_error!r} and floor is {self.floor!r}; on_error='floor' requires a floor, and "
+                "nothing else takes one: give a reward below those of good completions."
             )
         if self.floor is not None and not math.isfinite(self.floor):
             raise ValueError(f"floor is {self.floor}; give a finite number.")
 
 
 def _configure(model_or_scorer: Any, options: Mapping[str, Any]) -> tuple[Scorer, RewardOptions]:
-    """Split the options into our own and the scorer's, and build both."""
+    """Split the options into those of the reward function and of the scorer, and build both."""
     from .scorer import Scorer
 
     own_names = {option.name for option in fields(RewardOptions)}
@@ -132,7 +132,7 @@ def _configure(model_or_scorer: Any, options: Mapping[str, Any]) -> tuple[Scorer
     rest = {name: value for name, value in options.items() if name not in own_names}
     if isinstance(model_or_scorer, Scorer):
         if rest:
-            raise TypeError(f"{', '.join(sorted(rest))} cannot be changed on a Scorer; give its constructor these.")
+            raise TypeError(f"{', '.join(sorted(rest))} cannot be changed on a Scorer; give them to its constructor.")
         scorer = model_or_scorer
     elif isinstance(model_or_scorer, (str, Path)):
         scorer = Scorer.from_pretrained(model_or_scorer, **rest)
@@ -142,24 +142,24 @@ def _configure(model_or_scorer: Any, options: Mapping[str, Any]) -> tuple[Scorer
         raise TypeError(f"a {type(model_or_scorer).__name__} was given without its processor; give processor=... too.")
     if own.criterion not in scorer.processor.prompts:
         raise ValueError(
-            f"criterion is {own.criterion!r}; this checkpoint knows {', '.join(sorted(scorer.processor.prompts))}."
+            f"criterion is {own.criterion!r}; this checkpoint has {', '.join(sorted(scorer.processor.prompts))}."
         )
     return scorer, own
 
 
-def _require_no_text(completions: Sequence[Any]) -> None:
-    """Raise if a completion is plain text, which nothing could ever give a sound."""
+def _reject_text(completions: Sequence[Any]) -> None:
+    """Raise if a completion is plain text, which has no source of audio."""
     for completion in completions:
         is_messages = isinstance(completion, list) and completion and isinstance(completion[-1], Mapping)
         if isinstance(completion[-1].get("content") if is_messages else completion, str):
             raise ValueError(
                 "the completions are text and nothing gives them sound; give speak or completion_audio_column, or "
-                "require_audio=False to have words judged alone."
+                "require_audio=False to score the text alone."
             )
 
 
 class _Rewarder:
-    """Do what both kinds of reward function have in common: read, settle and count."""
+    """Read completions, settle their rewards and count failures, for both kinds of reward function."""
 
     def __init__(self, scorer: Scorer, options: RewardOptions):
         self.scorer = scorer
@@ -178,19 +178,19 @@ class _Rewarder:
         """Return all rollouts, and those of them that are to be spoken."""
         options = self.options
         if options.require_audio and not (options.speak or options.completion_audio_column):
-            _require_no_text(completions)
+            _reject_text(completions)
         rollouts = self.reader.read(prompts, completions, columns)
         silent = [rollout for rollout in rollouts if rollout.error is None and not rollout.has_audio]
         for rollout in silent:
             if not rollout.text:
-                rollout.error = "the completion is empty; there is nothing to judge."
+                rollout.error = "the completion is empty; there is nothing to score."
         return rollouts, [rollout for rollout in silent if rollout.error is None and options.speak]
 
-    def _request(self, rollouts: Sequence[Rollout]) -> Request:
-        """Return what is left to score."""
+    def _make_request(self, rollouts: Sequence[Rollout]) -> Request:
+        """Return a request for the completions that can be scored."""
         for rollout in rollouts:
             if rollout.error is None and self.options.require_audio and not rollout.has_audio:
-                rollout.error = "the completion has no audio; require_audio=False lets words be judged alone."
+                rollout.error = "the completion has no audio; set require_audio=False to score the text alone."
         good = [rollout for rollout in rollouts if rollout.error is None]
         dialogues = [rollout.messages for rollout in good]
         return Request(self.scorer, self.options.criterion, dialogues, [rollout.group for rollout in good])
@@ -198,7 +198,7 @@ class _Rewarder:
     def _settle(
         self, rollouts: Sequence[Rollout], results: Sequence[float | str], log_metric: Callable[..., None] | None
     ) -> list[float | None]:
-        """Return the reward of each completion; count, log or raise what failed."""
+        """Return the reward of each completion; count, log or raise the failures."""
         good = [rollout for rollout in rollouts if rollout.error is None]
         for rollout, result in zip(good, results, strict=True):
             if isinstance(result, str):
@@ -225,16 +225,16 @@ class _Rewarder:
         if kind in self.failures or len(self.failures) < _MAX_KINDS:
             self.failures[kind] += 1
             if self.failures[kind] == 1:
-                logger.warning("%s: a completion cannot be judged: %s", self.__name__, reason)
+                logger.warning("%s: a completion cannot be scored: %s", self.__name__, reason)
 
 
 class RewardFunction(_Rewarder):
-    """Reward completions; made by [`reward_fn`].
+    """Reward completions; built by [`reward_fn`].
 
     Attributes:
-        num_judged (`int`): Completions that got the model's reward.
-        num_failed (`int`): Completions that could not be judged.
-        failures (`Counter[str]`): How many by kind of reason, numbers taken out.
+        num_judged (`int`): Completions with a reward of the model.
+        num_failed (`int`): Completions that could not be scored.
+        failures (`Counter[str]`): Failures by kind: the reason without its numbers.
         last_reasons (`deque[str]`): The last reasons in full.
     """
 
@@ -252,18 +252,18 @@ class RewardFunction(_Rewarder):
             columns: What TRL passes beside them: columns of the data set, `log_metric` and more.
 
         Raises:
-            ValueError: The function was set up wrongly: a column is missing, `speak` returned another number of
-                recordings, nothing gives text a sound. With `on_error="raise"`, also: a completion cannot be judged.
+            ValueError: The function is configured wrongly: a column is missing, `speak` returned another number of
+                recordings, text has no source of audio. With `on_error="raise"`, also: a completion cannot be scored.
         """
         rollouts, silent = self._read(prompts, completions, columns)
         if silent and self.options.speak:
             voice_completions(silent, self.options.speak)
-        results = queue_of(self.scorer.model).score(self._request(rollouts))
+        results = get_queue(self.scorer.model).score(self._make_request(rollouts))
         return self._settle(rollouts, results, columns.get("log_metric"))
 
 
 class AsyncRewardFunction(_Rewarder):
-    """Reward completions without blocking the event loop; made by [`async_reward_fn`].
+    """Reward completions without blocking the event loop; built by [`async_reward_fn`].
 
     Attributes are those of [`RewardFunction`].
     """
@@ -272,12 +272,12 @@ class AsyncRewardFunction(_Rewarder):
         """Return the reward of each completion, as [`RewardFunction`] does."""
         rollouts, silent = self._read(prompts, completions, columns)
         if silent:
-            await asyncio.to_thread(voice_completions, silent, self._blocking_speak())
-        results = await queue_of(self.scorer.model).score_async(self._request(rollouts))
+            await asyncio.to_thread(voice_completions, silent, self._make_blocking_speak())
+        results = await get_queue(self.scorer.model).score_async(self._make_request(rollouts))
         return self._settle(rollouts, results, columns.get("log_metric"))
 
-    def _blocking_speak(self) -> Any:
-        """Return `speak` as an ordinary function, for another thread than the event loop's."""
+    def _make_blocking_speak(self) -> Any:
+        """Return `speak` as an ordinary function, for a thread other than the event loop's."""
         speak = self.options.speak
         if not inspect.iscoroutinefunction(speak):
             return speak

@@ -1,7 +1,7 @@
-"""Read what a GRPO trainer passes to a reward function as spoken dialogues; the only place that knows its forms.
+"""Turn what a GRPO trainer passes to a reward function into spoken dialogues; the only place that knows its forms.
 
-A prompt is a list of messages or, in a data set without roles, a string; a completion is a list of one assistant
-message or a string. Sound comes with the messages or beside them, in columns of the data set.
+A prompt is a list of messages or, in a data set without roles, a string. A completion is a list of one assistant
+message or a string. Audio is in the messages, or in columns of the data set.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Rollout:
     """Hold one completion on its way to a reward.
 
     Args:
-        messages (`list[dict]`): The dialogue as the processor takes it, the completion last; empty if it has none.
-        error (`str`, *optional*): Why it cannot be judged.
-        reward (`float`, *optional*): Its reward, once there is one.
+        messages (`list[dict]`): The dialogue as the processor takes it, the completion last; empty after an error.
+        error (`str`, *optional*): Why it cannot be scored.
+        reward (`float`, *optional*): Its reward, once it is computed.
     """
 
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -39,12 +39,12 @@ class Rollout:
 
     @property
     def text(self) -> str:
-        """The words of the completion."""
+        """The text of the completion."""
         return " ".join(item["text"] for item in self.messages[-1]["content"] if item.get("text"))
 
     @property
     def has_audio(self) -> bool:
-        """Whether the completion can be heard."""
+        """Whether the completion has audio."""
         return _has_audio(self.messages[-1])
 
     @property
@@ -54,7 +54,7 @@ class Rollout:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def add_audio(self, audio: Any) -> None:
-        """Let the completion be heard, after its words as in training."""
+        """Add audio to the completion, after its text as in training."""
         self.messages[-1]["content"].append({"type": "audio", "audio": audio})
 
 
@@ -63,11 +63,11 @@ class RolloutReader:
     """Turn the arguments of a reward function into dialogues.
 
     Args:
-        audio_column (`str`, *optional*): Column with the sound of the prompts: one recording, of the last turn, or a
-            list with one for each turn, None for a turn without; system turns are not counted.
-        completion_audio_column (`str`, *optional*): Column with the sound of the completions.
-        keep_system (`bool`, *optional*, defaults to `False`): Let the prompt's own system turn take the place of the
-            reward model's instruction.
+        audio_column (`str`, *optional*): Column with the audio of the prompts: one recording, of the last turn, or a
+            list with one for each turn, None for a turn without audio; system turns are not counted.
+        completion_audio_column (`str`, *optional*): Column with the audio of the completions.
+        keep_system (`bool`, *optional*, defaults to `False`): Replace the reward model's instruction by the prompt's
+            system turn.
     """
 
     audio_column: str | None = None
@@ -77,7 +77,7 @@ class RolloutReader:
     def read(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Sequence[Any]]
     ) -> list[Rollout]:
-        """Return one rollout for each completion; what is wrong with one is said there.
+        """Return one rollout for each completion, with its error if it has one.
 
         Args:
             prompts (`list`): As the trainer gives them, one for each completion.
@@ -85,7 +85,7 @@ class RolloutReader:
             columns (`dict[str, list]`): The other columns of the data set, one value for each completion.
 
         Raises:
-            ValueError: A column named to the constructor is not there, or the lengths differ.
+            ValueError: A column named in the constructor is missing, or the lengths differ.
         """
         if len(prompts) != len(completions):
             raise ValueError(
@@ -101,8 +101,8 @@ class RolloutReader:
             return [None] * num_rows
         if name not in columns:
             raise ValueError(
-                f"there is no column {name!r} of audio; found {sorted(columns)}. Name one of these, or have the data "
-                "set or the rollout function bring it."
+                f"there is no column {name!r} of audio; found {sorted(columns)}. Name one of these, or add it to the "
+                "data set or the rollout function."
             )
         return columns[name]
 
@@ -114,13 +114,13 @@ class RolloutReader:
         except ValueError as error:
             return Rollout(error=str(error))
         if len(turns) >= MAX_TURNS:
-            logger.info("a prompt of %d turns: its last %d and the completion are judged.", len(turns), MAX_TURNS - 1)
+            logger.info("a prompt of %d turns: its last %d and the completion are scored.", len(turns), MAX_TURNS - 1)
         if completion_audio is not None and not rollout.has_audio:
             rollout.add_audio(completion_audio)
         return rollout
 
     def _prompt(self, prompt: Any, audio: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        """Return the system turn, where it is kept, and the turns of a prompt, with their sound."""
+        """Return the system turn, where it is kept, and the turns of a prompt, with their audio."""
         messages = _read_messages([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
         has_system = bool(messages) and messages[0]["role"] == "system"
         turns = messages[1:] if has_system else messages
@@ -129,12 +129,12 @@ class RolloutReader:
         return messages[:1] if has_system and self.keep_system else [], turns
 
     def _add_recordings(self, turns: list[dict[str, Any]], audio: Any) -> None:
-        """Give the turns that have no sound that of the column."""
+        """Add the recordings of the column to the turns without audio."""
         recordings = audio if isinstance(audio, list) else [None] * (len(turns) - 1) + [audio]
         if len(recordings) != len(turns):
             raise ValueError(
                 f"column {self.audio_column!r} has {len(recordings)} recordings for a prompt of {len(turns)} turns; "
-                "give one for each turn, None where there is none."
+                "give one for each turn, None for a turn without audio."
             )
         for turn, recording in zip(turns, recordings, strict=True):
             if recording is not None and not _has_audio(turn):
@@ -142,7 +142,7 @@ class RolloutReader:
 
 
 def _read_messages(messages: Any) -> list[dict[str, Any]]:
-    """Return messages of our own, the content of each a list of items."""
+    """Return copies of messages, the content of each a list of items."""
     if not isinstance(messages, Sequence) or not all(_is_message(message) for message in messages):
         raise ValueError(f"found {str(messages)[:80]!r}; give a string, or a list of messages with role and content.")
     own = turns_to_messages(messages)
@@ -172,22 +172,22 @@ def _read_completion(completion: Any) -> dict[str, Any]:
     )
     roles = [message["role"] for message in messages]
     if roles != ["assistant"]:
-        raise ValueError(f"the completion's messages have the roles {roles}; one assistant message can be judged.")
+        raise ValueError(f"the completion's messages have the roles {roles}; give one assistant message.")
     content = messages[0]["content"]
-    # An empty text is no turn, and a synthesizer might choke on it.
+    # An empty text is no turn, and a synthesizer may fail on it.
     messages[0]["content"] = [item for item in content if "text" not in item or item["text"].strip()]
     return messages[0]
 
 
 def voice_completions(rollouts: Sequence[Rollout], speak: Callable[[list[str]], Sequence[Any]]) -> None:
-    """Give completions their sound.
+    """Synthesise the audio of completions.
 
-    Where the synthesizer fails on all of them at once they are tried one at a time, so that a text that nothing can
-    speak costs itself alone.
+    If the synthesizer fails on all of them at once, they are tried one at a time, so that a text that cannot be spoken
+    does not affect the others.
 
     Args:
-        rollouts (`list[Rollout]`): Completions with words and without sound.
-        speak (`Callable`): Takes a list of texts; returns as many recordings, None for what it could not say.
+        rollouts (`list[Rollout]`): Completions with text and without audio.
+        speak (`Callable`): Takes a list of texts; returns as many recordings, None for a text that it cannot speak.
 
     Raises:
         ValueError: `speak` returned another number of recordings.
@@ -213,7 +213,7 @@ def _speak(texts: list[str], speak: Callable[[list[str]], Sequence[Any]]) -> lis
 
 
 def _digest(value: Any) -> str:
-    """Stand for a recording in a hash."""
+    """Return a JSON value that represents a recording in a hash."""
     if isinstance(value, Path):
         return str(value)
     data = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()

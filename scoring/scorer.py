@@ -1,8 +1,8 @@
-"""Score many dialogues: rewards as they come, exact whatever is computed together.
+"""Score many dialogues in batches; a reward does not depend on the batch.
 
-Batches are filled to a budget of tokens and laid out without padding (`packing`); system prompt and shared context are
-computed once a batch, each distinct clip is encoded once, and on an accelerator the next batches are read while
-one is computed (`preparation`). Each of these can be switched off; nothing of them enters a reward.
+Batches are filled to a budget of tokens and computed without padding (`packed_forward`). A shared prefix, such as the
+system prompt, is computed once per batch, and each distinct clip is encoded once. On an accelerator the next batches
+are prefetched while one is computed (`prefetch`). Each of these can be switched off; none changes a reward.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from .prefetch import DIALOGUE_ERRORS, DialoguePreparer, PreparedBatch, prefetch
 
 _NUM_WORKERS = {"cpu": 0}
 _NUM_WORKERS_ACCELERATOR = 2
-# Dialogues whose lengths are looked at together: enough to sort, few enough to begin soon.
+# Dialogues that are sorted by length together: enough to fill batches well, few enough to start soon.
 _PLANNED_AT_A_TIME = 1024
-# What recurs, recurs mostly within a batch: the two sides of a pair, the candidates of a group.
+# Clips recur mostly within a batch: the two sides of a pair, the candidates of a group.
 _CLIP_CACHE_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
 class Features:
-    """Hold what a dialogue looks like to the head.
+    """Hold the features of a dialogue.
 
     Args:
         pooled (`np.ndarray` of shape `(hidden_size,)`): Pooled hidden states, float32.
@@ -51,28 +51,28 @@ class Features:
 
 
 class Scorer:
-    """Score spoken dialogues with a model and the processor that belongs to it.
+    """Score spoken dialogues with a model and its processor.
 
     Args:
         model (`SDiaRewardModel`): The reward model; it is put in evaluation mode.
         processor (`SDiaRewardProcessor`): Its processor.
         batch_tokens (`int`, *optional*): Tokens in one forward pass; by default 16,384 on an accelerator and 4,096 on
-            a CPU. A longer dialogue, or a group of dialogues, is a batch of its own.
-        num_workers (`int`, *optional*): Threads that read ahead, while a batch is computed; 0 reads between the
-            batches. By default 2 on an accelerator and 0 on a CPU, whose cores the model keeps busy by itself.
-        pack (`bool`, *optional*, defaults to `True`): Lay a batch out without padding; without it shorter dialogues
-            are padded on the right, and identical dialogues of a batch may differ in their last digits.
-        share_prefixes (`bool`, *optional*, defaults to `True`): Compute messages with which several dialogues of a
-            batch begin once; needs `pack`.
+            a CPU. A longer dialogue, or a longer group of dialogues, is a batch by itself.
+        num_workers (`int`, *optional*): Threads that prefetch the next batches; 0 reads between the batches. By
+            default 2 on an accelerator and 0 on a CPU, whose cores the model keeps busy by itself.
+        pack (`bool`, *optional*, defaults to `True`): Compute a batch without padding. Otherwise shorter dialogues are
+            padded on the right, and identical dialogues of a batch may differ in their last digits.
+        share_prefixes (`bool`, *optional*, defaults to `True`): Compute the messages that several dialogues of a batch
+            begin with once; requires `pack`.
         share_clips (`bool`, *optional*, defaults to `True`): Encode each distinct clip once.
         compile (`bool`, *optional*, defaults to `False`): Compile the feed-forward blocks with `torch.compile`.
-        device (`str` or `torch.device`, *optional*): Where to compute; by default where the model is.
+        device (`str` or `torch.device`, *optional*): Where to compute; by default the model's device.
 
     Attributes:
-        audio_s (`float`): Seconds of audio scored so far, as much of each turn as the model hears.
+        audio_s (`float`): Seconds of audio scored so far; of each turn, what the model hears.
 
     Raises:
-        ValueError: The two disagree on something that changes a reward, or an option is out of range.
+        ValueError: Model and processor disagree on a setting that changes rewards, or an option is out of range.
 
     Example:
         >>> scorer = Scorer.from_pretrained("checkpoints/nano")  # doctest: +SKIP
@@ -92,7 +92,7 @@ class Scorer:
         compile: bool = False,
         device: str | torch.device | None = None,
     ):
-        _require_agreement(model, processor)
+        _check_agreement(model, processor)
         if device is not None:
             torch.nn.Module.to(model, device)
         if batch_tokens is None:
@@ -132,12 +132,12 @@ class Scorer:
         Args:
             pretrained_model_name_or_path (`str` or `Path`): Folder or Hub id of a checkpoint of this model, or of
                 adapters that were trained on one.
-            dtype (`str` or `torch.dtype`, *optional*): Dtype of the backbone; by default what the checkpoint's
-                configuration says. Pooling and head are float32 in any case.
+            dtype (`str` or `torch.dtype`, *optional*): Dtype of the backbone; by default that of the checkpoint's
+                configuration. Pooling and head are always float32.
             device (`str` or `torch.device`, *optional*): Where to compute; by default the accelerator if there is one.
             device_map (*optional*): Spread the model over devices, as in `transformers`; instead of `device`.
-            prompts (`dict[str, str]`, *optional*): System prompts by criterion that take the place of the
-                checkpoint's, for instance those with which released weights were trained.
+            prompts (`dict[str, str]`, *optional*): System prompts by criterion that replace the checkpoint's, for
+                instance those that released weights were trained with.
             options: Options of the constructor.
         """
         if device is None and device_map is None:
@@ -187,39 +187,39 @@ class Scorer:
         calibrated: bool = False,
         subsets: str | Sequence[str] | None = None,
     ) -> Iterator[tuple[int, float]]:
-        """Yield `(index, reward)` as each batch is done, longer dialogues before shorter ones.
+        """Yield `(index, reward)` as each batch is finished, longer dialogues before shorter ones.
 
         Args:
             dialogues (`Sequence[list[dict]]`): Messages of each dialogue; audio may stay encoded or on disk. Items are
-                taken when they are needed, from several threads, once to plan and once to compute.
+                read when they are needed, from several threads, once to plan and once to compute.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
             groups (`list`, *optional*): A value for each dialogue. Those of equal value, such as the two sides of a
-                pair or the completions of a prompt, are computed together and come one after the other.
-            skipped (`dict[int, str]`, *optional*): Where to put the reason for each dialogue that cannot be used, by
-                its index; without it the first one raises.
+                pair or the completions of a prompt, are computed together and yielded one after the other.
+            skipped (`dict[int, str]`, *optional*): Receives the reason for each dialogue that cannot be used, by its
+                index. Without it the first one raises.
             progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
-            calibrated (`bool`, *optional*, defaults to `False`): Instead of rewards give what the checkpoint's
-                `calibration` makes of them: without `subsets` the share of a reference set's rewards that are lower.
-            subsets (`str` or `list[str]`, *optional*): With `calibrated`, the subset of all dialogues or of each:
-                gives log-odds by the subset's offset and temperature.
+            calibrated (`bool`, *optional*, defaults to `False`): Yield rewards calibrated by the checkpoint's
+                `calibration`: without `subsets` the share of a reference set's rewards that are lower.
+            subsets (`str` or `list[str]`, *optional*): With `calibrated`, the subset of all dialogues or of each; then
+                log-odds by the subset's offset and temperature are yielded.
 
         Raises:
-            ValueError: There are not as many criteria, groups or subsets as dialogues, a dialogue cannot be used, or
-                the model has no calibration, or none for a subset.
+            ValueError: The number of criteria, groups or subsets differs from that of dialogues, a dialogue cannot be
+                used, or the model has no calibration for all or for a subset.
             OSError: A recording cannot be read.
         """
-        value_of = self._calibrate(expand_criteria(criterion, len(dialogues)), calibrated, subsets)
+        value_of = self._make_calibrator(expand_criteria(criterion, len(dialogues)), calibrated, subsets)
         found = self.iter_features(dialogues, criterion, groups=groups, skipped=skipped, progress=progress)
         return ((index, value_of(index, features.reward)) for index, features in found)
 
-    def _calibrate(
+    def _make_calibrator(
         self, criteria: list[str], calibrated: bool, subsets: str | Sequence[str] | None
     ) -> Callable[[int, float], float]:
-        """Return what makes the value to give of a dialogue's index and reward."""
+        """Return a function from a dialogue's index and reward to the value to yield."""
         if calibrated:
             return Calibration.of(self.model.config).for_each(criteria, subsets)
         if subsets is not None:
-            raise ValueError("subsets are for calibrated rewards; give calibrated=True too, or leave them out.")
+            raise ValueError("subsets are for calibrated rewards; give calibrated=True too, or omit them.")
         return lambda index, reward: reward
 
     def iter_features(
@@ -233,21 +233,21 @@ class Scorer:
         skipped: MutableMapping[int, str] | None = None,
         progress: bool = False,
     ) -> Iterator[tuple[int, Features]]:
-        """Yield `(index, Features)` as `iter_scores` yields rewards: what a head on a frozen backbone is trained on.
+        """Yield `(index, Features)`, on which a head on a frozen backbone is trained, as `iter_scores` yields rewards.
 
         Args:
             dialogues (`Sequence[list[dict]]`): As in `iter_scores`.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): As in `iter_scores`.
-            layer (`int`, *optional*, defaults to -1): -1 for the last hidden states, behind the final norm, from
-                which rewards are made; `k >= 0` for the output of text layer `k`, 0 being the embeddings.
-            per_token (`bool`, *optional*, defaults to `False`): Give the hidden states of each token too.
+            layer (`int`, *optional*, defaults to -1): -1 for the last hidden states, after the final norm, from which
+                rewards are computed; `k >= 0` for the output of text layer `k`, 0 being the embeddings.
+            per_token (`bool`, *optional*, defaults to `False`): Add the hidden states of each token.
             groups (`list`, *optional*): As in `iter_scores`.
             skipped (`dict[int, str]`, *optional*): As in `iter_scores`.
             progress (`bool`, *optional*, defaults to `False`): As in `iter_scores`.
 
         Raises:
-            ValueError: As `iter_scores`, or the model has no such layer, or the scorer pads and more than pooled
-                vectors of the last layer are asked for.
+            ValueError: As `iter_scores`; or the model has no such layer; or `pack` is off and anything but pooled
+                vectors of the last layer is requested.
         """
         criteria = expand_criteria(criterion, len(dialogues))
         num_layers = self.model.model.language_model.config.num_hidden_layers
@@ -256,11 +256,13 @@ class Scorer:
                 f"layer is {layer}; this model has the layers 0 to {num_layers - 1}, and -1 for the last."
             )
         if not self.pack and (layer >= 0 or per_token):
-            raise ValueError("hidden states of tokens or of other layers need pack=True.")
-        for batch in self._prepared(dialogues, criteria, _members(groups, len(dialogues)), skipped, progress):
+            raise ValueError("hidden states of tokens or of other layers are requested; they require pack=True.")
+        for batch in self._iter_prepared(
+            dialogues, criteria, _list_members(groups, len(dialogues)), skipped, progress
+        ):
             yield from zip(batch.indices, self._compute(batch, layer, per_token), strict=True)
 
-    def _prepared(
+    def _iter_prepared(
         self,
         dialogues: Sequence[Any],
         criteria: list[str],
@@ -268,7 +270,7 @@ class Scorer:
         skipped: MutableMapping[int, str] | None,
         progress: bool,
     ) -> Iterator[PreparedBatch]:
-        """Yield the batches, the next ones being prepared meanwhile."""
+        """Yield the prepared batches, prefetching the next ones."""
         from tqdm.auto import tqdm
 
         plan = self._plan(dialogues, criteria, groups, skipped)
@@ -337,7 +339,7 @@ class Scorer:
         wanted = list(dict.fromkeys(digests)) if self.share_clips else digests
         found = {digest: self._encoded[digest] for digest in wanted if digest in self._encoded}
         missing = [digest for digest in wanted if digest not in found]
-        # A clip may have left the cache since its mel features were found unnecessary.
+        # A clip may have left the cache after its mel features were omitted.
         batch.mels |= self._prepare.mels({key: batch.clips[key] for key in set(missing) - set(batch.mels)})
         encoded = encode_clips(self.model, [batch.mels[digest] for digest in missing]) if missing else []
         if not self.share_clips:
@@ -348,7 +350,7 @@ class Scorer:
 
 
 class _ClipCache(OrderedDict[bytes, torch.Tensor]):
-    """Keep the vectors of the clips seen last, up to a number of bytes."""
+    """Keep the vectors of the most recent clips, up to a number of bytes."""
 
     def __init__(self, max_bytes: int):
         super().__init__()
@@ -368,8 +370,8 @@ class _ClipCache(OrderedDict[bytes, torch.Tensor]):
             self.num_bytes -= dropped.nbytes
 
 
-def _members(groups: Sequence[Hashable] | None, num_dialogues: int) -> list[list[int]]:
-    """Return the indices of each group, the first group last, so that it is popped first."""
+def _list_members(groups: Sequence[Hashable] | None, num_dialogues: int) -> list[list[int]]:
+    """Return the indices of each group in reverse order, so that the first group is popped first."""
     if groups is None:
         return [[index] for index in reversed(range(num_dialogues))]
     if len(groups) != num_dialogues:
@@ -386,7 +388,7 @@ def _skip(index: int, error: Exception, skipped: MutableMapping[int, str] | None
     skipped[index] = reason_of(error)
 
 
-def _require_agreement(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> None:
+def _check_agreement(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> None:
     """Raise if the configuration and the processor would compute different rewards."""
     for name in ("prompts", "prompt_version", "max_turn_s", "sampling_rate"):
         of_model, of_processor = getattr(model.config, name), getattr(processor, name)

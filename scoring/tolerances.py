@@ -1,4 +1,4 @@
-"""How far a reward may move with the way it is computed: what tests, benchmarks and `sdiareward doctor` go by.
+"""Tolerances for rewards that are computed in different ways, used by tests, benchmarks and `sdiareward doctor`.
 
 A reward is a sum over thousands of products, and its rounding depends on their order. Differences grow with depth,
 width and the size of rewards, and with the steps of the backbone's dtype: 1e-7 of a number in float32, 1e-3 in
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 # The same weights, computed in another way: alone or in a batch, padded or packed, with another attention, with a
-# shared beginning, from cached features. Of two dtypes the coarser one counts.
+# shared prefix, from cached features. Of two dtypes the coarser one counts.
 SAME_REWARD: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 0.1}
 # Models of a few thousand parameters, as in tests, whose rewards are below 1.
 TINY_MODEL: dict[str, float] = {"float32": 1e-5, "bfloat16": 0.05}
@@ -20,10 +20,10 @@ SAVED_FLOAT32 = 1e-6
 
 
 def scaled(tolerance: float, rewards: Iterable[float]) -> float:
-    """Return what a tolerance for rewards of at most 1 is for these: larger rewards have larger steps.
+    """Scale a tolerance for rewards of at most 1 to larger rewards, which have larger steps.
 
     Args:
         tolerance (`float`): One of this module's.
-        rewards (`Iterable[float]`): Those that are compared.
+        rewards (`Iterable[float]`): The rewards that are compared.
     """
     return tolerance * max(1.0, *(abs(reward) for reward in rewards))

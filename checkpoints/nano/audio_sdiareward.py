@@ -8,8 +8,8 @@ them, and most load no model.
 Decoding is libsndfile's (WAV, FLAC, OGG/Vorbis, OGG/Opus, MP3), resampling is soxr's at its high quality setting, as
 the published model's inputs were.
 
-A file is believed nothing: a few kilobytes can hold hours of silence, or a header that says so. What a recording would
-take decoded is checked before it is decoded, so that it never takes more than a few hundred megabytes.
+No file is trusted: a few kilobytes can hold hours of silence, or a header that claims them. The decoded size of a
+recording is checked before it is decoded, so it never takes more than a few hundred megabytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ROLES = ("user", "assistant")
 
 
 class AudioError(ValueError):
-    """Raised for audio that exists but cannot be judged: undecodable, empty, too short, or not finite."""
+    """Raised for audio that exists but cannot be scored: undecodable, empty, too short, or not finite."""
 
 
 class DialogueError(ValueError):
@@ -159,7 +159,7 @@ def read_audio(
 
 
 def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, str, np.ndarray | None, int]:
-    """Say what a recording is given as, without decoding it.
+    """Return the form in which a recording is given, without decoding it.
 
     Args:
         source: Anything `read_audio` takes.

@@ -1,7 +1,7 @@
-"""Configuration of SDiaReward: every value that changes the reward computed, validated once, here.
+"""Configuration of SDiaReward: every value that changes a reward, validated once, here.
 
-Paper: SDiaReward, section 4 (pooling, criterion-specific system prompts). The configuration is the thinker's of
-Qwen2.5-Omni, flat, plus the fields of the reward model, so that a released thinker configuration is a subset of ours.
+Paper: SDiaReward, section 4 (pooling, criterion-specific system prompts). The configuration is that of Qwen2.5-Omni's
+thinker, flat, plus the fields of the reward model, so that a released thinker configuration is a subset of it.
 
 Notable choices:
 
@@ -26,14 +26,14 @@ from transformers import AutoConfig, PreTrainedConfig, Qwen2_5OmniThinkerConfig
 
 
 POOLING_MODES = ("mean", "attention", "last_token")
-# As long as recordings are read at all.
+# The longest recording that is read.
 LONGEST_TURN_S = 3600.0
 # The authors' code cuts a turn where its feature extractor does, at 300 s.
 OFFICIAL_MAX_TURN_S = 300.0
-# Configurations of a thinker and of a full Qwen2.5-Omni, which holds a thinker's.
+# Configurations of a thinker and of a full Qwen2.5-Omni, which contains a thinker.
 EXTERNAL_MODEL_TYPES = ("qwen2_5_omni_thinker", "qwen2_5_omni")
 CALIBRATION_KEYS = ("subsets", "quantiles", "quantiles_by_criterion", "num_pairs", "prompt_version", "data")
-# Where an exported checkpoint keeps the fields that its layout has no place for.
+# Where an exported checkpoint stores the fields that its layout lacks.
 OWN_FIELDS_KEY = "sdiareward"
 
 PROMPT_VERSION = "1"
@@ -64,8 +64,8 @@ DEFAULT_PROMPTS = {
     ),
 }
 
-# Largest sizes that are built. No backbone that exists comes near them; what lies beyond is damaged, or made to take a
-# machine's memory, which a few bytes could ask for. Both names that a size may go by are looked at.
+# Largest sizes that are built, far above those of any existing backbone. A larger size is damaged, or made to exhaust
+# the memory. Both names of a size are checked.
 _MOST_LABELS = 4096  # `transformers` makes a name for each.
 _LARGEST_TEXT = {
     "num_hidden_layers": 512,
@@ -114,13 +114,12 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
         pooling_mode (`str`, *optional*, defaults to `"mean"`): How the last hidden states become one vector (equation
             1): `"mean"` over all attended tokens, `"attention"` (learned softmax weights) or `"last_token"`.
         prompts (`dict[str, str]`, *optional*): System prompt of each criterion; by default those of `DEFAULT_PROMPTS`.
-        prompt_version (`str`, *optional*, defaults to `"1"`): Name of this set of prompts, to be changed with any of
-            them.
+        prompt_version (`str`, *optional*, defaults to `"1"`): Name of this set of prompts; change it with any of them.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds of each turn that the model hears; the rest is cut.
         sampling_rate (`int`, *optional*, defaults to 16000): Rate of the audio behind the mel features, in Hz.
         reward_scale (`float`, *optional*, defaults to 1.0): Positive factor on the output of the score head.
-        calibration (`dict`, *optional*): What makes rewards of different domains comparable, as `calibration.fit`
-            gives it. It is applied only where a caller asks for it; the reward itself stays as it is.
+        calibration (`dict`, *optional*): Calibration that makes rewards of different domains comparable, from
+            `calibration.fit`. It is applied on request; the reward itself does not change.
         kwargs: Fields of `Qwen2_5OmniThinkerConfig`. `num_labels` is always 1.
 
     Raises:

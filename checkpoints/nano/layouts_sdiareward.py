@@ -1,15 +1,15 @@
-"""Know how checkpoints of this model look elsewhere: as the authors released them, and as Qwen2.5-Omni's thinker.
+"""The layouts of checkpoints: native, as the authors released them, and as Qwen2.5-Omni's thinker.
 
 | layout | text model | audio tower | head | attention pooler |
 |---|---|---|---|---|
-| ours | `model.language_model.*` | `model.audio_tower.*` | `score.weight` | `pooler.attn.*` |
+| native | `model.language_model.*` | `model.audio_tower.*` | `score.weight` | `pooler.attn.*` |
 | the authors' (MM-Speech/SDiaReward) | `model.*` | `audio_tower.*` | `score_head.weight` | `pooler.attn.*` |
 | Qwen2.5-Omni | `thinker.model.*` | `thinker.audio_tower.*` | none | none |
 | vLLM's classifier | `thinker.model.*` | `thinker.audio_tower.*` | `language_model.score.weight` | none |
 
-What the others hold beside that (vision tower, language-model head, talker, vocoder) takes no part in a reward and is
-left out. The authors' configuration does not say which pooling a checkpoint was trained with: the tensors tell
-attention pooling, and mean pooling, the recipe's, is assumed otherwise.
+The other parts (vision tower, language-model head, talker, vocoder) do not enter a reward and are omitted. The
+authors' configuration does not name the pooling of a checkpoint: its tensors show attention pooling, and mean pooling,
+the recipe's, is assumed otherwise.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ OFFICIAL_ARCHITECTURE = "QwenOmniThinkerReward"
 HEAD = "score.weight"
 ATTENTION_POOLER = ("pooler.attn.weight", "pooler.attn.bias")
 INDEX_FILE, SINGLE_FILE = "model.safetensors.index.json", "model.safetensors"
-# What a loader passes on to the Hub.
+# Arguments that a loader passes to the Hub.
 HUB_KWARGS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
-_LEFT_OUT = ("visual.", "model.visual.", "lm_head.", "talker.", "token2wav.")
-# Longest first: "model." is where the authors keep the text model and where we keep both towers.
-_OWN_PREFIXES = (
+_OMITTED = ("visual.", "model.visual.", "lm_head.", "talker.", "token2wav.")
+# Longest first: "model." is the authors' prefix of the text model and the native one of both towers.
+_NATIVE_PREFIXES = (
     ("language_model.score.", "score."),
     ("model.language_model.", "model.language_model."),
     ("model.audio_tower.", "model.audio_tower."),
@@ -47,7 +47,7 @@ _OWN_PREFIXES = (
     ("model.", "model.language_model."),
 )
 _NUM_LISTED = 5
-# What a feature extractor may have; Whisper's has 80 or 128 features, 400 samples a window, 160 from one to the next.
+# Ranges for a feature extractor; Whisper's has 80 or 128 features, windows of 400 samples and steps of 160.
 _FEATURE_SIZES = {
     "feature_size": (1, 1024),
     "n_fft": (16, 2**15),
@@ -55,25 +55,25 @@ _FEATURE_SIZES = {
     "sampling_rate": (8_000, 192_000),
     "chunk_length": (1, 3600),
 }
-# Qwen2.5-Omni's, and the plain one; others make as many tokens as their file says, or run code of their own.
+# Qwen2.5-Omni's and the generic one; others build any number of tokens that their file asks for, or run custom code.
 _TOKENIZERS = ("Qwen2Tokenizer", "Qwen2TokenizerFast", "PreTrainedTokenizerFast", "TokenizersBackend")
-# No path, on any system.
+# A file name without a path, on any system.
 _OWN_FILE = re.compile(r"[\w-][\w.-]*\.safetensors", re.ASCII)
 
 
 def to_native_key(name: str) -> str | None:
-    """Return the name that a tensor of any layout has in `SDiaRewardModel`, or `None` for a part that is left out."""
+    """Return the native name of a tensor of any layout, or `None` for a part that is omitted."""
     name = name.removeprefix("thinker.")
-    if name.startswith(_LEFT_OUT):
+    if name.startswith(_OMITTED):
         return None
-    for prefix, own_prefix in _OWN_PREFIXES:
+    for prefix, native_prefix in _NATIVE_PREFIXES:
         if name.startswith(prefix):
-            return own_prefix + name.removeprefix(prefix)
+            return native_prefix + name.removeprefix(prefix)
     return name
 
 
 def to_official_key(name: str) -> str:
-    """Return the name that a tensor of `SDiaRewardModel` has in the authors' checkpoints."""
+    """Return the name of a tensor of `SDiaRewardModel` in the authors' checkpoints."""
     if name == HEAD:
         return "score_head.weight"
     if name.startswith("model.language_model."):
@@ -90,7 +90,7 @@ def list_tensors(name_or_path: Any, **hub_kwargs: Any) -> set[str]:
 
     Raises:
         FileNotFoundError: The checkpoint holds no safetensors.
-        ValueError: Its file cannot be read, or its index names files that are none of its own.
+        ValueError: Its file cannot be read, or its index names files outside the checkpoint.
     """
     index, single = _find_weights(name_or_path, hub_kwargs)
     return set(_read_index(index)) if index is not None else set(_read_shapes(single))
@@ -126,7 +126,7 @@ def _find_weights(name_or_path: Any, hub_kwargs: dict[str, Any]) -> tuple[str | 
 
 
 def _read_index(path: str) -> dict[str, str]:
-    """Return the file of each tensor; a file that is not beside the index, or not safetensors, is refused."""
+    """Return the file of each tensor; refuse files that are not beside the index or not safetensors."""
     try:
         with open(path, encoding="utf-8") as file:
             weight_map = json.load(file)["weight_map"]
@@ -154,8 +154,8 @@ def choose_pooling(names: Iterable[str], given: str | None, where: Any) -> str:
 
     Args:
         names (`Iterable[str]`): Names of its tensors.
-        given (`str`, *optional*): What the caller or the configuration says.
-        where (`Any`): What to call the checkpoint in an error.
+        given (`str`, *optional*): From the caller or the configuration.
+        where (`Any`): Name of the checkpoint in an error.
 
     Raises:
         ValueError: `given` contradicts the tensors.
@@ -171,15 +171,15 @@ def choose_pooling(names: Iterable[str], given: str | None, where: Any) -> str:
 
 
 def check_keys(found: Iterable[str], expected: Iterable[str], where: Any) -> None:
-    """Raise unless a checkpoint holds every tensor of the model and no other, parts left out aside.
+    """Check that a checkpoint holds every tensor of the model and no other, omitted parts aside.
 
     Args:
         found (`Iterable[str]`): Names in the checkpoint, of any layout.
         expected (`Iterable[str]`): Names in the model.
-        where (`Any`): What to call the checkpoint in an error.
+        where (`Any`): Name of the checkpoint in an error.
 
     Raises:
-        ValueError: Names the tensors, as the checkpoint does or would, and says how many they are.
+        ValueError: Tensors are missing or unknown; the message counts and names them in the checkpoint's layout.
     """
     by_own_name = {to_native_key(name): name for name in found}
     by_own_name.pop(None, None)
@@ -204,15 +204,15 @@ def check_shapes(
     may_lack: tuple[str, ...],
     where: Any,
 ) -> None:
-    """Raise unless a checkpoint holds the tensors of the model in the shapes that its configuration asks for.
+    """Check that a checkpoint holds the tensors of the model in the shapes that its configuration asks for.
 
-    A model is allocated as its configuration says: one that asks for more than its files hold must fail before.
+    The configuration decides how much memory a model takes: one that asks for more than its files hold fails first.
 
     Args:
         found (`Mapping[str, tuple[int, ...]]`): Shapes in the checkpoint by name, of any layout.
         expected (`Mapping[str, tuple[int, ...]]`): Shapes in the model by name.
-        may_lack (`tuple[str, ...]`): What the names of tensors begin with that are made anew.
-        where (`Any`): What to call the checkpoint in an error.
+        may_lack (`tuple[str, ...]`): Prefixes of tensors that are newly initialised.
+        where (`Any`): Name of the checkpoint in an error.
 
     Raises:
         ValueError: A tensor is missing, has no place, or has another shape.
@@ -235,8 +235,8 @@ def read_foreign_config(
     Args:
         config_dict (`dict`): Content of its `config.json`.
         names (`Iterable[str]`): Names of its tensors.
-        where (`Any`): What to call the checkpoint in a message.
-        fields: Fields of [`SDiaRewardConfig`] that override what is found.
+        where (`Any`): Name of the checkpoint in a message.
+        fields: Fields of [`SDiaRewardConfig`] that override those of the checkpoint.
 
     Raises:
         ValueError: There is no reward head, or `pooling_mode` contradicts the tensors.
@@ -280,7 +280,7 @@ def read_thinker_config(name_or_path: Any, **hub_kwargs: Any) -> Qwen2_5OmniThin
 
 
 def read_processor_fields(name_or_path: Any, **hub_kwargs: Any) -> dict[str, Any] | None:
-    """Return what the processor of a released or exported checkpoint has to be given, `None` for any other folder.
+    """Return the fields for the processor of a released or exported checkpoint, `None` for any other folder.
 
     Args:
         name_or_path (`str` or `Path`): Folder or Hub id.
@@ -306,14 +306,14 @@ def read_processor_fields(name_or_path: Any, **hub_kwargs: Any) -> dict[str, Any
 
 
 def reject_custom_code(name_or_path: Any, **hub_kwargs: Any) -> None:
-    """Raise unless tokenizer and feature extractor of a checkpoint are those used here, of sizes that can be built.
+    """Check that tokenizer and feature extractor of a checkpoint are of the supported kinds and sizes.
 
     Args:
         name_or_path (`str` or `Path`): Folder or Hub id.
         hub_kwargs: `revision`, `token`, `cache_dir`, ... of the Hub.
 
     Raises:
-        ValueError: One is of another kind, or the filters of the feature extractor are too large.
+        ValueError: One is of another kind, or the feature extractor is too large.
     """
     problem = f"{name_or_path}: its tokenizer_config.json is no JSON object; get it again."
     try:

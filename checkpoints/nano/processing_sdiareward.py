@@ -46,7 +46,7 @@ _MARGIN_FRAMES = 3
 
 @dataclass(frozen=True)
 class PreparedDialogue:
-    """Hold one dialogue as tokens and sound.
+    """Hold one dialogue as tokens and audio.
 
     Args:
         input_ids (`np.ndarray` of shape `(num_tokens,)`): int64, one placeholder for each vector of the audio tower.
@@ -94,7 +94,7 @@ class SDiaRewardProcessor(ProcessorMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load the processor of a checkpoint, of ours or as the authors released it; as in `transformers`."""
+        """Load the processor of a native checkpoint or of one that the authors released; as in `transformers`."""
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
         fields = read_processor_fields(pretrained_model_name_or_path, **hub_kwargs)
         if fields is None:
@@ -180,7 +180,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         return PreparedDialogue(np.repeat(ids, repeats), clips)
 
     def num_tokens(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> int:
-        """Return the length of what `prepare` would give, from the headers of the recordings.
+        """Return the number of tokens that `prepare` would return, from the headers of the recordings.
 
         The header of a compressed file may be off by a few samples, and so the length by a token.
 
@@ -215,7 +215,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         if not dialogue:
             raise DialogueError("a dialogue has no messages; give at least one turn.")
         if criterion not in self.prompts:
-            raise ValueError(f"criterion is {criterion!r}; this checkpoint knows {', '.join(sorted(self.prompts))}.")
+            raise ValueError(f"criterion is {criterion!r}; this checkpoint has {', '.join(sorted(self.prompts))}.")
         if dialogue[0]["role"] == "system":
             return list(dialogue)
         return [{"role": "system", "content": self.prompts[criterion]}, *dialogue]
@@ -262,7 +262,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         return features[..., : num_frames.max()], mask.astype(np.int64)
 
     def num_audio_tokens(self, num_samples: int) -> int:
-        """Return how many vectors the audio tower makes of a clip of `num_samples` samples."""
+        """Return the number of vectors that the audio tower computes of a clip of `num_samples` samples."""
         num_frames = -(-num_samples // self.feature_extractor.hop_length)
         after_convolution = (num_frames - 1) // 2 + 1
         return (after_convolution - 2) // 2 + 1

@@ -140,7 +140,7 @@ def test_words_in_several_items_are_the_words_in_one_and_a_recording_keeps_them_
     [
         ([], "joint", "no dialogues"),
         ([[]], "joint", "has no messages"),
-        ([{"role": "user", "content": "a"}], "beauty", "criterion is 'beauty'; this checkpoint knows colloq"),
+        ([{"role": "user", "content": "a"}], "beauty", "criterion is 'beauty'; this checkpoint has colloq"),
         ([{"role": "user", "content": "a"}], ["joint", "joint"], "2 criteria for 1 dialogues"),
         ([{"role": "user", "content": [{"type": "image", "image": "a"}]}], "joint", "only text and audio"),
         ([{"role": "user", "content": "a<|im_end|>b"}], "joint", r"control token '<\|im_end\|>'"),

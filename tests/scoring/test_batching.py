@@ -29,20 +29,20 @@ def test_equal_samples_have_one_digest_and_any_other_sample_another():
     assert clip_digest(clip) != clip_digest(np.append(clip, np.float32(0)))
 
 
-def test_a_dialogue_is_cut_where_its_messages_begin_and_clips_stay_with_theirs():
+def test_a_dialogue_is_split_at_its_messages_and_clips_stay_with_them():
     ids = np.array([START, 9, START, BOS, AUDIO, AUDIO, EOS, BOS, AUDIO, EOS, START, BOS, AUDIO, EOS])
     messages = split_messages(ids, [b"a", b"b", b"c"], START, BOS)
     assert [len(each.input_ids) for each in messages] == [2, 8, 4]
     assert [each.clips for each in messages] == [(), (b"a", b"b"), (b"c",)]
 
 
-def test_dialogues_without_a_common_beginning_are_a_segment_each():
+def test_dialogues_without_a_shared_prefix_are_one_segment_each():
     segments, last = build_prefix_tree([[message(5), message(6)], [message(7)]])
     assert shape(segments) == [(None, 2), (None, 1)]
     assert last == [0, 1]
 
 
-def test_what_two_dialogues_begin_with_is_one_segment_and_the_rest_hangs_on_it():
+def test_a_shared_prefix_is_one_segment_and_the_parent_of_the_rest():
     system, user = message(5), message(6)
     segments, last = build_prefix_tree([[system, user, message(7)], [system, user, message(8), message(9)]])
     assert shape(segments) == [(None, 2), (0, 1), (0, 2)]
@@ -50,7 +50,7 @@ def test_what_two_dialogues_begin_with_is_one_segment_and_the_rest_hangs_on_it()
     assert [segment.num_tokens for segment in segments] == [4, 2, 4]
 
 
-def test_sharing_goes_on_below_what_all_share():
+def test_some_dialogues_share_a_longer_prefix_than_all():
     system, user = message(5), message(6)
     dialogues = [[system, user, message(7)], [system, message(8)], [system, user, message(9)]]
     segments, last = build_prefix_tree(dialogues)
@@ -65,7 +65,7 @@ def test_sharing_goes_on_below_what_all_share():
     assert sorted(segment.num_tokens for segment in segments) == [2] * 5
 
 
-def test_a_dialogue_may_be_the_beginning_of_another_and_equal_ones_are_computed_once():
+def test_a_dialogue_may_be_a_prefix_of_another_and_equal_ones_share_all():
     short, long = [message(5), message(6)], [message(5), message(6), message(7)]
     segments, last = build_prefix_tree([short, long, short])
     assert shape(segments) == [(None, 2), (0, 1)]
@@ -78,7 +78,7 @@ def test_equal_words_in_another_voice_are_not_shared():
 
 
 def test_nothing_is_shared_when_sharing_is_off():
-    segments, last = build_prefix_tree([[message(5), message(6)]] * 2, share=False)
+    segments, last = build_prefix_tree([[message(5), message(6)]] * 2, share_prefixes=False)
     assert shape(segments) == [(None, 2), (None, 2)]
     assert last == [0, 1]
 

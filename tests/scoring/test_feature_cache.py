@@ -68,7 +68,7 @@ def test_a_cached_vector_is_the_one_the_scorer_computes(scorer, open_cache, dial
 @pytest.mark.parametrize(
     ("stored_dtype", "tolerance"), [("float32", 0.0), ("float16", 2.0**-11), ("bfloat16", 2.0**-8)]
 )
-def test_hidden_states_are_kept_to_the_precision_of_their_dtype(
+def test_hidden_states_are_stored_to_the_precision_of_their_dtype(
     stored_dtype, tolerance, scorer, open_cache, dialogues
 ):
     cache = open_cache(per_token=True, stored_dtype=stored_dtype)
@@ -88,7 +88,7 @@ def test_a_bfloat16_backbone_loses_nothing_by_default(make_tiny_model, tiny_proc
     assert cache[keys[0]].float().tolist() == features.hidden_states.tolist()
 
 
-def test_a_layer_of_the_text_model_can_be_kept(scorer, open_cache, dialogues):
+def test_a_layer_of_the_text_model_can_be_stored(scorer, open_cache, dialogues):
     last, embeddings = open_cache(), open_cache(layer=0)
     keys = [cache.fill(scorer, dialogues[:1])[0] for cache in (last, embeddings)]
     assert keys[0] != keys[1]
@@ -134,7 +134,7 @@ def test_the_key_changes_with_what_is_heard_and_read(change, open_cache, make_di
         {"per_token": True, "stored_dtype": "float32"},
     ],
 )
-def test_the_key_changes_with_the_model_and_what_is_kept_of_it(options, open_cache, make_dialogue):
+def test_the_key_changes_with_the_model_and_the_stored_features(options, open_cache, make_dialogue):
     dialogue = make_dialogue(0.3, 0.2)
     assert open_cache(**options).key(dialogue) != open_cache().key(dialogue)
     assert open_cache(**options).key(dialogue) == open_cache(**options).key(dialogue)
@@ -158,7 +158,7 @@ def test_the_key_changes_with_the_pooling_and_only_where_vectors_are_pooled(open
     assert open_cache(last, per_token=True).key(dialogue) == open_cache(per_token=True).key(dialogue)
 
 
-def test_a_recording_has_one_key_in_whatever_way_it_is_given(open_cache, make_tone, tmp_path):
+def test_a_recording_has_one_key_in_every_form_it_is_given(open_cache, make_tone, tmp_path):
     wav = encode(make_tone(0.3), 16_000, "WAV", "PCM_16", None)
     path = tmp_path / "tone.wav"
     path.write_bytes(wav)
@@ -187,7 +187,7 @@ def test_only_what_is_missing_is_computed_and_each_dialogue_once(scorer, open_ca
     assert keys[0] == keys[4] == keys[5]
 
 
-def test_a_bad_dialogue_is_listed_with_its_reason_and_costs_itself_alone(scorer, open_cache, dialogues):
+def test_a_bad_dialogue_is_skipped_with_its_reason_and_the_others_are_computed(scorer, open_cache, dialogues):
     silent = [{"role": "user", "content": [{"audio": np.zeros(10, np.float32)}]}]
     absent = [{"role": "user", "content": [{"audio": "nowhere.wav"}]}]
     skipped = {}
@@ -202,7 +202,7 @@ def test_a_bad_dialogue_is_listed_with_its_reason_and_costs_itself_alone(scorer,
         cache.fill(scorer, [absent])
 
 
-def test_another_model_finds_nothing_and_the_error_says_what_there_is(scorer, open_cache, dialogues):
+def test_another_model_finds_nothing_and_the_error_lists_the_cached_features(scorer, open_cache, dialogues):
     (key,) = open_cache().fill(scorer, dialogues[:1])
     with pytest.raises(KeyError, match="holds 0 of model_revision 'other'; others of model_revision 'abc'"):
         open_cache(model_revision="other")[key]
@@ -267,7 +267,7 @@ def _run(target, *args):
     return process
 
 
-def test_a_killed_writer_leaves_whole_shards_and_the_next_one_goes_on(open_shards):
+def test_a_killed_writer_leaves_whole_shards_and_the_next_one_resumes(open_shards):
     process = _run(_write_until_killed, open_shards())
     process.join()
     assert process.exitcode == -signal.SIGKILL

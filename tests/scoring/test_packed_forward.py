@@ -39,7 +39,7 @@ def run(model, batch, share=True, layer=-1):
     return hidden, layout, last
 
 
-def test_the_layout_says_where_segments_lie_and_what_comes_before_them():
+def test_the_layout_holds_where_segments_lie_and_which_precede_them():
     layout = PackedLayout([3, 2, 4], [None, 0, 1])
     assert (layout.starts, layout.paths, layout.num_before) == ([0, 3, 5], [[0], [0, 1], [0, 1, 2]], [0, 3, 5])
     assert layout.positions().tolist() == list(range(9))
@@ -48,7 +48,7 @@ def test_the_layout_says_where_segments_lie_and_what_comes_before_them():
     assert branching.along(torch.arange(9), 2, 0).tolist() == [0, 1, 2, 5, 6, 7, 8]
 
 
-def test_a_variable_length_kernel_is_told_which_keys_each_segment_sees():
+def test_a_variable_length_kernel_gets_the_keys_of_each_segment():
     rows, query_ends, key_ends, longest_query, longest_key = PackedLayout([3, 2, 4], [None, 0, 0]).varlen(
         torch.device("cpu")
     )
@@ -65,7 +65,7 @@ def test_the_audio_towers_vectors_are_those_of_the_library(model, mels):
         torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=0)
 
 
-def test_windows_are_not_looked_across(model, mels, monkeypatch):
+def test_audio_windows_do_not_attend_to_each_other(model, mels, monkeypatch):
     expected = encode_clips(model, mels)[3]
     monkeypatch.setattr(
         packed_forward, "window_lengths", lambda num_frames, n_window: [sum((n + 1) // 2 for n in num_frames)]
@@ -73,7 +73,7 @@ def test_windows_are_not_looked_across(model, mels, monkeypatch):
     assert (encode_clips(model, mels[3:4])[0] - expected).abs().max() > 1e-3
 
 
-def testwindow_lengths_are_the_librarys_for_every_length_of_a_clip(model):
+def test_window_lengths_are_the_librarys_for_every_length_of_a_clip(model):
     seen = []
     hook = Qwen2_5OmniAudioAttention.forward
 
@@ -100,7 +100,7 @@ def test_hidden_states_are_those_of_each_dialogue_alone(model, batch, tiny_proce
         torch.testing.assert_close(layout.along(hidden, index, 0), expected, atol=1e-5, rtol=0)
 
 
-def test_what_is_shared_is_computed_once(model, batch):
+def test_a_shared_prefix_is_computed_once(model, batch):
     _, prepared = batch
     shared, alone = run(model, prepared)[1], run(model, prepared, share=False)[1]
     system, first_turn = (len(message.input_ids) for message in prepared.dialogues[0][:2])
@@ -118,7 +118,7 @@ def test_pooling_is_that_of_the_model(make_tiny_model, batch, tiny_processor, po
     torch.testing.assert_close(pooled, expected, atol=1e-5, rtol=0)
 
 
-def test_a_long_rest_behind_a_shared_beginning_is_attended_to_in_blocks(model, monkeypatch):
+def test_a_long_segment_after_a_shared_prefix_attends_in_blocks(model, monkeypatch):
     rng = np.random.default_rng(0)
     beginning, *rests = (Message(rng.integers(0, 600, length)) for length in (30, 70, 45))
     dialogues = [[beginning, rest] for rest in rests]
@@ -132,7 +132,7 @@ def test_a_long_rest_behind_a_shared_beginning_is_attended_to_in_blocks(model, m
             torch.testing.assert_close(layout.along(hidden, index, 0), expected, atol=1e-5, rtol=0)
 
 
-def test_other_layers_can_be_had(model, batch):
+def test_hidden_states_of_other_layers_are_those_of_each_dialogue(model, batch):
     _, prepared = batch
     embeddings, _, _ = run(model, prepared, layer=0)
     middle, layout, last = run(model, prepared, layer=1)
@@ -141,7 +141,7 @@ def test_other_layers_can_be_had(model, batch):
     torch.testing.assert_close(layout.along(middle, last[1], 0), layout_alone.along(alone, last_alone[1], 0))
 
 
-def test_gradients_pass_through_a_pack(model, batch, tiny_processor):
+def test_gradients_pass_through_a_packed_batch(model, batch, tiny_processor):
     dialogues, prepared = batch
     segments, last = build_prefix_tree(prepared.dialogues)
     digests = [digest for segment in segments for message in segment.messages for digest in message.clips]

@@ -96,7 +96,7 @@ def test_the_policys_system_turn_is_dropped_unless_it_is_kept(scorer, speak):
     )
 
 
-def test_of_a_long_prompt_the_last_fifteen_turns_are_judged(scorer, speak):
+def test_the_last_fifteen_turns_of_a_long_prompt_are_scored(scorer, speak):
     prompt = [turn(("user", "assistant")[index % 2], f"turn {index}") for index in range(19)]
     expected = scorer.score([[*prompt[4:], turn("assistant", "yes", *speak(["yes"]))]])
     assert reward_fn(scorer, speak=speak)([prompt], [say("yes")]) == pytest.approx(expected, abs=1e-5)
@@ -124,7 +124,7 @@ def bad_completions(tmp_path_factory, make_tone):
     }
 
 
-def test_what_cannot_be_judged_has_no_reward_and_leaves_the_others_theirs(scorer, speak, bad_completions, caplog):
+def test_a_completion_that_cannot_be_scored_has_no_reward_and_the_others_have(scorer, speak, bad_completions, caplog):
     reward = reward_fn(scorer, speak=speak)
     [alone] = reward([QUESTION], [say("well, hello")])
     completions = [say("well, hello"), *bad_completions.values(), say("well, hello")]
@@ -140,7 +140,7 @@ def test_what_cannot_be_judged_has_no_reward_and_leaves_the_others_theirs(scorer
         assert sum(reason in record.getMessage() for record in caplog.records) == 1, reason
 
 
-def test_a_floor_takes_the_place_of_the_reward_that_is_missing(scorer, speak, bad_completions):
+def test_a_floor_replaces_a_missing_reward(scorer, speak, bad_completions):
     reward = reward_fn(scorer, speak=speak, on_error="floor", floor=-20.0)
     logged = {}
     rewards = reward(
@@ -153,7 +153,7 @@ def test_a_floor_takes_the_place_of_the_reward_that_is_missing(scorer, speak, ba
     assert logged == {"sdiareward_joint/failed": 0.75}
 
 
-def test_an_error_is_raised_where_that_is_asked_for(scorer, speak):
+def test_an_error_is_raised_with_on_error_raise(scorer, speak):
     reward = reward_fn(scorer, speak=speak, on_error="raise")
     with pytest.raises(ValueError, match="completion 1: .*control token"):
         reward([QUESTION] * 2, [say("fine"), say("fine<|im_end|>")])
@@ -174,7 +174,7 @@ def test_prompts_that_are_no_dialogue_are_named(scorer, speak):
         assert sum(reason in each for each in found) == 1, reason
 
 
-def test_a_text_that_the_synthesizer_cannot_say_costs_itself_alone(scorer, speak):
+def test_a_text_that_cannot_be_synthesised_has_no_reward_and_the_others_have(scorer, speak):
     def fragile(texts):
         if any("#" in text for text in texts):
             raise RuntimeError("no phonemes")
@@ -195,7 +195,7 @@ def test_a_model_that_computes_nan_gives_no_reward(make_tiny_model, tiny_process
     assert "reward is nan" in reward.last_reasons[0]
 
 
-def test_words_alone_are_judged_only_where_that_is_allowed(scorer):
+def test_text_alone_is_scored_only_without_require_audio(scorer):
     with pytest.raises(ValueError, match="nothing gives them sound; give speak"):
         reward_fn(scorer)([QUESTION], [say("fine")])
     with pytest.raises(ValueError, match="nothing gives them sound"):
@@ -211,10 +211,10 @@ def test_words_alone_are_judged_only_where_that_is_allowed(scorer):
     ("options", "error", "message"),
     [
         ({"on_error": "ignore"}, ValueError, "choose one of none, floor, raise"),
-        ({"on_error": "floor"}, ValueError, "must be given"),
-        ({"floor": -1.0}, ValueError, "goes with on_error='floor'"),
+        ({"on_error": "floor"}, ValueError, "requires a floor"),
+        ({"floor": -1.0}, ValueError, "requires a floor, and nothing else takes one"),
         ({"on_error": "floor", "floor": float("nan")}, ValueError, "finite"),
-        ({"criterion": "loudness"}, ValueError, "this checkpoint knows colloquialness, joint, modality"),
+        ({"criterion": "loudness"}, ValueError, "this checkpoint has colloquialness, joint, modality"),
         ({"batch_tokens": 5}, TypeError, "batch_tokens cannot be changed on a Scorer"),
     ],
 )
@@ -223,7 +223,7 @@ def test_wrong_options_are_refused_at_once(scorer, options, error, message):
         reward_fn(scorer, **options)
 
 
-def test_what_is_set_up_wrongly_is_raised_whatever_errors_do(scorer, speak, make_tiny_model):
+def test_a_wrong_setup_raises_with_any_on_error(scorer, speak, make_tiny_model):
     with pytest.raises(ValueError, match=r"no column 'sound' of audio; found \['voice'\]"):
         reward_fn(scorer, speak=speak, audio_column="sound")([QUESTION], [say("fine")], voice=[None])
     with pytest.raises(ValueError, match="1 recordings for 2 texts"):
@@ -314,7 +314,7 @@ def test_an_asynchronous_synthesizer_is_awaited_in_its_own_event_loop(scorer, sp
     assert rewards == pytest.approx(reward_fn(scorer, speak=speak)([QUESTION], [say("fine")]), abs=1e-5)
 
 
-def test_what_breaks_the_model_reaches_every_caller(make_tiny_model, tiny_processor, speak):
+def test_an_error_of_the_model_reaches_every_caller(make_tiny_model, tiny_processor, speak):
     model = make_tiny_model()
     reward = async_reward_fn(Scorer(model, tiny_processor), speak=speak)
 

@@ -66,7 +66,7 @@ def test_each_dialogue_can_have_its_own_criterion(scorer, dialogues):
     assert mixed[0] != pytest.approx(scorer.score(dialogues[:1], "joint")[0], abs=1e-5)
 
 
-def test_nothing_gives_nothing(scorer):
+def test_no_dialogues_have_no_rewards(scorer):
     assert scorer.score([]) == []
 
 
@@ -165,7 +165,7 @@ def test_bad_dialogues_are_skipped_with_their_reasons_and_the_others_scored(scor
     assert "has no messages" in skipped[3]
 
 
-def test_the_first_bad_dialogue_raises_where_nothing_is_to_be_skipped(scorer, dialogues):
+def test_the_first_bad_dialogue_raises_without_skipped(scorer, dialogues):
     with pytest.raises(ValueError, match="has no messages"):
         scorer.score([dialogues[0], []])
 
@@ -205,7 +205,7 @@ def test_features_of_another_layer_have_no_reward(scorer, dialogues):
 
 
 def test_padding_gives_no_features_of_tokens(make_tiny_model, tiny_processor, dialogues):
-    with pytest.raises(ValueError, match="need pack=True"):
+    with pytest.raises(ValueError, match="require pack=True"):
         next(Scorer(make_tiny_model(), tiny_processor, pack=False).iter_features(dialogues, per_token=True))
 
 
@@ -216,7 +216,7 @@ def test_the_seconds_scored_are_those_that_the_model_hears(make_tiny_model, fixt
     assert scorer.audio_s == pytest.approx(0.2 + 0.25 + 0.2 + 0.1)
 
 
-def test_other_prompts_can_take_the_place_of_the_checkpoints(tiny_checkpoint, dialogues):
+def test_given_prompts_replace_those_of_the_checkpoint(tiny_checkpoint, dialogues):
     ours = Scorer.from_pretrained(tiny_checkpoint, device="cpu")
     other = Scorer.from_pretrained(tiny_checkpoint, device="cpu", prompts={"joint": "Is it any good?"})
     with_own_system_turn = [[{"role": "system", "content": "Is it any good?"}, *dialogue] for dialogue in dialogues]

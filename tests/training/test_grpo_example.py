@@ -39,7 +39,7 @@ def test_grpo_logs_the_same_of_coroutines(scorer, speak, train_policy):
     assert reward.num_failed == 0
 
 
-def test_grpo_goes_on_without_the_completions_that_cannot_be_judged(scorer, speak, train_policy):
+def test_grpo_continues_without_the_completions_that_cannot_be_scored(scorer, speak, train_policy):
     def moody(texts):
         return [None if zlib.crc32(text.encode()) % 3 == 0 else speak([text])[0] for text in texts]
 

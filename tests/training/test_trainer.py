@@ -147,6 +147,15 @@ def test_a_step_has_the_same_gradient_for_any_micro_batches(
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
 
 
+def test_training_changes_neither_forward_nor_attention_of_the_model(
+    make_trainer, make_tiny_model, rows, padded_rewards
+):
+    model = make_tiny_model()
+    make_trainer(model).train()
+    assert "forward" not in vars(model)
+    assert padded_rewards(model, list(rows)).isfinite().all()
+
+
 def test_gradient_accumulation_and_other_orders_are_refused(make_trainer):
     with pytest.raises(ValueError, match="gradient_accumulation_steps is 2; give all pairs"):
         make_trainer(gradient_accumulation_steps=2)

@@ -6,16 +6,11 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
-from datasets import Dataset
 from safetensors.torch import load_file
 from support.paths import ROOT
 
-from sdiareward.common.user_errors import UserError
-from sdiareward.training.run_folder import record_training_pairs, resolve_base_model
 from sdiareward.training.trainer import newest_checkpoint
 
 
@@ -138,19 +133,6 @@ def test_a_checkpoint_without_the_state_of_the_trainer_is_skipped(tmp_path):
     assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
 
 
-def test_a_run_resumes_only_with_the_pairs_that_it_began_with(tmp_path):
-    rows = Dataset.from_dict({"pair_id": ["a", "b"], "length": [10, 20]})
-    whole, less = {"train": rows}, {"train": rows.select([0])}
-    training = SimpleNamespace(output_dir=str(tmp_path), process_index=0)
-    record_training_pairs(whole, training, resumes=True)
-    record_training_pairs(whole, training, resumes=True)
-    with pytest.raises(UserError, match="began with other pairs .2 of train, now 1.: .* in another output"):
-        record_training_pairs(less, training, resumes=True)
-    record_training_pairs(less, training, resumes=False)
-    with pytest.raises(UserError, match="1 of train, now 2"):
-        record_training_pairs(whole, training, resumes=True)
-
-
 def test_data_without_a_split_are_refused_in_one_line(command, data_folder, tmp_path):
     (data_folder / "validation.parquet").unlink()
     done = run(command(tmp_path / "out"))
@@ -158,22 +140,3 @@ def test_data_without_a_split_are_refused_in_one_line(command, data_folder, tmp_
     assert "Traceback" not in done.stderr
     line = done.stderr.strip().splitlines()[-1]
     assert line.startswith(f"sdiareward-train: error: {data_folder}: ") and "validation" in line
-
-
-@pytest.mark.parametrize("process_index", [0, 1])
-def test_the_main_process_builds_nano(process_index, tmp_path):
-    order = []
-
-    @contextmanager
-    def main_process_first(local):
-        order.append("waited")
-        assert not local
-        yield
-        order.append("resumed")
-
-    training = SimpleNamespace(
-        output_dir=str(tmp_path), seed=0, process_index=process_index, main_process_first=main_process_first
-    )
-    assert resolve_base_model("nano", training) == str(tmp_path / "init")
-    assert (tmp_path / "init" / "model.safetensors").exists() == (process_index == 0)
-    assert order == ["waited", "resumed"]
