@@ -125,9 +125,7 @@ def _load_training_pairs(args: EvalArguments, labels: Labels) -> tuple[datasets.
         train, train_labels = _load_pairs(args, args.train_split)
     except PairsError as error:
         remedy = "name another split with --train_split, or leave the baselines out with --no_baselines"
-        raise UserError(
-            f"{args.dataset}: the baselines have nothing to be fitted on ({error}); {remedy}."
-        ) from error
+        raise UserError(f"{args.dataset}: the baselines have nothing to be fitted on ({error}); {remedy}.") from error
     require_other_recordings(labels, train_labels, args.split, args.train_split)
     return train, train_labels
 
