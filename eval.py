@@ -33,14 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from sdiareward.common.arguments import parse_arguments
 
     (args,) = parse_arguments((EvalArguments,), argv, prog="eval.py", description=__doc__)
-    from sdiareward.llm.settings import EndpointError
-
-    try:
-        with lock_folder(args.output_dir):
-            return evaluate(args)
-    except EndpointError as error:
-        print(f"eval.py: {error} Every answer is kept: the same command resumes.", file=sys.stderr)
-        return 2
+    with lock_folder(args.output_dir):
+        return evaluate(args)
 
 
 def evaluate(args: EvalArguments) -> int:

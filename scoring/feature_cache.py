@@ -44,8 +44,8 @@ _NUM_THREADS = 2
 class FeatureCache:
     """Look up and compute features of dialogues for one model and its settings.
 
-    A folder may hold the features of several models and settings, each in a separate subfolder with a `identity.json` that
-    describes it.
+    A folder may hold the features of several models and settings, each in a separate subfolder with an `identity.json`
+    that describes it.
 
     Args:
         folder (`str` or `Path`): Where features are stored.

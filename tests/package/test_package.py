@@ -224,7 +224,7 @@ def test_the_extra_that_is_named_for_a_module_brings_it(brought):
         ("trl.trainer", "train", 'trl is not installed; pip install "sdiareward[train]"'),
         ("trl", "judges", 'trl is not installed; pip install "sdiareward[judges]"'),
         ("sklearn", "score", 'sklearn is not installed; pip install "sdiareward[eval]"'),
-        ("nonsense", "train", "No module named 'nonsense'"),
+        ("nonsense", "train", None),
     ],
 )
 def test_a_missing_module_is_described_by_the_extra_that_brings_it(module, extra, message):
