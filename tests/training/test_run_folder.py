@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 from datasets import Dataset
 
-from sdiareward.common.user_errors import RunBlockedError
+from sdiareward.common.user_errors import UserError
 from sdiareward.training.run_folder import record_training_pairs, resolve_base_model
 
 
@@ -14,10 +14,10 @@ def test_a_run_resumes_only_with_the_pairs_that_it_began_with(tmp_path):
     training = SimpleNamespace(output_dir=str(tmp_path), process_index=0)
     record_training_pairs(whole, training, resumes=True)
     record_training_pairs(whole, training, resumes=True)
-    with pytest.raises(RunBlockedError, match="began with other pairs .2 of train, now 1.: .* in another output"):
+    with pytest.raises(UserError, match="began with other pairs .2 of train, now 1.: .* in another output"):
         record_training_pairs(less, training, resumes=True)
     record_training_pairs(less, training, resumes=False)
-    with pytest.raises(RunBlockedError, match="1 of train, now 2"):
+    with pytest.raises(UserError, match="1 of train, now 2"):
         record_training_pairs(whole, training, resumes=True)
 
 
