@@ -98,7 +98,7 @@ def _audit(args: AuditArguments) -> int:
     auditor = Auditor(job)
     if against is not None:
         require_same_pairs(against, auditor.run, len(auditor.sample))
-    audit, earlier = auditor.audit(), against and against["verdicts"]
+    audit, earlier = auditor.audit(), None if against is None else against["verdicts"]
     _write(auditor, audit, earlier)
     return _report_failures(audit, args.fail_on, earlier)
 

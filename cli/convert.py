@@ -44,5 +44,5 @@ def run(args: ConvertArguments) -> None:
     fields: dict[str, Any] = {"pooling_mode": args.pooling_mode, "max_turn_s": args.max_turn_s}
     fields["prompts"] = args.prompt_file and read_prompts(args.prompt_file)
     given = {name: value for name, value in fields.items() if value is not None}
-    options = {"dtype": args.dtype, "max_shard_size": args.max_shard_size}
+    options: dict[str, Any] = {"dtype": args.dtype, "max_shard_size": args.max_shard_size}
     print(convert_checkpoint(args.source, args.output_dir, **options, **given))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from .arguments import TensorArguments
 
@@ -24,5 +24,5 @@ def run(args: ExportArguments) -> None:
     """Export a checkpoint."""
     from sdiareward.checkpoint_io.convert import export_checkpoint
 
-    options = {"dtype": args.dtype, "max_shard_size": args.max_shard_size}
+    options: dict[str, Any] = {"dtype": args.dtype, "max_shard_size": args.max_shard_size}
     print(export_checkpoint(args.source, args.output_dir, layout=args.layout, **options))

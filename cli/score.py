@@ -160,7 +160,7 @@ def _score_dataset(args: ScoreArguments) -> int:
     if args.engine == "ray":
         from sdiareward.scoring.ray_engine import score_on_ray
 
-        options = {"num_actors": args.num_actors, "gpus_per_actor": args.gpus_per_actor}
+        options: dict[str, Any] = {"num_actors": args.num_actors, "gpus_per_actor": args.gpus_per_actor}
         summary: Summary | None = score_on_ray(job, output, **options)
     else:
         summary = score_dataset(job, output)

@@ -262,7 +262,7 @@ def _read_file(path: Path, flags: Mapping[str, argparse.Action]) -> dict[str, An
 
 
 def _convert(value: Any, flag: argparse.Action, path: Path) -> Any:
-    convert: Callable[[str], Any] = flag.type if callable(flag.type) else parse_bool  # type: ignore[assignment]
+    convert: Callable[[str], Any] = flag.type if callable(flag.type) else parse_bool
     if not isinstance(value, str):
         return value
     try:

@@ -70,7 +70,10 @@ class EvaluationRun:
         self.others = [inputs.read_evaluation(path) for path in args.compare]
         self.training = inputs.read_training_runs(args.training)
         self.pairs, self.labels = self._load_pairs(args.split, args.limit)
-        self.train, self.train_labels = self._load_training_pairs() if args.baselines else (None, None)
+        self.train: Any = None
+        self.train_labels: Any = None
+        if args.baselines:
+            self.train, self.train_labels = self._load_training_pairs()
         self.run = {**evaluated.identity(), "split": args.split, "pairs": fingerprint_pairs(self.labels)}
         claim_run_dir(self.folder, self.run)
         self.by_scorer: dict[str, Mapping[str, Any]] = {}

@@ -49,7 +49,7 @@ def _load_pairs(path: str | Path, split: str, name: str | None) -> datasets.Data
     import datasets
 
     found = find_tables(path, split, name)
-    pairs = found
+    pairs: Any = found
     if isinstance(found, list):
         pairs = datasets.load_dataset("parquet", data_files=found, split="train")
     missing = [side for side in SIDES if side not in pairs.column_names]

@@ -94,6 +94,7 @@ class AddNoise(Transform):
     color: Literal["white", "pink"] = "white"
 
     def _change(self, samples: np.ndarray, sampling_rate: int, rng: np.random.Generator) -> np.ndarray:
+        noise: np.ndarray
         if self.color == "white":
             noise = rng.standard_normal(len(samples), dtype=np.float32)
         else:

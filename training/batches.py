@@ -118,7 +118,7 @@ class PairCollator:
             rows = [row if SIDES[0] in row else {**self._pairs[row["row"]], **row} for row in rows]
         clips: dict[bytes, torch.Tensor] = {}
         read = self._read_encoded if is_encoded else self._read_audio
-        sides = {side: [read(row, side, clips) for row in rows] for side in SIDES}
+        sides: dict[str, Any] = {side: [read(row, side, clips) for row in rows] for side in SIDES}
         clips_as = "vectors" if is_encoded else "mels"
         return {"pairs": PairBatch(**list_labels(rows), **sides, clips=clips, clips_as=clips_as)}
 
@@ -141,7 +141,7 @@ class PairCollator:
         return self._prepare.messages(np.asarray(row[f"{side}_ids"], dtype=np.int64), digests)
 
 
-def list_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def list_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return `pair_ids`, `lengths_tokens` and `is_real` of a [`PairBatch`].
 
     Args:

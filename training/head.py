@@ -144,7 +144,7 @@ class FeatureCollator:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, PairBatch]:
         """Look up the features of the rows."""
-        sides = {side: [self.cache[row[f"{side}_key"]] for row in rows] for side in SIDES}
+        sides: dict[str, Any] = {side: [self.cache[row[f"{side}_key"]] for row in rows] for side in SIDES}
         return {"pairs": FeatureBatch(**list_labels(rows), **sides)}
 
 
