@@ -87,14 +87,6 @@ class ServeArguments(ModelArguments):
     request_timeout_s: float = field(
         default=Limits.request_timeout_s, metadata={"help": "seconds for the model to answer, waiting included"}
     )
-    allow_url_prefix: list[str] = field(
-        default_factory=list,
-        metadata={
-            "action": "append",
-            "metavar": "PREFIX",
-            "help": "fetch recordings from addresses with this prefix; may be repeated (default: fetch none)",
-        },
-    )
 
 
 def run(args: ServeArguments) -> None:

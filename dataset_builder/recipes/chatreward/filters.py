@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -160,8 +160,3 @@ class PipelineClassifier:
 def load_emotion_classifier(settings: EmotionSettings) -> EmotionClassifier:
     """Load the classifier of the settings."""
     return PipelineClassifier(settings)
-
-
-def filter_identity(asr: FasterWhisperSettings, emotion: EmotionSettings | None) -> dict[str, Any]:
-    """Return what a report says of the filters' models."""
-    return {"asr": asr.identity(), "emotion": None if emotion is None else asdict(emotion)}
