@@ -4,12 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: audit demo guides test lint nano-code install release clean
+.PHONY: audit demo guides test test-fast lint nano-code install release clean
 
 install: $(VENV)/.installed
 
 # Strict mode links every file: a plain editable install would lose against a data set folder named `sdiareward`.
-$(VENV)/.installed: pyproject.toml constraints.txt $(shell git ls-files '*.py' examples checkpoints)
+$(VENV)/.installed: pyproject.toml constraints.txt $(shell find . -name '*.py' -not -path './.venv*' -not -path './build/*') $(wildcard checkpoints/nano/* examples/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
@@ -32,7 +32,11 @@ $(RUN)/sdiareward/report.json: configs/demo_data.yaml sample/manifest.jsonl
 	touch $@
 
 test: install .venv-datasets3/.installed
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+# Without what starts processes, servers, browsers or Ray.
+test-fast: install
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m "not slow"
 
 lint: install
 	$(BIN)/ruff check .

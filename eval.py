@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from sdiareward.common.escaping import escape_terminal
 from sdiareward.common.locks import lock_folder
-from sdiareward.common.optional_dependencies import requires_extra
+from sdiareward.common.optional_dependencies import check_extra, requires_extra
 from sdiareward.common.user_errors import exit_on_user_error
 from sdiareward.evaluation.arguments import EvalArguments
 
@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from sdiareward.common.arguments import parse_arguments
 
     (args,) = parse_arguments((EvalArguments,), argv, prog="eval.py", description=__doc__)
+    check_extra("eval")
     with lock_folder(args.output_dir):
         return evaluate(args)
 

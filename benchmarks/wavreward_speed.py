@@ -149,7 +149,7 @@ def measure(
         }
         for name, times in seconds.items()
     }
-    return {"dialogues to score": len(recordings), "audio_s": audio_s, "ways": found}
+    return {"dialogues": len(recordings), "audio_s": audio_s, "ways": found}
 
 
 def describe_device(thinker: Thinker) -> dict[str, Any]:

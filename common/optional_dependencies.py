@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 
 # Extra -> modules that its packages bring and that the package imports; as in pyproject.toml, which a test compares.
@@ -69,6 +70,20 @@ def missing_extra_hint(error: Exception, extra: str | None = None) -> str | None
         return None
     chosen = extra if extra in bringing else bringing[0]
     return f'{module} is not installed; pip install "sdiareward[{chosen}]"'
+
+
+def check_extra(extra: str) -> None:
+    """Raise before any work if a module of an extra is missing, rather than after it.
+
+    Args:
+        extra (`str`): Extra that the work needs.
+
+    Raises:
+        ModuleNotFoundError: A module of the extra is not installed.
+    """
+    for module in EXTRAS[extra]:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
 
 @contextmanager

@@ -7,12 +7,19 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import pickle
 import zlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from support import tiny_model
+
+
+def pytest_collection_modifyitems(items):
+    """Run the files with the most slow tests first, so that no process waits for another one's last file."""
+    num_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -num_slow[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

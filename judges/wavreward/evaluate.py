@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.arguments import parse_arguments
-from sdiareward.common.optional_dependencies import requires_extra
+from sdiareward.common.optional_dependencies import check_extra, requires_extra
 from sdiareward.common.user_errors import exit_on_user_error
 
 
@@ -92,6 +92,7 @@ class EvaluateArguments:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if `strict` and a sample was skipped, else 0."""
     (args,) = parse_arguments((EvaluateArguments,), argv, prog="evaluate", description=__doc__)
+    check_extra("eval")
     results = evaluate(args)
     print((Path(args.output_dir) / "results.md").read_text(encoding="utf-8"), end="")
     return int(args.strict and bool(results["skipped"]))

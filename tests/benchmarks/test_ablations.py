@@ -27,8 +27,6 @@ from sdiareward.scoring.scorer import Scorer
 from sdiareward.training.head_fitting import compute_rewards
 
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 SUBSETS = ("semi_wild", "scripted", "colloquialness")
 _WORDS = {"colloquialness": "um, a line"}
 TRAINING = {

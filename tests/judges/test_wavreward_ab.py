@@ -62,7 +62,7 @@ def test_only_samples_with_different_scores_are_drawn_and_others_counted(evaluat
     assert len(key["items"]) == 23
     assert all(truth["first"] != truth["second"] for truth in key["items"].values())
     assert capsys.readouterr().out.splitlines()[:2] == [
-        "36 samples judged by both, 23 to draw from",
+        "36 samples scored by both judges, 23 to draw from",
         "age 6, content 5, implicit 6, volume 6",
     ]
 

@@ -95,8 +95,8 @@ def test_cached_answers_are_not_requested_again(ask):
 
 
 def test_answers_are_kept_when_the_endpoint_fails(ask, predictions):
-    with ChatServer(YES, Reply(status=401)) as server:
-        assert ask(server) == (2, None)
+    with ChatServer(YES, Reply(status=401)) as server, pytest.raises(SystemExit, match="2"):
+        ask(server)
     assert not (predictions / "reasoning_quality.json").exists()
     with ChatServer(YES) as server:
         ask(server)

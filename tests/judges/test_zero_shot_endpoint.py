@@ -336,9 +336,8 @@ def test_a_folder_refuses_another_judge_or_other_settings(run):
 
 
 def test_an_unusable_endpoint_ends_with_one_error_line(run, capsys):
-    with ChatServer(Reply(status=401)) as server:
-        code, _ = run("--judge", "own-endpoint", options=at(server))
-    assert code == 2
+    with ChatServer(Reply(status=401)) as server, pytest.raises(SystemExit, match="2"):
+        run("--judge", "own-endpoint", options=at(server))
     assert "does not accept the key" in capsys.readouterr().err
 
 

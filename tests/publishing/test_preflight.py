@@ -1,3 +1,5 @@
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from sdiareward.publishing.plan import PlannedFile, RepositoryPlan
@@ -65,6 +67,25 @@ def test_a_file_that_holds_a_secret_is_refused_and_the_secret_not_repeated(conte
 def test_what_only_resembles_a_secret_is_accepted(content):
     assert find_secret(content) is None
     check_plan(plan(CARD, PlannedFile("notes.txt", content)))
+
+
+@pytest.mark.parametrize("offset", [-40, -20, -3, -1, 0])
+def test_a_token_on_the_border_of_two_chunks_is_found(tmp_path, offset):
+    """Large files are read in chunks of 8 MiB."""
+    file = tmp_path / "table.parquet"
+    file.write_bytes(b"\0" * (8 * 2**20 + offset) + TOKEN.encode() + b"\0" * 100)
+    with pytest.raises(ValueError, match="table.parquet: seems to hold an access token"):
+        check_plan(plan(CARD, PlannedFile("table.parquet", file)))
+
+
+def test_a_token_in_a_compressed_column_of_text_is_found(tmp_path):
+    file = tmp_path / "table.parquet"
+    # The first and the last stand in the statistics too, which are not compressed.
+    turns = [{"text": text} for text in ("and", f"so, {TOKEN}", "well")]
+    pq.write_table(pa.table({"turns": [turns], "number": [1]}), file, compression="gzip")
+    assert TOKEN.encode() not in file.read_bytes()
+    with pytest.raises(ValueError, match=r"data/table.parquet: seems to hold an access token"):
+        check_plan(plan(CARD, PlannedFile("data/table.parquet", file)))
 
 
 def test_a_file_that_is_gone_is_named(tmp_path):

@@ -238,7 +238,7 @@ def test_a_judge_is_loaded_from_safetensors_alone_and_no_larger_than_its_files(t
     content, trace = bomb
     judge = shutil.copytree(tiny_judge, tmp_path / "judge")
     change(judge, "config.json", text_config__num_hidden_layers=200)
-    with pytest.raises(ValueError, match="configuration cannot be used .*layer_types"):
+    with pytest.raises(ValueError, match="configuration is invalid .*num_hidden_layers"):
         load_thinker_model(judge)
     change(judge, "config.json", text_config__layer_types=LAYERS)
     with pytest.raises(ValueError, match="holds .* values and its configuration asks for"):

@@ -11,8 +11,6 @@ from sdiareward.scoring.reward_function import async_reward_fn, reward_fn
 from sdiareward.scoring.scorer import Scorer
 
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
 QUESTION = [{"role": "user", "content": "how are you"}]
 
 

@@ -92,5 +92,5 @@ def test_a_cluster_that_does_not_know_the_token_is_said_to(ray_cluster, tmp_path
     assert told.returncode == 2
     reason = told.stderr.splitlines()[-1]
     assert reason.startswith(f"sdiareward serve: error: the Ray cluster at {other['RAY_ADDRESS']} cannot be joined (")
-    assert reason.endswith("that RAY_AUTH_TOKEN is its token if it wants one.")
+    assert reason.endswith("that RAY_AUTH_TOKEN is its token if it needs one.")
     assert "Traceback" not in told.stderr and other["RAY_AUTH_TOKEN"] not in told.stderr

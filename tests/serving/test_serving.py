@@ -267,7 +267,6 @@ def test_a_remote_reward_is_the_reward_of_the_local_function(client, scorer, spe
     assert remote.__name__ == "sdiareward_joint"
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_grpo_learns_from_a_remote_reward(client, scorer, speak, tiny_processor, make_tone, tmp_path):
     reward = remote_reward_fn(client, criterion="modality", speak=speak, audio_column="voice")
     table, history, voices = train_policy(tmp_path, tiny_processor.tokenizer, make_tone, reward)

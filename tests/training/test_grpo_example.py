@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import sys
 import zlib
 
 import pytest
@@ -10,9 +11,6 @@ from support.paths import ROOT
 
 from sdiareward.scoring.reward_function import async_reward_fn, reward_fn
 from sdiareward.scoring.scorer import Scorer
-
-
-pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +68,10 @@ def test_grpo_with_a_policy_that_speaks_brings_its_sound_as_a_column(scorer, spe
     assert reward.num_failed == 0
 
 
-def test_the_example_trains_on_recorded_questions_and_synthetic_answers(tmp_path):
+def test_the_example_trains_on_recorded_questions_and_synthetic_answers(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("grpo_speech", ROOT / "examples" / "grpo_speech.py")
     example = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "grpo_speech", example)
     spec.loader.exec_module(example)
     options = {"reward_model": ROOT / "checkpoints" / "nano", "synthesizer": "hibari", "output_dir": tmp_path}
     flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]

@@ -26,9 +26,6 @@ from sdiareward.training.setup import load_model, prepare_for_training
 from sdiareward.training.trainer import SDiaRewardTrainer
 
 
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
 @pytest.fixture
 def pairs(tone_pairs):
     return tone_pairs

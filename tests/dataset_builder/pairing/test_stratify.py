@@ -100,7 +100,7 @@ def test_another_seed_gives_another_choice():
 
 
 BAD_OPTIONS = {
-    "cap": ({"cap": 0}, "cap=0"),
+    "cap": ({"cap": 0}, "cap is 0; it must be at least 1"),
     "candidates": ({"candidates": "train"}, "candidates is 'train'"),
     "bucket_by": ({"bucket_by": ["mood"]}, r"bucket_by names \['mood'\]"),
 }

@@ -145,4 +145,4 @@ def test_the_command_writes_what_its_configuration_asks_for(tmp_path, capsys):
     assert "5 scenarios, 0 missing" in capsys.readouterr().out
     config.write_text(json.dumps({"output": "s.jsonl", "number": 5}))
     assert main(["write", "--config", str(config)]) == 2
-    assert "keys ['count', 'endpoint'] are missing" in capsys.readouterr().err
+    assert "unknown keys ['number']" in capsys.readouterr().err
