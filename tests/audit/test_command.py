@@ -15,6 +15,9 @@ from sdiareward.perturbations.registry import PERTURBATIONS
 from sdiareward.scoring.model_spec import ModelSpec
 
 
+pytestmark = pytest.mark.slow
+
+
 # A perturbation with two places to fail, one attack of each kind, and nothing that takes long.
 FEW = ("--nuisances", "gain", "polarity", "--attacks", "foreign_ending", "written_demand", "repeated_turns")
 

@@ -13,6 +13,9 @@ from sdiareward.perturbations.channel import encode
 from sdiareward.training.head_fitting import fit_head
 
 
+pytestmark = pytest.mark.slow
+
+
 SETTINGS = LeftOutSettings(learning_rates=(1e-6, 0.1), num_epochs=5, batch_size=4, min_pairs=2)
 
 

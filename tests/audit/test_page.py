@@ -14,6 +14,9 @@ from sdiareward.audit.run import AuditJob, Auditor
 from sdiareward.scoring.model_spec import ModelSpec
 
 
+pytestmark = pytest.mark.slow
+
+
 SCRIPT = "<script>document.title = 'hit'</script><img src=x onerror=\"document.title='hit'\">"
 
 

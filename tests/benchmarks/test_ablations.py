@@ -27,6 +27,9 @@ from sdiareward.scoring.scorer import Scorer
 from sdiareward.training.head_fitting import compute_rewards
 
 
+pytestmark = pytest.mark.slow
+
+
 SUBSETS = ("semi_wild", "scripted", "colloquialness")
 _WORDS = {"colloquialness": "um, a line"}
 TRAINING = {

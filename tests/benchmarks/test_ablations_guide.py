@@ -1,3 +1,5 @@
+import pytest
+
 from benchmarks.guides.rendering import read_result, render_blocks
 
 
@@ -23,6 +25,7 @@ def test_table_4_holds_the_centered_poolings_and_both_losses():
         ]
 
 
+@pytest.mark.slow
 def test_every_table_names_the_baselines_and_its_pairs():
     for name in ("table4", "table6", "lambda", "layers", "freeze"):
         lines = render_blocks("ablations")[name].splitlines()

@@ -28,6 +28,7 @@ def repository(tmp_path, monkeypatch):
     return give
 
 
+@pytest.mark.slow
 def test_no_number_in_readme_guides_or_card_differs_from_its_result_file():
     assert list(guides.find_problems()) == []
 
@@ -65,5 +66,6 @@ def test_the_readme_shows_the_accuracy_of_the_result_file():
     assert f"{100 * accuracy:.2f}" in render_blocks("README")["results"]
 
 
+@pytest.mark.slow
 def test_the_example_shows_rewards_with_sign_and_two_digits():
     assert re.fullmatch(r"```text\n[+-]\d\.\d\d, [+-]\d\.\d\d\n```", guides.score_examples())

@@ -15,6 +15,9 @@ from benchmarks import speech_world as world  # noqa: E402
 from benchmarks.dialogue_metrics import Span  # noqa: E402
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def small_world(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world")

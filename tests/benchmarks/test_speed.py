@@ -57,6 +57,7 @@ def test_plain_transformers_give_the_rewards_of_the_scorer(batch_size, make_tiny
     assert len(set(rewards)) == len(dialogues)
 
 
+@pytest.mark.slow
 def test_every_second_round_is_in_the_reverse_order():
     calls = []
 
@@ -69,12 +70,14 @@ def test_every_second_round_is_in_the_reverse_order():
     assert differences == {"a": 0.0, "b": 0.0, "c": 0.0}
 
 
+@pytest.mark.slow
 def test_different_rewards_end_a_race():
     entrants = {"plain": lambda _: [1.0, 2.0], "wrong": lambda _: [1.0, 2.001]}
     with pytest.raises(ValueError, match="wrong: a reward differs by 0.001 from that of plain"):
         racing.race(entrants, [0, 0], rounds=1)
 
 
+@pytest.mark.slow
 def test_a_nan_reward_ends_a_race():
     with pytest.raises(ValueError, match="differs by nan"):
         racing.race({"plain": lambda _: [1.0], "wrong": lambda _: [math.nan]}, [0], rounds=1)
@@ -84,6 +87,7 @@ def test_a_speedup_is_the_median_of_the_quotients_of_the_rounds():
     assert racing.speedup([10.0, 30.0, 8.0], [5.0, 3.0, 2.0]) == 4.0
 
 
+@pytest.mark.slow
 def test_peak_memory_is_that_of_the_process_not_of_its_parent():
     np.ones(500 * 2**20 // 8)
     code = "import numpy; from benchmarks.racing import max_rss_mib; before = max_rss_mib(); "
@@ -182,6 +186,7 @@ def run_gpu(monkeypatch, output, *arguments):
     return json.loads(output.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_the_gpu_benchmark_runs_on_a_cpu_with_equal_rewards(tmp_path, monkeypatch, capsys):
     found = run_gpu(monkeypatch, tmp_path / "gpu.json")
     tiny = found["sizes"]["tiny"]
@@ -213,6 +218,7 @@ def test_another_result_changes_the_guide_to_speed():
     assert "Slope of log time against log audio: 1.00; between neighbours 1.00." in guide
 
 
+@pytest.mark.slow
 def test_bfloat16_is_compared_with_float32_and_a_matrix_product(monkeypatch, make_tiny_model, tiny_processor):
     monkeypatch.setattr(scoring_bfloat16, "load_model", lambda name, seed: (make_tiny_model(), tiny_processor))
     monkeypatch.setattr(scoring_bfloat16, "_MATRIX_SIZE", 64)

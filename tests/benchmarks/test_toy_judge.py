@@ -21,6 +21,7 @@ def test_a_scenario_is_the_same_clip_with_three_scores(clip):
     assert np.sqrt(np.mean(loud_fast**2)) > 3 * np.sqrt(np.mean(soft_slow**2))
 
 
+@pytest.mark.slow
 def test_held_out_clips_come_from_other_recordings_of_the_sample():
     clips = list(toy_judge.short_clips())
     assert len({group for group, _ in clips}) >= 8

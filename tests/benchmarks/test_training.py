@@ -10,6 +10,7 @@ from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.evaluation.summary import ALL_LEFT_OUT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", gpu_training.MODES)
 def test_the_gpu_benchmark_of_training_runs_on_a_cpu(mode, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(gpu, "_MATMUL_REPEATS", 1)

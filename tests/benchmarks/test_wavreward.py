@@ -35,6 +35,7 @@ def ablate(tmp_path, data, tiny_judge):
     return run
 
 
+@pytest.mark.slow
 def test_finished_variants_are_not_trained_again(ablate, tmp_path):
     found = ablate("--only", "direct,sft_full")
     assert [row["variant"] for row in found["rows"]] == ["direct", "sft_full"]
@@ -108,6 +109,7 @@ def test_the_splits_of_the_toy_task_share_no_recording(tmp_path):
     assert not {label["scenario_id"] for label in train.labels} & {label["scenario_id"] for label in test.labels}
 
 
+@pytest.mark.slow
 def test_speed_is_measured_with_and_without_thoughts_at_fixed_lengths(tmp_path, data, tiny_judge):
     arguments = ["--model", tiny_judge, "--dataset", data, "--limit", 4, "--rounds", 2, "--batch_size", 2]
     arguments += ["--reasoning_tokens", 6, "--score_tokens", 2, "--result", tmp_path / "speed.json"]

@@ -132,6 +132,7 @@ def test_the_notice_of_the_game_goes_with_its_recordings_and_only_with_them(make
     assert not any(file.path_in_repo.startswith("notices/") for file in plan.files)
 
 
+@pytest.mark.slow
 def test_what_the_plan_says_loads_whole_and_streamed(make_data, tmp_path):
     from datasets import Audio, List, load_dataset
 

@@ -81,6 +81,7 @@ def test_pooling_prompts_and_seconds_can_be_given(official, tmp_path):
     assert (processor.prompts, processor.prompt_version, processor.max_turn_s) == (PROMPTS, "theirs", 20.0)
 
 
+@pytest.mark.slow
 def test_another_dtype_is_that_of_the_backbone_alone(official, tmp_path):
     convert_checkpoint(official, tmp_path / "ours", dtype="bfloat16")
     for name, tensor in load_all(tmp_path / "ours").items():
@@ -221,6 +222,7 @@ def test_a_killed_conversion_resumes_with_the_shards_that_are_whole(official, tm
     assert not [path for path in output_dir.iterdir() if path.name.startswith(".")]
 
 
+@pytest.mark.slow
 def test_a_conversion_killed_before_its_last_file_is_finished(official, tmp_path, monkeypatch):
     convert_checkpoint(official, tmp_path / "whole", max_shard_size="200KB")
     num_files = len(list((tmp_path / "whole").iterdir())) + 1

@@ -10,6 +10,9 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def tokenizer():
     return nano.train_tokenizer(nano.training_texts())

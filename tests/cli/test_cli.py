@@ -73,6 +73,7 @@ def test_two_dialogues_print_their_rewards_and_the_margin(score, write_dialogue)
     assert score(first, second)[1].splitlines()[-1].split() == ["margin", f"{report['margin']:+.4f}"]
 
 
+@pytest.mark.slow
 def test_every_form_of_a_dialogue_gives_the_same_reward(score, write_dialogue, tmp_path):
     turns = json.loads(write_dialogue().read_text())
     messages = [

@@ -148,6 +148,7 @@ def test_warnings_of_the_command_line_are_printable():
     assert "\x1b" not in done.stderr
 
 
+@pytest.mark.slow
 def test_no_table_for_a_spreadsheet_is_written():
     """A cell that begins with `=` would be a formula there; the package writes JSON, Parquet and Markdown alone."""
     writers = {"writer", "DictWriter", "to_csv", "to_excel", "write_csv"}

@@ -13,6 +13,9 @@ from sdiareward.common.user_errors import UserError
 from sdiareward.common.worker_pool import open_worker_pool
 
 
+pytestmark = pytest.mark.slow
+
+
 PARENT = """
 import os, time
 from sdiareward.common.worker_pool import open_worker_pool

@@ -6,6 +6,9 @@ from benchmarks.bad_input import DROPPED, NOTED, build_folder
 from sdiareward.pairs.loading import load_pairs
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bad")

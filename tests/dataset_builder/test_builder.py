@@ -15,6 +15,9 @@ from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.pairs.loading import load_pairs
 
 
+pytestmark = pytest.mark.slow
+
+
 SETTINGS = {
     "sources": [{"name": "sample", "limit": 8}, {"name": "colloquial_scripts", "limit": 4}],
     "synthesizers": {

@@ -11,6 +11,9 @@ from sdiareward.dataset_builder.reports.data_card import CARD_TEMPLATE
 from sdiareward.dataset_builder.sources import read_source
 
 
+pytestmark = pytest.mark.slow
+
+
 SAMPLE = CARD_TEMPLATE.parents[1] / "sample"
 
 

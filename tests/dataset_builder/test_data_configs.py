@@ -56,6 +56,7 @@ def test_the_filter_configs_are_read(name):
         make_settings(ChatSettings, config.judge, name)
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_guide_run_as_they_stand(tmp_path, monkeypatch, capsys):
     guide = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     block = re.search(r"<!-- walkthrough -->\n```bash\n(.*?)```", guide, re.DOTALL).group(1)

@@ -166,6 +166,7 @@ def test_the_guide_states_the_limits_that_are_measured_against():
     assert stated == {"same reward": same, "repeated": [0, 0, 0], "saved = loaded": [SAVED_FLOAT32, *same[1:]]}
 
 
+@pytest.mark.slow
 def test_the_command_reports_a_torch_that_cannot_be_imported(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')")
     paths = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])

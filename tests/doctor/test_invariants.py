@@ -37,6 +37,7 @@ def settings(tiny_checkpoint):
     subject.load_subject.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MEASURED)
 def test_a_sound_model_passes_with_the_number_measured_and_its_limit(name, settings):
     outcome = CHECKS[name].function(settings)
@@ -45,6 +46,7 @@ def test_a_sound_model_passes_with_the_number_measured_and_its_limit(name, setti
     assert outcome.details["num_dialogues"] == len(subject.example_dialogues())
 
 
+@pytest.mark.slow
 def test_the_limits_are_those_stated_for_the_dtypes(settings):
     rewards = subject.load_subject(settings).rewards
     assert max(map(abs, rewards)) < 1.0, "else limits are scaled"
@@ -92,6 +94,7 @@ def test_a_model_that_breaks_an_invariant_fails_it(name, fault, settings):
     assert "report this" in outcome.remedy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["half precision ~ float32", "saved = loaded"])
 def test_a_copy_whose_rewards_are_others_fails(name, settings):
     subject.load_subject(settings).rewards[2] += 0.5
@@ -99,6 +102,7 @@ def test_a_copy_whose_rewards_are_others_fails(name, settings):
     assert (outcome.status, outcome.measured) == (FAILED, pytest.approx(0.5, abs=0.1))
 
 
+@pytest.mark.slow
 def test_tensors_that_are_not_those_saved_fail(settings, monkeypatch):
     save = SDiaRewardModel.save_pretrained
 
@@ -148,6 +152,7 @@ def test_a_head_that_gives_the_same_to_all_is_a_warning(tiny_config, tiny_proces
     assert "all dialogues get the same reward" in outcome.found
 
 
+@pytest.mark.slow
 def test_the_command_examines_a_checkpoint_and_shows_no_home_folder(tiny_checkpoint, tmp_path, monkeypatch, capfd):
     home = tmp_path / "margaret"
     home.mkdir()

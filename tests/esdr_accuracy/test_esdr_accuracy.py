@@ -101,6 +101,7 @@ def test_every_judge_row_of_table_2_comes_out_on_its_own_pairs_except_for_what_t
     assert 100 * micro == pytest.approx(float(printed["overall_micro"]), abs=0.0051)
 
 
+@pytest.mark.slow
 def test_the_numbers_of_pairs_of_the_judges_are_the_only_ones_that_fit():
     def fits(column, total):
         possible = {f"{100 * right / total:.2f}" for right in range(total + 1)}

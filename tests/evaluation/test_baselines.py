@@ -164,6 +164,7 @@ def test_training_pairs_with_bad_audio_are_left_out_and_reported(noisy_rejected)
         score_baseline("acoustic", train, ["modality"] * 8, Dataset.from_list(rows), ["modality"] * 8)
 
 
+@pytest.mark.slow
 def test_the_baselines_do_not_import_torch():
     code = (
         "import sys; import numpy as np; from sdiareward.evaluation.baselines import _fit, log_mel\n"

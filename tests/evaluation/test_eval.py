@@ -153,6 +153,7 @@ def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_an_evaluation_writes_scores_results_report_and_figure(run, capsys):
     code, out = run()
     assert code == 0
@@ -176,6 +177,7 @@ def test_an_evaluation_writes_scores_results_report_and_figure(run, capsys):
     assert not list(out.glob(".*"))
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_without_scoring_or_counting_anything_twice(run, monkeypatch):
     monkeypatch.setattr(StubScorer, "dies_after", 11)
     with pytest.raises(KeyboardInterrupt):
@@ -194,6 +196,7 @@ def test_a_killed_run_goes_on_without_scoring_or_counting_anything_twice(run, mo
     assert json.loads((out / "results.json").read_text())["accuracies"] == results["accuracies"]
 
 
+@pytest.mark.slow
 def test_a_line_that_was_torn_by_a_kill_is_scored_again(run):
     _, out = run("--no_baselines")
     content = (out / "scores.jsonl").read_text()
@@ -204,6 +207,7 @@ def test_a_line_that_was_torn_by_a_kill_is_scored_again(run):
     assert (out / "scores.jsonl").read_text() == content
 
 
+@pytest.mark.slow
 def test_baselines_can_be_added_to_a_finished_run_and_are_not_computed_twice(run, monkeypatch):
     _, out = run("--no_baselines")
     assert list(json.loads((out / "results.json").read_text())["accuracies"]) == ["model"]
@@ -214,6 +218,7 @@ def test_baselines_can_be_added_to_a_finished_run_and_are_not_computed_twice(run
     assert json.loads((out / "results.json").read_text())["accuracies"] == first["accuracies"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["model", "pairs", "dtype"])
 def test_a_run_of_another_identity_is_not_resumed(run, checkpoint, change):
     run("--no_baselines")
@@ -224,6 +229,7 @@ def test_a_run_of_another_identity_is_not_resumed(run, checkpoint, change):
         run("--no_baselines", *flags)
 
 
+@pytest.mark.slow
 def test_a_pair_with_bad_audio_is_skipped_recorded_counted_and_fails_a_strict_run(run, dataset, capsys):
     rows = [pair("test", number, *what) for number, what in enumerate(TEST_PAIRS)]
     rows[2]["rejected"][1]["audio"]["bytes"] = b"not audio"
@@ -253,6 +259,7 @@ def test_baselines_are_refused_when_training_and_evaluated_pairs_share_recording
         run("--train_split", "test")
 
 
+@pytest.mark.slow
 def test_data_without_the_split_of_the_baselines_are_refused_in_one_line(run, dataset, capsys):
     (dataset / "train.parquet").unlink()
     with pytest.raises(SystemExit, match="2"):
@@ -298,6 +305,7 @@ def test_flags_override_the_yaml_and_unknown_keys_fail(run, dataset, checkpoint,
     assert "unrecognized arguments: --splt" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wrong(run, monkeypatch):
     def broken(self, dialogues, criterion, **options):
         yield from ((index, float("nan") if index == 0 else -index) for index in range(len(dialogues)))
@@ -311,6 +319,7 @@ def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wr
     assert results["accuracies"]["model"]["overall_micro"] == 7 / 8
 
 
+@pytest.mark.slow
 def test_a_real_model_is_evaluated_from_start_to_end_whatever_the_size_of_a_batch(dataset, tiny_checkpoint, tmp_path):
     rewards = []
     for batch_tokens in (1, 100_000):
@@ -360,6 +369,7 @@ def test_a_damaged_line_in_the_middle_is_reported_not_dropped(tmp_path):
         JsonLines(tmp_path / "log.jsonl").read()
 
 
+@pytest.mark.slow
 def test_a_page_is_written_from_a_finished_run_beside_another_one_and_a_training_log(run, tmp_path, capsys):
     _, out = run("--no_baselines")
     other = tmp_path / "other"
@@ -378,6 +388,7 @@ def test_a_page_is_written_from_a_finished_run_beside_another_one_and_a_training
     assert (out / "report" / "index.html").read_text().count("data:audio/mpeg;base64,") == 8 * 4
 
 
+@pytest.mark.slow
 def test_the_page_and_what_it_compares_can_be_asked_for_in_the_yaml(run, tmp_path):
     _, out = run("--no_baselines")
     shutil.copytree(out, tmp_path / "other")

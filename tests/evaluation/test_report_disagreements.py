@@ -11,6 +11,9 @@ from sdiareward.evaluation.report.inputs import ComparedEvaluation
 from sdiareward.evaluation.statistics import describe_share
 
 
+pytestmark = pytest.mark.slow
+
+
 def labels(count):
     return [{"pair_id": f"pair-{number}", "subset": "wild", "group_id": None} for number in range(count)]
 

@@ -55,6 +55,7 @@ def test_only_licences_known_to_let_anyone_pass_recordings_on_count_as_open(lice
     assert examples.is_redistributable(license) is expected
 
 
+@pytest.mark.slow
 def test_a_recording_that_may_not_be_passed_on_is_named_not_embedded_unless_asked_for():
     rows, clips = lowest(license="LicenseRef-YouTube")
     assert clips == {}
@@ -64,6 +65,7 @@ def test_a_recording_that_may_not_be_passed_on_is_named_not_embedded_unless_aske
     assert lowest(embed_audio="none")[1] == {}
 
 
+@pytest.mark.slow
 def test_audio_beyond_the_size_of_a_page_is_named():
     _, uris = lowest()
     limit = 5 * sum(map(len, uris.values())) // len(uris)

@@ -64,8 +64,8 @@ def test_the_synthesizers_that_training_left_out_are_marked(results):
         ("colloquialness", "new", 1),
         ("colloquialness", "all left out of training", 1),
     ]
-    assert report.count("new (left out)") == 2
-    assert "known (left out)" not in report
+    assert report.count("new (held out)") == 2
+    assert "known (held out)" not in report
 
 
 def test_without_a_training_split_nothing_is_said_to_be_left_out():

@@ -18,6 +18,9 @@ from support import tiny_model
 from sdiareward.dataset_builder.formats.shards import ShardWriter
 
 
+pytestmark = pytest.mark.slow
+
+
 # Waits 0.2 s by a clock, as C++ does: room for the attribute, the condition and the mutex is more than they need.
 WAIT = """
 import ctypes, sys, time

@@ -68,6 +68,7 @@ def flac_that_promises(num_samples):
     return bytes(data)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data",
     [

@@ -5,6 +5,9 @@ from fuzz.running import World, run_target
 from fuzz.targets import TARGETS
 
 
+pytestmark = pytest.mark.slow
+
+
 # Fixed, so that every run tests the same cases.
 SEED = 20_261
 CASES = 50

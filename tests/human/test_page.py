@@ -280,6 +280,7 @@ def test_a_folder_without_a_study_is_refused(tmp_path, capsys):
     assert "draw a study with sdiareward human sample" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_killed_server_goes_on_where_it_stopped(study):
     command = [sys.executable, "-m", "sdiareward.cli", "human", "rate", str(study), "--rater", "ann"]
 

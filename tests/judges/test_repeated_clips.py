@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from sdiareward.judges.repeated_clips import find_repeats
@@ -11,6 +12,7 @@ def test_equal_clips_are_found_whatever_their_places():
     assert find_repeats([]) == ([], [])
 
 
+@pytest.mark.slow
 def test_repeated_clips_are_encoded_once_to_the_same_vectors_and_gradients(tiny_judge, make_tone, monkeypatch):
     thinker = Thinker.from_pretrained(tiny_judge, device="cpu")
     tower = thinker.model.model.audio_tower

@@ -11,6 +11,9 @@ from sdiareward.judges.wavreward.score_baselines import predict_scores
 from sdiareward.judges.wavreward.score_samples import read_out_of_domain, read_samples
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return wavreward_eval_world.write_chatreward(tmp_path_factory.mktemp("chatreward"))

@@ -71,6 +71,7 @@ def test_unsupported_options_of_an_endpoint_are_refused(tmp_path):
         choose_endpoint("qwen2.5-omni-7b")
 
 
+@pytest.mark.slow
 def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, capsys):
     data = wavreward_eval_world.write_chatreward(tmp_path / "data")
     judges = tmp_path / "judges.yaml"

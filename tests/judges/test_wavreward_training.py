@@ -111,6 +111,7 @@ def logps_alone(model, processor, prompt, completion_ids):
     return logits.log_softmax(dim=-1).gather(1, torch.tensor(completion_ids)[:, None])[:, 0]
 
 
+@pytest.mark.slow
 def test_each_row_of_a_shuffled_batch_is_scored_with_its_own_recording(make_trainer, samples):
     trainer = make_trainer()
     # Recordings 0, 4 and 8: no two sound alike.
@@ -210,6 +211,7 @@ def rewarded_by_letters(monkeypatch):
     monkeypatch.setattr("sdiareward.judges.wavreward.rewards.make_reward_functions", lambda **_: [count_letters])
 
 
+@pytest.mark.slow
 def test_a_step_changes_the_weights_and_the_judge_loads_in_one_line(
     tmp_path, tiny_judge, dataset_folder, rewarded_by_letters
 ):
@@ -227,6 +229,7 @@ def test_a_step_changes_the_weights_and_the_judge_loads_in_one_line(
     assert any("rewards/count_letters/mean" in line for line in run["history"])
 
 
+@pytest.mark.slow
 def test_trained_adapters_are_merged_on_loading(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters):
     folder = run_grpo(tmp_path, tiny_judge, dataset_folder, train="lora", lora_r=2, multi_sample=False)
     assert (folder / "adapter_config.json").exists()
@@ -236,6 +239,7 @@ def test_trained_adapters_are_merged_on_loading(tmp_path, tiny_judge, dataset_fo
     assert all("language_model.layers" in name for name in changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["full", "lora"])
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters, mode):
     # Six steps of four an epoch: it goes on in the middle of the second.
@@ -269,6 +273,7 @@ def test_trained_weights_stay_in_float32_under_bfloat16(tmp_path, tiny_judge, da
     assert model.model.language_model.layers[0].mlp.up_proj.weight.dtype == dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["full", "lora"])
 def test_a_step_in_bfloat16_trains_and_saves(tmp_path, tiny_judge, dataset_folder, rewarded_by_letters, mode):
     folder = run_grpo(tmp_path, tiny_judge, dataset_folder, {"bf16": True}, train=mode)
@@ -297,6 +302,7 @@ def run_sft(folder, tiny_judge, dataset_folder, config=None, **arguments):
     return train_sft.train(args, SFTConfig(**options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["full", "lora"])
 def test_sft_makes_the_answers_more_likely(tmp_path, tiny_judge, dataset_folder, samples, mode):
     folder = run_sft(tmp_path, tiny_judge, dataset_folder, train=mode)
@@ -306,6 +312,7 @@ def test_sft_makes_the_answers_more_likely(tmp_path, tiny_judge, dataset_folder,
     assert losses[1] < losses[0] - 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["full", "lora"])
 def test_resumed_sft_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_folder, mode):
     config = {"save_strategy": "steps", "save_steps": 1}
@@ -381,6 +388,7 @@ def test_the_recipe_of_7b_is_appendix_f_and_its_batches_hold_whole_scenarios():
     assert answers % (3 * recipe["num_generations"]) == 0
 
 
+@pytest.mark.slow
 def test_both_commands_run_from_their_recipes(tmp_path, tiny_judge, dataset_folder, capsys):
     configs = ROOT / "configs"
     common = ["--dataset", str(dataset_folder), "--max_steps", "1", "--save_strategy", "no"]

@@ -61,6 +61,7 @@ def first_then(*replies, rest=listening):
     return ChatServer(*replies, rest)
 
 
+@pytest.mark.slow
 def test_a_judge_gets_the_audio_of_both_versions_in_both_orders_without_transcripts(judge_with):
     with ChatServer(listening) as server:
         scores, _ = judge_with(server, 1, concurrency=1)
@@ -160,6 +161,7 @@ def test_rate_limits_and_server_errors_are_retried_and_counted(judge_with):
     assert found["sessions"]["retries"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("bad", "status"),
     [
@@ -228,6 +230,7 @@ def read(folder, name="results.json"):
     return json.loads((folder / name).read_text())
 
 
+@pytest.mark.slow
 def test_the_command_line_fills_a_row_of_table_2_with_cost_and_bias(run, capsys):
     prices = {"usd_per_million_input_tokens": 2.5, "usd_per_million_output_tokens": 10}
     with ChatServer(listening) as server:
@@ -250,6 +253,7 @@ def test_the_command_line_fills_a_row_of_table_2_with_cost_and_bias(run, capsys)
     assert server.url not in json.dumps(identity)
 
 
+@pytest.mark.slow
 def test_a_failed_pair_counts_as_wrong_until_it_is_retried(run):
     def not_the_first(body):
         return "Hm." if len(server.requests) <= 3 else listening(body)
@@ -270,6 +274,7 @@ def test_a_failed_pair_counts_as_wrong_until_it_is_retried(run):
     assert len((out / "scores.jsonl").read_text().splitlines()) == 6
 
 
+@pytest.mark.slow
 def test_a_run_can_be_replayed_without_endpoint_and_audio(run):
     with ChatServer(always_first) as server:
         _, out = run("--judge", "own-endpoint", options=at(server))
@@ -324,6 +329,7 @@ def test_a_replay_without_an_answer_names_the_pair(run, tmp_path):
         run("--judge", "replay", options=[f"path={tmp_path / 'nowhere.jsonl'}"])
 
 
+@pytest.mark.slow
 def test_a_folder_refuses_another_judge_or_other_settings(run):
     with ChatServer(listening) as server:
         run("--judge", "own-endpoint", options=at(server))
@@ -341,6 +347,7 @@ def test_an_unusable_endpoint_ends_with_one_error_line(run, capsys):
     assert "does not accept the key" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_unreadable_turn_skips_its_pair_without_a_request(run, data_folder, pairs):
     def spoil(row):
         if row["pair_id"] == "pair-2":
@@ -380,6 +387,7 @@ def test_an_invalid_judge_is_refused_before_any_request(run, flags, message, cap
     assert re.search(message, f"{caught.value} {capsys.readouterr().err}")
 
 
+@pytest.mark.slow
 def test_a_resumed_run_sends_no_answered_question_again(data_folder, tmp_path):
     flags = ["--judge", "own-endpoint", "--dataset", data_folder, "--output_dir", tmp_path / "out", "--no_baselines"]
     with ChatServer(lambda body: Reply(json.dumps(listening(body)), delay_s=0.15)) as server:
@@ -427,6 +435,7 @@ def test_pairs_of_the_released_form_are_judged_by_their_subset(tmp_path):
     assert "Be kind." not in json.dumps(server.requests)
 
 
+@pytest.mark.slow
 def test_two_evaluations_of_the_same_pairs_are_compared_with_their_disagreements(run):
     with ChatServer(deaf) as server:
         _, other = run("--judge", "own-endpoint", out="other", options=at(server))

@@ -38,6 +38,7 @@ def ask(tmp_path, monkeypatch):
     return make
 
 
+@pytest.mark.slow
 def test_a_question_is_sent_with_its_parameters_and_answered_from_disk_the_next_time(ask):
     with ChatServer({"number": 42}) as server:
         first = ask(server, temperature=0.5, max_tokens=77, seed=3, extra_body={"top_k": 5})
@@ -247,6 +248,7 @@ def test_many_questions_come_back_in_order_with_failures_in_their_place(ask):
     assert results[:3] + results[4:] == [0, 1, 2, 4, 5, 6, 7]
 
 
+@pytest.mark.slow
 def test_questions_under_way_at_once_are_as_many_as_the_settings_say(ask):
     with ChatServer(Reply('{"number": 1}', delay_s=0.2)) as server:
         client = ask(server, concurrency=4)
@@ -302,6 +304,7 @@ print(list(client.map(lambda messages: client.ask_json(messages, lambda answer: 
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_asks_only_for_what_it_had_no_answer_to(ask, tmp_path):
     with ChatServer(lambda body: Reply(json.dumps({"number": 1}), delay_s=0.05)) as server:
         command = [sys.executable, "-c", ASKING, server.url, str(tmp_path / "answers")]

@@ -39,6 +39,7 @@ def reader(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", PYTHON, ids=lambda block: block.place)
 def test_every_python_block_runs(block, reader, request):
     if block.not_run is not None:
@@ -147,6 +148,7 @@ def test_a_flag_that_does_not_exist_is_found(reader, monkeypatch, capsys):
     assert "unrecognized arguments: --loud" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", all_blocks("console"), ids=lambda block: block.place)
 def test_every_console_block_prints_what_it_shows(block, reader, capsys):
     from sdiareward.cli import main

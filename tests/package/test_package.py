@@ -139,6 +139,7 @@ def test_every_data_config_leaves_a_synthesizer_out_of_training(name):
     assert config.synthesizers["modality"].left_out
 
 
+@pytest.mark.slow
 def test_the_command_scores_the_examples_with_the_committed_checkpoint():
     command = [sys.executable, "-m", "sdiareward.cli", "score", *EXAMPLES, "--criterion", "modality", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -194,6 +195,7 @@ def brought():
     return {module: set(map(canonicalize_name, names)) for module, names in packages_distributions().items()}
 
 
+@pytest.mark.slow
 def test_every_import_belongs_to_the_core_or_to_an_extra_that_a_missing_one_is_told_by(brought):
     # Of what the core brings, the rest comes with `datasets`, `transformers` and `huggingface_hub`.
     core = distributions_of(PROJECT["project"]["dependencies"])

@@ -22,6 +22,9 @@ from support import human_world
 from support.paths import ROOT
 
 
+pytestmark = pytest.mark.slow
+
+
 _NOT_COPIED = ("build", "dist", "runs", ".git", ".venv*", "__pycache__", "*.egg-info", ".*_cache")
 
 

@@ -15,6 +15,9 @@ from sdiareward.checkpoint_io.adapters import add_adapters, write_adapter_files
 from sdiareward.dataset_builder.formats.shards import ShardWriter
 
 
+pytestmark = pytest.mark.slow
+
+
 SPLITS = {"modality": ["train", "train", "validation", "test", "test"], "colloquialness": ["train", "test"]}
 # Pairs by their id: what may not be passed on has a licence that forbids it, or comes from where it may not.
 WITHHELD = {"modality-1": {"license": "CC-BY-ND-4.0"}, "modality-4": {"source": "meld"}}

@@ -135,6 +135,7 @@ def test_who_may_only_read_proposes_a_pull_request(hub, user):
     assert files_of(hub, "ORG/open", "refs/pr/1") == {"README.md": CARD + "better"}
 
 
+@pytest.mark.slow
 def test_a_tag_names_the_commit_and_is_never_moved(hub, user):
     first = user.publish("ORG/tagged", {"README.md": CARD}, tag="v1").json
     assert hub.store.repositories["model", "ORG/tagged"].tags == {"v1": first["commit"]}
@@ -189,6 +190,7 @@ def test_a_card_that_the_hub_refuses_is_said_before_anything_is_sent(hub, user):
     assert not hub.sent("PUT", "^/objects/")
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_in_mid_upload_is_taken_up_again(hub, user):
     planned = {"README.md": CARD, "a.safetensors": WEIGHTS + "1", "b.safetensors": WEIGHTS + "2"}
     second = sha256(planned["b.safetensors"])
@@ -224,6 +226,7 @@ def test_a_commit_whose_answer_is_lost_is_made_by_the_same_command(hub, user):
     assert files_of(hub, "ORG/lost") == planned and hub.store.times_sent[sha256(planned["a.safetensors"])] == 1
 
 
+@pytest.mark.slow
 def test_a_hub_in_trouble_for_a_moment_is_asked_again(hub, user):
     planned = {"README.md": CARD, "a.safetensors": WEIGHTS + "6"}
     hub.fail("PUT /objects/", 503)
@@ -255,6 +258,7 @@ def test_what_the_hub_refuses_is_said_in_one_line_with_what_to_do(hub, user, req
     assert said in last_line(user.publish(name, {"README.md": CARD}, tag="v1"))
 
 
+@pytest.mark.slow
 def test_trouble_that_lasts_is_given_up_after_the_retries_of_the_library(hub, user):
     hub.fail("POST .*/preupload/", 502, times=6)
     assert "failed (502: as the test says)" in last_line(user.publish("ORG/lasting", {"README.md": CARD}))
@@ -324,11 +328,13 @@ def test_without_a_connection_the_reason_is_given_in_one_line(user, settings, sa
     assert said in user.python(PUSH_ONE_FILE, token=WRITER, **settings).err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_the_debug_log_of_the_library_shows_no_token(user):
     done = user.python(PUSH_ONE_FILE, token=WRITER, HF_DEBUG="1")
     assert "authorization: ***" in done.err and WRITER not in done.err
 
 
+@pytest.mark.slow
 def test_an_endpoint_without_xet_is_an_error_that_says_how_to_do_without(user):
     pytest.importorskip("hf_xet", reason="hf_xet is not installed: large files go by LFS")
     refused = user.python(PUSH_ONE_FILE, token=WRITER, HF_HUB_DISABLE_XET="0")

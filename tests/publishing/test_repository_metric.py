@@ -39,6 +39,7 @@ def test_the_space_holds_the_metric_its_page_and_its_cases(space):
     assert 'evaluate.load("me/esdr_accuracy")' in (space / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_space_works_where_the_package_is_not(space, tmp_path):
     pytest.importorskip("evaluate")
     code = (
@@ -91,6 +92,7 @@ def test_a_row_that_is_none_is_refused_with_the_reason(row, message):
         app.compute_rows(PlainMetric(), [row])
 
 
+@pytest.mark.slow
 def test_the_page_runs_and_answers(space):
     pytest.importorskip("evaluate")
     pytest.importorskip("gradio")

@@ -165,7 +165,7 @@ def test_the_card_holds_the_numbers_of_the_results_and_of_nothing_else():
     assert values["accuracy, overall macro"] == pytest.approx(accuracies["overall_macro"], abs=1e-6)
     assert "accuracy, wild" not in values
     [left_out] = [row for row in RESULTS["by_synthesizer"] if row["synthesizer"] == "all left out of training"][:1]
-    name = "accuracy, modality, synthesizers left out of training (hibari)"
+    name = "accuracy, modality, synthesizers held out of training (hibari)"
     assert values[name] == pytest.approx(left_out["model"]["accuracy"], abs=1e-6)
     [scripted] = [result for result in data.eval_results if result.metric_name == "accuracy, scripted"]
     assert scripted.metric_args == {
@@ -179,7 +179,7 @@ def test_the_card_holds_the_numbers_of_the_results_and_of_nothing_else():
         "test",
     )
     text = card_of(plan).text
-    for words in ("**acoustic**", "**text**", "hibari (left out)", "| ties ", "| 95% "):
+    for words in ("**acoustic**", "**text**", "hibari (held out)", "| ties ", "| 95% "):
         assert words in text
 
 
@@ -209,7 +209,7 @@ def test_the_result_files_hold_each_accuracy_with_what_it_cannot_be_read_without
         row for row in RESULTS["by_synthesizer"] if (row["criterion"], row["synthesizer"]) == ("modality", "hibari")
     ]
     left_out = f"model {100 * row['model']['accuracy']:.2f}, acoustic {100 * row['acoustic']['accuracy']:.2f}"
-    assert f"left out of training (hibari): {left_out}" in by_task["modality_micro"].notes
+    assert f"held out of training (hibari): {left_out}" in by_task["modality_micro"].notes
 
 
 def percent(accuracies):

@@ -299,6 +299,7 @@ def open_reference(folder, pooling_mode, expected):
     return model, processor, json.loads((folder / "conversations.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_released_checkpoint_is_scored_with_and_without_its_own_prompt(tmp_path, make_dialogue, caplog):
     released = write_official(tmp_path)
     dialogues = [make_dialogue(0.3, 0.2)]

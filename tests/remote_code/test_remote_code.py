@@ -8,6 +8,9 @@ import pytest
 import torch
 
 
+pytestmark = pytest.mark.slow
+
+
 REMOTE_FILES = {f"{part}_sdiareward.py" for part in ("configuration", "modeling", "layouts", "processing", "audio")}
 SCRIPT = """
 import json, sys

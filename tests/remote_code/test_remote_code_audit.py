@@ -14,6 +14,9 @@ from support.paths import ROOT
 from sdiareward.publishing.model_files import REMOTE_CODE
 
 
+pytestmark = pytest.mark.slow
+
+
 # What a checkpoint needs to be loaded; safetensors is what transformers reads its weights with.
 AT_IMPORT = {"numpy", "safetensors", "torch", "transformers"}
 # To read a recording that was given as a file, and only then.

@@ -123,6 +123,7 @@ def test_a_thinker_within_another_configuration_is_looked_at_too(fixtures_dir, t
         SDiaRewardConfig.from_dict({"model_type": "qwen2_5_omni", "thinker_config": []})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [{"num_hidden_layers": 200, "layer_types": LAYERS}, {"vocab_size": 2**22}])
 def test_sizes_that_the_files_do_not_hold_are_refused_before_memory_is_taken(sizes, checkpoint):
     sizes = {"intermediate_size": 2**20, **sizes}
@@ -241,7 +242,7 @@ def test_a_judge_is_loaded_from_safetensors_alone_and_no_larger_than_its_files(t
     with pytest.raises(ValueError, match="configuration is invalid .*num_hidden_layers"):
         load_thinker_model(judge)
     change(judge, "config.json", text_config__layer_types=LAYERS)
-    with pytest.raises(ValueError, match="holds .* values and its configuration asks for"):
+    with pytest.raises(ValueError, match="holds .* values and its configuration requires"):
         load_thinker_model(judge)
     (judge / "model.safetensors").unlink()
     (judge / "pytorch_model.bin").write_bytes(content)
@@ -302,6 +303,7 @@ def forbidden(tree):
             )
 
 
+@pytest.mark.slow
 def test_nothing_in_the_package_reads_a_pickle():
     found = {str(path.relative_to(ROOT)): list(forbidden(ast.parse(path.read_text()))) for path in modules()}
     assert len(found) > 200
@@ -315,6 +317,7 @@ def test_the_search_for_pickles_finds_them():
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_every_model_is_loaded_from_safetensors_alone():
     """Models of `transformers` itself are asked for safetensors; those of ours ask for them themselves."""
     own = {"SDiaRewardModel", "SDiaRewardHead", "Scorer", "Thinker", "WavRewardJudge"}

@@ -273,6 +273,7 @@ def interrupt(process, tmp_path):
     return None
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_says_how_to_go_on(write_rows, make_pair, tiny_checkpoint, tmp_path):
     path = write_rows([make_pair(number % 9) for number in range(1000)])
     process = run_in_background(tmp_path, tiny_checkpoint, path)
@@ -282,6 +283,7 @@ def test_a_run_that_is_interrupted_says_how_to_go_on(write_rows, make_pair, tiny
     assert 0 < len(partial_records(tmp_path)) < 1000
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_with_the_rows_that_are_missing(
     score, write_rows, make_pair, scorer, tiny_checkpoint, tmp_path
 ):
@@ -312,6 +314,7 @@ def lines_that_parse(tmp_path):
 LAUNCHER = ("-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--main_process_port", "0")
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_rows_that_one_left(score, write_rows, make_pair, scorer, tiny_checkpoint, tmp_path):
     rows = [make_pair(number) for number in range(9)]
     path = write_rows(rows)
@@ -328,6 +331,7 @@ def test_two_processes_share_the_rows_that_one_left(score, write_rows, make_pair
     np.testing.assert_allclose([[row[side] for side in SIDES] for row in found], expected(scorer, rows), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_leaves_a_folder_that_one_process_finishes(
     score, write_rows, make_pair, tiny_checkpoint, tmp_path
 ):

@@ -18,6 +18,9 @@ from sdiareward.scoring.model_spec import ModelSpec, ScoringError
 from sdiareward.scoring.ray_engine import score_on_ray
 
 
+pytestmark = pytest.mark.slow
+
+
 ray = pytest.importorskip("ray")
 NUM_ROWS = 40
 

@@ -240,6 +240,7 @@ def test_a_model_can_be_spread_by_a_device_map(tiny_checkpoint, dialogues, score
     assert spread.score(dialogues) == pytest.approx(scorer.score(dialogues), abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
 def test_compiled_blocks_give_the_same_rewards(make_tiny_model, tiny_processor, dialogues, scorer):
     compiled = Scorer(make_tiny_model(), tiny_processor, compile=True)

@@ -15,6 +15,9 @@ from support.server_process import Server
 from sdiareward.serving.client import RewardClient
 
 
+pytestmark = pytest.mark.slow
+
+
 pytest.importorskip("ray", reason="no serving: pip install 'sdiareward[serve]'")
 
 OPTIONS = ["--cpus-per-replica", "0", "--threads", "1", "--device", "cpu"]

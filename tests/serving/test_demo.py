@@ -28,6 +28,9 @@ from sdiareward.serving.demo.turns import (
 )
 
 
+pytestmark = pytest.mark.slow
+
+
 def wav(array, rate=16_000):
     buffer = io.BytesIO()
     soundfile.write(buffer, array, rate, format="WAV", subtype="FLOAT")

@@ -39,6 +39,7 @@ def test_a_missing_gradio_is_said_before_a_model_is_loaded(monkeypatch, capsys):
     assert capsys.readouterr().err == message
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_one_line(capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -50,6 +51,7 @@ def test_a_port_that_is_taken_is_one_line(capsys):
     assert len(error.strip().splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_space_runs_what_the_package_has(monkeypatch):
     pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
     monkeypatch.delenv("SDIAREWARD_MODEL", raising=False)
@@ -86,6 +88,7 @@ print(spaces.was_first, spaces.calls, "Dialogue A" in result)
 """
 
 
+@pytest.mark.slow
 def test_a_zero_gpu_space_gets_a_device_for_each_scoring_call(tmp_path):
     pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
     (tmp_path / "spaces.py").write_text(SPACES)

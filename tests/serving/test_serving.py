@@ -25,6 +25,9 @@ from sdiareward.serving.encoding import encode_dialogue
 from sdiareward.serving.remote_reward import remote_reward_fn
 
 
+pytestmark = pytest.mark.slow
+
+
 pytest.importorskip("fastapi", reason="no serving: pip install 'sdiareward[serve]'")
 
 KEY = "the-key-of-the-tests-0123456789"

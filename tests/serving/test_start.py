@@ -96,6 +96,7 @@ def test_a_signal_that_comes_before_the_first_request_ends_the_server(monkeypatc
     assert ended == [True]
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_reason(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     command = [sys.executable, "-m", "sdiareward.cli", "serve", "--model", str(tmp_path), "--port", "0"]

@@ -169,6 +169,7 @@ def test_a_busy_or_broken_server_is_asked_again(speech_server):
     assert len(speech_server.requests) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "message"),
     [

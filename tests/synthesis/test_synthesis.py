@@ -41,6 +41,7 @@ def test_the_synthesizers_from_the_package_index_are_installed():
     assert {"espeak-ng", "hibari", "piper", "world"} <= set(OFFLINE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPEAKING)
 def test_a_synthesizer_speaks_mono_16_kilohertz_speech(name):
     engine = load_synthesizer(name)
@@ -61,12 +62,14 @@ def test_another_voice_sounds_different(name):
     assert engine.speak(TEXT, voice=0).tobytes() != engine.speak(TEXT, voice=1).tobytes()
 
 
+@pytest.mark.slow
 def test_the_voices_of_piper_differ_in_rate():
     # Its durations are drawn; over many sentences that averages out.
     engine = load_synthesizer("piper")
     assert len(engine.speak(TEXT * 24, voice=2)) > len(engine.speak(TEXT * 24, voice=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPEAKING)
 def test_more_words_last_longer(name):
     engine = load_synthesizer(name)
@@ -79,6 +82,7 @@ def test_every_voice_of_espeak_exists_and_sounds_like_no_other():
     assert len(spoken) == len(_VOICES) == 6
 
 
+@pytest.mark.slow
 def test_the_same_call_gives_the_same_samples_in_a_fresh_process_whatever_was_spoken_before():
     reference = np.sin(np.arange(16_000) * 0.05).astype(np.float32)
     names = [name for name in OFFLINE if load_synthesizer(name).is_deterministic]

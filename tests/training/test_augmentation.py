@@ -90,6 +90,7 @@ def samples(rows, index):
     return [array.tolist() for side in ("chosen", "rejected") for array in arrays(rows[index], side)]
 
 
+@pytest.mark.slow
 def test_a_row_depends_on_pair_copy_and_seed_alone(pairs):
     settings = AugmentationSettings(["all"], augmented_copies=3)
     rows = AugmentedPairs(pairs, settings)
@@ -211,6 +212,7 @@ def run_script(tmp_path, tiny_checkpoint, pairs):
 FLAGS = ("--augmentations", "gain", "noise", "--augmented_copies", "1", "--hard_negatives", "silence")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "num_epochs"), [("full", 1), ("full", 2), ("head", 2)])
 def test_the_script_trains_on_added_pairs_and_validates_on_given_ones(mode, num_epochs, run_script, monkeypatch):
     sizes, train = [], SDiaRewardTrainer.train
@@ -229,6 +231,7 @@ def test_the_script_trains_on_added_pairs_and_validates_on_given_ones(mode, num_
     assert run["arguments"]["hard_negatives"] == ["silence"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_reads_the_rows_of_an_uninterrupted_one(run_script, tmp_path):
     flags = ("--num_train_epochs", "2", "--save_total_limit", "9", *FLAGS)
     uninterrupted = run_script(*flags)

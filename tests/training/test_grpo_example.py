@@ -13,6 +13,9 @@ from sdiareward.scoring.reward_function import async_reward_fn, reward_fn
 from sdiareward.scoring.scorer import Scorer
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def scorer(make_tiny_model, tiny_processor):
     return Scorer(make_tiny_model(), tiny_processor, num_workers=0)

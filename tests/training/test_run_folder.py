@@ -21,6 +21,7 @@ def test_a_run_resumes_only_with_the_pairs_that_it_began_with(tmp_path):
         record_training_pairs(whole, training, resumes=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("process_index", [0, 1])
 def test_the_main_process_builds_nano(process_index, tmp_path):
     order = []

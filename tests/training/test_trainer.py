@@ -144,6 +144,7 @@ def test_a_step_has_the_same_gradient_for_any_micro_batches(
         torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.slow
 def test_training_changes_neither_forward_nor_attention_of_the_model(
     make_trainer, make_tiny_model, rows, padded_rewards
 ):
@@ -160,6 +161,7 @@ def test_gradient_accumulation_and_other_orders_are_refused(make_trainer):
         make_trainer(train_sampling_strategy="group_by_length")
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_with_the_pairs(make_trainer, rows):
     trainer = make_trainer(batch_tokens=1)
     with torch.no_grad():
@@ -198,6 +200,7 @@ TRAINABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", TRAINABLE)
 def test_one_step_changes_exactly_what_the_mode_trains(mode, make_tiny_model, make_trainer):
     args = TrainArguments("unused", "unused", train=mode)
@@ -212,6 +215,7 @@ def test_one_step_changes_exactly_what_the_mode_trains(mode, make_tiny_model, ma
         assert not any("audio_tower" in name for name in changed)
 
 
+@pytest.mark.slow
 def test_full_training_can_freeze_the_text_model(make_tiny_model, make_trainer):
     args = TrainArguments("unused", "unused", train="full", freeze_audio_tower=False, freeze_text_model=True)
     model = prepare_for_training(make_tiny_model(), args)
@@ -222,6 +226,7 @@ def test_full_training_can_freeze_the_text_model(make_tiny_model, make_trainer):
     assert not any("language_model" in name for name in changed)
 
 
+@pytest.mark.slow
 def test_full_training_can_include_the_audio_tower(make_tiny_model, make_trainer):
     args = TrainArguments("unused", "unused", train="full", freeze_audio_tower=False)
     model = prepare_for_training(make_tiny_model(), args)
@@ -230,6 +235,7 @@ def test_full_training_can_include_the_audio_tower(make_tiny_model, make_trainer
     assert not torch.equal(before, model.model.audio_tower.conv1.weight)
 
 
+@pytest.mark.slow
 def test_the_metrics_have_the_names_of_trl(make_trainer):
     trainer = make_trainer()
     trainer.train()
@@ -239,6 +245,7 @@ def test_the_metrics_have_the_names_of_trl(make_trainer):
     assert log["num_tokens"] == sum(trainer.train_dataset["length"])
 
 
+@pytest.mark.slow
 def test_the_progress_bar_shows_reward_margin_accuracy_and_speed(make_trainer, capsys):
     make_trainer(disable_tqdm=False).train()
     bar = capsys.readouterr().err
@@ -271,6 +278,7 @@ def run_script(tmp_path, tiny_checkpoint, data_folder):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["full", "lora"])
 def test_the_script_saves_a_whole_checkpoint_that_scores(mode, run_script, make_dialogue, tiny_checkpoint):
     folder = run_script("--train", mode, "--num_train_epochs", "2", "--load_best_model_at_end", "True")
@@ -289,6 +297,7 @@ def test_the_script_saves_a_whole_checkpoint_that_scores(mode, run_script, make_
     assert run["versions"]["trl"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracker", ["tensorboard", "trackio", "wandb"])
 def test_a_tracker_is_a_flag(tracker, run_script, tmp_path, monkeypatch):
     pytest.importorskip(tracker)
@@ -301,6 +310,7 @@ def test_a_tracker_is_a_flag(tracker, run_script, tmp_path, monkeypatch):
     assert any(path.is_file() for path in (tmp_path / "tracked").rglob("*"))
 
 
+@pytest.mark.slow
 def test_a_run_resumes_from_its_newest_checkpoint(run_script):
     folder = run_script("--num_train_epochs", "1")
     first = json.loads((folder / "run.json").read_text())["history"]
@@ -311,6 +321,7 @@ def test_a_run_resumes_from_its_newest_checkpoint(run_script):
     assert second[0] == first[0]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_runs_no_code_of_its_checkpoint(run_script, bomb):
     """Whatever of it is no safetensors is read by PyTorch, as numbers alone."""
     content, trace = bomb
@@ -351,6 +362,7 @@ CACHE_OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", CACHE_OPTIONS)
 def test_a_head_on_cached_features_learns_what_it_learns_through_the_backbone(
     mode, make_tiny_model, make_trainer, tiny_processor, pairs, rows, reward_config, open_cache
@@ -402,6 +414,7 @@ def test_float16_hidden_states_change_an_attention_head_by_little(
     assert rows["train"]["length"] == [sum(len(cache[row[f"{side}_key"]]) for side in SIDES) for row in rows["train"]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["last_token", "attention"])
 def test_the_script_trains_any_head_from_a_cache_and_saves_it_whole(
     mode, run_script, tmp_path, fixtures_dir, pairs, make_dialogue
@@ -434,6 +447,7 @@ def test_the_script_trains_any_head_from_a_cache_and_saves_it_whole(
     assert run["num_skipped_pairs"] == 0
 
 
+@pytest.mark.slow
 def test_a_head_trains_without_the_backbone_in_memory(run_script, tmp_path, monkeypatch):
     loaded, alive = [], []
     load, train = setup.load_model, SDiaRewardTrainer.train
@@ -460,6 +474,7 @@ def test_a_head_trains_without_the_backbone_in_memory(run_script, tmp_path, monk
     assert len(loaded) == 3
 
 
+@pytest.mark.slow
 def test_a_pair_that_cannot_be_read_is_listed_and_the_others_are_trained_on(run_script, tmp_path, pairs, data_folder):
     rows = pairs.to_list()
     rows[2]["rejected"][1]["audio"]["bytes"] = b"no sound"

@@ -15,6 +15,9 @@ from sdiareward.train import main
 from sdiareward.training.trainer import newest_checkpoint
 
 
+pytestmark = pytest.mark.slow
+
+
 OPTIONS = {
     "use_cpu": True,
     "bf16": False,

@@ -263,6 +263,7 @@ def test_a_missing_table_of_builders_is_explained(monkeypatch):
         register()
 
 
+@pytest.mark.slow
 def test_the_bare_name_gives_the_same_rows_before_and_after_the_builder_is_imported(folder, tmp_path):
     code = (
         "import sys; sys.modules['torchcodec'] = None\n"
@@ -318,6 +319,7 @@ def datasets3_python():
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["shards", "apart"])
 def test_the_file_works_as_a_loading_script_under_datasets_3(layout, folder, audio_root, tmp_path):
     python = datasets3_python()

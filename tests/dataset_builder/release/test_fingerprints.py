@@ -48,6 +48,7 @@ def test_the_decoders_of_libsndfile_and_ffmpeg_give_the_same_recording_from_an_m
         assert verdict.kind == "same"
 
 
+@pytest.mark.slow
 def test_a_codec_or_another_level_makes_a_recording_reencoded(clips):
     for clip in clips:
         expected = fingerprint(clip)

@@ -23,6 +23,9 @@ from sdiareward.dataset_builder.sources import amazon_queen, colloquial_scripts,
 from sdiareward.perturbations.channel import ChannelSettings, encode_opus
 
 
+pytestmark = pytest.mark.slow
+
+
 NUM_EPISODES = 8
 
 

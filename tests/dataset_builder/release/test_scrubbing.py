@@ -79,6 +79,7 @@ def test_phone_numbers_of_a_region_are_found_only_where_the_region_is_asked_for(
     assert scrub("Volej 608 123 456")[0] == "Volej 608 123 456"
 
 
+@pytest.mark.slow
 def test_of_the_bundled_dialogues_only_one_link_and_one_spoken_phone_number_are_scrubbed():
     scripts = [side for pair in colloquial_scripts.script_pairs() for side in (pair.written, pair.spoken)]
     texts = [turn.text for script in scripts for turn in script.turns]
@@ -95,6 +96,7 @@ def test_a_name_is_found_as_a_whole_word_only():
     assert not contains_name("clips/annabel.wav", ["Ann"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["a." * 50_000, "a-" * 50_000, "a" * 100_000], ids=["labels", "dashes", "one word"])
 def test_a_long_text_of_what_identifiers_are_made_of_is_searched_once(text):
     # Each beginning searched to the end of the text would take most of an hour.

@@ -13,6 +13,9 @@ from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.formats.shards import read_rows
 
 
+pytestmark = pytest.mark.slow
+
+
 RATE = 16_000
 PIPELINE = {
     "enhancement": {"name": "none"},

@@ -105,6 +105,7 @@ def test_the_audio_is_not_read(folder):
     assert compute_statistics(folder)["pairs"] == 3
 
 
+@pytest.mark.slow
 def test_the_statistics_are_written_as_json_markdown_and_png(folder, tmp_path):
     found = write_statistics(folder, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "stats.json").read_text()) == found

@@ -19,6 +19,9 @@ from sdiareward.dataset_builder.sources import dailytalk, locate, meld, read_sou
 from sdiareward.dataset_builder.sources.assembly import Utterance, cut_dialogue
 
 
+pytestmark = pytest.mark.slow
+
+
 HEADER = "Sr No.,Utterance,Speaker,Emotion,Sentiment,Dialogue_ID,Utterance_ID,Season,Episode,StartTime,EndTime"
 
 

@@ -243,6 +243,7 @@ def test_a_script_without_a_side_is_dropped(tmp_path):
     assert [item.kind for item in items[1:]] == ["bad_row", "duplicate"]
 
 
+@pytest.mark.slow
 def test_a_sample_stops_before_its_size(queen, tmp_path):
     episodes = episodes_of(amazon_queen.episodes(queen)) * 3
     assert sample.write_sample(episodes, tmp_path / "probe", max_bytes=10_000_000) == 3

@@ -100,6 +100,7 @@ def server(media):
     server.server_close()
 
 
+@pytest.mark.slow
 def test_fetched_recordings_are_the_originals_and_come_out_of_the_source(settings, media, tmp_path):
     report = fetch(settings(language="de"))
     assert sorted(report.fetched) == ["one.ogg", "three.ogg", "two.ogg"]
@@ -193,6 +194,7 @@ def test_a_list_among_the_videos_is_not_fetched_whole(server, settings, media):
     assert (report.fetched, [skip.kind for skip in report.skipped]) == ([], ["not_a_recording"])
 
 
+@pytest.mark.slow
 def test_a_fetch_that_was_killed_continues_its_file_where_it_stopped(server, settings, media):
     chosen = settings(videos=(f"{server.url}/one.ogg",))
     server.pause_s = 0.05
@@ -217,6 +219,7 @@ def test_a_fetch_that_was_killed_continues_its_file_where_it_stopped(server, set
     assert Path(chosen.output_dir, "one.ogg").read_bytes() == (media / "one.ogg").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_download_rate_is_kept(server, settings, media):
     size = (media / "one.ogg").stat().st_size
     begin = time.monotonic()
