@@ -10,7 +10,7 @@ Notable choices:
   says only how much the head adds (`backbone_saw`). The honest form takes an untrained backbone: a pretrained one, or
   `"nano"`, which builds the nano model before training. A checkpoint whose head is not at zero counts as trained; of
   one that trained its head alone, give the backbone instead.
-- Heads are chosen by validation loss, learning rate included, on validation pairs without what is left out.
+- Heads are chosen by validation loss, learning rate included, on validation pairs without the held-out ones.
 - Beside each row stands the head that left nothing out, on the same pairs: without it nothing could be said of a drop.
 - A criterion with too few pairs left to train or to measure on is skipped and reported, as is a fold without any.
 """
@@ -174,7 +174,7 @@ def _perform(
         setup = _compute_features(model, splits, str(features or folder / "features"), settings)
         acoustic = _acoustic_features(splits, folder)
         runner = _FoldRunner(setup, acoustic, labels, settings)
-        for fold in tqdm(folds, "left out", unit="fold"):
+        for fold in tqdm(folds, "held out", unit="fold"):
             yield runner.run(fold)
 
 

@@ -96,11 +96,11 @@ def describe_folds(records: Records, labels: Labels, **options: Any) -> dict[str
         **options: Of `pairwise_accuracy`.
 
     Returns:
-        `dict`: `rows`, for each fold and criterion one of the pairs that were left out (`pairs` `"left_out"`) and one
+        `dict`: `rows`, for each fold and criterion one of the held-out pairs (`pairs` `"left_out"`) and one
         of the `"rest"`: `kind`, `name`, `criterion`, `pairs`, `num_pairs`, `backbone_saw`; `head` and `acoustic`, and,
-        when nothing was left out, `head_heard` and `acoustic_heard`, each with `accuracy`, `num_ties`, `num_groups`,
+        when nothing was held out, `head_heard` and `acoustic_heard`, each with `accuracy`, `num_ties`, `num_groups`,
         `interval`, ...; `change` of the head's accuracy by leaving out, -1 to 1, and its `interval`. And `summary`, by
-        kind and over its rows of pairs left out: mean `head`, `head_heard`, `acoustic` and `acoustic_heard` accuracy,
+        kind and over its rows of held-out pairs: mean `head`, `head_heard`, `acoustic` and `acoustic_heard` accuracy,
         and the `lowest` accuracy of a head with its `name` and `criterion`; None without rows.
     """
     whole = next((record for record in records if record["kind"] is None), None)

@@ -30,7 +30,7 @@ _COLUMNS = tuple(dict.fromkeys((*SUBSETS, *CRITERION_COLUMNS.values(), "overall_
 
 
 def _present(*, audio: bool = True, text: bool = True) -> Callable[[AuditPair], dict[str, Messages]]:
-    """Return what makes of a pair its two dialogues, with their recordings or their transcripts left out."""
+    """Return a function from a pair to its two dialogues without recordings or without transcripts."""
     return lambda pair: {side: to_messages(getattr(pair, side), audio=audio, text=text) for side in SIDES}
 
 

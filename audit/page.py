@@ -30,8 +30,8 @@ SECTIONS = {
     "hearing": "What it hears",
     "occlusion": "Where rewards come from",
     "ties": "Ties",
-    "left_out": "Left out of training",
-    "excluded": "Left out of the audit",
+    "left_out": "Held out of training",
+    "excluded": "Skipped by the audit",
     "provenance": "How this was made",
 }
 _ALWAYS = ("verdicts", "excluded", "provenance")

@@ -42,7 +42,7 @@ class Pairs:
 
     Args:
         labels (`Sequence[Mapping]`): Labels of each pair of the sample.
-        rewards (`Rewards`): What `conditions.collect_rewards` gives; a pair without natural rewards is left out.
+        rewards (`Rewards`): What `conditions.collect_rewards` gives; a pair without natural rewards is skipped.
         num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
         seed (`int`, *optional*, defaults to 0): Their seed.
 
@@ -73,7 +73,7 @@ class Pairs:
         return np.array(found, dtype=np.float64)
 
     def columns(self) -> dict[str, Booleans]:
-        """Return which pairs are in each column that has any; a column of the same pairs as one before is left out."""
+        """Return which pairs are in each column that has any; a column with the pairs of an earlier one is omitted."""
         found: dict[str, Booleans] = {}
         for name, members in _COLUMNS.items():
             is_member = np.isin(self.subsets, members)

@@ -17,7 +17,7 @@ _KINDS = {
     "ties.": "Ties",
     "hearing.": "What it hears",
     "baselines.": "Beside cheap baselines",
-    "left_out.": "On synthesizers left out of training",
+    "left_out.": "On synthesizers held out of training",
 }
 
 

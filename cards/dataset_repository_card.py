@@ -112,7 +112,7 @@ def _metadata(facts: Mapping[str, Any]) -> str:
     if not count:
         return "every pair"
     if facts["has_fingerprints"]:
-        return f"every pair but {count}, which its release left out,"
+        return f"every pair but {count}, which its release omits,"
     return f"every pair but {count}, whose personal details could not be taken out,"
 
 

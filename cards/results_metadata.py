@@ -86,7 +86,7 @@ def _left_out(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
     names = ", ".join(results["left_out_synthesizers"] or ())
     for row in results["by_synthesizer"]:
         if row["synthesizer"] == ALL_LEFT_OUT:
-            title = f"{row['criterion']}, synthesizers left out of training ({names})"
+            title = f"{row['criterion']}, synthesizers held out of training ({names})"
             yield title, {**row["model"], "num_pairs": row["num_pairs"]}
 
 
@@ -110,6 +110,6 @@ def _notes(results: Mapping[str, Any], column: str) -> str:
             names = ", ".join(results["left_out_synthesizers"])
             found = (f"{name} {percent(row[name]['accuracy'])}" for name in by_scorer)
             parts.append(
-                f"{row['num_pairs']} pairs by synthesizers left out of training ({names}): {', '.join(found)}"
+                f"{row['num_pairs']} pairs by synthesizers held out of training ({names}): {', '.join(found)}"
             )
     return "; ".join(parts) + "."

@@ -18,6 +18,8 @@ Scores = Mapping[str, Mapping[str, Any]]
 
 _ABSENT = "-"
 ALL_SEEN, ALL_LEFT_OUT = "all seen in training", "all left out of training"
+# Result files keep the older name of the row.
+SHOWN_NAMES = {ALL_LEFT_OUT: "all held out of training"}
 
 
 def summarise(
@@ -224,13 +226,14 @@ def _synthesizer_table(results: Mapping[str, Any]) -> str:
     left_out = results["left_out_synthesizers"]
     table = [["criterion", "synthesizer", "pairs", *(_name(scorer, results) for scorer in scorers)]]
     for row in rows:
-        name = row["synthesizer"] + (" (left out)" if row["synthesizer"] in (left_out or ()) else "")
+        name = SHOWN_NAMES.get(row["synthesizer"], row["synthesizer"])
+        name += " (held out)" if row["synthesizer"] in (left_out or ()) else ""
         cells = (f"{percent(row[scorer]['accuracy'])} ({interval(row[scorer]['interval'])})" for scorer in scorers)
         table.append([row["criterion"], name, str(row["num_pairs"]), *cells])
     if left_out is None:
         marked = "Without a training split, held-out synthesizers are not known."
     else:
-        marked = f"Left out of training: {', '.join(map(escape_markdown, left_out)) or 'none'}."
+        marked = f"Held out of training: {', '.join(map(escape_markdown, left_out)) or 'none'}."
     return f"## By synthesizer\n\n{marked}\n\n{_table(table)}"
 
 

@@ -48,7 +48,7 @@ def describe_lowest(
     Args:
         pairs (`datasets.Dataset`): The scored pairs as `loading.load_pairs` gives them.
         records (`Sequence[Mapping]`): Labels of each, in the same order.
-        scores (`Mapping`): `chosen` and `rejected` by `pair_id`; a pair without a margin is left out.
+        scores (`Mapping`): `chosen` and `rejected` by `pair_id`; a pair without a margin is skipped.
         collector (`Collector`): Takes the recordings.
 
     Returns:

@@ -227,7 +227,7 @@ def draw_comparisons(axes: Any, report: Mapping[str, Any]) -> None:
 def _draw_intervals(
     axes: Any, values: Sequence[float], intervals: Sequence[Any], positions: Sequence[float], **style: Any
 ) -> None:
-    """Draw shares of 0-1 in percent along the x axis; a missing interval is left out."""
+    """Draw shares of 0-1 in percent along the x axis; a missing interval is omitted."""
     bounds = [interval or (value, value) for value, interval in zip(values, intervals, strict=True)]
     errors = [
         [max(0.0, value - low), max(0.0, high - value)] for value, (low, high) in zip(values, bounds, strict=True)

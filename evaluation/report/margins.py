@@ -36,7 +36,7 @@ def strata(margins: ArrayLike) -> dict[str, Positions]:
 
 
 def lowest(margins: ArrayLike, count: int) -> Positions:
-    """Return the positions of the `count` lowest margins, lowest first; NaN is left out.
+    """Return the positions of the `count` lowest margins, lowest first; NaN is omitted.
 
     Args:
         margins (`ArrayLike` of shape `(num_pairs,)`): Chosen minus rejected reward.

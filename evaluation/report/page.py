@@ -40,7 +40,7 @@ SECTIONS = {
     "comparison": "Comparison",
     "examples": "Lowest margins",
     "disagreements": "Disagreements",
-    "left-out": "Left out",
+    "left-out": "Skipped",
     "provenance": "How this was made",
 }
 
