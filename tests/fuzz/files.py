@@ -97,7 +97,7 @@ def _rate(world: World, case: tuple[str, str, str]) -> None:
 def _serve_study(world: World, text: str) -> None:
     shutil.rmtree(world.folder / "rated", ignore_errors=True)
     session = RatingSession(world.write("rated/study.json", text).parent, "anna")
-    json.dumps(session.describe())
+    json.dumps(session.read_state())
     folder = (world.folder / "rated" / "audio").resolve()
     assert all(path.resolve().parent == folder for path in session.audio.values())
 
