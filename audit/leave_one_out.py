@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
-from sdiareward.common.files import JsonLines
+from sdiareward.common.files import JsonLines, replace_atomically
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.summary import Labels
 from sdiareward.pairs.labels import describe_pairs, fingerprint_pairs
@@ -154,7 +154,8 @@ def _locate(model: str, folder: Path) -> str:
         from sdiareward.checkpoint_io.nano import build_nano
 
         folder.mkdir(parents=True, exist_ok=True)
-        build_nano(folder / ".nano.tmp").rename(built)
+        with replace_atomically(built) as temporary:
+            build_nano(temporary)
     return str(built)
 
 
@@ -212,10 +213,10 @@ def _acoustic_features(splits: Mapping[str, datasets.Dataset], folder: Path) -> 
         path = folder / f"acoustic_{split}.npz"
         if not path.exists():
             read = read_features("acoustic", splits[split], progress=True)
-            unfinished = path.with_name(f".{path.name}")
             reasons = json.dumps(list(read.failures.items()))
-            np.savez(unfinished, chosen=read.chosen, rejected=read.rejected, failures=reasons)
-            unfinished.replace(path)
+            # To an open file: NumPy adds ".npz" to a name that lacks it.
+            with replace_atomically(path) as temporary, temporary.open("wb") as file:
+                np.savez(file, chosen=read.chosen, rejected=read.rejected, failures=reasons)
         with np.load(path, allow_pickle=False) as file:
             failures = dict(json.loads(str(file["failures"])))
             found[split] = SideFeatures(file["chosen"], file["rejected"], failures)

@@ -9,6 +9,7 @@ from sdiareward.common.files import read_json_object
 
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+# The code of a checkpoint where this package is not installed.
 REMOTE_CODE = tuple(
     f"{part}_sdiareward.py" for part in ("audio", "configuration", "layouts", "modeling", "processing")
 )

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from tqdm import tqdm
 
-from sdiareward.common.files import write_file
+from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.layouts_sdiareward import INDEX_FILE
 
 
@@ -176,11 +176,10 @@ def _require_space(output_dir: Path, shards: Any) -> None:
 
 
 def _write_shard(path: Path, shard: Shard) -> None:
-    unfinished = path.with_name(f".{path.name}.tmp")
-    save_file({name: tensor.read() for name, tensor in shard.items()}, unfinished, metadata={"format": "pt"})
-    # The library's files can be read by nobody but their owner.
-    unfinished.chmod(0o644)
-    unfinished.replace(path)
+    with replace_atomically(path) as temporary:
+        save_file({name: tensor.read() for name, tensor in shard.items()}, temporary, metadata={"format": "pt"})
+        # The library's files can be read by nobody but their owner.
+        temporary.chmod(0o644)
 
 
 def _move_config(output_dir: Path, write_config: Callable[[Path], None]) -> None:

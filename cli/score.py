@@ -93,10 +93,11 @@ def run(args: ScoreArguments) -> int:
 def _score_files(args: ScoreArguments) -> int:
     """Score one dialogue, or two and the margin between them."""
     from sdiareward.pairs.dialogue_files import read_dialogue
+    from sdiareward.pairs.labels import name_criterion
 
     paths = [path for path in (args.dialogue, args.other) if path is not None]
     dialogues = [read_dialogue(path) for path in paths]
-    criterion = args.criterion or "joint"
+    criterion = name_criterion(args.criterion)
     scorer = _choose_model(args).load(criterion)
     for path, dialogue in zip(paths, dialogues, strict=True):
         _print_truncated_turns(path, dialogue, scorer.processor.max_turn_s)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
-from sdiareward.common.files import write_file
+from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.calibration import fit
 
@@ -114,12 +114,10 @@ def _copy(source: Path, target: Path, config: str) -> None:
 
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target}: exists; nothing is overwritten, name another folder or use --in-place.")
-    unfinished = target.with_name(f".{target.name}.tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
     files = [path for path in sorted(source.iterdir()) if path.is_file() and not path.name.startswith(".")]
-    for path in tqdm(files, "Copying", unit="file", leave=False):
-        if path.name != _CONFIG:
-            shutil.copy2(path, unfinished / path.name)
-    write_file(unfinished / _CONFIG, config)
-    unfinished.replace(target)
+    with replace_atomically(target) as temporary:
+        temporary.mkdir(parents=True)
+        for path in tqdm(files, "Copying", unit="file", leave=False):
+            if path.name != _CONFIG:
+                shutil.copy2(path, temporary / path.name)
+        write_file(temporary / _CONFIG, config)

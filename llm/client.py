@@ -54,13 +54,11 @@ class CachedAnswer(Generic[Value]):
         text (`str`): The reply of the model; of a cached answer the JSON only.
         spent ([`TokenUsage`]): Of this reply and the unusable ones before it, whichever run paid. A cached answer does
             not keep the number of replies; it is 1 there.
-        is_cached (`bool`): Whether it was read from disk.
     """
 
     value: Value
     text: str
     spent: TokenUsage
-    is_cached: bool
 
 
 @dataclass(frozen=True)
@@ -200,7 +198,7 @@ class ChatClient:
             return None
         reused = {"reused_prompt_tokens": spent.prompt_tokens, "reused_completion_tokens": spent.completion_tokens}
         self._count(cached=1, **reused)
-        return CachedAnswer(value, json.dumps(record["answer"], ensure_ascii=False), spent, is_cached=True)
+        return CachedAnswer(value, json.dumps(record["answer"], ensure_ascii=False), spent)
 
     def _write_answer(self, path: Path, answer: Any, spent: TokenUsage) -> None:
         record = {
@@ -238,7 +236,7 @@ class ChatClient:
             else:
                 spent = TokenUsage.total(reply.spent for reply in replies)
                 self._write_answer(path, answer, spent)
-                return CachedAnswer(value, reply.content, spent, is_cached=False)
+                return CachedAnswer(value, reply.content, spent)
             conversation = ask_again(messages, reply.content, problem)
         last = self._redact(replies[-1].content) if replies else ""
         raise ChatError(

@@ -13,11 +13,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, DialogueError, validate_messages
+from sdiareward.audio_sdiareward import ROLES, SAMPLING_RATE, DialogueError, validate_messages
 
 from .loading import turns_to_messages
 from .recordings import AUDIO_SUFFIXES, read_recording
-from .schema import ROLES
 
 
 def read_dialogue(path: str | Path) -> list[dict[str, Any]]:

@@ -5,15 +5,11 @@ The columns are the data contract of the package (one row = one preference pair)
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-
-if TYPE_CHECKING:
-    import datasets
-
-import hashlib
-from typing import TYPE_CHECKING
+from sdiareward.audio_sdiareward import MAX_TURNS, ROLES
 
 
 if TYPE_CHECKING:
@@ -22,8 +18,6 @@ if TYPE_CHECKING:
 CRITERIA = ("modality", "colloquialness")
 MODALITY_SUBSETS = ("wild", "semi_wild", "scripted")
 SUBSETS = (*MODALITY_SUBSETS, "colloquialness")
-ROLES = ("user", "assistant")
-MAX_TURNS = 16
 MAX_TURN_S = 60.0
 UNKNOWN = "Unknown"
 

@@ -10,6 +10,7 @@ from typing import Any
 from sdiareward.checkpoint_io.files import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
+    REMOTE_CODE,
     WEIGHTS,
     WEIGHTS_INDEX,
     read_json,
@@ -21,10 +22,6 @@ from .plan import PlannedFile
 
 
 CONFIG = "config.json"
-# The code of a checkpoint where this package is not installed.
-REMOTE_CODE = tuple(
-    f"{part}_sdiareward.py" for part in ("audio", "configuration", "layouts", "modeling", "processing")
-)
 PROCESSOR = "processor_config.json"
 _PROCESSOR_FILES = (
     PROCESSOR,
@@ -128,12 +125,7 @@ def _head_tensors(checkpoint: Path) -> dict[str, Any]:
 
 def _list_code() -> list[PlannedFile]:
     """Return the files of this package that travel with a checkpoint."""
-    return [PlannedFile(name, find_code(name)) for name in REMOTE_CODE]
-
-
-def find_code(name: str) -> Path:
-    """Return the path of a file of `REMOTE_CODE`."""
-    return PACKAGE / name
+    return [PlannedFile(name, PACKAGE / name) for name in REMOTE_CODE]
 
 
 def _processor(checkpoint: Path) -> list[PlannedFile]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from sdiareward.cards.model_card import ModelRelease, read_about, render_model_repository_card
 from sdiareward.cards.results_metadata import RESULTS_FILE, render_eval_results
-from sdiareward.checkpoint_io.files import ADAPTER_CONFIG, read_json
+from sdiareward.checkpoint_io.files import ADAPTER_CONFIG, REMOTE_CODE, read_json
+from sdiareward.common.package_files import PACKAGE
 
 from . import model_files
 from .hub_ids import is_hub_id, require_hub_ids
@@ -161,9 +162,8 @@ def _notes(release: ModelRelease, about: dict[str, Any], results: Path) -> list[
         notes.append(f"no licence is stated: write `license` into the header of {release.checkpoint / 'about.md'}.")
     stale = [
         name
-        for name in model_files.REMOTE_CODE
-        if (own := release.checkpoint / name).is_file()
-        and own.read_bytes() != model_files.find_code(name).read_bytes()
+        for name in REMOTE_CODE
+        if (own := release.checkpoint / name).is_file() and own.read_bytes() != (PACKAGE / name).read_bytes()
     ]
     if stale:
         notes.append(f"{', '.join(stale)} in the folder differ from this package's, which are published.")

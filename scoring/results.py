@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.files import JsonLines, replace_atomically, write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.rows import ID_COLUMNS, Rows
 from sdiareward.pairs.schema import SIDES
@@ -173,15 +174,14 @@ def _write_table(results: Results, rows: Rows, id_column: str | None, numbers: n
     import pyarrow.parquet as pq
 
     path = results.folder / "scores.parquet"
-    unfinished = path.with_name(f".{path.name}.tmp")
-    writer = None
-    for start in range(0, max(numbers.size, 1), _ROWS_WRITTEN_AT_ONCE):
-        table = _table(results, rows, id_column, numbers[start : start + _ROWS_WRITTEN_AT_ONCE])
-        writer = writer or pq.ParquetWriter(unfinished, table.schema)
-        writer.write_table(table)
-    if writer:
-        writer.close()
-    unfinished.replace(path)
+    tables = (
+        _table(results, rows, id_column, numbers[start : start + _ROWS_WRITTEN_AT_ONCE])
+        for start in range(0, max(numbers.size, 1), _ROWS_WRITTEN_AT_ONCE)
+    )
+    first = next(tables)
+    with replace_atomically(path) as temporary, pq.ParquetWriter(temporary, first.schema) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table)
 
 
 def _table(results: Results, rows: Rows, id_column: str | None, numbers: np.ndarray) -> Any:

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from sdiareward.audio_sdiareward import MAX_TURNS, validate_messages
 from sdiareward.pairs.loading import turns_to_messages
-from sdiareward.processing_sdiareward import MAX_TURNS, validate_messages
 
 
 logger = logging.getLogger(__name__)

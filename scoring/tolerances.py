@@ -13,8 +13,6 @@ from collections.abc import Iterable
 # The same weights, computed in another way: alone or in a batch, padded or packed, with another attention, with a
 # shared prefix, from cached features. Of two dtypes the coarser one counts.
 SAME_REWARD: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 0.1}
-# Models of a few thousand parameters, as in tests, whose rewards are below 1.
-TINY_MODEL: dict[str, float] = {"float32": 1e-5, "bfloat16": 0.05}
 # Weights written to disk and read back, in float32: the products are the same, their place in memory is not.
 SAVED_FLOAT32 = 1e-6
 

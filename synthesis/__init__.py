@@ -70,12 +70,10 @@ class DialogueSynthesizer(Protocol):
     """Speaks all turns of a dialogue in cloned voices.
 
     Attributes:
-        needs_references (`bool`): True: every role needs a clip to clone, or a voice in the engine's options.
         is_deterministic (`bool`): As in `Synthesizer`.
         version (`str`): Name and version of the engine, for the record.
     """
 
-    needs_references: bool
     is_deterministic: bool
     version: str
 

@@ -45,7 +45,6 @@ class SoulXEndpoint:
         poll_s (`float`): Time between two polls of a task, in seconds.
     """
 
-    needs_references = True
     is_deterministic = False
     version = "soulx-podcast API server"
 

@@ -47,7 +47,6 @@ class SoulXPodcast:
         SynthesisError: `soulxpodcast` cannot be imported.
     """
 
-    needs_references = True
     # Seeded, but a GPU may sum in another order.
     is_deterministic = False
 

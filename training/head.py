@@ -24,6 +24,7 @@ from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.layouts_sdiareward import read_thinker_config
 from sdiareward.modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput, SDiaRewardPooler, compute_reward
 from sdiareward.pairs.dialogues import Dialogues
+from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.loading import pair_names
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.feature_cache import FeatureCache
@@ -200,7 +201,7 @@ def cache_pairs(
 def _list_criteria(pairs: datasets.Dataset) -> list[str]:
     """Return the criterion of each side of each pair."""
     names = pairs["criterion"] if "criterion" in pairs.column_names else [None] * len(pairs)
-    return [name or "joint" for name in names for _ in SIDES]
+    return [name_criterion(name) for name in names for _ in SIDES]
 
 
 def _make_rows(

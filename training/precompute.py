@@ -18,6 +18,7 @@ from accelerate import PartialState
 
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.dialogues import Dialogues
+from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.loading import pair_names
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -114,7 +115,7 @@ class _Reader:
 
     def __call__(self, columns: Mapping[str, list[int]]) -> dict[str, list[Any]]:
         rows = columns["row"]
-        criteria = [self._criteria[row] or "joint" for row in rows for _ in SIDES]
+        criteria = [name_criterion(self._criteria[row]) for row in rows for _ in SIDES]
         batch = self._prepare(range(2 * len(rows)), Dialogues(self.pairs, rows), criteria)
         lengths, reasons = _measure(batch, len(rows))
         ids = [self._pair_ids[row] for row in rows]

@@ -40,7 +40,7 @@ _RESAMPLER_MARGIN_S = 0.1
 _UNDECODABLE = "cannot be decoded as audio ({}); use WAV, FLAC, OGG or MP3."
 # Of a dialogue, a system turn not counted.
 MAX_TURNS = 16
-_ROLES = ("user", "assistant")
+ROLES = ("user", "assistant")
 
 
 class AudioError(ValueError):
@@ -303,8 +303,8 @@ def _kind_of(value: Any) -> str:
 
 
 def _validate_role(role: str, number: int, name: str | None) -> None:
-    if role not in _ROLES:
+    if role not in ROLES:
         raise DialogueError(f"its role is {role!r}; use 'user' or 'assistant'.", number, name)
-    if role != _ROLES[(number - 1) % 2]:
+    if role != ROLES[(number - 1) % 2]:
         problem = f"two {role} turns in a row" if number > 1 else "the dialogue begins with the assistant"
         raise DialogueError(f"{problem}; user and assistant must alternate, the user first.", number, name)

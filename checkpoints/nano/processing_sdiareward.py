@@ -26,12 +26,10 @@ from transformers import AutoTokenizer, BatchFeature, WhisperFeatureExtractor
 from transformers.processing_utils import ProcessorMixin
 
 from .audio_sdiareward import (
-    MAX_TURNS,
     DialogueError,
     audio_duration_s,
     read_audio,
     validate_form,
-    validate_messages,
 )
 from .configuration_sdiareward import DEFAULT_PROMPTS, PROMPT_VERSION, validate_max_turn_s, validate_prompts
 from .layouts_sdiareward import HUB_KWARGS, read_processor_fields, reject_custom_code
@@ -338,10 +336,7 @@ def _clip_name(audio: Any, turn: int) -> str:
 SDiaRewardProcessor.register_for_auto_class()
 
 __all__ = [
-    "MAX_TURNS",
-    "DialogueError",
     "PreparedDialogue",
     "SDiaRewardProcessor",
     "expand_criteria",
-    "validate_messages",
 ]

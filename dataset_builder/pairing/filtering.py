@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from sdiareward.audio_sdiareward import AudioError
+from sdiareward.audio_sdiareward import MAX_TURNS, ROLES, AudioError
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError, audio_content
-from sdiareward.pairs.schema import CRITERIA, MAX_TURN_S, MAX_TURNS, ROLES, validate_row
+from sdiareward.pairs.schema import CRITERIA, MAX_TURN_S, validate_row
 
 from .. import prompts
 

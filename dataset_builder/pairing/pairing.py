@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
+from sdiareward.audio_sdiareward import MAX_TURNS, MIN_SAMPLES, ROLES, SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn, is_recorded
-from sdiareward.pairs.schema import MAX_TURN_S, MAX_TURNS, ROLES, stable_id
+from sdiareward.pairs.schema import MAX_TURN_S, stable_id
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
 from sdiareward.perturbations.levels import trim_silence
 from sdiareward.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer

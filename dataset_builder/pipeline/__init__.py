@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sdiareward.audio_sdiareward import ROLES
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn
-from sdiareward.pairs.schema import ROLES, UNKNOWN
+from sdiareward.pairs.schema import UNKNOWN
 
 from .components import ComponentError, require_packages
 from .engines import Engine, run_stages

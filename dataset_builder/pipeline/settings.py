@@ -18,9 +18,10 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, get_args, get_type_hints
 
+from sdiareward.audio_sdiareward import MAX_TURNS
 from sdiareward.common.settings import require_known, require_mapping, require_minimums
 from sdiareward.common.yaml_files import read_yaml
-from sdiareward.pairs.schema import MAX_TURN_S, MAX_TURNS
+from sdiareward.pairs.schema import MAX_TURN_S
 
 
 _PLACEMENT: Mapping[str, Any] = {"changes_result": False}

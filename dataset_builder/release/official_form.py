@@ -31,9 +31,8 @@ from sdiareward.pairs.schema import SIDES, SUBSETS, TAXONOMY, UNKNOWN, features,
 from sdiareward.perturbations.channel import encode_flac
 
 from ..formats.file_export import export_turns
-from ..formats.shards import SPLITS, ShardWriter, read_rows
+from ..formats.shards import SPLITS, read_rows
 from ..pipeline.media import read_media
-from ..reports.data_card import write_report
 from ..sources.reading import existing_file
 
 
@@ -50,27 +49,6 @@ _UNSTATED: dict[str, Any] = {
     "quality": None,
 }
 _KEPT_FORMATS = ("FLAC", "WAV", "OGG")
-
-
-def import_official(path: Path, audio_root: Path, output: Path, **options: Any) -> dict[str, Any]:
-    """Import a data set in the released form as a data set folder; return its report.
-
-    Args:
-        path (`Path`): See `read_official`.
-        audio_root (`Path`): See `read_official`.
-        output (`Path`): Folder to write.
-        **options: Passed on to `read_official`.
-    """
-    from tqdm import tqdm
-
-    skipped = []
-    with ShardWriter(output) as writer:
-        for item in tqdm(read_official(path, audio_root, **options), desc="import", unit="pair"):
-            if isinstance(item, Skipped):
-                skipped.append(item)
-            else:
-                writer.write(*item)
-    return write_report(output, writer.counts, skipped, {"sources": [{"name": "official_form"}]})
 
 
 def read_official(

@@ -24,11 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from sdiareward.audio_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.files import JsonLines, split_lines
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
-from sdiareward.pairs.schema import MAX_TURNS, ROLES
 
 from .. import prompts
 

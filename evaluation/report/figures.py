@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sdiareward.common.files import replace_atomically
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS
 from sdiareward.evaluation.columns import TITLES
 from sdiareward.pairs.schema import SIDES
@@ -94,9 +95,8 @@ def figure_file(path: Path, size_inches: tuple[float, float] = PANEL_INCHES) -> 
         figure = Figure(figsize=size_inches, layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
-        unfinished = path.with_name(f".{path.name}.tmp")
-        figure.savefig(unfinished, format="png", dpi=_DPI, metadata={"Software": None})
-        unfinished.replace(path)
+        with replace_atomically(path) as temporary:
+            figure.savefig(temporary, format="png", dpi=_DPI, metadata={"Software": None})
 
 
 def plot_rewards(records: Records, path: Path) -> None:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import MAX_TURNS, SAMPLING_RATE, AudioError, DialogueError, validate_messages
+from sdiareward.audio_sdiareward import MAX_TURNS, ROLES, SAMPLING_RATE, AudioError, DialogueError, validate_messages
 from sdiareward.pairs.dialogue_files import read_dialogue, sort_naturally
 from sdiareward.pairs.loading import turns_to_messages
 from sdiareward.pairs.recordings import AUDIO_SUFFIXES, read_recording
-from sdiareward.pairs.schema import ROLES
 from sdiareward.perturbations.channel import encode_flac
 
 

@@ -17,7 +17,8 @@ from benchmarks.guides.rendering import render_blocks
 from benchmarks.opponents import PlainTransformers
 from benchmarks.speed_models import NANO, model_config
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
-from sdiareward.processing_sdiareward import SDiaRewardProcessor, validate_messages
+from sdiareward.audio_sdiareward import validate_messages
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.scorer import Scorer
 
 

@@ -185,7 +185,7 @@ def _replay(world: World, text: str) -> None:
 def _read_cache(world: World, text: str) -> None:
     client = ChatClient(ChatSettings(model="m", api_key_env=None), world.folder)
     found = client._read_answer(world.write("answer.json", text), lambda answer: read_verdict(answer, "modality"))
-    assert found is None or found.is_cached
+    assert found is None or found.spent.num_replies == 1
 
 
 _CACHED = {"model": "m", "answer": _VERDICTS[0], "prompt_tokens": 10, "completion_tokens": 5}

@@ -12,9 +12,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support.paths import ROOT
 
+from sdiareward.checkpoint_io.files import REMOTE_CODE
 from sdiareward.common.optional_dependencies import EXTRAS, missing_extra_hint, requires_extra
 from sdiareward.common.package_files import NANO
-from sdiareward.publishing.model_files import REMOTE_CODE
 
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -8,8 +8,8 @@ import yaml
 from huggingface_hub import ModelCard, parse_eval_result_entries
 from support.paths import ROOT
 
+from sdiareward.checkpoint_io.files import REMOTE_CODE
 from sdiareward.common.package_files import NANO
-from sdiareward.publishing.model_files import REMOTE_CODE
 from sdiareward.publishing.model_repository import plan_model
 
 

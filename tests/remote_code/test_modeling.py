@@ -7,10 +7,10 @@ from safetensors.torch import load_file, save_file
 
 from sdiareward.configuration_sdiareward import POOLING_MODES
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.scoring.tolerances import TINY_MODEL
 
 
-TOLERANCE = TINY_MODEL["float32"]
+# The models have a few thousand parameters, and their rewards are below 1.
+TOLERANCE, BFLOAT16_TOLERANCE = 1e-5, 0.05
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_bfloat16_backbone_stays_close_and_returns_float32(make_tiny_model, in
     model.save_pretrained(tmp_path)
     in_bfloat16 = rewards(SDiaRewardModel.from_pretrained(tmp_path, dtype=torch.bfloat16).eval(), inputs)
     assert in_bfloat16.dtype == torch.float32
-    torch.testing.assert_close(in_bfloat16, rewards(model, inputs), rtol=0, atol=TINY_MODEL["bfloat16"])
+    torch.testing.assert_close(in_bfloat16, rewards(model, inputs), rtol=0, atol=BFLOAT16_TOLERANCE)
 
 
 def test_the_head_runs_in_float32_under_autocast(make_tiny_model, inputs):

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import soundfile
 
+from sdiareward.audio_sdiareward import validate_messages
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS
-from sdiareward.processing_sdiareward import SDiaRewardProcessor, validate_messages
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 
 def recorded_messages(fixtures_dir):

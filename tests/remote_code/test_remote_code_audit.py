@@ -11,7 +11,7 @@ import pytest
 import soundfile
 from support.paths import ROOT
 
-from sdiareward.publishing.model_files import REMOTE_CODE
+from sdiareward.checkpoint_io.files import REMOTE_CODE
 
 
 pytestmark = pytest.mark.slow

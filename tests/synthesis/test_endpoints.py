@@ -265,7 +265,6 @@ def soulx(server, **options):
 def test_a_soulx_server_speaks_every_line_by_itself_with_the_prompts_of_all_speakers(soulx_server, references):
     engine = soulx(soulx_server, seed=7, temperature=0.5)
     assert isinstance(engine, DialogueSynthesizer)
-    assert engine.needs_references
     turns = engine.speak_dialogue(LINES, references)
     # The assistant speaks first and so is S1, which the server gives eSpeak's voice 0.
     expected = [("Hello, <|laughter|> how are you?", 0), ("Fine, um, thanks.", 1), ("Good.", 0)]

@@ -8,9 +8,8 @@ import soundfile
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
-from sdiareward.dataset_builder.release.official_form import import_official, read_official, write_official
+from sdiareward.dataset_builder.release.official_form import read_official, write_official
 from sdiareward.pairs.labels import describe_pairs
-from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import features, validate_row
 
 
@@ -290,13 +289,3 @@ def test_what_is_written_is_the_released_form(folder, tmp_path):
     assert sorted(split for split, _ in read_official(output, output)) == ["test", "train"]
     with pytest.raises(FileExistsError, match="already holds a data set"):
         write_official(folder, output)
-
-
-def test_an_import_is_a_data_set_folder_with_a_report(save, tmp_path):
-    splits = {"train": [example("d1", category="wild")], "validation": [example("d2", category="wild")]}
-    save(splits)
-    splits["train"].append(example("gone", category="wild"))
-    path, root = save(splits, audio=False)
-    report = import_official(path, root, tmp_path / "sdiareward")
-    assert report["drops"] == {"missing_audio": 1}
-    assert len(load_pairs(tmp_path / "sdiareward", "test")) == 1
