@@ -1,5 +1,7 @@
 """A tiny policy that TRL's GRPO trains for two steps."""
 
+import copy
+
 import datasets
 import numpy as np
 import pandas as pd
@@ -14,6 +16,8 @@ def train_policy(folder, tokenizer, make_tone, reward, **options):
 
     from sdiareward.checkpoint_io.nano import CHAT_TEMPLATE
 
+    # Other tests share the tokenizer.
+    tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = CHAT_TEMPLATE
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
