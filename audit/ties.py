@@ -69,7 +69,7 @@ def measure_identical(pairs: Sequence[AuditPair], rewards: RewardFunction) -> di
 def _score_twice(
     turns: Sequence[Turn], criterion: str, rewards: RewardFunction, among: Floats
 ) -> dict[str, Sequence[float]]:
-    """Return the rewards of identical dialogues that are to be compared; `among` are those among others."""
+    """Return the rewards of identical dialogues to compare; `among` are those in a batch with others."""
     rounded = _copy(turns, _through_flac)
     first, second = to_messages(turns), to_messages(_copy(turns))
     alone = [rewards([each], [criterion])[0] for each in (first, second)]

@@ -106,7 +106,7 @@ def write_checkpoint(
     identity: Mapping[str, Any],
     max_shard_size: str = "5GB",
 ) -> None:
-    """Write a checkpoint, or the rest of one whose writing was stopped.
+    """Write a checkpoint, or resume one that was interrupted.
 
     Args:
         output_dir (`Path`): Its folder: new, empty, or holding the beginning of the same checkpoint.
@@ -178,7 +178,7 @@ def _require_space(output_dir: Path, shards: Any) -> None:
 def _write_shard(path: Path, shard: Shard) -> None:
     with replace_atomically(path) as temporary:
         save_file({name: tensor.read() for name, tensor in shard.items()}, temporary, metadata={"format": "pt"})
-        # The library's files can be read by nobody but their owner.
+        # Files that the library writes can be read by their owner only.
         temporary.chmod(0o644)
 
 

@@ -1,6 +1,6 @@
 """HTML from templates: whatever comes from data is escaped, and what a template lacks is an error.
 
-Marks that turn the direction of text (`U+202E` and its like) are left out: what follows them would be read backwards.
+Marks that turn the direction of text (`U+202E` and its like) are removed: the text after them would be read backwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Worker processes that end with the process that started them, and whose death is reported."""
+"""Worker processes that end with their parent process; the death of a worker is reported."""
 
 from __future__ import annotations
 

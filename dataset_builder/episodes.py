@@ -15,7 +15,7 @@ class Part:
     """A stretch of a turn that was recorded in one go: its words, and the recording where there is one.
 
     Args:
-        text (`str`): What is said.
+        text (`str`): The words.
         audio (`bytes` or `str`, *optional*): An encoded recording or its path; None for a script that nobody spoke.
         start_s (`float`, *optional*, defaults to 0.0): Where the part begins in `audio`, in seconds.
         end_s (`float`, *optional*): Where it ends; None for the end of the recording.

@@ -48,7 +48,7 @@ def to_table(result: Mapping[str, Any]) -> list[list[str]]:
 
 
 def compute_rows(metric: Any, rows: Sequence[Sequence[Any]]) -> list[list[str]]:
-    """Compute the table of the pairs that were typed in; empty rows are left out.
+    """Compute the table of the entered pairs; empty rows are skipped.
 
     Args:
         metric (`evaluate.Metric`): The metric.

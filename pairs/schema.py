@@ -138,7 +138,7 @@ def _validate_side(turns: Any, label: str) -> None:
 
 
 def _validate_taxonomy(row: Mapping[str, Any], label: str) -> None:
-    """Check the labels of a stratified source; `UNKNOWN` stands for one that nobody has annotated yet."""
+    """Check the labels of a stratified source; `UNKNOWN` stands for a missing annotation."""
     for column in ("primary", "secondary"):
         if not is_text(row[column]):
             raise ValueError(

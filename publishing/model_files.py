@@ -160,7 +160,7 @@ def _without_places(value: Any) -> Any:
 
 
 def _require_own(checkpoint: Path, *wanted: tuple[str, str]) -> None:
-    """Raise unless each file names a class of ours for an auto class, and none a class of somebody else's."""
+    """Raise unless each file maps auto classes to classes of this package only."""
     config = read_json(checkpoint / CONFIG)
     if config.get("model_type") != _MODEL_TYPE:
         raise ValueError(

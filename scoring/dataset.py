@@ -160,7 +160,7 @@ def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
         rows, results = open_results(job, folder)
         if not processes.rank:
             processes.wait()
-        # Nobody writes before all have read.
+        # No process writes before all have read.
         processes.wait()
         pending = results.pending(processes.rank, processes.count)
         label = "scoring" if processes.count == 1 else f"process {processes.rank} of {processes.count}"

@@ -135,7 +135,7 @@ class FeatureShards:
         if len(matrix) > len(features):
             metadata["num_rows"] = " ".join(str(len(rows)) for rows in features.values())
         name = f"{uuid.uuid4().hex}.safetensors"
-        # As bytes: the library's own files can be read by nobody but their owner.
+        # As bytes: files that the library writes can be read by their owner only.
         write_file(self.folder / name, save({_TENSOR: matrix}, metadata))
 
     def _remove_abandoned(self) -> None:

@@ -71,7 +71,7 @@ class ScoringQueue:
         """Score all pending requests; on return, every request that was added before is finished."""
         with self._scoring_lock:
             while waiting := self._take():
-                # Nobody waits for a cancelled request.
+                # A cancelled request has no waiting caller.
                 requests = [request for request in waiting if request.result.set_running_or_notify_cancel()]
                 try:
                     results = score_together(requests)

@@ -200,7 +200,7 @@ def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
 
 
 def _references(turn: Turn, synthesizer: str | None) -> list[dict[str, Any]]:
-    """Say where the parts of a turn come from; None for a part whose source names no reference."""
+    """Return the references of the parts of a turn; None for a part without one."""
     if synthesizer:
         return [
             {"uri": f"{SYNTHETIC}:{synthesizer}", "start_s": None, "end_s": None, "text": p.text} for p in turn.parts

@@ -29,7 +29,7 @@ class Clip:
 
     Args:
         role (`str`): Who speaks.
-        text (`str`): What is said; its words are what white space separates.
+        text (`str`): The words, separated by white space.
         duration_s (`float`): How long the recording lasts, in seconds.
     """
 

@@ -1,7 +1,7 @@
 """Transcribe turns (section B.1): Whisper through faster-whisper, prompted to keep "um" and "uh".
 
 Whisper sometimes falls into a loop and writes the same words until its output is full, most often over laughter. At
-temperature 0 it does so every time, so a turn whose words loop is transcribed again in a way that leads out of it:
+temperature 0 it does so every time, so a turn with looping words is transcribed again in a way that ends the loop:
 first without the prompt, then with no sequence of tokens allowed twice. A few repetitions are how people speak ("no no
 no", "um, um") and are kept.
 """

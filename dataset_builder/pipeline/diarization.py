@@ -32,7 +32,7 @@ _BATCH_SIZE = 64
 # Windows on either side that are averaged before clustering: one window of 1.6 s alone says too little.
 _CONTEXT_WINDOWS = 2
 _ROUNDS = 10
-# Windows of one voice, parted in two, are the further apart the fewer they are: with so many, twice as far as many.
+# Two halves of the windows of one voice are further apart the fewer windows there are: at this number, twice as far.
 # Tuned on single speakers of the development half of `benchmarks/speech_world.py`, cut to 5-80 s of speech.
 _FEW_WINDOWS = 24
 # A stretch of speech is embedded in pieces of at most this many windows.

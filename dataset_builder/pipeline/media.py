@@ -41,7 +41,7 @@ _CONTAINERS = "mov,matroska,webm,aac,mp3,ogg,flac,wav,w64,aiff,caf,asf,avi,flv,m
 
 
 class TruncatedAudioError(AudioError):
-    """Raised for a recording that ends before its header, or before a span that is to be cut from it."""
+    """Raised for a recording that ends before the length in its header, or before the end of a requested span."""
 
 
 @dataclass(frozen=True)

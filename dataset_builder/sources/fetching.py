@@ -37,7 +37,7 @@ _CHANNEL_PAGE = re.compile(r"https?://(?:www\.)?youtube\.com/(?:@[^/]+|(?:channe
 
 @dataclass(frozen=True)
 class Channel:
-    """A channel, playlist or podcast feed, of which the recordings with fitting titles are taken.
+    """A channel, playlist or podcast feed; recordings with matching titles are fetched.
 
     Args:
         url (`str`): Address of anything that yt-dlp lists.

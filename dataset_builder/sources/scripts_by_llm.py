@@ -214,7 +214,7 @@ def _message(role: str, content: str) -> dict[str, str]:
 
 
 def _read_written(answer: Any, *, settings: ScriptSettings) -> Script:
-    """Check a written dialogue (figure 10); raise `ValueError` with what is to be mended."""
+    """Check a written dialogue (figure 10); raise `ValueError` with what to correct."""
     script = _read_script(answer, settings)
     rounds = len(script) // 2
     if not settings.min_rounds <= rounds <= settings.max_rounds:

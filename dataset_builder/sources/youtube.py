@@ -2,7 +2,7 @@
 
 Origin: channels of your choice; the paper takes interviews and podcasts, 1,954.2 hours of raw audio (section B.1).
 Language: as you choose, English by default. Licence: the one each video is published under, else
-`LicenseRef-YouTube`: the standard licence lets nobody redistribute the audio, so none of it is ever part of a release.
+`LicenseRef-YouTube`: the standard licence forbids redistributing the audio, so none of it is ever part of a release.
 
 How to obtain: `fetching.fetch` downloads them with `yt-dlp`, for non-commercial research, where the law that you live
 under and the terms of the site allow it. Expected tree, as it writes it:

@@ -25,7 +25,7 @@ EmbedAudio = Literal["open", "all", "none"]
 NUM_EXAMPLES = 20
 # Of data URIs; with figures and words the page stays below 25 MB.
 MAX_AUDIO_CHARACTERS = 22_000_000
-# Licences under which a recording may be passed on; SPDX ids, their usual long names, and one corpus of ours.
+# Licences under which a recording may be passed on; SPDX ids, their usual long names, and one bundled corpus.
 _OPEN_LICENSES = re.compile(
     r"cc0|cc[- ]by|creative commons|[al]?gpl|apache|mit\b|bsd|pddl|odc|odbl|public domain|"
     r"licenseref-flight-of-the-amazon-queen",
@@ -104,7 +104,7 @@ def is_redistributable(license: str | None) -> bool:
 
 
 class Collector:
-    """Collect recordings for a page up to a size; what is not taken is told why.
+    """Collect recordings for a page up to a size, with a reason for each one that is not embedded.
 
     Args:
         embed_audio (`str`, *optional*, defaults to `"open"`): Which recordings to take: those of licences that let

@@ -21,7 +21,7 @@ _MAX_BINS, _MIN_PAIRS_A_BIN = 10, 20
 
 
 def num_bins(num_pairs: int) -> int:
-    """Return into how many bins so many pairs are cut: at most 10, and of at least 20 pairs each."""
+    """Return the number of bins for a number of pairs: at most 10, with at least 20 pairs each."""
     return max(1, min(_MAX_BINS, num_pairs // _MIN_PAIRS_A_BIN))
 
 

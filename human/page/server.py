@@ -75,7 +75,7 @@ class RatingSession:
             for turn in item[part]
             if turn["audio"]
         }
-        # What is to be played: both dialogues, or the one that both scores rate.
+        # The recordings to play: both dialogues, or the one that both scores rate.
         self.parts = ("context",) if self.study.get("form") == SCORES_FORM else ("a", "b")
         self.choices = tuple(choice for choice in CHOICES if choice != TIE or self.study["allow_tie"])
         self._path = self.folder / ANSWERS_FOLDER / f"{rater}.jsonl"

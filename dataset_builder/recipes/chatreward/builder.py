@@ -39,7 +39,7 @@ _PARTS = ".parts"
 
 @dataclass(frozen=True)
 class Plan:
-    """A scenario that is to be spoken, and the split of its samples."""
+    """A scenario to record, and the split of its samples."""
 
     scenario: Scenario
     split: str

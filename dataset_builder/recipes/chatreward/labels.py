@@ -98,6 +98,6 @@ def _pattern(attribute: str, category: str) -> re.Pattern[str]:
     listed = _WORDS.get(attribute, {}).get(category, category)
     # Several words make a name where bars stand between the names.
     names = listed.split("|") if "|" in listed or listed == category else listed.split()
-    # Chinese has no spaces, so that no border of a word is to be found.
+    # Chinese has no spaces, so there are no word boundaries.
     bordered = [re.escape(name) if not name.isascii() else rf"\b{re.escape(name)}\b" for name in names]
     return re.compile("|".join(bordered), re.IGNORECASE)

@@ -31,7 +31,7 @@ _LICENSE = "LicenseRef-model-output"
 
 @dataclass(frozen=True)
 class Slot:
-    """What one scenario is to be about.
+    """The subject of one scenario.
 
     Args:
         number (`int`): Position in the plan, from 1.
@@ -168,7 +168,7 @@ def _has_mistake(slot: Slot) -> bool:
 
 
 def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
-    """Check the model's answer and make a scenario of it; raise `ValueError` with what is to be mended."""
+    """Check the model's answer and make a scenario of it; raise `ValueError` with what to correct."""
     needed = ["question", "good_answer", "off_topic_answer", "appropriate_label", "incorrect_label"]
     needed += ["mistaken_answer"] if _has_mistake(slot) else []
     if not isinstance(answer, dict) or set(answer) != set(needed):
