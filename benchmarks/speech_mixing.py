@@ -39,7 +39,7 @@ class Utterance(NamedTuple):
 
     @property
     def num_speech_frames(self) -> int:
-        """Frames in which something is said."""
+        """Frames with speech."""
         return sum(end - start for start, end in self.speech)
 
 

@@ -6,7 +6,7 @@ A field of the dataclass is a flag, with underscores or dashes, and a key of the
 
 Notable choices:
 
-- Code of ours, because the libraries need more of it: jsonargparse 4.53 refuses `--max-turn-s`, `--strict`,
+- Custom code, because the libraries need more of it: jsonargparse 4.53 refuses `--max-turn-s`, `--strict`,
   `--no_baselines` and `--names a b`; HfArgumentParser imports `transformers`, which the dataset builder does without.
 - The fields of TRL's configurations are read as `trl.TrlParser` reads them, which a test compares flag by flag.
 - A dataclass with a field `config` reads that file itself.
