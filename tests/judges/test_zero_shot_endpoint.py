@@ -8,7 +8,7 @@ from pathlib import Path
 
 import datasets
 import pytest
-from support import judge_world
+from support import forked, judge_world
 from support.chat_server import ChatServer, Reply
 from support.judge_world import always_first, deaf, listening, verdict
 
@@ -393,7 +393,7 @@ def test_a_resumed_run_sends_no_answered_question_again(data_folder, tmp_path):
     with ChatServer(lambda body: Reply(json.dumps(listening(body)), delay_s=0.15)) as server:
         options = ["--judge_options", *at(server, concurrency=2)]
         command = [sys.executable, "-m", "sdiareward.eval", *map(str, flags), "--num_bootstrap", "50", *options]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = forked.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while len(server.requests) < 7:
             assert process.poll() is None
             time.sleep(0.01)
@@ -403,7 +403,7 @@ def test_a_resumed_run_sends_no_answered_question_again(data_folder, tmp_path):
         time.sleep(0.3)
         answered = len(list((tmp_path / "out" / "cache").rglob("[!.]*.json")))
         server.requests.clear()
-        subprocess.run(command, check=True, capture_output=True)
+        forked.run(command, check=True)
         assert len(server.requests) == 12 - answered
     assert 3 <= answered <= 7
     assert read(tmp_path / "out")["accuracies"]["model"]["overall_micro"] == 1.0

@@ -10,6 +10,7 @@ import traceback
 import numpy as np
 import pytest
 import soundfile
+from support import forked
 from support.chat_server import ChatServer, Reply
 
 from sdiareward.llm.client import ChatClient, ChatError, ChatSettings, EndpointError, audio_content
@@ -308,7 +309,7 @@ print(list(client.map(lambda messages: client.ask_json(messages, lambda answer: 
 def test_a_killed_run_asks_only_for_what_it_had_no_answer_to(ask, tmp_path):
     with ChatServer(lambda body: Reply(json.dumps({"number": 1}), delay_s=0.05)) as server:
         command = [sys.executable, "-c", ASKING, server.url, str(tmp_path / "answers")]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = forked.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while len(server.requests) < 6:
             assert process.poll() is None
             time.sleep(0.01)

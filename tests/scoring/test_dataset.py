@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 import torch
+from support import forked
 
 from sdiareward.cli import main
 from sdiareward.pairs.loading import turns_to_messages
@@ -251,7 +252,7 @@ def run_in_background(tmp_path, checkpoint, dataset, *launcher):
     command = [sys.executable, *launcher, "-m", "sdiareward.cli", "score", "--dataset", str(dataset)]
     command += ["--output", str(tmp_path / "out"), "--model", str(checkpoint), "--batch-tokens", "1"]
     with (tmp_path / "log.txt").open("a") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        return forked.Popen(command, stdout=log, stderr=log)
 
 
 def wait_for_records(tmp_path, process, num_files=1):

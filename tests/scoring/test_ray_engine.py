@@ -2,7 +2,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
+from support import forked
 
 from sdiareward.scoring.dataset import ScoringJob, score_dataset
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
@@ -89,7 +89,7 @@ def test_a_driver_that_is_killed_leaves_rows_that_actors_do_not_score_again(job,
     log = tmp_path / "log.txt"
     with log.open("w") as file:
         # A cluster of its own, which ends with it.
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | {"RAY_ADDRESS": "local"})
+        process = forked.Popen(command, stdout=file, stderr=file, env=os.environ | {"RAY_ADDRESS": "local"})
     deadline = time.monotonic() + 600
     while not any((tmp_path / "partial").glob("*.jsonl")):
         assert process.poll() is None, log.read_text()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support import forked
 from support.server_process import Server
 
 from sdiareward.serving.client import RewardClient
@@ -53,7 +54,7 @@ def ray_cluster():
 def ask(environment, code):
     """Run code in a process of its own that has joined the cluster."""
     joined = f"import ray; from ray import serve; ray.init(log_to_driver=False); {code}"
-    return subprocess.run([sys.executable, "-c", joined], env=environment, capture_output=True, text=True, timeout=120)
+    return forked.run([sys.executable, "-c", joined], env=environment, timeout=120)
 
 
 def test_a_server_joins_a_cluster_and_leaves_it_as_it_was(
@@ -91,7 +92,7 @@ def names_of(processes):
 def test_a_cluster_that_does_not_know_the_token_is_said_to(ray_cluster, tmp_path, tiny_checkpoint):
     other = ray_cluster | {"RAY_AUTH_TOKEN": "another-token-of-the-tests-" + "1" * 37}
     command = [sys.executable, "-m", "sdiareward.cli", "serve", "--model", str(tiny_checkpoint), "--port", "0"]
-    told = subprocess.run([*command, *OPTIONS], env=other, capture_output=True, text=True, timeout=START_S)
+    told = forked.run([*command, *OPTIONS], env=other, timeout=START_S)
     assert told.returncode == 2
     reason = told.stderr.splitlines()[-1]
     assert reason.startswith(f"sdiareward serve: error: the Ray cluster at {other['RAY_ADDRESS']} cannot be joined (")

@@ -3,11 +3,11 @@
 import logging
 import os
 import signal
-import subprocess
 import sys
 from contextlib import nullcontext
 
 import pytest
+from support import forked
 
 
 pytest.importorskip("fastapi", reason="no serving: pip install 'sdiareward[serve]'")
@@ -102,7 +102,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_reason(tmp_path)
     command = [sys.executable, "-m", "sdiareward.cli", "serve", "--model", str(tmp_path), "--port", "0"]
     command += ["--device", "cpu", "--cpus-per-replica", "0", "--object-store-mib", "80"]
     environment = os.environ | {"RAY_ADDRESS": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=500)
+    done = forked.run(command, env=environment, timeout=500)
     assert done.returncode == 2
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("sdiareward serve: error: ")]
     assert line.startswith(f"sdiareward serve: error: model {tmp_path}: cannot be loaded (model_type is 'bert'")

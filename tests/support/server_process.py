@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 import sys
 import time
 
 import psutil
+from support import forked
 
 
 START_S = 120
@@ -20,7 +20,7 @@ class Server:
         command = [sys.executable, "-m", "sdiareward.cli", "serve", "--model", str(checkpoint), "--port", "0"]
         with self.log.open("w") as log:
             environment = os.environ | {"RAY_ADDRESS": address, "OMP_NUM_THREADS": "1"}
-            self.process = subprocess.Popen([*command, *options], stdout=log, stderr=log, env=environment)
+            self.process = forked.Popen([*command, *options], stdout=log, stderr=log, env=environment)
         deadline = time.monotonic() + START_S
         while not (found := re.search(r" at (http\S+), docs", self.log.read_text())):
             assert self.process.poll() is None, self.log.read_text()

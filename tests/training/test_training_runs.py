@@ -9,6 +9,7 @@ import time
 
 import pytest
 from safetensors.torch import load_file
+from support import forked
 from support.paths import ROOT
 
 from sdiareward.train import main
@@ -54,7 +55,7 @@ ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYT
 
 
 def run(command):
-    return subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    return forked.run(command, cwd=ROOT, env=ENVIRONMENT, timeout=300)
 
 
 def train_here(command):
@@ -98,9 +99,7 @@ def test_a_killed_run_ends_where_an_undisturbed_one_ends(mode, command, tmp_path
     options = {"train": mode, "per_device_train_batch_size": 1}
     train_here(command(undisturbed, **options))
     # The kill comes in the middle of the second epoch, while a checkpoint may be half written.
-    process = subprocess.Popen(
-        command(killed, **options), cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True
-    )
+    process = forked.Popen(command(killed, **options), cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE)
     wait_for(killed / "checkpoint-6" / "model.safetensors" if mode != "lora" else killed / "checkpoint-6", process)
     process.send_signal(signal.SIGKILL)
     process.wait()

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from support import forked
 from support.paths import SAMPLE
 
 from sdiareward.audio_sdiareward import read_audio
@@ -211,7 +212,7 @@ def test_a_run_killed_while_transcribing_goes_on_with_the_next_turn(dialogue, re
         "from sdiareward.dataset_builder.episodes import Recording\n"
         f"run_pipeline([{dialogue[0]!r}], make_settings({OPTIONS!r}), {str(tmp_path / 'work')!r}, num_workers=1)\n"
     )
-    process = subprocess.Popen([sys.executable, script], stderr=subprocess.DEVNULL)
+    process = forked.Popen([sys.executable, script], stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not (lines := list(tmp_path.glob("work/*/asr-*.jsonl"))) or not lines[0].read_bytes():
         assert time.monotonic() < deadline and process.poll() is None

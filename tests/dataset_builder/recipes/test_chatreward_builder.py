@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import yaml
+from support import forked
 from support.paths import CONFIGS
 
 from sdiareward.audio_sdiareward import read_audio
@@ -114,7 +115,7 @@ def test_a_build_that_was_killed_goes_on_where_it_stopped(built, tmp_path, make_
     settings = {"casts": ["espeak-ng"], "max_wer": None, "min_s": 1.0, "max_s": 60.0, "test": 0.5, "num_workers": 1}
     config.write_text(yaml.safe_dump({"output_dir": str(output), "scenarios": str(few), **settings}))
     command = [sys.executable, "-m", "sdiareward.dataset_builder.recipes.chatreward", "build", "--config", str(config)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
+    process = forked.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
     while not (done := list(output.glob(".parts/*/*.parquet"))):
         assert process.poll() is None
         time.sleep(0.01)

@@ -10,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from support import forked
 from support.paths import ROOT
 
 from sdiareward.common.skipped import Skipped
@@ -202,7 +203,7 @@ def test_a_fetch_that_was_killed_continues_its_file_where_it_stopped(server, set
         "from sdiareward.dataset_builder.sources.fetching import FetchSettings, fetch\n"
         f"fetch(FetchSettings(output_dir={chosen.output_dir!r}, videos={chosen.videos!r}, sleep_s=0))"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    process = forked.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
     part = Path(chosen.output_dir, "one.ogg.part")
     deadline = time.monotonic() + 30
     while not (part.is_file() and part.stat().st_size) and process.poll() is None and time.monotonic() < deadline:

@@ -1,0 +1,130 @@
+"""Python commands in forks of a process that has already imported the libraries: `run` and `Popen` as in `subprocess`.
+
+A fork saves each command the seconds of its imports. What a command reads at import (`HF_HOME`, `PYTHONPATH`,
+`PYTHONWARNINGS`) must hold for the tests' process too; commands with their own take `subprocess`.
+"""
+
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+
+PRELOADED = (
+    "matplotlib.pyplot",
+    "sdiareward.checkpoint_io.nano",
+    "sdiareward.cli.score",
+    "sdiareward.dataset_builder.commands.build",
+    "sdiareward.evaluation.report",
+    "sdiareward.scoring.scorer",
+    "sdiareward.training.setup",
+    "sdiareward.training.trainer",
+    "sklearn.linear_model",
+    "transformers.models.whisper.feature_extraction_whisper",
+    "trl.scripts.utils",
+)
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(list(PRELOADED))
+
+
+class Popen:
+    """A running command.
+
+    Args:
+        command: `[sys.executable, "-m", module, ...]`, `[sys.executable, "-c", code]` or `[sys.executable, file, ...]`.
+        stdout, stderr: An open file, `subprocess.PIPE`, `subprocess.DEVNULL`, or None for the tests' own.
+    """
+
+    def __init__(self, command, *, cwd=None, env=None, stdout=None, stderr=None, start_new_session=False):
+        self.args = command
+        self.stdout, out = _open_stream(stdout)
+        self.stderr, err = (None, out) if stderr is stdout is not subprocess.PIPE else _open_stream(stderr)
+        given = [str(part) for part in command[1:]]
+        arguments = (given, str(cwd or Path.cwd()), dict(env or os.environ), out, err, start_new_session)
+        self._process = _context.Process(target=_run_command, args=arguments)
+        self._process.start()
+        self.pid = self._process.pid
+        for stream in {id(out): out, id(err): err}.values():
+            if stream is not None:
+                stream.close()
+
+    @property
+    def returncode(self):
+        return self._process.exitcode
+
+    def poll(self):
+        return self._process.exitcode
+
+    def wait(self, timeout=None):
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return self._process.exitcode
+
+    def send_signal(self, number):
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self):
+        self._process.kill()
+
+    def terminate(self):
+        self._process.terminate()
+
+
+def run(command, *, cwd=None, env=None, timeout=None, check=False):
+    """Run a command to its end; return a `CompletedProcess` with its output as text."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = Popen(command, cwd=cwd, env=env, stdout=out, stderr=err)
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        for file in (out, err):
+            file.seek(0)
+        done = subprocess.CompletedProcess(command, code, out.read(), err.read())
+    if check:
+        done.check_returncode()
+    return done
+
+
+def _open_stream(target):
+    """Return the tests' end of a pipe, if one is asked for, and what the fork writes to."""
+    if target is None:
+        return None, None
+    if target == subprocess.PIPE:
+        read_end, write_end = os.pipe()
+        return os.fdopen(read_end), Connection(write_end, readable=False)
+    number = os.open(os.devnull, os.O_WRONLY) if target == subprocess.DEVNULL else os.dup(target.fileno())
+    return None, Connection(number, readable=False)
+
+
+def _run_command(arguments, cwd, env, out, err, start_new_session):
+    """Become the command: its folder, environment, streams and `sys.argv`."""
+    # The pools of the command start as they do in a process of its own.
+    multiprocessing.set_start_method(None, force=True)
+    if start_new_session:
+        os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    for stream, number in ((out, 1), (err, 2)):
+        if stream is not None:
+            os.dup2(stream.fileno(), number)
+            stream.close()
+    sys.path.insert(0, cwd)
+    kind, *rest = arguments
+    if kind == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif kind == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv = arguments
+        runpy.run_path(kind, run_name="__main__")
