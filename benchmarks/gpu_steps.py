@@ -14,8 +14,8 @@ from benchmarks.flops import audio_flops, text_flops
 from benchmarks.opponents import PlainTransformers
 from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
 from benchmarks.synthetic_workload import NUM_BENCH_DIALOGUES, SyntheticDialogues
+from sdiareward.scoring.batching import DialoguePreparer, prefetch
 from sdiareward.scoring.packed_forward import encode_clips
-from sdiareward.scoring.prefetch import DialoguePreparer, prefetch
 from sdiareward.scoring.scorer import Scorer
 
 

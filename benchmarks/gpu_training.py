@@ -31,8 +31,8 @@ from benchmarks.racing import RESULTS, write_result
 from benchmarks.speed_models import SIZES, build
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
 from sdiareward.common.arguments import parse_arguments
+from sdiareward.scoring.batching import DialoguePreparer
 from sdiareward.scoring.packed_attention import packed_attention
-from sdiareward.scoring.prefetch import DialoguePreparer
 from sdiareward.training.batches import PairBatch, compute_packed_rewards, split_by_tokens
 
 

@@ -205,7 +205,7 @@ def measure_preprocessing(processor: SDiaRewardProcessor, folder: Path, rounds: 
 
 
 def _mel_tasks(plain: Any, processor: SDiaRewardProcessor, clips: list[list[Any]]) -> tuple[Task, Task]:
-    from sdiareward.scoring.prefetch import DialoguePreparer
+    from sdiareward.scoring.batching import DialoguePreparer
 
     rate = processor.sampling_rate
     options = {"padding": "max_length", "sampling_rate": rate, "return_attention_mask": True, "return_tensors": "pt"}
@@ -218,7 +218,7 @@ def _mel_tasks(plain: Any, processor: SDiaRewardProcessor, clips: list[list[Any]
 
 def _input_tasks(plain: Any, processor: SDiaRewardProcessor, dialogues: list[Any]) -> tuple[Task, Task]:
     from benchmarks.opponents import prepare
-    from sdiareward.scoring.prefetch import DialoguePreparer
+    from sdiareward.scoring.batching import DialoguePreparer
 
     criteria = ["joint"] * len(dialogues)
     return (

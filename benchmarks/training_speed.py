@@ -37,7 +37,8 @@ from benchmarks.opponents import as_items, prepare, stock_processor
 from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, load_nano
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.common.arguments import parse_arguments
-from sdiareward.pairs.loading import load_pairs, turns_to_messages
+from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 from sdiareward.training.batches import StepSampler
 from sdiareward.training.precompute import precompute_pairs

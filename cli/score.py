@@ -92,8 +92,8 @@ def run(args: ScoreArguments) -> int:
 
 def _score_files(args: ScoreArguments) -> int:
     """Score one dialogue, or two and the margin between them."""
-    from sdiareward.pairs.dialogue_files import read_dialogue
     from sdiareward.pairs.labels import name_criterion
+    from sdiareward.pairs.messages import read_dialogue
 
     paths = [path for path in (args.dialogue, args.other) if path is not None]
     dialogues = [read_dialogue(path) for path in paths]

@@ -81,7 +81,7 @@ def load_scorer(settings: Settings, dtype: str | None = None) -> Scorer:
 
 def example_dialogues() -> list[Dialogue]:
     """Return dialogues of the package's recordings: a person, a synthesizer, two that begin alike, a turn alone."""
-    from sdiareward.pairs.dialogue_files import read_dialogue
+    from sdiareward.pairs.messages import read_dialogue
 
     human, synthetic = (read_dialogue(EXAMPLES / f"{name}.json") for name in ("human", "synthetic"))
     return [human, synthetic, [human[0], synthetic[1]], [*synthetic, *human], human[:1]]

@@ -10,7 +10,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import DialogueError, audio_duration_s, validate_form
 
-from .loading import turns_to_messages
+from .messages import turns_to_messages
 from .path_sandbox import audio_roots, require_inside
 from .schema import SIDES
 

@@ -1,11 +1,10 @@
 """Read preference pairs, from our own Parquet or in the released SDiaReward form, without decoding audio.
 
-Both forms become the message lists that `SDiaRewardProcessor` takes; no other module handles two forms.
+`messages.turns_to_messages` makes of both forms what `SDiaRewardProcessor` takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,38 +62,3 @@ def _load_pairs(path: str | Path, split: str, name: str | None) -> datasets.Data
 def pair_names(pairs: datasets.Dataset) -> list[str]:
     """Return the name of each pair: its `pair_id`, or its row if the data have none."""
     return list(pairs["pair_id"]) if "pair_id" in pairs.column_names else [f"row {row}" for row in range(len(pairs))]
-
-
-def turns_to_messages(turns: Any) -> list[dict[str, Any]]:
-    """Turn one side of a pair into messages: text before audio in each turn, as the paper interleaves them.
-
-    What is malformed is returned as it is: `validate_form` and the processor name it.
-
-    Args:
-        turns (`Sequence[Mapping]`): Turns of our schema (`role`, `text`, `audio`), or messages with a `content` list,
-            in which `datasets` has filled absent keys with None; those are dropped here.
-
-    Returns:
-        `list[dict]`: `{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio"}]}` for each turn.
-    """
-    messages: list[dict[str, Any]] = [_message(turn) for turn in turns] if _is_list(turns) else turns
-    return messages
-
-
-def _message(turn: Any) -> Any:
-    if not isinstance(turn, Mapping):
-        return turn
-    content = turn.get("content")
-    if content is None:
-        content = [{"type": kind, kind: turn[kind]} for kind in ("text", "audio") if turn.get(kind)]
-    elif _is_list(content):
-        content = [_without_none(item) for item in content]
-    return {"role": turn.get("role"), "content": content}
-
-
-def _without_none(item: Any) -> Any:
-    return {key: value for key, value in item.items() if value is not None} if isinstance(item, Mapping) else item
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))

@@ -10,7 +10,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.pairs.labels import describe_pairs
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 
 

@@ -200,7 +200,7 @@ class RowScorer:
 
     def score(self, items: Sequence[int]) -> Iterator[tuple[int, Outcome]]:
         """Yield each row as it is done, with its `rewards`, `audio_s` and `num_cut`."""
-        from .prefetch import prefetch
+        from .batching import prefetch
 
         size = self._rows.block_rows
         blocks = (np.array(items[start : start + size]) for start in range(0, len(items), size))

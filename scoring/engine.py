@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sdiareward.common.skipped import Skipped
 
-from .batching import complete_groups
-
 
 if TYPE_CHECKING:
     import datasets
@@ -158,3 +156,20 @@ def check_finite(item: Any, rewards: Sequence[float]) -> Skipped | None:
         return None
     found = ", ".join(map(str, rewards))
     return Skipped(str(item), NOT_FINITE, f"the rewards are {found}; score with the dtype float32.")
+
+
+def complete_groups(results: Iterable[tuple[int, float]], size: int) -> Iterator[tuple[int, list[float]]]:
+    """Collect results of single dialogues into groups, such as the two sides of a pair; yield complete groups.
+
+    Args:
+        results (`Iterable[tuple[int, float]]`): Index and value; index `i` is number `i % size` of group `i // size`.
+        size (`int`): Members of a group. An incomplete group is not yielded.
+    """
+    waiting: dict[int, dict[int, float]] = {}
+    for index, value in results:
+        group, member = divmod(index, size)
+        values = waiting.setdefault(group, {})
+        values[member] = value
+        if len(values) == size:
+            del waiting[group]
+            yield group, [values[member] for member in range(size)]

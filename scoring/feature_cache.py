@@ -28,8 +28,8 @@ from sdiareward.audio_sdiareward import open_source
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.processing_sdiareward import SDiaRewardProcessor, expand_criteria
 
+from .batching import DIALOGUE_ERRORS, reason_of
 from .feature_shards import FeatureShards
-from .prefetch import DIALOGUE_ERRORS, reason_of
 
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import MAX_TURNS, validate_messages
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.messages import turns_to_messages
 
 
 logger = logging.getLogger(__name__)

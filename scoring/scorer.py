@@ -21,10 +21,17 @@ from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor, expand_criteria
 
-from .batching import default_batch_tokens, plan_batches
+from .batching import (
+    DIALOGUE_ERRORS,
+    DialoguePreparer,
+    PreparedBatch,
+    default_batch_tokens,
+    plan_batches,
+    prefetch,
+    reason_of,
+)
 from .calibration import Calibration
 from .packed_forward import encode_clips, run_packed_batch
-from .prefetch import DIALOGUE_ERRORS, DialoguePreparer, PreparedBatch, prefetch, reason_of
 
 
 _NUM_WORKERS = {"cpu": 0}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import open_source
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.messages import turns_to_messages
 
 
 # Samples of 24 bits, aligned to the top of 32.

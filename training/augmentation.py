@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.pairs.loading import pair_names, turns_to_messages
+from sdiareward.pairs.loading import pair_names
+from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import MAX_TURN_S, SIDES, stable_id
 from sdiareward.perturbations.attacks import ATTACKS, Attack, AttackContext
 from sdiareward.perturbations.decoded_pairs import AuditPair, decode_pairs, to_messages

@@ -17,12 +17,11 @@ from transformers.trainer_pt_utils import BatchRebalanceSampler
 
 from sdiareward.modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput
 from sdiareward.pairs.labels import name_criterion
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.scoring.batching import Message
+from sdiareward.scoring.batching import DialoguePreparer, Message
 from sdiareward.scoring.packed_forward import encode_clips, run_packed_batch
-from sdiareward.scoring.prefetch import DialoguePreparer
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.loading import pair_names
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
+from sdiareward.scoring.batching import DialoguePreparer, PreparedBatch, reason_of
 from sdiareward.scoring.packed_forward import encode_clips
-from sdiareward.scoring.prefetch import DialoguePreparer, PreparedBatch, reason_of
 
 from .augmentation import AugmentedPairs
 from .batches import vectors_to_bytes

@@ -29,7 +29,7 @@ _RUN_BY_TESTS = {"data": {"walkthrough"}, "README": {"example"}, "quickstart": {
 
 def score_examples() -> str:
     """Return the output of the README's example."""
-    from sdiareward.pairs.dialogue_files import read_dialogue
+    from sdiareward.pairs.messages import read_dialogue
     from sdiareward.scoring.scorer import Scorer
 
     dialogues = [read_dialogue(PACKAGE / name) for name in EXAMPLES]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 
 from .disagreements import margin_of

@@ -15,7 +15,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.files import JsonLines
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.recordings import GAP_S, join_turns
+from sdiareward.pairs.messages import GAP_S, join_turns
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.engine import UNREADABLE, Outcome
 

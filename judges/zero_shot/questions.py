@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.dataset_builder.pairing.filtering import spoken_turns
 from sdiareward.llm.settings import TokenUsage
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 
 from ..settings import MAX_TURN_S

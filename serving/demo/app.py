@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import MAX_TURNS, DialogueError
 from sdiareward.common.package_files import DEMO, EXAMPLES, NANO
-from sdiareward.pairs.recordings import AUDIO_SUFFIXES
+from sdiareward.pairs.messages import AUDIO_SUFFIXES
 from sdiareward.pairs.schema import MAX_TURN_S
 from sdiareward.scoring.model_spec import ModelSpec
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import MAX_TURNS, ROLES, SAMPLING_RATE, AudioError, DialogueError, validate_messages
-from sdiareward.pairs.dialogue_files import read_dialogue, sort_naturally
-from sdiareward.pairs.loading import turns_to_messages
-from sdiareward.pairs.recordings import AUDIO_SUFFIXES, read_recording
+from sdiareward.pairs.messages import AUDIO_SUFFIXES, read_dialogue, read_recording, sort_naturally, turns_to_messages
 from sdiareward.perturbations.channel import encode_flac
 
 
@@ -117,7 +115,7 @@ def read_example(path: Path) -> tuple[tuple[RecordedTurn, ...], str]:
     """Return the turns of a dialogue's JSON file and their words, one line per turn.
 
     Raises:
-        DialogueError: See `dialogue_files.read_dialogue`.
+        DialogueError: See `messages.read_dialogue`.
     """
     turns, words = [], []
     for message in read_dialogue(path):

@@ -13,7 +13,7 @@ import soundfile
 
 from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.cli import main
-from sdiareward.pairs.dialogue_files import read_dialogue, sort_naturally
+from sdiareward.pairs.messages import read_dialogue, sort_naturally
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded
 ):
     soundfile.write(tmp_path / "bomb.flac", np.zeros((4_000_000, 8), dtype=np.int16), 655_350)
     path = write_dialogue([{"role": role, "audio": "bomb.flac"} for role in ("user", "assistant")])
-    monkeypatch.setattr("sdiareward.pairs.recordings.read_audio", lambda *_: pytest.fail("it was decoded"))
+    monkeypatch.setattr("sdiareward.pairs.messages.read_audio", lambda *_: pytest.fail("it was decoded"))
     with pytest.raises(DialogueError, match=r"turn 1: .*bomb\.flac: has 8 channels at 655350 Hz"):
         read_dialogue(path)
 

@@ -12,8 +12,7 @@ from sdiareward.doctor import invariants, subject
 from sdiareward.doctor.findings import FAILED, PASSED, SKIPPED, WARNING, Settings
 from sdiareward.doctor.invariants import invariant_checks
 from sdiareward.modeling_sdiareward import SDiaRewardModel
-from sdiareward.scoring.batching import build_prefix_tree
-from sdiareward.scoring.prefetch import DialoguePreparer
+from sdiareward.scoring.batching import DialoguePreparer, build_prefix_tree
 from sdiareward.scoring.tolerances import SAME_REWARD
 
 

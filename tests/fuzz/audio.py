@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError, audio_duration_s, read_audio
 from sdiareward.dataset_builder.pipeline.media import decode_recording, read_media, read_span
-from sdiareward.pairs.recordings import check_recording
+from sdiareward.pairs.messages import check_recording
 
 
 _SOUNDFILE_KINDS = {

@@ -21,8 +21,7 @@ from sdiareward.dataset_builder.release.fingerprints import compare, fingerprint
 from sdiareward.dataset_builder.release.official_form import _row
 from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, Rebuilt, rebuild_row
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
-from sdiareward.pairs.dialogue_files import read_dialogue
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.messages import read_dialogue, turns_to_messages
 from sdiareward.pairs.schema import MAX_TURN_S, validate_row
 from sdiareward.serving.bodies import BadRequestError, Body
 from sdiareward.serving.forms import CompareRequest, ScoreRequest

@@ -26,7 +26,7 @@ from sdiareward.dataset_builder.release import reconstruct
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
 from sdiareward.pairs.rows import ParquetRows, dialogue_columns, read_block
 from sdiareward.pairs.schema import features
-from sdiareward.scoring.prefetch import DIALOGUE_ERRORS
+from sdiareward.scoring.batching import DIALOGUE_ERRORS
 from sdiareward.serving.bodies import BadRequestError, read_body
 from sdiareward.serving.settings import Limits
 

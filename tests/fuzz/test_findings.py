@@ -34,7 +34,7 @@ from sdiareward.judges.wavreward.score_samples import read_out_of_domain
 from sdiareward.judges.zero_shot.backends import ReplayBackend
 from sdiareward.layouts_sdiareward import read_processor_fields
 from sdiareward.llm.json_parsing import parse_json
-from sdiareward.pairs.dialogue_files import read_dialogue
+from sdiareward.pairs.messages import read_dialogue
 from sdiareward.pairs.prompts import read_prompts
 from sdiareward.pairs.schema import validate_row
 

@@ -5,7 +5,7 @@ import torch
 from sdiareward.judges.thinker import Thinker, ThinkerProcessor
 from sdiareward.judges.wavreward.judge import WavRewardJudge
 from sdiareward.judges.wavreward.prompts import JudgingPrompt
-from sdiareward.pairs.recordings import join_turns
+from sdiareward.pairs.messages import join_turns
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from sdiareward.judges.zero_shot.judging import PairwiseJudge, PointwiseJudge
 from sdiareward.judges.zero_shot.settings import choose_judge
 from sdiareward.judges.zero_shot.summary import summarise_pairwise
 from sdiareward.pairs.labels import describe_pairs
-from sdiareward.pairs.recordings import join_turns
+from sdiareward.pairs.messages import join_turns
 
 
 DRAWS = {"num_bootstrap": 50, "seed": 0}

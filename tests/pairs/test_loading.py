@@ -4,7 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sdiareward.pairs.loading import load_pairs, turns_to_messages
+from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.messages import turns_to_messages
 
 
 def test_turns_become_messages_with_text_before_audio():

@@ -5,10 +5,10 @@ from sdiareward.scoring.batching import (
     Message,
     build_prefix_tree,
     clip_digest,
-    complete_groups,
     plan_batches,
     split_messages,
 )
+from sdiareward.scoring.engine import complete_groups
 
 
 START, BOS, AUDIO, EOS = 1, 2, 3, 4

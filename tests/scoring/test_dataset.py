@@ -18,7 +18,7 @@ import torch
 from support import forked
 
 from sdiareward.cli import main
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.rows import ArrowRows, ParquetRows, open_rows
 from sdiareward.scoring.model_spec import ModelSpec
 from sdiareward.scoring.scorer import Scorer

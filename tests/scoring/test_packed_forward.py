@@ -4,10 +4,9 @@ import torch
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniAudioAttention
 
 from sdiareward.scoring import packed_attention, packed_forward
-from sdiareward.scoring.batching import Message, Segment, build_prefix_tree
+from sdiareward.scoring.batching import DialoguePreparer, Message, Segment, build_prefix_tree
 from sdiareward.scoring.packed_attention import PackedLayout, Windows
 from sdiareward.scoring.packed_forward import encode_clips, pool_packed, run_packed
-from sdiareward.scoring.prefetch import DialoguePreparer
 
 
 @pytest.fixture(scope="module")

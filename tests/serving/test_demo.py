@@ -8,7 +8,7 @@ import soundfile
 
 from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.common.package_files import EXAMPLES, NANO
-from sdiareward.pairs.dialogue_files import read_dialogue
+from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.calibration import Calibration, fit
 from sdiareward.scoring.scorer import Scorer
 from sdiareward.serving.demo import results
@@ -100,7 +100,7 @@ def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded
     buffer = io.BytesIO()
     soundfile.write(buffer, np.zeros((4_000_000, 8), dtype=np.int16), 655_350, format="FLAC")
     assert buffer.tell() < 100_000
-    monkeypatch.setattr("sdiareward.pairs.recordings.read_audio", lambda *_, **__: pytest.fail("it was decoded"))
+    monkeypatch.setattr("sdiareward.pairs.messages.read_audio", lambda *_, **__: pytest.fail("it was decoded"))
     with pytest.raises(
         DialogueError, match="^bomb.flac: has 8 channels at 655350 Hz; give one or two at 192 kHz or less"
     ):

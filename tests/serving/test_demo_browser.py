@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from sdiareward.common.package_files import EXAMPLES, NANO
-from sdiareward.pairs.dialogue_files import read_dialogue
+from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.scorer import Scorer
 
 

@@ -19,7 +19,7 @@ RATE = 16_000
 
 
 def _examples(_):
-    from sdiareward.pairs.dialogue_files import read_dialogue
+    from sdiareward.pairs.messages import read_dialogue
 
     return {"dialogues": [read_dialogue(EXAMPLES / name) for name in ("human.json", "synthetic.json")]}
 

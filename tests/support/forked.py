@@ -35,7 +35,7 @@ class Popen:
     """A running command.
 
     Args:
-        command: `[sys.executable, "-m", module, ...]`, `[sys.executable, "-c", code]` or `[sys.executable, file, ...]`.
+        command: `sys.executable` and `"-m", module, ...`, `"-c", code` or `file, ...`.
         stdout, stderr: An open file, `subprocess.PIPE`, `subprocess.DEVNULL`, or None for the tests' own.
     """
 
@@ -116,7 +116,6 @@ def _run_command(arguments, cwd, env, out, err, start_new_session):
     for stream, number in ((out, 1), (err, 2)):
         if stream is not None:
             os.dup2(stream.fileno(), number)
-            stream.close()
     sys.path.insert(0, cwd)
     kind, *rest = arguments
     if kind == "-m":

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import soundfile
 
 from sdiareward.dataset_builder.recipes.chatreward.schema import features
-from sdiareward.pairs.recordings import join_turns
+from sdiareward.pairs.messages import join_turns
 
 
 RATE = 16_000

@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.train import main
 from sdiareward.training.arguments import TrainArguments
 from sdiareward.training.augmentation import PRESETS, AugmentationSettings, AugmentedPairs, augment

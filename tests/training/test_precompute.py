@@ -2,7 +2,7 @@ import datasets
 import pytest
 import torch
 
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 from sdiareward.training.batches import PairCollator, vectors_from_bytes, vectors_to_bytes
 from sdiareward.training.precompute import precompute_pairs

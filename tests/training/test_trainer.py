@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.pairs.dialogues import Dialogues
-from sdiareward.pairs.loading import turns_to_messages
+from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.scorer import Scorer

@@ -17,7 +17,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.recordings import join_turns
+from sdiareward.pairs.messages import join_turns
 from sdiareward.pairs.schema import stable_id
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.synthesis import SynthesisError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.settings import make_settings, read_mapping
-from sdiareward.pairs.recordings import GAP_S
+from sdiareward.pairs.messages import GAP_S
 
 from ...pipeline.settings import FasterWhisperSettings
 from .filters import EmotionSettings

@@ -1,0 +1,223 @@
+"""Make the messages of a dialogue from a file, a folder or a side of a pair, and check its recordings.
+
+A JSON file holds `{"turns": [...]}` or the list alone; a turn is `{"role", "audio", "text"}` (text optional) or a
+message with a `content` list. Audio paths are relative to the JSON file. A folder holds one audio file per turn,
+ordered by name with numbers as numbers, the user first; a `.txt` file of the same name is the turn's
+transcript.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdiareward.audio_sdiareward import (
+    ROLES,
+    SAMPLING_RATE,
+    AudioError,
+    DialogueError,
+    audio_duration_s,
+    open_source,
+    read_audio,
+    validate_messages,
+)
+
+from .schema import MAX_TURN_S
+
+
+AUDIO_SUFFIXES = (".wav", ".flac", ".mp3", ".ogg")
+GAP_S = 1.0
+# A minute of stereo at the highest usual rate; a few kilobytes of compressed silence can hold many times that.
+_MAX_DECODED_VALUES = 60 * 2 * 192_000
+
+
+def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
+    """Read a dialogue as messages whose audio is decoded.
+
+    Args:
+        path (`str` or `Path`): JSON file or folder of audio files.
+
+    Returns:
+        `list[dict]`: Messages for `SDiaRewardProcessor`; audio as `{"array", "sampling_rate", "path"}`.
+
+    Raises:
+        DialogueError: The file is missing or malformed, the turns do not alternate, or a recording cannot be used.
+    """
+    path = Path(path)
+    if path.is_dir():
+        turns, base = _turns_of_folder(path), path
+    elif path.is_file():
+        turns, base = _turns_of_json(path), path.parent
+    else:
+        raise DialogueError(f"{path}: no such file or folder; give a JSON dialogue or a folder of audio files.")
+    messages = turns_to_messages(turns)
+    validate_messages(messages, name=str(path))
+    spoken = [message for message in messages if message["role"] != "system"]
+    for number, message in enumerate(spoken, start=1):
+        try:
+            message["content"] = _load_content(message["content"], base)
+        except (ValueError, FileNotFoundError) as error:
+            raise DialogueError(str(error).replace("\n", " "), number, str(path)) from error
+    return messages
+
+
+def sort_naturally(path: Path) -> tuple[Any, ...]:
+    """Return a key that sorts files by name with numbers as numbers: `turn2` before `turn10`."""
+    # Words and numbers alternate, so that no word is compared with a number.
+    parts = [int(part) if index % 2 else part for index, part in enumerate(re.split(r"(\d+)", path.stem))]
+    return parts, path.name
+
+
+def _turns_of_folder(folder: Path) -> list[dict[str, Any]]:
+    found = (file for file in folder.iterdir() if file.suffix.lower() in AUDIO_SUFFIXES)
+    files = sorted(found, key=sort_naturally)
+    if not files:
+        raise DialogueError(
+            f"{folder}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} file per turn into it."
+        )
+    return [
+        {"role": ROLES[index % 2], "text": _transcript(file), "audio": file.name} for index, file in enumerate(files)
+    ]
+
+
+def _transcript(audio_file: Path) -> str | None:
+    file = audio_file.with_suffix(".txt")
+    try:
+        return file.read_text(encoding="utf-8").strip() if file.is_file() else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DialogueError(f"{file}: cannot be read as a transcript ({error}); save it as UTF-8 text.") from error
+
+
+def _turns_of_json(path: Path) -> list[Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    # ValueError: also a number of thousands of digits, which Python does not convert.
+    except (OSError, ValueError, RecursionError) as error:
+        raise DialogueError(f"{path}: is not valid JSON ({error}); give a JSON object or list.") from error
+    turns = data.get("turns", data.get("messages")) if isinstance(data, dict) else data
+    if not isinstance(turns, list):
+        raise DialogueError(f'{path}: holds no list of turns; give {{"turns": [...]}} or the list alone.')
+    return turns
+
+
+def _load_content(content: str | list[dict[str, Any]], base: Path) -> list[dict[str, Any]]:
+    """Return the items of a turn with their audio decoded."""
+    items = [] if isinstance(content, str) else content
+    recordings = [item for item in items if item.get("audio")]
+    if not recordings:
+        raise ValueError("has no audio; every turn of a spoken dialogue needs a recording.")
+    for item in recordings:
+        if not isinstance(item["audio"], str):
+            raise ValueError(f"its audio is a {type(item['audio']).__name__}; give the path of a recording.")
+        item["audio"] = _load_recording(base / item["audio"])
+    return items
+
+
+def _load_recording(file: Path) -> dict[str, Any]:
+    try:
+        array = read_recording(file)
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error} Paths are relative to the dialogue's file.") from error
+    return {"array": array, "sampling_rate": SAMPLING_RATE, "path": str(file)}
+
+
+def turns_to_messages(turns: Any) -> list[dict[str, Any]]:
+    """Turn one side of a pair into messages: text before audio in each turn, as the paper interleaves them.
+
+    What is malformed is returned as it is: `validate_form` and the processor name it.
+
+    Args:
+        turns (`Sequence[Mapping]`): Turns of our schema (`role`, `text`, `audio`), or messages with a `content` list,
+            in which `datasets` has filled absent keys with None; those are dropped here.
+
+    Returns:
+        `list[dict]`: `{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio"}]}` for each turn.
+    """
+    messages: list[dict[str, Any]] = [_message(turn) for turn in turns] if _is_list(turns) else turns
+    return messages
+
+
+def _message(turn: Any) -> Any:
+    if not isinstance(turn, Mapping):
+        return turn
+    content = turn.get("content")
+    if content is None:
+        content = [{"type": kind, kind: turn[kind]} for kind in ("text", "audio") if turn.get(kind)]
+    elif _is_list(content):
+        content = [_without_none(item) for item in content]
+    return {"role": turn.get("role"), "content": content}
+
+
+def _without_none(item: Any) -> Any:
+    return {key: value for key, value in item.items() if value is not None} if isinstance(item, Mapping) else item
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> None:
+    """Raise unless a recording is short and, once decoded, small enough to be a turn; only its header is read.
+
+    Args:
+        source (`str`, `Path`, `bytes` or mapping): An encoded recording, as `audio_sdiareward.read_audio` takes it.
+        max_turn_s (`float`, *optional*, defaults to 60.0): The longest that is accepted, in seconds.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        AudioError: The header cannot be read, or the recording is too long or too large.
+    """
+    import soundfile
+
+    duration_s = audio_duration_s(source)
+    handle, name, _, _ = open_source(source)
+    if duration_s > max_turn_s:
+        raise AudioError(f"{name}: lasts {duration_s:.1f} s; a turn lasts at most {max_turn_s:g} s, cut it.")
+    info = soundfile.info(handle)
+    if info.frames * info.channels > _MAX_DECODED_VALUES:
+        raise AudioError(
+            f"{name}: has {info.channels} channels at {info.samplerate} Hz; give one or two at 192 kHz or less."
+        )
+
+
+def read_recording(source: Any, name: str | None = None) -> np.ndarray:
+    """Read the recording of a turn, once `check_recording` has accepted its header.
+
+    Args:
+        source (`str`, `Path`, `bytes` or mapping): As in `check_recording`.
+        name (`str`, *optional*): What to call the recording in an error.
+
+    Returns:
+        `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        AudioError: The recording is not accepted or cannot be decoded.
+    """
+    check_recording(source)
+    return read_audio(source, name=name)
+
+
+def join_turns(clips: Sequence[np.ndarray], gap_s: float = GAP_S) -> np.ndarray:
+    """Join clips with silence between them, as ChatReward joins question and answer (WavReward, section 3.2.3).
+
+    Args:
+        clips (`Sequence[np.ndarray]` of shape `(num_samples,)` each): Mono, 16 kHz.
+        gap_s (`float`, *optional*, defaults to 1.0): Silence between two clips, in seconds.
+
+    Returns:
+        `np.ndarray` of shape `(num_samples,)`, float32.
+
+    Raises:
+        ValueError: There are no clips, or the gap is negative.
+    """
+    if not clips or gap_s < 0:
+        raise ValueError(f"got {len(clips)} clips and a gap of {gap_s} s; give at least one clip and no negative gap.")
+    silence = np.zeros(round(gap_s * SAMPLING_RATE), dtype=np.float32)
+    parts = [part for clip in clips for part in (silence, np.asarray(clip, dtype=np.float32))]
+    return np.concatenate(parts[1:])
