@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +21,8 @@ def open_worker_pool(
 ) -> Iterator[ProcessPoolExecutor]:
     """Start processes to submit work to; on leaving, running jobs finish and queued jobs are cancelled.
 
-    They are spawned, not forked: a fork would leave the threads of the synthesizers' runtimes locked.
+    They are not forks of this process, which would leave the threads of the synthesizers' runtimes locked; on Linux they
+    are forks of a process without threads.
 
     Args:
         num_workers (`int`): Number of processes.
@@ -30,7 +32,7 @@ def open_worker_pool(
     Raises:
         UserError: One of them was killed.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
     pool = ProcessPoolExecutor(num_workers, context, initializer=_start, initargs=(initializer, initargs))
     try:
         yield pool

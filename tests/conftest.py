@@ -4,6 +4,8 @@ from support.paths import FIXTURES
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Sums of floats depend on the number of threads, also in the processes that tests start.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pickle
 import zlib
@@ -20,11 +22,6 @@ def pytest_collection_modifyitems(items):
     """Run the files with the most slow tests first, so that no process waits for another one's last file."""
     num_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -num_slow[item.path])
-
-
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
