@@ -21,8 +21,8 @@ def open_worker_pool(
 ) -> Iterator[ProcessPoolExecutor]:
     """Start processes to submit work to; on leaving, running jobs finish and queued jobs are cancelled.
 
-    They are not forks of this process, which would leave the threads of the synthesizers' runtimes locked; on Linux they
-    are forks of a process without threads.
+    They are not forks of this process, which would leave the threads of the synthesizers' runtimes locked. On Linux
+    they are forks of a process without threads.
 
     Args:
         num_workers (`int`): Number of processes.

@@ -16,7 +16,9 @@ Notable choices:
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from decimal import Decimal
+from numbers import Integral, Real
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -29,6 +31,9 @@ SUBSETS = (*MODALITY_SUBSETS, "colloquialness")
 # The columns of Table 2, in its order.
 COLUMNS = (*MODALITY_SUBSETS, "modality_micro", "modality_macro", "colloquialness", "overall_micro", "overall_macro")
 MACRO_MEMBERS = {"modality_macro": MODALITY_SUBSETS, "overall_macro": ("modality_macro", "colloquialness")}
+
+# Up to here every integer is a float64 of its own.
+_LARGEST_INTEGER = 2**53
 
 Counts = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -71,8 +76,9 @@ def pairwise_accuracy(
 
     Raises:
         ValueError: There are no pairs, lengths differ, a subset is unknown, a reward is not finite while `nan` is
-            `"error"`, a subset is absent while `missing` is `"error"`, or an option is out of range.
-        TypeError: A reward is not a number.
+            `"error"`, masked, or an integer beyond 2**53, a group is missing, a subset is absent while `missing` is
+            `"error"`, or an option is out of range.
+        TypeError: A reward is not a real number, or a group is not hashable.
 
     Example:
         >>> result = pairwise_accuracy([2.0, 1.0, 0.5], [1.0, 1.0, 0.0], ["wild", "wild", "scripted"])
@@ -83,6 +89,7 @@ def pairwise_accuracy(
     """
     _check_options(nan, missing, num_bootstrap, confidence)
     first, second = _rewards(chosen, "chosen"), _rewards(rejected, "rejected")
+    group_id = None if group_id is None else _group_ids(group_id)
     _check_lengths(first, second, subset, group_id)
     membership = _membership(subset, missing)
     is_valid = _valid(first, second, nan)
@@ -110,21 +117,72 @@ def _check_options(nan: str, missing: str, num_bootstrap: int, confidence: float
         raise ValueError(f"nan is {nan!r}; it must be 'error' or 'wrong'.")
     if missing not in ("report", "error"):
         raise ValueError(f"missing is {missing!r}; it must be 'report' or 'error'.")
-    if num_bootstrap < 1:
-        raise ValueError(f"num_bootstrap is {num_bootstrap}; at least 1 draw is needed, 1000 is usual.")
-    if not 0 < confidence < 1:
+    if not isinstance(num_bootstrap, Integral) or num_bootstrap < 1:
+        raise ValueError(f"num_bootstrap is {num_bootstrap!r}; it must be a whole number from 1, 1000 is usual.")
+    # Rounded to 1, it would lie at an infinite quantile.
+    if not (isinstance(confidence, Real) and confidence > 0 and (1 + confidence) / 2 < 1):
         raise ValueError(f"confidence is {confidence}; it must lie between 0 and 1, 0.95 is usual.")
 
 
 def _rewards(values: ArrayLike, name: str) -> Floats:
     """Return one float64 a pair, None as NaN."""
+    if np.ma.is_masked(values):
+        index = int(np.flatnonzero(np.ma.getmaskarray(np.ma.asarray(values)))[0])
+        raise ValueError(f"{name} is masked at pair {index}; fill it with NaN and pass nan='wrong', or drop the pair.")
     try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} holds something that is not a number ({error}); give one reward a pair.") from error
+        # As objects: NumPy would round large integers, and take dates, durations and texts for numbers.
+        array = np.asarray(values if hasattr(values, "dtype") else np.asarray(values, dtype=object))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} cannot be read ({error}); give one reward a pair as a plain number.") from error
     if array.ndim != 1:
         raise ValueError(f"{name} has shape {array.shape}; give one reward a pair, shape (num_pairs,).")
-    return array
+    if array.dtype.kind == "f":
+        return array.astype(np.float64)
+    return np.array([_reward(value, f"{name} of pair {index}") for index, value in enumerate(array)], dtype=np.float64)
+
+
+def _reward(value: Any, place: str) -> float:
+    """Return a reward as a float that no other number shares."""
+    if value is None:
+        return math.nan
+    value = _unwrap(value)
+    if not isinstance(value, (Real, Decimal, np.bool_)) or isinstance(value, np.timedelta64):
+        raise TypeError(
+            f"{place} is {value!r}, a {type(value).__name__}; give a real number, or None if it is missing."
+        )
+    if isinstance(value, Integral) and abs(int(value)) > _LARGEST_INTEGER:
+        raise ValueError(f"{place} is an integer beyond 2**53, where floats have gaps; give a smaller number.")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(f"{place} is too large for a float; give a smaller number.") from error
+
+
+def _group_ids(values: Sequence[Hashable]) -> list[Hashable]:
+    """Return the group of each pair as plain values, of which equal ones are one group."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"group_id is a {type(values).__name__}; give a list with the recording of each pair.")
+    groups = [_unwrap(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
+    for index, group in enumerate(groups):
+        if not isinstance(group, Hashable):
+            raise TypeError(f"group_id of pair {index} is a {type(group).__name__}; give a text or a number.")
+        if group is None or _is_missing(group):
+            raise ValueError(f"group_id of pair {index} is missing ({group!r}); give all of them or none.")
+    return groups
+
+
+def _unwrap(value: Any) -> Any:
+    """Return what a tensor or array without dimensions holds."""
+    return value.item() if getattr(value, "shape", None) == () and not isinstance(value, np.generic) else value
+
+
+def _is_missing(value: Any) -> bool:
+    """Tell whether a value is NaN, or the missing value of NumPy or pandas, which differ from themselves."""
+    try:
+        return bool(value != value)
+    except TypeError:
+        # pandas.NA is neither equal to itself nor not.
+        return True
 
 
 def _check_lengths(
@@ -137,8 +195,6 @@ def _check_lengths(
         raise ValueError(f"lengths differ: {lengths}; each needs one entry a pair.")
     if len(chosen) == 0:
         raise ValueError("there are no pairs; an accuracy needs at least one.")
-    if group_id is not None and None in group_id:
-        raise ValueError(f"group_id of pair {list(group_id).index(None)} is missing; give all of them or none.")
 
 
 def _membership(subset: Sequence[str], missing: str) -> Counts:

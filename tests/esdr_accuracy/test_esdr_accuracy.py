@@ -3,9 +3,13 @@ import itertools
 import math
 import subprocess
 import sys
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pytest
+import torch
 from support.paths import ROOT
 
 from sdiareward.esdr_accuracy import pairwise
@@ -175,7 +179,7 @@ ERRORS = {
     "missing group": (([1, 1], [0, 0], ["wild"] * 2, ["a", None]), {}, ValueError, "group_id of pair 1"),
     "unknown subset": (([1], [0], ["wlid"]), {}, ValueError, "wlid.*semi_wild"),
     "absent subset": (([1], [0], ["wild"]), {"missing": "error"}, ValueError, "semi_wild"),
-    "not numbers": ((["high"], [0], ["wild"]), {}, TypeError, "not a number"),
+    "not numbers": ((["high"], [0], ["wild"]), {}, TypeError, "chosen of pair 0 is 'high', a str; give a real number"),
     "matrix": (([[1]], [0], ["wild"]), {}, ValueError, "shape"),
     "nan option": (([1], [0], ["wild"]), {"nan": "skip"}, ValueError, "'error' or 'wrong'"),
     "missing option": (([1], [0], ["wild"]), {"missing": "zero"}, ValueError, "'report' or 'error'"),
@@ -198,6 +202,94 @@ def noisy_pairs():
     groups = [f"recording-{index // 20}" for index in range(400)]
     chosen = np.repeat(generator.normal(0.5, 1, 20), 20) + generator.normal(0, 0.3, 400)
     return chosen, np.zeros(400), subset, groups
+
+
+UNUSABLE_REWARDS = {
+    "masked": (np.ma.array([2.0, 3.0], mask=[False, True]), "chosen is masked at pair 1"),
+    "dates": (np.array(["2026-01-01", "NaT"], dtype="M8[D]"), "chosen of pair 0 is .*datetime64"),
+    "durations": (np.array([1, "NaT"], dtype="m8[s]"), "chosen of pair 0 is .*timedelta64"),
+    "missing time of pandas": ([2.0, pd.NaT], "chosen of pair 1 is NaT"),
+    "missing value of pandas": ([2.0, pd.NA], "chosen of pair 1 is <NA>"),
+    "complex": (np.array([2.0, 1j]), r"chosen of pair 0 is .*complex"),
+    "complex number": ([2.0, 1j], "chosen of pair 1 is 1j"),
+    "texts": (["2", "3"], "chosen of pair 0 is '2'"),
+    "records": (np.array([(2.0,), (3.0,)], dtype=[("reward", float)]), "chosen of pair 0 is"),
+    "integers that floats cannot tell apart": ([2, 2**60 + 1], r"chosen of pair 1 is an integer beyond 2\*\*53"),
+    "an array of such integers": (np.array([2, 2**60]), r"chosen of pair 1 is an integer beyond 2\*\*53"),
+    "such integers among floats": ([0.5, -(2**53) - 1], r"chosen of pair 1 is an integer beyond 2\*\*53"),
+    "an integer without a float": ([2, 10**400], r"chosen of pair 1 is an integer beyond 2\*\*53"),
+    "a fraction without a float": ([2, Fraction(10**400)], "chosen of pair 1 is too large for a float"),
+    "a tensor that requires a gradient": (
+        torch.tensor([2.0, 3.0], requires_grad=True),
+        "chosen cannot be read .*grad",
+    ),
+}
+
+
+@pytest.mark.parametrize(("rewards", "message"), UNUSABLE_REWARDS.values(), ids=UNUSABLE_REWARDS)
+def test_rewards_that_would_silently_become_others_are_refused_with_their_pair(rewards, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        pairwise_accuracy(rewards, [0.0, 1.0], ["wild", "scripted"], nan="wrong")
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        [2**53, 2**53 - 2],
+        [True, np.False_],
+        [Decimal("1.5"), Fraction(1, 3)],
+        [torch.tensor(2.0), np.float16(0.5)],
+        torch.tensor([2, 0]),
+        np.array([2, 0], dtype=object),
+        np.ma.array([2.0, 0.0], mask=False),
+        pd.Series([2.0, 0.5]),
+    ],
+    ids=["integers", "booleans", "exact", "scalars", "tensor", "objects", "not masked", "series"],
+)
+def test_every_form_of_a_real_number_is_a_reward(rewards):
+    result = pairwise_accuracy(rewards, [0.75, 0.75], ["wild", "wild"])
+    assert result["num_correct"]["wild"] == sum(float(reward) > 0.75 for reward in rewards) > 0
+
+
+UNUSABLE_GROUPS = {
+    "NaN": (["a", math.nan], "group_id of pair 1 is missing"),
+    "missing time": ([pd.NaT, "a"], "group_id of pair 0 is missing"),
+    "missing value": (["a", pd.NA], "group_id of pair 1 is missing"),
+    "masked": (np.ma.array([1, 2], mask=[False, True]), "group_id of pair 1 is missing"),
+    "one text": ("ab", "group_id is a str; give a list"),
+    "lists": ([["a"], ["b"]], "group_id of pair 0 is a list"),
+    "one number": (3, "group_id is a int"),
+}
+
+
+@pytest.mark.parametrize(("groups", "message"), UNUSABLE_GROUPS.values(), ids=UNUSABLE_GROUPS)
+def test_groups_that_would_silently_become_others_are_refused_with_their_pair(groups, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        pairwise_accuracy([1.0, 2.0], [0.0, 1.0], ["wild", "wild"], groups)
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [[torch.tensor(1), torch.tensor(1), torch.tensor(2)], torch.tensor([1, 1, 2]), np.array([1, 1, 2]), [1, 1.0, 2]],
+    ids=["tensors", "tensor", "array", "numbers"],
+)
+def test_equal_groups_are_one_in_every_form(groups):
+    result = pairwise_accuracy([1.0, 2.0, 3.0], [0.0, 1.0, 2.0], ["wild"] * 3, groups)
+    assert result["num_groups"]["wild"] == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"confidence": 1 - 1e-16}, "confidence is .* between 0 and 1"),
+        ({"confidence": "0.95"}, "confidence is 0.95"),
+        ({"num_bootstrap": 2.5}, "num_bootstrap is 2.5; it must be a whole number"),
+        ({"num_bootstrap": None}, "num_bootstrap is None"),
+    ],
+)
+def test_options_out_of_range_are_refused_in_the_metrics_words(options, message):
+    with pytest.raises(ValueError, match=message):
+        pairwise_accuracy([1.0], [0.0], ["wild"], **options)
 
 
 def test_intervals_are_wider_when_pairs_share_recordings(noisy_pairs):
