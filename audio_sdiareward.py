@@ -9,7 +9,8 @@ Decoding is libsndfile's (WAV, FLAC, OGG/Vorbis, OGG/Opus, MP3), resampling is s
 the published model's inputs were.
 
 No file is trusted: a few kilobytes can hold hours of silence, or a header that claims them. The decoded size of a
-recording is checked before it is decoded, so it never takes more than a few hundred megabytes.
+recording is checked before it is decoded, so it never takes more than a few hundred megabytes. Files and bytes are
+decoded in one way, by their content: libsndfile takes a text named `x.vox` for sound.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +37,22 @@ MIN_RATE, MAX_RATE = 1_000, 768_000
 MAX_RECORDING_S = 3600.0
 # Of all channels together: 256 MB of float32.
 _MAX_VALUES = 2**26
+# Full scale is 1; decoders of compressed sound go somewhat beyond it, integers taken for floats far beyond.
+MAX_AMPLITUDE = 10.0
 # Beyond a truncation point the resampler still looks at its neighbourhood.
 _RESAMPLER_MARGIN_S = 0.1
 # What libsndfile says without the name of the file, which for bytes would be an address in memory.
 _UNDECODABLE = "cannot be decoded as audio ({}); use WAV, FLAC, OGG or MP3."
+# Where a stream begins, by the first bytes of the file: an Ogg page (its flags have bit 2 where a stream begins), the
+# first block of FLAC, the tag with the length of an MP3.
+_STREAM_STARTS = {
+    b"OggS": re.compile(rb"OggS\x00([\x00-\x07])"),
+    b"fLaC": re.compile(rb"fLaC([\x00\x80])\x00\x00\x22"),
+    b"": re.compile(rb"(?:Xing|Info)\x00\x00\x00([\x01-\x0f])"),
+}
+_BEGINS_OGG_STREAM = 2
+_UNTAGGED = (b"RIFF", b"RIFX", b"RF64", b"FORM")
+_READ_BYTES = 2**20
 # Of a dialogue, a system turn not counted.
 MAX_TURNS = 16
 ROLES = ("user", "assistant")
@@ -94,14 +109,8 @@ def audio_duration_s(source: Any) -> float:
     if array is not None:
         _require_rate(rate, name)
         return array.shape[-1] / rate
-    import soundfile
-
-    try:
-        info = soundfile.info(handle)
-    except soundfile.LibsndfileError as error:
-        raise AudioError(f"{name}: {_UNDECODABLE.format(error.error_string)}") from error
-    _require_rate(info.samplerate, name)
-    return info.frames / info.samplerate
+    with open_encoded(handle, name) as file:
+        return file.frames / file.samplerate
 
 
 def read_audio(
@@ -119,7 +128,8 @@ def read_audio(
     Args:
         source (`str`, `Path`, `bytes`, mapping or `np.ndarray`):
             A file; an encoded file in memory; `{"bytes", "path"}` as `datasets.Audio(decode=False)` gives it;
-            `{"array", "sampling_rate"}`; or a mono array that already has `sampling_rate`.
+            `{"array", "sampling_rate"}`; or a mono array that already has `sampling_rate`. Arrays hold floats of
+            full scale 1, or integers of 8, 16 or 32 bits, which are scaled.
         sampling_rate (`int`, *optional*, defaults to 16000): Rate of the result, in Hz.
         max_duration_s (`float`, *optional*): Cut to this many seconds; `None` keeps everything, up to an hour.
         name (`str`, *optional*): What to call the recording in an error, for instance `"row 3, chosen turn 2"`.
@@ -129,8 +139,8 @@ def read_audio(
 
     Raises:
         FileNotFoundError: The path does not exist.
-        AudioError: The recording is undecodable, empty, shorter than one audio token, longer than an hour, sampled
-            at a rate that no recording has, too large to be decoded in one piece, or holds NaN or infinity.
+        AudioError: The recording is undecodable, empty, shorter than one audio token, longer than an hour, sampled at
+            a rate that no recording has, too large, of several streams, not finite, or beyond `MAX_AMPLITUDE`.
         TypeError: `source` is none of the accepted types.
     """
     handle, source_name, array, rate = open_source(source, sampling_rate)
@@ -147,6 +157,9 @@ def read_audio(
         raise AudioError(f"{label}: holds no samples; a turn needs at least {MIN_SAMPLES} samples at 16 kHz.")
     if not np.isfinite(array).all():
         raise AudioError(f"{label}: holds NaN or infinite samples; export the recording again.")
+    peak = max(array.max(), -array.min())
+    if peak > MAX_AMPLITUDE:
+        raise AudioError(f"{label}: its samples reach {peak:.3g}; full scale is 1, divide them by that of the source.")
     array = resample(array, rate, sampling_rate)
     if max_duration_s is not None:
         array = array[: round(max_duration_s * sampling_rate)]
@@ -176,7 +189,7 @@ def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, s
     if isinstance(source, np.ndarray):
         if source.ndim != 1:
             raise TypeError(f"an audio array must be mono, shape (num_samples,); got shape {source.shape}.")
-        return None, "audio array", source, sampling_rate
+        return None, "audio array", _scale(source), sampling_rate
     if isinstance(source, Mapping):
         if source.get("array") is not None:
             return None, str(source.get("path") or "audio array"), *_samples(source)
@@ -205,12 +218,26 @@ def _samples(source: Mapping[str, Any]) -> tuple[np.ndarray, int]:
     if not source.get("sampling_rate"):
         raise TypeError("an audio mapping with 'array' needs 'sampling_rate' in Hz.")
     try:
-        array, rate = np.asarray(source["array"], dtype=np.float32), int(source["sampling_rate"])
-    except (ValueError, TypeError, OverflowError) as error:
+        array, rate = _scale(source["array"]), int(source["sampling_rate"])
+    except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise TypeError(f"an audio mapping's 'array' and 'sampling_rate' must be numbers ({error}).") from error
     if array.ndim not in (1, 2):
         raise TypeError(f"an audio array has one or two dimensions; got shape {array.shape}.")
     return array, rate
+
+
+def _scale(values: Any) -> np.ndarray:
+    """Return samples as float32 of full scale 1; integers, as `scipy.io.wavfile` gives them, are divided by theirs."""
+    if np.ma.isMaskedArray(values):
+        raise TypeError("the samples are a masked array; fill it")
+    array = np.asarray(values)
+    if array.dtype.kind == "f":
+        return array.astype(np.float32, copy=False)
+    if array.dtype == np.uint8:
+        return (array / 128 - 1).astype(np.float32)
+    if array.dtype.kind == "i" and array.dtype.itemsize <= 4:
+        return (array / -float(np.iinfo(array.dtype).min)).astype(np.float32)
+    raise TypeError(f"samples are {array.dtype}; give floats of full scale 1, or integers of 8, 16 or 32 bits")
 
 
 def _require_rate(rate: int, label: str) -> None:
@@ -220,24 +247,87 @@ def _require_rate(rate: int, label: str) -> None:
 
 def _decode(handle: Any, label: str, max_duration_s: float | None) -> tuple[np.ndarray, int]:
     """Decode to `(num_channels, num_samples)` at the file's own rate."""
+    with open_encoded(handle, label) as file:
+        rate = file.samplerate
+        longest_s = MAX_RECORDING_S if max_duration_s is None else max_duration_s + _RESAMPLER_MARGIN_S
+        num_frames = min(file.frames, math.ceil(longest_s * rate))
+        if max_duration_s is None and file.frames > num_frames:
+            raise AudioError(f"{label}: lasts {file.frames / rate / 3600:.2f} h; at most 1 h is read; cut it.")
+        if num_frames * file.channels > _MAX_VALUES:
+            raise AudioError(
+                f"{label}: has {file.channels} channels of {num_frames} samples at {rate} Hz; at most "
+                f"{_MAX_VALUES} samples are decoded in one piece: cut it, or give one channel at 48 kHz or less."
+            )
+        return file.read(num_frames, dtype="float32", always_2d=True).T, rate
+
+
+@contextmanager
+def open_encoded(handle: Any, label: str) -> Iterator[Any]:
+    """Open an encoded recording as a `soundfile.SoundFile`; its content alone decides how it is decoded.
+
+    Args:
+        handle (`str` or binary file): What `open_source` gives: a path, or a file in memory.
+        label (`str`): What to call the recording in an error.
+
+    Raises:
+        AudioError: It cannot be decoded, or only its first stream would be.
+    """
     import soundfile
 
-    try:
-        with soundfile.SoundFile(handle) as file:
-            rate = file.samplerate
-            _require_rate(rate, label)
-            longest_s = MAX_RECORDING_S if max_duration_s is None else max_duration_s + _RESAMPLER_MARGIN_S
-            num_frames = min(file.frames, math.ceil(longest_s * rate))
-            if max_duration_s is None and file.frames > num_frames:
-                raise AudioError(f"{label}: lasts {file.frames / rate / 3600:.2f} h; at most 1 h is read; cut it.")
-            if num_frames * file.channels > _MAX_VALUES:
-                raise AudioError(
-                    f"{label}: has {file.channels} channels of {num_frames} samples at {rate} Hz; at most "
-                    f"{_MAX_VALUES} samples are decoded in one piece: cut it, or give one channel at 48 kHz or less."
-                )
-            return file.read(num_frames, dtype="float32", always_2d=True).T, rate
-    except soundfile.LibsndfileError as error:
-        raise AudioError(f"{label}: {_UNDECODABLE.format(error.error_string)}") from error
+    with _Content(open(handle, "rb") if isinstance(handle, str) else handle) as content:
+        if _is_chained(content):
+            raise AudioError(
+                f"{label}: holds several streams of which only the first would be heard; join them as WAV."
+            )
+        try:
+            with soundfile.SoundFile(content) as file:
+                _require_rate(file.samplerate, label)
+                yield file
+        except soundfile.LibsndfileError as error:
+            raise AudioError(f"{label}: {_UNDECODABLE.format(error.error_string)}") from error
+
+
+class _Content(io.RawIOBase):
+    """A file without its name, by which libsndfile guesses, and without the ID3 tag that would cost a WAV its end."""
+
+    def __init__(self, file: Any):
+        self._file, self._start = file, 0
+        head = file.read(10)
+        if head[:3] == b"ID3" and len(head) == 10:
+            # Seven bits a byte.
+            end = 10 + sum(byte << 7 * place for place, byte in enumerate(reversed(head[6:])))
+            file.seek(end)
+            self._start = end if file.read(4) in _UNTAGGED else 0
+        self.seek(0)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset + self._start * (whence == io.SEEK_SET), whence) - self._start
+
+    def readinto(self, buffer: Any) -> int:
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _is_chained(content: _Content) -> bool:
+    """Tell whether a stream begins after another has; streams that begin together are played together."""
+    magic = content.read(4)
+    pattern = _STREAM_STARTS.get(magic, _STREAM_STARTS[b""])
+    content.seek(0)
+    tail, has_begun = b"", False
+    # Uncompressed samples may look like anything.
+    while magic not in _UNTAGGED and (chunk := content.read(_READ_BYTES)):
+        for match in pattern.finditer(tail + chunk):
+            begins = magic != b"OggS" or bool(match[1][0] & _BEGINS_OGG_STREAM)
+            if begins and has_begun:
+                return True
+            has_begun |= not begins or magic != b"OggS"
+        # No pattern is longer than eight bytes, and none is found twice.
+        tail = chunk[-7:]
+    content.seek(0)
+    return False
 
 
 def validate_messages(messages: Any, name: str | None = None) -> None:

@@ -22,6 +22,7 @@ from sdiareward.audio_sdiareward import (
     AudioError,
     DialogueError,
     audio_duration_s,
+    open_encoded,
     open_source,
     read_audio,
     validate_messages,
@@ -172,17 +173,15 @@ def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> None:
         FileNotFoundError: The path does not exist.
         AudioError: The header cannot be read, or the recording is too long or too large.
     """
-    import soundfile
-
     duration_s = audio_duration_s(source)
     handle, name, _, _ = open_source(source)
     if duration_s > max_turn_s:
         raise AudioError(f"{name}: lasts {duration_s:.1f} s; a turn lasts at most {max_turn_s:g} s, cut it.")
-    info = soundfile.info(handle)
-    if info.frames * info.channels > _MAX_DECODED_VALUES:
-        raise AudioError(
-            f"{name}: has {info.channels} channels at {info.samplerate} Hz; give one or two at 192 kHz or less."
-        )
+    with open_encoded(handle, name) as file:
+        if file.frames * file.channels > _MAX_DECODED_VALUES:
+            raise AudioError(
+                f"{name}: has {file.channels} channels at {file.samplerate} Hz; give one or two at 192 kHz or less."
+            )
 
 
 def read_recording(source: Any, name: str | None = None) -> np.ndarray:

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from sdiareward.audio_sdiareward import MIN_SAMPLES, AudioError, audio_duration_s, read_audio, resample
+from sdiareward.audio_sdiareward import (
+    MAX_AMPLITUDE,
+    MIN_SAMPLES,
+    AudioError,
+    audio_duration_s,
+    read_audio,
+    resample,
+)
 
 
 @pytest.fixture
@@ -68,3 +75,126 @@ def test_a_source_of_another_type_is_refused():
     for source in (3, {"array": np.zeros(4)}, np.zeros((2, 400)), {"bytes": None, "path": None}, io.BytesIO()):
         with pytest.raises(TypeError):
             read_audio(source)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "full_scale", "middle"),
+    [("int8", 128, 0), ("uint8", 128, 128), ("int16", 2**15, 0), ("int32", 2**31, 0)],
+)
+def test_integer_samples_are_scaled_by_their_range(dtype, full_scale, middle, make_tone):
+    tone = make_tone(0.1)
+    samples = np.round(tone.astype(np.float64) * full_scale + middle).astype(dtype)
+    for source in (
+        samples,
+        {"array": samples, "sampling_rate": 16_000},
+        {"array": samples[None], "sampling_rate": 16_000},
+    ):
+        np.testing.assert_allclose(read_audio(source), tone, atol=1 / full_scale + 1e-7)
+
+
+def test_integers_of_a_file_and_of_its_array_are_the_same_sound(tmp_path, make_tone):
+    soundfile.write(tmp_path / "a.wav", make_tone(0.2), 16_000, subtype="PCM_16")
+    samples, rate = soundfile.read(tmp_path / "a.wav", dtype="int16")
+    np.testing.assert_array_equal(
+        read_audio({"array": samples, "sampling_rate": rate}), read_audio(tmp_path / "a.wav")
+    )
+
+
+@pytest.mark.parametrize(
+    ("samples", "problem"),
+    [
+        (np.ma.array(np.zeros(800), mask=[True] + [False] * 799), "masked array"),
+        (np.zeros(800, dtype=complex), "complex128"),
+        (np.zeros(800, dtype=bool), "bool"),
+        (np.zeros(800, dtype="m8[s]"), "timedelta64"),
+        (np.zeros(800, dtype=np.int64), "int64"),
+        (np.zeros(800, dtype=np.uint16), "uint16"),
+        ([0] * 800, "int64"),
+        (["0.1"] * 800, "<U3"),
+        ([None] * 800, "object"),
+    ],
+)
+def test_what_is_no_sound_is_refused(samples, problem):
+    with pytest.raises(TypeError, match=problem):
+        read_audio({"array": samples, "sampling_rate": 16_000})
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e10, 32_768, MAX_AMPLITUDE * 1.01])
+def test_samples_far_beyond_full_scale_are_refused(scale, tmp_path, make_tone):
+    tone = make_tone(0.2) / np.abs(make_tone(0.2)).max() * np.float32(scale)
+    soundfile.write(tmp_path / "loud.wav", tone, 16_000, subtype="FLOAT")
+    for source in (tone, tmp_path / "loud.wav", (tmp_path / "loud.wav").read_bytes()):
+        with pytest.raises(AudioError, match=r"its samples reach .*; full scale is 1"):
+            read_audio(source)
+    assert read_audio(tone / np.float32(scale) * np.float32(MAX_AMPLITUDE * 0.99)).size == tone.size
+
+
+def encode(samples, audio_format, subtype=None):
+    buffer = io.BytesIO()
+    soundfile.write(buffer, samples, 16_000, format=audio_format, subtype=subtype)
+    return buffer.getvalue()
+
+
+FORMATS = [("OGG", "VORBIS"), ("OGG", "OPUS"), ("FLAC", "PCM_16"), ("MP3", None)]
+
+
+@pytest.mark.parametrize(("audio_format", "subtype"), FORMATS)
+def test_streams_one_after_the_other_are_refused_by_header_and_by_content(audio_format, subtype, tmp_path, make_tone):
+    first, second = encode(make_tone(0.4), audio_format, subtype), encode(make_tone(0.8), audio_format, subtype)
+    (tmp_path / "joined").write_bytes(first + second)
+    for source in (tmp_path / "joined", first + second, first + second * 20):
+        for read in (read_audio, audio_duration_s):
+            with pytest.raises(AudioError, match="holds several streams"):
+                read(source)
+    assert audio_duration_s(first) == pytest.approx(0.4, abs=0.02)
+    assert read_audio(second).size == pytest.approx(12_800, abs=400)
+
+
+def test_a_stream_that_begins_on_the_border_of_two_reads_is_found(monkeypatch, make_tone):
+    joined = encode(make_tone(0.1), "OGG", "VORBIS") + encode(make_tone(0.1), "OGG", "VORBIS")
+    for num_bytes in range(8, 24):
+        monkeypatch.setattr("sdiareward.audio_sdiareward._READ_BYTES", num_bytes)
+        with pytest.raises(AudioError, match="holds several streams"):
+            audio_duration_s(joined)
+
+
+def test_streams_that_begin_together_are_one_recording(make_tone):
+    data = encode(make_tone(0.4), "OGG", "VORBIS")
+    # The page of another stream, such as a skeleton's, without data after it.
+    page = data[: data.index(b"OggS", 4)]
+    other = page[:14] + b"\x07\x07\x07\x07" + page[18:]
+    with pytest.raises(AudioError, match="cannot be decoded|several streams"):
+        audio_duration_s(data + other)
+    from sdiareward.audio_sdiareward import _Content, _is_chained
+
+    assert not _is_chained(_Content(io.BytesIO(page + other + data[len(page) :])))
+    assert _is_chained(_Content(io.BytesIO(data + page)))
+
+
+def test_uncompressed_samples_may_look_like_the_beginning_of_a_stream():
+    samples = np.frombuffer(b"Info\x00\x00\x00\x0f" * 2000, dtype=np.int16)
+    np.testing.assert_array_equal(read_audio(encode(samples, "WAV")), samples.astype(np.float32) / 2**15)
+
+
+@pytest.mark.parametrize("name", ["x.vox", "x.gsm", "x.raw", "X.RAW", "x.al", "x.sds", "x.wav"])
+def test_a_text_is_no_recording_whatever_its_name(name, tmp_path):
+    (tmp_path / name).write_text("Dear all,\n" * 9999)
+    for read in (read_audio, audio_duration_s):
+        with pytest.raises(AudioError, match="cannot be decoded as audio"):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["x.raw", "x.vox", "x.txt", "x"])
+def test_a_recording_is_one_whatever_its_name(name, tmp_path, make_tone):
+    (tmp_path / name).write_bytes(encode(make_tone(0.2), "FLAC"))
+    assert read_audio(tmp_path / name).size == 3200
+
+
+@pytest.mark.parametrize("audio_format", ["WAV", "AIFF", "FLAC", "MP3"])
+def test_a_tag_before_the_header_costs_no_sample(audio_format, tmp_path, make_tone):
+    tag = b"ID3\x04\x00\x00\x00\x00\x01\x02" + bytes(130)
+    data = encode(make_tone(0.25), audio_format)
+    (tmp_path / "tagged").write_bytes(tag + data)
+    for source in (tmp_path / "tagged", tag + data):
+        np.testing.assert_array_equal(read_audio(source), read_audio(data))
+        assert audio_duration_s(source) == audio_duration_s(data)
