@@ -103,7 +103,7 @@ def _score_files(args: ScoreArguments) -> int:
         _print_truncated_turns(path, dialogue, scorer.processor.max_turn_s)
     rewards = [_reward(scorer, *dialogue, criterion) for dialogue in zip(paths, dialogues, strict=True)]
     report = _report(paths, rewards, criterion)
-    print(json.dumps(report) if args.json else _as_lines(report))
+    print(json.dumps(report, allow_nan=False) if args.json else _as_lines(report))
     return 0
 
 

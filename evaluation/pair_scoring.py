@@ -7,6 +7,7 @@ as a whole.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.labels import fingerprint_pairs
 from sdiareward.pairs.schema import SIDES
-from sdiareward.scoring.engine import Labels, Outcome, PairScorer, Session, complete_items, score_pending
+from sdiareward.scoring.engine import Labels, Outcome, PairScorer, Record, Session, complete_items, score_pending
 from sdiareward.scoring.model_spec import ModelSpec
 
 from .baselines import Kind, score_baseline
@@ -55,18 +56,22 @@ class ModelPairScorer:
         # Both sides of a pair in one batch: they often share clips, and a pair is done as soon as its batch is.
         groups = [row for row in rows for _ in SIDES]
         failures: dict[int, str] = {}
-        results = self.scorer.iter_scores(Dialogues(pairs, rows), criteria, groups=groups, skipped=failures)
+        features = self.scorer.iter_features(Dialogues(pairs, rows), criteria, groups=groups, skipped=failures)
+        results = ((index, each.reward) for index, each in features)
         pair_ids = [labels[row]["pair_id"] for row in rows]
         for position, found in complete_items(results, failures, SIDES, pair_ids):
-            if isinstance(found, Skipped):
-                yield rows[position], found
-            else:
-                chosen, rejected = found
-                yield rows[position], {"chosen": chosen, "rejected": rejected, "margin": chosen - rejected}
+            yield rows[position], found if isinstance(found, Skipped) else _make_record(*found)
 
     def usage(self) -> dict[str, Any]:
         """Return nothing: a model costs only time."""
         return {}
+
+
+def _make_record(chosen: float, rejected: float) -> Record:
+    """Return the rewards and their margin; a pair with a reward that is not finite has none, and counts as wrong."""
+    if not (math.isfinite(chosen) and math.isfinite(rejected)):
+        return {"chosen": None, "rejected": None, "margin": None}
+    return {"chosen": chosen, "rejected": rejected, "margin": chosen - rejected}
 
 
 @dataclass(frozen=True)

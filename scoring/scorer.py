@@ -7,6 +7,7 @@ are prefetched while one is computed (`prefetch`). Each of these can be switched
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.checkpoint_io.adapters import is_adapter, load_adapted
 from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -202,7 +204,7 @@ class Scorer:
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
             groups (`list`, *optional*): A value for each dialogue. Those of equal value, such as the two sides of a
                 pair or the completions of a prompt, are computed together and yielded one after the other.
-            skipped (`dict[int, str]`, *optional*): Receives the reason for each dialogue that cannot be used, by its
+            skipped (`dict[int, str]`, *optional*): Receives the reason for each dialogue that has no reward, by its
                 index. Without it the first one raises.
             progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
             calibrated (`bool`, *optional*, defaults to `False`): Yield rewards calibrated by the checkpoint's
@@ -212,12 +214,25 @@ class Scorer:
 
         Raises:
             ValueError: The number of criteria, groups or subsets differs from that of dialogues, a dialogue cannot be
-                used, or the model has no calibration for all or for a subset.
+                used or its reward is not finite, or the model has no calibration for all or for a subset.
             OSError: A recording cannot be read.
         """
         value_of = self._make_calibrator(expand_criteria(criterion, len(dialogues)), calibrated, subsets)
         found = self.iter_features(dialogues, criterion, groups=groups, skipped=skipped, progress=progress)
-        return ((index, value_of(index, features.reward)) for index, features in found)
+        return self._iter_finite(found, value_of, skipped)
+
+    def _iter_finite(
+        self,
+        found: Iterator[tuple[int, Features]],
+        value_of: Callable[[int, float], float],
+        skipped: MutableMapping[int, str] | None,
+    ) -> Iterator[tuple[int, float]]:
+        for index, features in found:
+            if math.isfinite(features.reward):
+                yield index, value_of(index, features.reward)
+            else:
+                problem = f"its reward is {features.reward}; score with dtype float32, or check the checkpoint."
+                _skip(index, DialogueError(problem), skipped)
 
     def _make_calibrator(
         self, criteria: list[str], calibrated: bool, subsets: str | Sequence[str] | None
