@@ -36,7 +36,7 @@ def summarise(
         by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, ...) and `pair_id`: `chosen` and `rejected`.
         train_labels (`Sequence[Mapping]`, *optional*): Labels of the training pairs, to find held-out synthesizers;
             None if not known.
-        skipped (`Sequence[Mapping]`): Labels and `reason` of the skipped pairs.
+        skipped (`Sequence[Mapping]`): Labels, `kind` and `reason` of the skipped pairs.
         **options: Passed on to `pairwise_accuracy`.
 
     Returns:

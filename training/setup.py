@@ -28,6 +28,7 @@ from .augmentation import AugmentationSettings, augment
 from .batches import PairCollator
 from .head import FeatureCollator, SDiaRewardHead, cache_pairs
 from .precompute import precompute_pairs
+from .usable_pairs import SkippedPair
 
 
 # Below the run's folder: what was computed of the pairs before training, and cached features.
@@ -43,14 +44,14 @@ class TrainingSetup:
         processor ([`SDiaRewardProcessor`]): Its processor.
         splits (`dict[str, datasets.Dataset]`): Rows by the name of the split.
         collator (`Callable`): Makes batches of the rows.
-        skipped (`list[dict]`): Pairs that cannot be used, with the reason.
+        skipped (`list[SkippedPair]`): Pairs that cannot be used, with the reason.
     """
 
     model: Any
     processor: SDiaRewardProcessor
     splits: dict[str, Any]
     collator: Any
-    skipped: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[SkippedPair] = field(default_factory=list)
 
 
 def set_up(args: TrainArguments, base_model: str, splits: Mapping[str, Any], training: RewardConfig) -> TrainingSetup:
