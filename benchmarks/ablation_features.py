@@ -164,7 +164,7 @@ def compute_features(
         folder (`Path`): Folder of the features of all backbones.
 
     Returns:
-        `tuple[Backbone, list[dict]]`: The backbone, and the skipped pairs, from `cache_pairs`.
+        `tuple[Backbone, list[dict]]`: The backbone, and what `skipped.jsonl` says of each skipped pair.
     """
     weights: dict[str, Any] = {"dtype": backbone_dtype(training), "pooling_mode": args.pooling_mode}
     head, processor = load_model(args.model_name_or_path, **weights, head_only=True)
@@ -188,7 +188,7 @@ def compute_features(
     keys = {row[f"{side}_key"]: None for split in found.values() for row in split for side in SIDES}
     _write_vectors(cache, list(keys), layers, own)
     labels = [study.labels["test"][row["row"]] for row in found["test"]]
-    return Backbone(title, revision, dtype, layers, own, found, labels), skipped
+    return Backbone(title, revision, dtype, layers, own, found, labels), [pair.to_dict() for pair in skipped]
 
 
 def _open_cache(

@@ -31,17 +31,17 @@ import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from trl import RewardConfig
 
 from benchmarks.ablation_data import Study, load_study
 from benchmarks.ablation_features import POOLINGS, Backbone, compute_features
 from benchmarks.ablation_figures import draw_figures
+from benchmarks.ablation_recipe import Recipe, read_recipe
 from benchmarks.ablation_runs import FREEZE_MODES, FreezeRun, HeadRun, measure, run_all, spread
 from benchmarks.ablation_summary import choose_learning_rates, drift, summarise
 from benchmarks.guides.rendering import render_blocks
@@ -67,50 +67,6 @@ _NANO = {
 }
 Records = list[dict[str, Any]]
 _ROW = ("backbone", "features", "lambda")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A recipe of `train.py`, read from its YAML.
-
-    Args:
-        arguments (`dict`): Fields of `TrainArguments`.
-        training (`dict`): Fields of `trl.RewardConfig`.
-    """
-
-    arguments: dict[str, Any]
-    training: dict[str, Any]
-
-    @property
-    def coefficient(self) -> float:
-        """Lambda of the recipe."""
-        return float(self.training.get("center_rewards_coefficient") or 0.0)
-
-
-def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
-    """Read a recipe.
-
-    Args:
-        path (`Path`): Its YAML.
-        changes (`Sequence[str]`, *optional*): `KEY=VALUE`; they override the file.
-
-    Raises:
-        ValueError: A key is unknown to `train.py`, or a change is not of that form.
-    """
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    for change in changes:
-        key, equals, value = change.partition("=")
-        if not equals:
-            raise ValueError(f"{change!r} is no change of a recipe; give KEY=VALUE.")
-        values[key] = yaml.safe_load(value)
-    own, of_trl = ({each.name for each in fields(kind)} for kind in (TrainArguments, RewardConfig))
-    unknown = sorted(set(values) - own - of_trl)
-    if unknown:
-        raise ValueError(f"{path}: {', '.join(unknown)} is no key of a recipe; train.py --help lists them.")
-    arguments = {key: value for key, value in values.items() if key in own}
-    # Not part of a run's key: its output folder and its seed.
-    training = {key: value for key, value in values.items() if key not in own | {"output_dir", "seed"}}
-    return Recipe(arguments, training)
 
 
 def render_report(result: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from sdiareward.audit.verdicts import read_audit
 from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, weight_files
 from sdiareward.common.escaping import escape_code, escape_markdown
+from sdiareward.common.markdown import render_markdown_table
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.yaml_files import parse_yaml
 from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, render_report
@@ -226,12 +227,8 @@ def _training(run: Mapping[str, Any] | None) -> str:
     found |= {name: run.get("training", {}).get(name) for name in _TRAINING}
     found |= {name: version for name, version in run.get("versions", {}).items() if version}
     found["git_revision"] = run.get("git_revision")
-    rows = [
-        f"| {escape_code(name)} | {escape_markdown(_public(value))} |"
-        for name, value in found.items()
-        if value is not None
-    ]
-    return "\n".join(["| | |", "|---|---|", *rows])
+    rows = [[escape_code(name), escape_markdown(_public(value))] for name, value in found.items() if value is not None]
+    return "\n".join(render_markdown_table(["", ""], rows, num_left=2))
 
 
 def _public(value: Any) -> Any:

@@ -16,12 +16,12 @@ Run as `python -m sdiareward.checkpoint_io.nano OUTPUT_DIR`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import Qwen2Tokenizer, WhisperFeatureExtractor
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -316,15 +317,19 @@ def training_texts() -> Iterator[str]:
                 yield f"{turn['role']}\n{turn['content']}"
 
 
-def main() -> None:
+@dataclass
+class NanoArguments:
+    """Where to build the nano model, and from what."""
+
+    output_dir: Path = field(metadata={"positional": True, "help": "folder to write"})
+    whisper: str | None = field(default=None, metadata={"help": "folder or Hub id of Whisper tiny.en"})
+    seed: int = field(default=0, metadata={"help": "seed of the random weights"})
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     """Build the nano model from the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m sdiareward.checkpoint_io.nano", description="Build the untrained nano model."
-    )
-    parser.add_argument("output_dir", type=Path)
-    parser.add_argument("--whisper", help="folder or Hub id of Whisper tiny.en")
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args()
+    name = "python -m sdiareward.checkpoint_io.nano"
+    (args,) = parse_arguments((NanoArguments,), argv, prog=name, description="Build the untrained nano model.")
     build_nano(args.output_dir, whisper=args.whisper, seed=args.seed)
 
 

@@ -97,6 +97,25 @@ class JsonLines:
             file.write("".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records))
 
 
+def read_text(path: Path, what: str) -> str:
+    """Return the text of a UTF-8 file.
+
+    Args:
+        path (`Path`): The file.
+        what (`str`): What to call it in an error, such as `"prompt file"`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is not UTF-8 text.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such {what}.")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: is not UTF-8 text ({error}); save it as UTF-8.") from error
+
+
 def read_json_object(path: Path, remedy: str) -> dict[str, Any]:
     """Return the object in a JSON file.
 

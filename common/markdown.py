@@ -8,15 +8,29 @@ from typing import Any
 from sdiareward.common.escaping import escape_markdown
 
 
-def render_markdown_table(head: Sequence[str], rows: Iterable[Sequence[Any]], num_left: int = 1) -> list[str]:
+def render_markdown_table(
+    head: Sequence[str], rows: Iterable[Sequence[Any]], num_left: int = 1, *, pad: bool = False
+) -> list[str]:
     """Render a table like `render_table`, of cells that are Markdown already."""
     rule = ["---" if index < num_left else "--:" for index in range(len(head))]
-    return ["| " + " | ".join(map(str, row)) + " |" for row in (head, rule, *rows)]
+    table = [list(map(str, row)) for row in (head, rule, *rows)]
+    if pad:
+        columns = [_pad(column, index < num_left) for index, column in enumerate(zip(*table, strict=True))]
+        table = list(map(list, zip(*columns, strict=True)))
+    return ["| " + " | ".join(row) + " |" for row in table]
 
 
-def render_table(head: Sequence[str], rows: Iterable[Sequence[Any]], num_left: int = 1) -> list[str]:
+def _pad(column: Sequence[str], is_left: bool) -> list[str]:
+    width = max(map(len, column))
+    return [cell.ljust(width) if is_left else cell.rjust(width) for cell in column]
+
+
+def render_table(
+    head: Sequence[str], rows: Iterable[Sequence[Any]], num_left: int = 1, *, pad: bool = False
+) -> list[str]:
     """Render the lines of a Markdown table whose first `num_left` columns are text and whose others are numbers.
 
-    Cells are escaped, because names come from data.
+    Cells are escaped, because names come from data. With `pad` the columns are aligned in a terminal too.
     """
-    return render_markdown_table(head, ([escape_markdown(cell) for cell in row] for row in rows), num_left)
+    escaped_head, *escaped_rows = ([escape_markdown(cell) for cell in row] for row in (head, *rows))
+    return render_markdown_table(escaped_head, escaped_rows, num_left, pad=pad)

@@ -23,3 +23,7 @@ class Skipped:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values."""
         return asdict(self)
+
+    def explain(self) -> dict[str, str]:
+        """Return the `kind` and the `reason`, for a record that identifies the item by other fields."""
+        return {"kind": self.kind, "reason": self.reason}

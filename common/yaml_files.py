@@ -12,6 +12,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from .files import read_text
+
 
 # Far more than any file of settings has.
 _MAX_VALUES = 100_000
@@ -58,13 +60,7 @@ def read_yaml(path: Path) -> Any:
         FileNotFoundError: There is no such file.
         ValueError: As `parse_yaml`, or the file is no UTF-8 text.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file of settings.")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: is not UTF-8 text ({error}); save it as UTF-8.") from error
-    return parse_yaml(text, str(path))
+    return parse_yaml(read_text(path, "file of settings"), str(path))
 
 
 def _depth(text: str) -> int:

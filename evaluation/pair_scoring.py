@@ -150,8 +150,8 @@ class PairLog:
         JsonLines(self._folder / "sessions.jsonl").append([{**timing, **(session.usage or {})}])
 
     def write_skipped(self) -> list[dict[str, Any]]:
-        """Write `skipped.jsonl`; return its lines, the labels of each skipped pair with the `reason`."""
-        found = [{**self._labels[row], "reason": self.skipped[row].reason} for row in sorted(self.skipped)]
+        """Write `skipped.jsonl`; return its lines, the labels of each skipped pair with `kind` and `reason`."""
+        found = [{**self._labels[row], **skipped.explain()} for row, skipped in sorted(self.skipped.items())]
         self._write("skipped.jsonl", found)
         return found
 
@@ -181,7 +181,7 @@ def score_pairs(
 
     Returns:
         `tuple[dict, list]`: The line of each scored pair by `pair_id` (its labels, `chosen`, `rejected`, `margin`),
-        and the labels of each skipped pair with its `reason`.
+        and the labels of each skipped pair with `kind` and `reason`.
     """
     log = PairLog(folder, labels, retry_failed)
     score_pending(log.pending(), lambda: _BoundPairs(load_scorer(), pairs, labels), log, label="scoring", unit="pair")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sdiareward.common.escaping import escape_markdown
+from sdiareward.common.markdown import render_table
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS, pairwise_accuracy
 from sdiareward.evaluation.columns import CRITERION_COLUMNS, TITLES
 from sdiareward.pairs.schema import SIDES
@@ -36,7 +37,7 @@ def summarise(
         by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, ...) and `pair_id`: `chosen` and `rejected`.
         train_labels (`Sequence[Mapping]`, *optional*): Labels of the training pairs, to find held-out synthesizers;
             None if not known.
-        skipped (`Sequence[Mapping]`): Labels and `reason` of the skipped pairs.
+        skipped (`Sequence[Mapping]`): Labels, `kind` and `reason` of the skipped pairs.
         **options: Passed on to `pairwise_accuracy`.
 
     Returns:
@@ -175,15 +176,14 @@ def render_report(results: Mapping[str, Any]) -> str:
 
 def _main_table(results: Mapping[str, Any]) -> str:
     accuracies = results["accuracies"]
-    rows = [["", *TITLES.values()]]
-    rows.append(["pairs", *(str(accuracies["model"]["num_pairs"][name]) for name in COLUMNS)])
+    rows = [["pairs", *(accuracies["model"]["num_pairs"][name] for name in COLUMNS)]]
     if results["skipped"]:
-        rows.append(["skipped", *(str(results["num_skipped"][name]) for name in COLUMNS)])
+        rows.append(["skipped", *(results["num_skipped"][name] for name in COLUMNS)])
     for scorer, result in accuracies.items():
         rows.append([f"**{_name(scorer, results)}**", *(percent(result[name]) for name in COLUMNS)])
         rows.append(["95%", *(interval(result["interval"][name]) for name in COLUMNS)])
-        rows.append(["ties", *(str(result["num_ties"][name]) for name in COLUMNS)])
-    return _table(rows)
+        rows.append(["ties", *(result["num_ties"][name] for name in COLUMNS)])
+    return _table(["", *TITLES.values()], rows)
 
 
 def _name(scorer: str, results: Mapping[str, Any]) -> str:
@@ -224,17 +224,18 @@ def _synthesizer_table(results: Mapping[str, Any]) -> str:
         return ""
     scorers = list(results["accuracies"])
     left_out = results["left_out_synthesizers"]
-    table = [["criterion", "synthesizer", "pairs", *(_name(scorer, results) for scorer in scorers)]]
+    head = ["criterion", "synthesizer", "pairs", *(_name(scorer, results) for scorer in scorers)]
+    table = []
     for row in rows:
         name = SHOWN_NAMES.get(row["synthesizer"], row["synthesizer"])
         name += " (held out)" if row["synthesizer"] in (left_out or ()) else ""
         cells = (f"{percent(row[scorer]['accuracy'])} ({interval(row[scorer]['interval'])})" for scorer in scorers)
-        table.append([row["criterion"], name, str(row["num_pairs"]), *cells])
+        table.append([row["criterion"], name, row["num_pairs"], *cells])
     if left_out is None:
         marked = "Without a training split, held-out synthesizers are not known."
     else:
         marked = f"Held out of training: {', '.join(map(escape_markdown, left_out)) or 'none'}."
-    return f"## By synthesizer\n\n{marked}\n\n{_table(table)}"
+    return f"## By synthesizer\n\n{marked}\n\n{_table(head, table, num_left=2)}"
 
 
 def render_judge(judge: Mapping[str, Any]) -> str:
@@ -243,20 +244,20 @@ def render_judge(judge: Mapping[str, Any]) -> str:
     Args:
         judge (`Mapping`): The result of `judges.zero_shot.summary`.
     """
-    names = [row["criterion"] for row in judge["groups"]]
-    table = [["", *names], ["pairs", *(str(row["num_pairs"]) for row in judge["groups"])]]
-    for rule in judge["groups"][0]["decided_by"]:
-        table.append([f"decided: {rule}", *(str(row["decided_by"][rule]) for row in judge["groups"])])
-    cells = {"ties": [_share(row["ties"]) for row in judge["groups"]]}
+    groups = judge["groups"]
+    rows = [["pairs", *(group["num_pairs"] for group in groups)]]
+    for rule in groups[0]["decided_by"]:
+        rows.append([f"decided: {rule}", *(group["decided_by"][rule] for group in groups)])
+    rows.append(["ties", *(_share(group["ties"]) for group in groups)])
     if judge["kind"] == "pairwise":
-        cells["position bias"] = [_bias(row["position_bias"]) for row in judge["groups"]]
-        cells["orders agree"] = [_share(row["order_agreement"]) for row in judge["groups"]]
-    table += [[title, *row] for title, row in cells.items()]
+        rows.append(["position bias", *(_bias(group["position_bias"]) for group in groups)])
+        rows.append(["orders agree", *(_share(group["order_agreement"]) for group in groups)])
+    table = _table(["", *(group["criterion"] for group in groups)], rows)
     usable = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in judge["answers"].items())
     spent = f"{judge['prompt_tokens']} tokens in, {judge['completion_tokens']} out"
     cost = "" if judge["usd"] is None else f", {judge['usd']:.2f} US dollars"
     answers = f"{judge['num_answers']} answers ({usable}) in {judge['num_replies']} replies: {spent}{cost}."
-    return f"## The judge\n\nShares in percent, 95% intervals.\n\n{_table(table)}\n\n{answers}"
+    return f"## The judge\n\nShares in percent, 95% intervals.\n\n{table}\n\n{answers}"
 
 
 def _share(found: Mapping[str, Any]) -> str:
@@ -279,7 +280,8 @@ def render_disagreements(found: Mapping[str, Any]) -> str:
     title = f"## Disagreements with {escape_markdown(found['title'])} ({escape_markdown(found['folder'])})"
     if not found["num_pairs"]:
         return f"{title}\n\nNone: of every pair, both are right or both are wrong."
-    table = [["pair", "subset", "right", "margin", "other margin", "confidence"]]
+    head = ["pair", "subset", "right", "margin", "other margin", "confidence"]
+    table = []
     for row in found["rows"]:
         margins = [_ABSENT if row[key] is None else f"{row[key]:+.3f}" for key in ("margin", "other_margin")]
         right = "this" if row["is_right"] else "other"
@@ -287,7 +289,7 @@ def render_disagreements(found: Mapping[str, Any]) -> str:
     shown = (
         f"{found['num_pairs']} pairs that only one of the two has right; {len(found['rows'])} with most confidence:"
     )
-    return f"{title}\n\n{shown}\n\n{_table(table)}"
+    return f"{title}\n\n{shown}\n\n{_table(head, table, num_left=3)}"
 
 
 def _timing_line(timing: Mapping[str, Any]) -> str:
@@ -310,12 +312,6 @@ def interval(bounds: Sequence[float] | None) -> str:
     return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Render rows as a Markdown table, the first as its head, padded so that it reads as plain text too."""
-    rows = [[escape_markdown(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
-    ]
-    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    return "\n".join(lines)
+def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], num_left: int = 1) -> str:
+    """Render a table that also reads well in a terminal."""
+    return "\n".join(render_table(head, rows, num_left, pad=True))

@@ -6,9 +6,9 @@ are normalized to line feeds.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
+
+from sdiareward.common.files import read_json_object, read_text
 
 
 def read_prompts(path: str | Path) -> dict[str, str]:
@@ -28,27 +28,12 @@ def read_prompts(path: str | Path) -> dict[str, str]:
     from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, validate_prompts
 
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such prompt file.")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: is not UTF-8 text ({error}); save the prompt as UTF-8.") from error
-    prompts = _from_json(path, text) if path.suffix == ".json" else dict.fromkeys(DEFAULT_PROMPTS, text)
+    if path.suffix == ".json":
+        prompts = read_json_object(path, "give an object from criterion to system prompt")
+    else:
+        prompts = dict.fromkeys(DEFAULT_PROMPTS, read_text(path, "prompt file"))
     try:
         validate_prompts(prompts, "of a file")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return prompts
-
-
-def _from_json(path: Path, text: str) -> dict[str, str]:
-    try:
-        prompts = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not JSON ({error}); give an object from criterion to system prompt.") from error
-    if not isinstance(prompts, Mapping):
-        raise ValueError(
-            f"{path}: holds a JSON {type(prompts).__name__}; give an object from criterion to system prompt."
-        )
-    return dict(prompts)

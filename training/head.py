@@ -30,7 +30,7 @@ from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.feature_cache import FeatureCache
 
 from .batches import PairBatch, list_labels
-from .usable_pairs import explain_side, select_usable
+from .usable_pairs import SkippedPair, explain_side, select_usable
 
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class FeatureCollator:
 
 def cache_pairs(
     splits: Mapping[str, datasets.Dataset], cache: FeatureCache, load_scorer: Callable[[], Scorer]
-) -> tuple[dict[str, datasets.Dataset], list[dict[str, Any]]]:
+) -> tuple[dict[str, datasets.Dataset], list[SkippedPair]]:
     """Compute the features of pairs that the cache lacks, and return the rows that `FeatureCollator` takes.
 
     Under `accelerate launch` each process computes its share.
@@ -163,7 +163,7 @@ def cache_pairs(
 
     Returns:
         `tuple[dict, list]`: For each split rows of `row`, `pair_id`, `chosen_key`, `rejected_key` and `length` (rows
-        of both features); and for each skipped pair its `split`, `row`, `pair_id` and `reason`.
+        of both features); and the skipped pairs.
 
     Raises:
         ValueError: No pair of a split can be used.

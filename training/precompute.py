@@ -27,7 +27,7 @@ from sdiareward.scoring.packed_forward import encode_clips
 
 from .augmentation import AugmentedPairs
 from .batches import vectors_to_bytes
-from .usable_pairs import explain_side, select_usable
+from .usable_pairs import SkippedPair, explain_side, select_usable
 
 
 _PAIRS_AT_A_TIME = 8
@@ -54,7 +54,7 @@ def precompute_pairs(
     split: str,
     model: SDiaRewardModel | None = None,
     model_revision: str = "",
-) -> tuple[datasets.Dataset, list[dict[str, Any]]]:
+) -> tuple[datasets.Dataset, list[SkippedPair]]:
     """Read all pairs of a split, and encode their clips where a model is given.
 
     Args:
@@ -67,8 +67,7 @@ def precompute_pairs(
         model_revision (`str`, *optional*): Hash of the model's weights.
 
     Returns:
-        `tuple[datasets.Dataset, list[dict]]`: Rows that `PairCollator` takes; and for each skipped pair its `split`,
-        `row`, `pair_id` and `reason`.
+        `tuple[datasets.Dataset, list[SkippedPair]]`: Rows that `PairCollator` takes, and the skipped pairs.
 
     Raises:
         ValueError: No pair can be used.
@@ -154,7 +153,7 @@ def _measure(batch: PreparedBatch, num_pairs: int) -> tuple[list[int], list[str 
 
 def _join_turns(
     pairs: datasets.Dataset, found: datasets.Dataset, split: str
-) -> tuple[datasets.Dataset, list[dict[str, Any]]]:
+) -> tuple[datasets.Dataset, list[SkippedPair]]:
     """Return the usable rows, with their turns where the collator needs them; and the skipped pairs."""
     reasons = {row: reason for row, reason in enumerate(found["reason"]) if reason is not None}
     usable, skipped = select_usable(split, found["pair_id"], reasons)

@@ -90,7 +90,7 @@ def save_final_model(
     (folder / "training_args.bin").unlink(missing_ok=True)
     model = assemble_full_model(folder, args, base_model, training)
     save_checkpoint(model, setup.processor, output, compact=args.save_compact)
-    write_file(output / "skipped.jsonl", "".join(json.dumps(pair) + "\n" for pair in setup.skipped))
+    write_file(output / "skipped.jsonl", "".join(json.dumps(pair.to_dict()) + "\n" for pair in setup.skipped))
     write_provenance(
         output / "run.json",
         arguments=args,

@@ -28,6 +28,7 @@ from .augmentation import AugmentationSettings, augment
 from .batches import PairCollator
 from .head import FeatureCollator, SDiaRewardHead, cache_pairs
 from .precompute import precompute_pairs
+from .usable_pairs import SkippedPair
 
 
 # Below the run's folder: what was computed of the pairs before training, and cached features.
@@ -43,14 +44,14 @@ class TrainingSetup:
         processor ([`SDiaRewardProcessor`]): Its processor.
         splits (`dict[str, datasets.Dataset]`): Rows by the name of the split.
         collator (`Callable`): Makes batches of the rows.
-        skipped (`list[dict]`): Pairs that cannot be used, with the reason.
+        skipped (`list[SkippedPair]`): Pairs that cannot be used, with the reason.
     """
 
     model: Any
     processor: SDiaRewardProcessor
     splits: dict[str, Any]
     collator: Any
-    skipped: list[dict[str, Any]] = field(default_factory=list)
+    skipped: list[SkippedPair] = field(default_factory=list)
 
 
 def set_up(args: TrainArguments, base_model: str, splits: Mapping[str, Any], training: RewardConfig) -> TrainingSetup:
@@ -62,48 +63,35 @@ def set_up(args: TrainArguments, base_model: str, splits: Mapping[str, Any], tra
         splits (`dict[str, datasets.Dataset]`): Pairs from `loading.load_pairs`.
         training (`trl.RewardConfig`): Decides dtype, device and folder.
     """
-    options: dict[str, Any] = {
-        "pooling_mode": args.pooling_mode,
-        "augmentation": args.augmentation(training.seed),
-    }
-    if args.uses_cache:
-        return set_up_head(base_model, splits, training, cache_folder=args.from_cache, **options)
-    setup = set_up_model(base_model, splits, training, is_tower_frozen=args.keeps_audio_tower, **options)
-    setup.model = prepare_for_training(setup.model, args)
-    return setup
+    if not args.uses_cache:
+        return _set_up_model(args, base_model, splits, training)
+    return set_up_head(
+        base_model,
+        splits,
+        training,
+        cache_folder=args.from_cache,
+        pooling_mode=args.pooling_mode,
+        augmentation=args.augmentation(training.seed),
+    )
 
 
-def set_up_model(
-    base_model: str,
-    splits: Mapping[str, Any],
-    training: RewardConfig,
-    *,
-    is_tower_frozen: bool,
-    pooling_mode: str = "mean",
-    augmentation: AugmentationSettings | None = None,
+def _set_up_model(
+    args: TrainArguments, base_model: str, splits: Mapping[str, Any], training: RewardConfig
 ) -> TrainingSetup:
-    """Load a complete model and read all pairs once; encode their clips where the audio tower is frozen.
-
-    Args:
-        base_model (`str`): As in [`set_up`].
-        splits (`dict[str, datasets.Dataset]`): As in [`set_up`].
-        training (`trl.RewardConfig`): As in [`set_up`].
-        is_tower_frozen (`bool`): Whether training keeps the audio tower up to its projection.
-        pooling_mode (`str`, *optional*, defaults to `"mean"`): Of a new head.
-        augmentation ([`AugmentationSettings`], *optional*): What to add to the training pairs.
-    """
-    model, processor = load_model(base_model, backbone_dtype(training), pooling_mode=pooling_mode)
+    """Load a complete model and read all pairs once; encode their clips where the audio tower is frozen."""
+    model, processor = load_model(base_model, backbone_dtype(training), pooling_mode=args.pooling_mode)
     model.to(training.device)
-    splits = _augment_training(splits, augmentation, processor)
+    splits = _augment_training(splits, args.augmentation(training.seed), processor)
     folder = Path(str(training.output_dir)) / READ_AHEAD
     rows, skipped = {}, []
     for split, pairs in splits.items():
         # A single pass over the training split would only store what it then reads once.
-        is_encoded = is_tower_frozen and (split != "train" or training.num_train_epochs > 1)
+        is_encoded = args.keeps_audio_tower and (split != "train" or training.num_train_epochs > 1)
         encoding = {"model": model.eval(), "model_revision": fingerprint_model(base_model)} if is_encoded else {}
         rows[split], bad = precompute_pairs(pairs, processor, folder, split=split, **encoding)
         skipped += bad
-    return TrainingSetup(model, processor, rows, PairCollator(processor, splits["train"]), skipped)
+    collator = PairCollator(processor, splits["train"])
+    return TrainingSetup(prepare_for_training(model, args), processor, rows, collator, skipped)
 
 
 def set_up_head(

@@ -4,12 +4,32 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import SIDES
+from sdiareward.scoring.engine import UNREADABLE
 
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SkippedPair(Skipped):
+    """A pair that a training run cannot use; `item` is its `pair_id`.
+
+    Args:
+        split (`str`): Name of its split.
+        row (`int`): Its row in the split.
+    """
+
+    split: str
+    row: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the line of the pair in `skipped.jsonl`."""
+        return {"split": self.split, "row": self.row, "pair_id": self.item, **self.explain()}
 
 
 def explain_side(side: int, reason: str) -> str:
@@ -19,7 +39,7 @@ def explain_side(side: int, reason: str) -> str:
 
 def select_usable(
     split: str, pair_ids: Sequence[str], reasons: Mapping[int, str]
-) -> tuple[list[int], list[dict[str, Any]]]:
+) -> tuple[list[int], list[SkippedPair]]:
     """Return the rows of a split that can be used, and what is reported of the others.
 
     Args:
@@ -28,7 +48,7 @@ def select_usable(
         reasons (`dict[int, str]`): Why a pair cannot be used, by its row.
 
     Returns:
-        `tuple[list[int], list[dict]]`: Rows; and for each skipped pair its `split`, `row`, `pair_id` and `reason`.
+        `tuple[list[int], list[SkippedPair]]`: The rows, and the other pairs.
 
     Raises:
         ValueError: No pair can be used.
@@ -38,7 +58,4 @@ def select_usable(
         raise ValueError(f"none of the {len(pair_ids)} pairs of {split!r} can be used; check their recordings.")
     if reasons:
         logger.warning("%d of %d pairs of %r cannot be used.", len(reasons), len(pair_ids), split)
-    skipped = [
-        {"split": split, "row": row, "pair_id": pair_ids[row], "reason": reasons[row]} for row in sorted(reasons)
-    ]
-    return usable, skipped
+    return usable, [SkippedPair(pair_ids[row], UNREADABLE, reasons[row], split, row) for row in sorted(reasons)]

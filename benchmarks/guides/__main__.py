@@ -6,16 +6,17 @@ then its numbers were typed by hand.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
 from sdiareward.cards.model_card import ModelRelease, render_model_repository_card
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import write_file
 from sdiareward.common.package_files import NANO, PACKAGE
 
@@ -87,11 +88,17 @@ def find_difference(path: Path, text: str, rendered: str) -> Iterator[str]:
             return
 
 
+@dataclass
+class Arguments:
+    """The arguments of the command line."""
+
+    check: bool = field(default=False, metadata={"help": "write nothing; fail if a file would change"})
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Render or check the files and return the exit status: 1 if a check fails."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.guides", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if a file would change")
-    if not parser.parse_args(argv).check:
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.guides", description=__doc__)
+    if not args.check:
         write_guides()
         return 0
     problems = list(find_problems())

@@ -1,7 +1,7 @@
 """Have a judge score samples, one line of `predictions.jsonl` per sample, and resume after a kill.
 
 Samples are scored in chunks of fixed positions, and each chunk has its own seed. Sampled answers are therefore the
-same whether or not a run was interrupted. The engine for pairs does not fit: a prediction is one answer with its text.
+same whether or not a run was interrupted. `scoring.engine` is for items that are scored one by one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.skipped import Skipped
+from sdiareward.scoring.engine import UNREADABLE
 
 
 if TYPE_CHECKING:
@@ -89,26 +91,27 @@ def predict(
     Returns:
         `tuple[list, list]`: In the order of the samples, the prediction of each (its labels, `predicted`,
         `expected_score`, `scores`, `text`, `follows_format`, `num_tokens`, `seconds`), and the labels of each
-        skipped sample with its `reason`.
+        skipped sample with `kind` and `reason`.
     """
     from tqdm.auto import tqdm
 
     log = JsonLines(path)
     done = {record["sample_id"]: record for record in log.read()}
-    reasons: dict[str, str] = {}
+    skipped: dict[str, Skipped] = {}
     judge = cache(load_judge)
     size = max(_CHUNK_SAMPLES, batch_size)
     with tqdm(total=len(samples), desc="judging", unit="sample") as progress:
         for start in range(0, len(samples), size):
             labels = samples.labels[start : start + size]
             if any(label["sample_id"] not in done for label in labels):
-                found = _judge_chunk(judge, samples, range(start, start + len(labels)), asking, done, reasons)
+                found = _judge_chunk(judge, samples, range(start, start + len(labels)), asking, done, skipped)
                 log.append(found)
                 done |= {record["sample_id"]: record for record in found}
             progress.update(len(labels))
-    skipped = [{**label, "reason": reasons[id_]} for label in samples.labels if (id_ := label["sample_id"]) in reasons]
-    write_file(path.with_name(f"skipped_{path.name}"), "".join(json.dumps(record) + "\n" for record in skipped))
-    return [done[id_] for label in samples.labels if (id_ := label["sample_id"]) in done], skipped
+    by_id = {label["sample_id"]: label for label in samples.labels}
+    lines = [{**label, **skipped[id_].explain()} for id_, label in by_id.items() if id_ in skipped]
+    write_file(path.with_name(f"skipped_{path.name}"), "".join(json.dumps(line) + "\n" for line in lines))
+    return [done[id_] for id_ in by_id if id_ in done], lines
 
 
 def _judge_chunk(
@@ -117,16 +120,16 @@ def _judge_chunk(
     indices: range,
     asking: Asking,
     done: Mapping[str, Any],
-    reasons: dict[str, str],
+    skipped: dict[str, Skipped],
 ) -> list[dict[str, Any]]:
-    """Return the missing predictions of a chunk; add the reasons of skipped samples to `reasons`."""
+    """Return the missing predictions of a chunk; add the skipped samples to `skipped`."""
     labels, recordings = [], []
     for index in indices:
         label = samples.labels[index]
         try:
             recordings.append(read_audio(samples[index]["audio"], name=f"sample {label['sample_id']}"))
         except (AudioError, FileNotFoundError) as error:
-            reasons[label["sample_id"]] = str(error)
+            skipped[label["sample_id"]] = Skipped(label["sample_id"], UNREADABLE, str(error))
         else:
             labels.append(label)
     if all(label["sample_id"] in done for label in labels):

@@ -4,10 +4,9 @@ import json
 import re
 
 import datasets
-import numpy as np
 import pytest
 from support.audit_world import make_dataset
-from support.chromium import SIZES, needs_chromium, open_page, requested, started, take_screenshot
+from support.chromium import SIZES, check_screenshot, check_width, needs_chromium, open_page, requested, started
 
 from sdiareward.audit.page import MARKS, SECTIONS, render_page, write_page
 from sdiareward.audit.run import AuditJob, Auditor
@@ -119,11 +118,7 @@ def opened(request, browser, page):
 
 @needs_chromium
 def test_the_page_never_scrolls_sideways(opened):
-    browser, width = opened
-    for element in browser.find_elements("css selector", "details"):
-        browser.execute_script("arguments[0].open = true", element)
-    assert browser.execute_script("return window.innerWidth") == width
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    check_width(*opened)
 
 
 @needs_chromium
@@ -168,8 +163,4 @@ def test_a_failed_check_is_told_apart_without_colour(opened):
 
 @needs_chromium
 def test_a_screenshot_of_the_whole_page_is_not_blank(opened):
-    browser, width = opened
-    pixels = take_screenshot(browser, width)
-    assert pixels.shape[1] == width
-    for part in np.array_split(pixels, 4):
-        assert part.std() > 10
+    check_screenshot(*opened)

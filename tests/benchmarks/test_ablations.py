@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -14,6 +13,7 @@ import yaml
 from benchmarks import ablation_runs, ablations
 from benchmarks.ablation_data import choose_rows, load_study
 from benchmarks.ablation_features import AllLayersScorer, compute_features
+from benchmarks.ablation_recipe import read_recipe
 from benchmarks.ablation_runs import HeadRun
 from benchmarks.ablation_summary import choose_learning_rates, drift, mean_interval, summarise
 from benchmarks.guides.rendering import render_blocks
@@ -353,7 +353,7 @@ def test_a_killed_command_resumes(command, tmp_path):
 
 @pytest.mark.parametrize("name", ["nano", "3b", "7b"])
 def test_the_recipes_can_be_read(name):
-    recipe = ablations.read_recipe(Path(ablations.ROOT) / "configs" / f"{name}.yaml", ["learning_rate=0.5"])
+    recipe = read_recipe(ablations.ROOT / "configs" / f"{name}.yaml", ["learning_rate=0.5"])
     assert recipe.coefficient == 0.01
     assert recipe.training["learning_rate"] == 0.5
     assert "output_dir" not in recipe.training

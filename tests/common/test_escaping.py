@@ -15,7 +15,6 @@ from sdiareward import cli
 from sdiareward.common.escaping import PrintableFormatter, escape_code, escape_markdown, escape_terminal
 from sdiareward.common.markdown import render_table
 from sdiareward.dataset_builder.reports.data_card import render_card
-from sdiareward.evaluation import summary
 from sdiareward.human.agreement import render_raters
 
 
@@ -69,13 +68,16 @@ def test_ordinary_words_stay_as_they_are():
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_cell_of_a_table_stays_one_cell(text):
-    for lines in (
-        render_table(["name", "n"], [[text, 1]]),
-        summary._table([["name", "n"], [text, "1"]]).splitlines(),
-    ):
-        assert len(lines) == 3
+    for pad in (False, True):
+        lines = render_table(["name", "n"], [[text, 1]], pad=pad)
+        assert len("\n".join(lines).splitlines()) == 3
         assert lines[2].replace("\\|", "").count("|") == 3
         assert unescaped(lines[2].strip("| ").partition(" | ")[0]) == []
+
+
+def test_the_cells_of_a_padded_table_stand_below_each_other():
+    lines = render_table(["name", "n|"], [["a", 1], ["longer", 1000]], pad=True)
+    assert lines == ["| name   |  n\\| |", "| ---    |  --: |", "| a      |    1 |", "| longer | 1000 |"]
 
 
 def make_report(name):

@@ -238,6 +238,7 @@ def test_a_pair_with_bad_audio_is_skipped_recorded_counted_and_fails_a_strict_ru
     assert code == 0
     (skipped,) = lines(out / "skipped.jsonl")
     assert skipped["pair_id"] == "test-2"
+    assert skipped["kind"] == "unreadable"
     assert skipped["reason"].startswith("rejected: turn 1: cannot be decoded")
     results = json.loads((out / "results.json").read_text())
     assert results["num_skipped"]["semi_wild"] == 1

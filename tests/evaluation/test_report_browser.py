@@ -2,10 +2,9 @@
 
 import json
 
-import numpy as np
 import pytest
 from support import report_world
-from support.chromium import SIZES, needs_chromium, open_page, requested, started, take_screenshot
+from support.chromium import SIZES, check_screenshot, check_width, needs_chromium, open_page, requested, started
 
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.report.inputs import ComparedEvaluation, read_training_runs
@@ -44,11 +43,7 @@ def opened(request, browser, page):
 
 
 def test_the_page_never_scrolls_sideways(opened):
-    browser, width = opened
-    assert browser.execute_script("return window.innerWidth") == width
-    for element in browser.find_elements("css selector", "details"):
-        browser.execute_script("arguments[0].open = true", element)
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    check_width(*opened)
 
 
 def test_the_console_stays_empty_and_nothing_is_requested(opened):
@@ -110,12 +105,7 @@ def test_a_recording_plays_and_stops_the_one_before(opened):
 
 
 def test_a_screenshot_of_the_whole_page_is_not_blank(opened):
-    browser, width = opened
-    pixels = take_screenshot(browser, width)
-    assert pixels.shape[1] == width
-    # Words and figures in every part of the page, and no part of one shade only.
-    for part in np.array_split(pixels, 4):
-        assert part.std() > 10
+    check_screenshot(*opened)
 
 
 def test_dark_and_light_follow_the_reader(opened):

@@ -10,7 +10,6 @@ resumes with the missing ones. `--command` and `--fault` select some of them.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from support.paths import ROOT
 from support.tiny_model import save_checkpoint
 from tqdm import tqdm
 
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import JsonLines
 from sdiareward.common.provenance import write_provenance
 
@@ -51,16 +52,22 @@ TRIALS = {
 }
 
 
+@dataclass
+class Arguments:
+    """The arguments of the command line."""
+
+    work_dir: Path = field(default=ROOT / "runs" / "faults", metadata={"help": "where trials run and are recorded"})
+    command: list[str] = field(
+        default_factory=list,
+        metadata={"action": "append", "choices": (*COMMANDS, "serve"), "help": "only this; may be repeated"},
+    )
+    fault: list[str] = field(default_factory=list, metadata={"action": "append", "help": "only this; may be repeated"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
 def main() -> int:
     """Run the missing trials; return 1 if any trial has a problem."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--work_dir", type=Path, default=ROOT / "runs" / "faults", help="where trials run and are recorded"
-    )
-    parser.add_argument("--command", action="append", choices=(*COMMANDS, "serve"), help="only this; may be repeated")
-    parser.add_argument("--fault", action="append", help="only this; may be repeated")
-    parser.add_argument("--output", type=Path, default=RESULT)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m faults.benchmark", description=__doc__)
     args.work_dir.mkdir(parents=True, exist_ok=True)
     log = JsonLines(args.work_dir / "trials.jsonl")
     done = {(trial["command"], trial["fault"], trial["seed"]) for trial in log.read()}
@@ -78,7 +85,7 @@ def main() -> int:
     return int(bool(bad))
 
 
-def list_trials(commands: list[str] | None, faults: list[str] | None) -> Iterator[tuple[str, str, int]]:
+def list_trials(commands: list[str], faults: list[str]) -> Iterator[tuple[str, str, int]]:
     """Yield command, fault and seed of the selected trials, the first of every kind before the second of any."""
     keys = [
         (command, fault, seed) for fault, number in TRIALS.items() for command in COMMANDS for seed in range(number)

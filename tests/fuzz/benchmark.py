@@ -24,7 +24,9 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +37,7 @@ from fuzz.targets import TARGETS
 from support.paths import ROOT, TESTS
 from tqdm import tqdm
 
+from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import JsonLines
 from sdiareward.common.provenance import write_provenance
 
@@ -48,15 +51,20 @@ COVERAGE_RUNS = 50_000
 COVERED = {"queen": "sources", "ctranslate2": "settings", "json": "answers"}
 
 
+@dataclass
+class Arguments:
+    """The arguments of the command line."""
+
+    folder: Path = field(default=ROOT / "runs" / "fuzzing", metadata={"help": "where rounds are kept"})
+    workers: int = field(default=1, metadata={"help": "processes"})
+    kinds: list[str] = field(default_factory=list, metadata={"help": "only targets of these kinds"})
+    summary: bool = field(default=False, metadata={"help": "write the result of the finished rounds"})
+    target: str | None = field(default=None, metadata={"help": argparse.SUPPRESS})
+
+
 def main() -> int:
     """Run the missing rounds and write the result; return 1 if anything failed."""
-    parser = argparse.ArgumentParser(prog="python -m fuzz.benchmark", description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=ROOT / "runs" / "fuzzing", help="where rounds are kept")
-    parser.add_argument("--workers", type=int, default=1, help="processes")
-    parser.add_argument("--kinds", nargs="*", help="only targets of these kinds")
-    parser.add_argument("--summary", action="store_true", help="write the result of the finished rounds")
-    parser.add_argument("--target", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    (args,) = parse_arguments((Arguments,), None, prog="python -m fuzz.benchmark", description=__doc__.splitlines()[0])
     args.folder.mkdir(parents=True, exist_ok=True)
     if args.target:
         run_rounds(args.target, open_log(args.folder, args.target))
@@ -130,7 +138,7 @@ def run_round(name: str, seed: int, world: World) -> dict[str, Any]:
     }
 
 
-def run_coverage(folder: Path, kinds: list[str] | None = None) -> None:
+def run_coverage(folder: Path, kinds: Sequence[str] = ()) -> None:
     """Run the parsers of `COVERED` under atheris, one process each, if it is installed."""
     if find_spec("atheris") is None:
         return

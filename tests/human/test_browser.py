@@ -1,13 +1,13 @@
 """Rate a study in a real browser, by keyboard, as on a phone."""
 
 import json
-import shutil
 import threading
 import time
 from contextlib import contextmanager
 
 import pytest
 from support import human_world, wavreward_eval_world
+from support.chromium import SIZES, needs_chromium, started
 
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.human.page.server import RatingServer, RatingSession
@@ -18,12 +18,8 @@ from sdiareward.pairs.loading import load_pairs
 
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (BROWSER and DRIVER),
-    reason="no chromium and chromedriver: apt-get install chromium chromium-driver",
-)
-PHONE, DESKTOP = (390, 844), (1280, 900)
+pytestmark = needs_chromium
+PHONE, DESKTOP = SIZES["phone"], SIZES["desktop"]
 # Kind, name, outline and height of what has the focus.
 FOCUSED = """
 const e = document.activeElement;
@@ -34,16 +30,9 @@ return [e.tagName, name, getComputedStyle(e).outlineStyle, e.getBoundingClientRe
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage", "mute-audio"):
-        options.add_argument(f"--{flag}")
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
+def browser():
+    with started("--mute-audio") as driver:
+        yield driver
 
 
 @pytest.fixture

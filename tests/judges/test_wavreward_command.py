@@ -114,6 +114,7 @@ def test_an_unreadable_recording_is_skipped_with_its_reason(tmp_path):
         found, skipped = predict(lambda: judge, samples, tmp_path / "predictions.jsonl", Asking())
     assert [record["score"] for record in found] == [5, 1]
     assert [record["sample_id"] for record in skipped] == ["content-0-3"]
+    assert skipped[0]["kind"] == "unreadable"
     assert "cannot be decoded" in skipped[0]["reason"]
     assert len((tmp_path / "skipped_predictions.jsonl").read_text().splitlines()) == 1
     assert len(judge.calls) == 1

@@ -246,7 +246,7 @@ def test_the_command_line_fills_a_row_of_table_2_with_cost_and_bias(run, capsys)
     assert report == capsys.readouterr().out.removesuffix("\n")
     assert report.startswith("# judge own-endpoint on ")
     assert "| **judge**" in report
-    assert "| decided: verdict | 6 " in report
+    assert re.search(r"\| decided: verdict \| +6 \|", report)
     assert "12 answers (12 usable, 0 refused" in report
     identity = read(out, "identity.json")
     assert (identity["judge"], identity["judge_settings"]["model"]) == ("own-endpoint", "tiny")

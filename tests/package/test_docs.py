@@ -1,6 +1,5 @@
 """The code blocks of the README and the guides: Python runs, commands are checked against their parsers."""
 
-import argparse
 import importlib
 import importlib.util
 import re
@@ -127,16 +126,6 @@ def stop_after_parsing(monkeypatch):
         raise Parsed
 
     monkeypatch.setattr(arguments, "make_arguments", stop)
-    parse_args = argparse.ArgumentParser.parse_args
-
-    def parse(self, args=None, namespace=None):
-        parsed = parse_args(self, args, namespace)
-        # Of parsers of other kinds nothing is left to check.
-        if self.argument_default is None and not self._subparsers:
-            raise Parsed
-        return parsed
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse)
 
 
 def test_a_flag_that_does_not_exist_is_found(reader, monkeypatch, capsys):

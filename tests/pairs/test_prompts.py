@@ -22,7 +22,7 @@ def test_a_text_file_is_the_prompt_of_every_criterion_to_the_letter(tmp_path):
     ("name", "content", "message"),
     [
         ("a.json", b"{", "a.json: not JSON"),
-        ("a.json", b'["joint"]', "holds a JSON list; give an object"),
+        ("a.json", b'["joint"]', "holds a list, not an object; give an object"),
         ("a.json", b"{}", "at least one entry"),
         ("a.json", b'{"joint": 1}', r"prompts\['joint'\] is 1"),
         ("a.txt", b" \n", "must be non-empty"),

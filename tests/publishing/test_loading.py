@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 import torch
-from support.hub_client import READER, STRANGER, WRITER, HubUser
-from support.hub_server import HubServer
+from support.hub_client import READER, STRANGER, WRITER
 
 from sdiareward.checkpoint_io.adapters import add_adapters, write_adapter_files
 from sdiareward.dataset_builder.formats.shards import ShardWriter
@@ -21,23 +20,6 @@ pytestmark = pytest.mark.slow
 SPLITS = {"modality": ["train", "train", "validation", "test", "test"], "colloquialness": ["train", "test"]}
 # Pairs by their id: what may not be passed on has a licence that forbids it, or comes from where it may not.
 WITHHELD = {"modality-1": {"license": "CC-BY-ND-4.0"}, "modality-4": {"source": "meld"}}
-
-
-@pytest.fixture(scope="module")
-def hub():
-    with HubServer() as server:
-        server.store.add_account(WRITER, "ann", "ORG")
-        server.store.add_account(READER, "bob")
-        server.store.add_account(STRANGER, "eve")
-        yield server
-
-
-@pytest.fixture(scope="module")
-def user(hub, tmp_path_factory):
-    with HubUser(hub, tmp_path_factory.mktemp("hub")) as user:
-        yield user
-    everything = user.traces()
-    assert not [token for token in (WRITER, READER, STRANGER) if token.encode() in everything]
 
 
 def make_side(make_tone, seed):

@@ -48,6 +48,22 @@ def requested(driver):
     )
 
 
+def check_width(driver, width):
+    """Check that a page does not scroll sideways, with all its details open."""
+    assert driver.execute_script("return window.innerWidth") == width
+    for element in driver.find_elements("css selector", "details"):
+        driver.execute_script("arguments[0].open = true", element)
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def check_screenshot(driver, width):
+    """Check that words and figures are in every part of a page, and no part is of one shade only."""
+    pixels = take_screenshot(driver, width)
+    assert pixels.shape[1] == width
+    for part in np.array_split(pixels, 4):
+        assert part.std() > 10
+
+
 def take_screenshot(driver, width):
     """Return the page's pixels, grey, from its top to 4,000 pixels at most."""
     from PIL import Image

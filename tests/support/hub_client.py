@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
-WRITER, READER, STRANGER = (f"hf_{name}{'0123456789' * 3}" for name in ("Writer", "Reader", "Stranger"))
+WRITER, MEMBER, READER, STRANGER = (
+    f"hf_{name}{'0123456789' * 3}" for name in ("Writer", "Member", "Reader", "Stranger")
+)
 _WORKER = Path(__file__).with_name("hub_worker.py")
 
 

@@ -165,8 +165,8 @@ def test_augmented_pairs_are_precomputed_and_collated_like_others(
     options = {"split": "train", "model": make_tiny_model() if encodes else None}
     read, skipped = precompute_pairs(rows, tiny_processor, tmp_path, **options)
     assert len(read) == 12
-    assert [line["pair_id"] for line in skipped] == [f"p{row}, shuffled" for row in range(4)]
-    assert "needs at least four turns" in skipped[0]["reason"]
+    assert [pair.item for pair in skipped] == [f"p{row}, shuffled" for row in range(4)]
+    assert "needs at least four turns" in skipped[0].reason
     batch = PairCollator(tiny_processor, rows)([read[index] for index in range(12)])["pairs"]
     assert batch.pair_ids[:4] == ["p0", "p0, copy 1", "p0, silence", "p1"]
     clips = [frozenset(clip for message in side for clip in message.clips) for side in batch.chosen[:3]]

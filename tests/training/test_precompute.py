@@ -36,9 +36,9 @@ def test_a_pair_that_cannot_be_read_is_skipped_with_its_reason(
     model = make_tiny_model() if encodes else None
     rows, (skipped,) = precompute_pairs(pairs, tiny_processor, tmp_path, split="validation", model=model)
     assert rows["pair_id"] == ["pair 0", "pair 1", "pair 3"]
-    assert (skipped["split"], skipped["row"], skipped["pair_id"]) == ("validation", 2, "pair 2")
-    assert skipped["reason"].startswith("rejected, ")
-    assert "cannot be decoded" in skipped["reason"]
+    assert (skipped.split, skipped.row, skipped.item) == ("validation", 2, "pair 2")
+    assert skipped.reason.startswith("rejected, ")
+    assert "cannot be decoded" in skipped.reason
     # Nor is a broken pair passed on to the model.
     assert len(PairCollator(tiny_processor)(list(rows))["pairs"]) == 3
 

@@ -485,6 +485,7 @@ def test_a_pair_that_cannot_be_read_is_listed_and_the_others_are_trained_on(run_
     (line,) = (folder / "skipped.jsonl").read_text().splitlines()
     skipped = json.loads(line)
     assert (skipped["split"], skipped["row"], skipped["pair_id"]) == ("train", 2, "pair 2")
+    assert skipped["kind"] == "unreadable"
     assert skipped["reason"].startswith("rejected, ")
     assert "cannot be decoded" in skipped["reason"]
     run = json.loads((folder / "run.json").read_text())

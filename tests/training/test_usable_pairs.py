@@ -7,9 +7,10 @@ def test_usable_rows_are_kept_and_the_others_reported_in_order(caplog):
     reasons = {2: explain_side(1, "cannot be decoded"), 0: explain_side(0, "has no audio")}
     usable, skipped = select_usable("train", ["a", "b", "c"], reasons)
     assert usable == [1]
-    assert skipped == [
-        {"split": "train", "row": 0, "pair_id": "a", "reason": "chosen, has no audio"},
-        {"split": "train", "row": 2, "pair_id": "c", "reason": "rejected, cannot be decoded"},
+    unreadable = {"split": "train", "kind": "unreadable"}
+    assert [pair.to_dict() for pair in skipped] == [
+        {**unreadable, "row": 0, "pair_id": "a", "reason": "chosen, has no audio"},
+        {**unreadable, "row": 2, "pair_id": "c", "reason": "rejected, cannot be decoded"},
     ]
     assert "2 of 3 pairs of 'train' cannot be used" in caplog.text
 

@@ -6,7 +6,7 @@ from support.chat_server import ChatServer, Reply
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.pairing.annotation import annotate_rows
-from sdiareward.llm.client import ChatClient, ChatSettings, EndpointError
+from sdiareward.llm.client import EndpointError
 from sdiareward.pairs.schema import TAXONOMY
 
 
@@ -26,15 +26,6 @@ def make_row(flac):
         turns = [{"role": role, "audio": {"bytes": flac, "path": "turn.flac"}} for role in ("user", "assistant")]
         labels = {"primary": primary, "secondary": secondary}
         return {"pair_id": "p0", "source": source, **labels, "chosen": turns, "rejected": "not heard"}
-
-    return make
-
-
-@pytest.fixture
-def ask(tmp_path):
-    def make(server, **changes):
-        settings = {"model": "listener", "base_url": server.url, "api_key_env": None, "max_retries": 0}
-        return ChatClient(ChatSettings(**{**settings, **changes}), tmp_path / "answers")
 
     return make
 

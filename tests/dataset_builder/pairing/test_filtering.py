@@ -18,7 +18,7 @@ from sdiareward.dataset_builder.pairing.filtering import (
     judge_pair,
 )
 from sdiareward.dataset_builder.prompts import JUDGE, prompt_version
-from sdiareward.llm.client import ChatClient, ChatSettings, EndpointError
+from sdiareward.llm.client import EndpointError
 from sdiareward.pairs.schema import features
 
 
@@ -57,15 +57,6 @@ def make_row(make_tone):
             "license": "CC0-1.0",
             **changes,
         }
-
-    return make
-
-
-@pytest.fixture
-def ask(tmp_path):
-    def make(server, **changes):
-        settings = {"model": "listener", "base_url": server.url, "api_key_env": None, "max_retries": 0}
-        return ChatClient(ChatSettings(**{**settings, **changes}), tmp_path / "answers")
 
     return make
 
@@ -156,7 +147,7 @@ def test_the_judge_hears_every_turn_of_both_versions_in_order_and_reads_none(ask
     assert "words" not in "".join(texts) and "amazon" not in json.dumps(server.requests)
     assert quality.chosen == Scores(content=4, naturalness=5, coherence=4)
     assert quality.rejected == Scores(content=4, naturalness=2, coherence=3)
-    assert (quality.preference, quality.judge) == ("chosen", "listener")
+    assert (quality.preference, quality.judge) == ("chosen", "writer")
 
 
 def test_a_kept_pair_carries_the_scores_in_the_column_of_the_schema(ask, make_row):
@@ -166,7 +157,7 @@ def test_a_kept_pair_carries_the_scores_in_the_column_of_the_schema(ask, make_ro
     assert kept["quality"] == {
         "chosen": {"content": 4, "naturalness": 5, "coherence": 4},
         "rejected": {"content": 4, "naturalness": 2, "coherence": 3},
-        "judge": "listener",
+        "judge": "writer",
         "prompt_version": PROMPT_VERSION,
     }
     assert set(kept["quality"]) == set(features()["quality"])
@@ -193,7 +184,7 @@ def test_a_pair_is_kept_if_the_scores_that_count_reach_the_threshold(ask, make_r
         assert f"gave {low}; at least" in result.reason
         assert "A sounds meant." in result.reason
     else:
-        assert result["quality"]["judge"] == "listener"
+        assert result["quality"]["judge"] == "writer"
 
 
 def test_a_long_reason_is_taken_as_it_is(ask, make_row):
