@@ -25,7 +25,7 @@ from sdiareward.pairs.dialogues import Dialogues, HeardAudio
 from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.rows import Block, Rows, dialogue_columns, open_rows, read_block
 
-from .engine import Outcome, check_finite, complete_items, score_pending
+from .engine import Outcome, complete_items, score_pending
 from .model_spec import ModelSpec, ScoringError
 from .results import Results, Summary, summarise, write_results
 
@@ -225,14 +225,14 @@ class RowScorer:
         results = self._scorer.iter_scores(dialogues, criteria, groups=groups, skipped=failures)
         for position, found in complete_items(results, failures, block.sides, rows):
             span = slice(position * num_sides, (position + 1) * num_sides)
-            yield rows[position], self._outcome(rows[position], found, dialogues, span)
+            yield rows[position], self._outcome(found, dialogues, span)
 
     @staticmethod
-    def _outcome(row: int, found: list[float] | Skipped, dialogues: Dialogues, span: slice) -> Outcome:
+    def _outcome(found: list[float] | Skipped, dialogues: Dialogues, span: slice) -> Outcome:
         if isinstance(found, Skipped):
             return found
         seconds, num_cut = float(dialogues.audio_s[span].sum()), int(dialogues.num_cut[span].sum())
-        return check_finite(row, found) or {"rewards": found, "audio_s": seconds, "num_cut": num_cut}
+        return {"rewards": found, "audio_s": seconds, "num_cut": num_cut}
 
 
 def finish(job: ScoringJob, rows: Rows, before: Results, seconds: float) -> Summary:

@@ -15,6 +15,7 @@ How attention is computed is in `packed_attention`.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -173,3 +174,24 @@ def pool_packed(
         return torch.stack([sums[layout.paths[index]].sum(dim=0) / ends[index] for index in last])
     rows = [layout.along(hidden, index, 0)[None] for index in last]
     return torch.cat([model.pooler(row, row.new_ones(row.shape[:2])) for row in rows])
+
+
+class ClipCache(OrderedDict[bytes, torch.Tensor]):
+    """Keep the vectors of the most recent clips, up to a number of bytes."""
+
+    def __init__(self, max_bytes: int):
+        super().__init__()
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+
+    def __getitem__(self, digest: bytes) -> torch.Tensor:
+        self.move_to_end(digest)
+        return super().__getitem__(digest)
+
+    def __setitem__(self, digest: bytes, vectors: torch.Tensor) -> None:
+        # A copy, for the vectors of all clips of a batch are one tensor.
+        super().__setitem__(digest, vectors.clone())
+        self.num_bytes += vectors.nbytes
+        while self.num_bytes > self.max_bytes:
+            _, dropped = self.popitem(last=False)
+            self.num_bytes -= dropped.nbytes

@@ -8,7 +8,6 @@ are prefetched while one is computed (`prefetch`). Each of these can be switched
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from .batching import (
     reason_of,
 )
 from .calibration import Calibration
-from .packed_forward import encode_clips, run_packed_batch
+from .packed_forward import ClipCache, encode_clips, run_packed_batch
 
 
 _NUM_WORKERS = {"cpu": 0}
@@ -119,7 +118,7 @@ class Scorer:
         self.share_prefixes = share_prefixes and pack
         self.share_clips = share_clips
         self.audio_s = 0.0
-        self._encoded = _ClipCache(_CLIP_CACHE_BYTES if share_clips else 0)
+        self._encoded = ClipCache(_CLIP_CACHE_BYTES if share_clips else 0)
         self._prepare = DialoguePreparer(processor, self._encoded)
         if compile:
             for layer in model.model.language_model.layers:
@@ -369,27 +368,6 @@ class Scorer:
         for digest, vectors in zip(missing, encoded, strict=True):
             found[digest] = self._encoded[digest] = vectors
         return [found[digest] for digest in digests]
-
-
-class _ClipCache(OrderedDict[bytes, torch.Tensor]):
-    """Keep the vectors of the most recent clips, up to a number of bytes."""
-
-    def __init__(self, max_bytes: int):
-        super().__init__()
-        self.max_bytes = max_bytes
-        self.num_bytes = 0
-
-    def __getitem__(self, digest: bytes) -> torch.Tensor:
-        self.move_to_end(digest)
-        return super().__getitem__(digest)
-
-    def __setitem__(self, digest: bytes, vectors: torch.Tensor) -> None:
-        # A copy, for the vectors of all clips of a batch are one tensor.
-        super().__setitem__(digest, vectors.clone())
-        self.num_bytes += vectors.nbytes
-        while self.num_bytes > self.max_bytes:
-            _, dropped = self.popitem(last=False)
-            self.num_bytes -= dropped.nbytes
 
 
 def _list_members(groups: Sequence[Hashable] | None, num_dialogues: int) -> list[list[int]]:

@@ -54,6 +54,16 @@ def score(tiny_checkpoint, capsys):
     return run
 
 
+@pytest.mark.parametrize("scale", [1e10, 1e30])
+def test_a_recording_beyond_full_scale_is_refused_in_one_line(score, write_dialogue, write_wav, make_tone, scale):
+    path = write_dialogue(audio=write_wav("loud.wav", array=make_tone() * np.float32(scale)))
+    for flags in ((), ("--json",)):
+        code, out, err = score(path, *flags)
+        assert (code, out) == (2, "")
+        assert re.search(r"turn 2: .*loud\.wav: its samples reach \S+; full scale is 1", err.splitlines()[-1])
+    assert "Traceback" not in err
+
+
 def test_one_dialogue_prints_its_reward(score, write_dialogue):
     path = write_dialogue()
     code, out, _ = score(path)

@@ -19,6 +19,7 @@ from sdiareward import eval as evaluation
 from sdiareward.common.files import JsonLines
 from sdiareward.pairs import labels
 from sdiareward.pairs.schema import features
+from sdiareward.scoring.scorer import Features
 
 
 RATE = 16_000
@@ -108,7 +109,7 @@ class StubScorer:
     def __init__(self):
         self.audio_s = 0.0
 
-    def iter_scores(self, dialogues, criterion, *, groups, skipped):
+    def iter_features(self, dialogues, criterion, *, groups, skipped):
         assert len(dialogues) == len(criterion) == len(groups)
         # Not in order, and both sides of a pair apart.
         for count, index in enumerate(sorted(range(len(dialogues)), key=lambda index: (index % 2, -index))):
@@ -123,7 +124,7 @@ class StubScorer:
                 skipped[index] = f"turn 1: cannot be decoded ({error})"
                 continue
             self.audio_s += sum(len(sound) / rate for sound, rate in sounds)
-            yield index, -float(np.abs(np.diff(sounds[0][0])).mean())
+            yield index, Features(np.zeros(1), -float(np.abs(np.diff(sounds[0][0])).mean()))
 
 
 @pytest.fixture(autouse=True)
@@ -309,9 +310,10 @@ def test_flags_override_the_yaml_and_unknown_keys_fail(run, dataset, checkpoint,
 @pytest.mark.slow
 def test_a_reward_that_is_not_a_number_stops_the_run_unless_it_is_to_count_as_wrong(run, monkeypatch):
     def broken(self, dialogues, criterion, **options):
-        yield from ((index, float("nan") if index == 0 else -index) for index in range(len(dialogues)))
+        rewards = [float("nan"), *range(-1, -len(dialogues), -1)]
+        yield from ((index, Features(np.zeros(1), reward)) for index, reward in enumerate(rewards))
 
-    monkeypatch.setattr(StubScorer, "iter_scores", broken)
+    monkeypatch.setattr(StubScorer, "iter_features", broken)
     with pytest.raises(ValueError, match="1 pairs have a reward that is missing or not finite"):
         run("--no_baselines")
     _, out = run("--no_baselines", "--nan", "wrong")

@@ -207,7 +207,7 @@ def test_rewards_that_are_no_numbers_are_reasons_to_skip(
     data = ["--dataset", str(write_rows([make_pair(0)])), "--output", str(tmp_path / "out")]
     assert main(["score", *data, "--model", str(tmp_path / "broken")]) == 2
     assert "none of 1 rows could be scored" in capsys.readouterr().err
-    assert "the rewards are nan, nan" in (tmp_path / "out" / "skipped.jsonl").read_text()
+    assert "chosen: its reward is nan" in (tmp_path / "out" / "skipped.jsonl").read_text()
 
 
 def test_what_is_finished_is_not_scored_again_and_a_higher_limit_goes_on(

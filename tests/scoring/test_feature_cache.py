@@ -188,8 +188,8 @@ def test_only_what_is_missing_is_computed_and_each_dialogue_once(scorer, open_ca
 
 
 def test_a_bad_dialogue_is_skipped_with_its_reason_and_the_others_are_computed(scorer, open_cache, dialogues):
-    silent = [{"role": "user", "content": [{"audio": np.zeros(10, np.float32)}]}]
-    absent = [{"role": "user", "content": [{"audio": "nowhere.wav"}]}]
+    silent = [{"role": "user", "content": [{"audio": np.zeros(10, np.float32)}]}, dialogues[0][1]]
+    absent = [{"role": "user", "content": [{"audio": "nowhere.wav"}]}, dialogues[0][1]]
     skipped = {}
     cache = open_cache()
     keys = cache.fill(scorer, [dialogues[0], silent, absent, dialogues[1], silent], skipped=skipped)
@@ -217,7 +217,8 @@ def test_a_scorer_that_computes_something_else_is_refused(scorer, open_cache, ti
 
 def test_an_error_keeps_what_was_computed_before_it(open_cache, make_tiny_model, tiny_processor, dialogues):
     scorer, cache = Scorer(make_tiny_model(), tiny_processor, batch_tokens=1), open_cache()
-    silent = [{"role": "user", "content": [{"audio": np.zeros(400, np.float32) * np.nan}]}]
+    turns = [(role, np.zeros(400, np.float32) * np.nan) for role in ("user", "assistant")]
+    silent = [{"role": role, "content": [{"audio": samples}]} for role, samples in turns]
     with pytest.raises(ValueError, match="NaN"):
         cache.fill(scorer, [*dialogues, silent])
     # The bad one is the shortest, so it comes last.

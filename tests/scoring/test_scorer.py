@@ -4,6 +4,7 @@ import shutil
 import pytest
 import torch
 
+from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring import scorer as scoring
 from sdiareward.scoring.scorer import Scorer
@@ -68,6 +69,21 @@ def test_each_dialogue_can_have_its_own_criterion(scorer, dialogues):
 
 def test_no_dialogues_have_no_rewards(scorer):
     assert scorer.score([]) == []
+
+
+@pytest.mark.parametrize("pooling_mode", ["mean", "last_token"])
+def test_a_reward_that_is_not_finite_is_an_error_of_its_dialogue(
+    make_tiny_model, tiny_processor, dialogues, pooling_mode
+):
+    model = make_tiny_model(pooling_mode)
+    with torch.no_grad():
+        model.score.weight.fill_(math.nan)
+    broken = Scorer(model, tiny_processor)
+    with pytest.raises(DialogueError, match="its reward is nan; score with dtype float32"):
+        broken.score(dialogues)
+    skipped = {}
+    assert list(broken.iter_scores(dialogues, skipped=skipped)) == []
+    assert sorted(skipped) == [0, 1, 2, 3]
 
 
 def test_a_wrong_number_of_criteria_is_refused(scorer, dialogues):
@@ -153,8 +169,12 @@ def test_identical_dialogues_that_are_computed_together_tie_exactly(scorer, dial
 
 
 def test_bad_dialogues_are_skipped_with_their_reasons_and_the_others_scored(scorer, dialogues):
-    silent = [{"role": "user", "content": [{"type": "audio", "audio": {"array": [0.0], "sampling_rate": 16_000}}]}]
-    broken = [{"role": "user", "content": [{"type": "audio", "audio": b"no audio"}]}]
+    reply = dialogues[0][1]
+    silent = [
+        {"role": "user", "content": [{"type": "audio", "audio": {"array": [0.0], "sampling_rate": 16_000}}]},
+        reply,
+    ]
+    broken = [{"role": "user", "content": [{"type": "audio", "audio": b"no audio"}]}, reply]
     skipped = {}
     given = [silent, dialogues[0], broken, [], dialogues[1], [{"role": "user"}]]
     scores = dict(scorer.iter_scores(given, skipped=skipped))
@@ -168,6 +188,17 @@ def test_bad_dialogues_are_skipped_with_their_reasons_and_the_others_scored(scor
 def test_the_first_bad_dialogue_raises_without_skipped(scorer, dialogues):
     with pytest.raises(ValueError, match="has no messages"):
         scorer.score([dialogues[0], []])
+
+
+@pytest.mark.parametrize(
+    ("num_turns", "problem"),
+    [(1, "has 1 turns and ends with the user"), (17, "has 17 turns"), (18, "has 18 turns; at most 16 are scored")],
+)
+def test_python_and_the_command_line_accept_the_same_dialogues(scorer, make_dialogue, num_turns, problem):
+    with pytest.raises(DialogueError, match=problem):
+        scorer.score([make_dialogue(*[0.1] * num_turns)])
+    with pytest.raises(DialogueError, match="must alternate, the user first"):
+        scorer.score([make_dialogue(0.1, 0.1)[::-1]])
 
 
 def test_dialogues_are_taken_when_they_are_needed(make_tiny_model, tiny_processor, make_dialogue, monkeypatch):
