@@ -80,11 +80,11 @@ def load_scorer(settings: Settings, dtype: str | None = None) -> Scorer:
 
 
 def example_dialogues() -> list[Dialogue]:
-    """Return dialogues of the package's recordings: a person, a synthesizer, two that begin alike, a turn alone."""
+    """Return dialogues of the package's recordings: a person, a synthesizer, both mixed, both in a row."""
     from sdiareward.pairs.messages import read_dialogue
 
     human, synthetic = (read_dialogue(EXAMPLES / f"{name}.json") for name in ("human", "synthetic"))
-    return [human, synthetic, [human[0], synthetic[1]], [*synthetic, *human], human[:1]]
+    return [human, synthetic, [human[0], synthetic[1]], [synthetic[0], human[1]], [*synthetic, *human]]
 
 
 def forward(scorer: Scorer, dialogues: Sequence[Dialogue], criterion: str, **options: Any) -> list[float]:
