@@ -1,4 +1,4 @@
-"""Plan and compare leave-one-out folds: arithmetic on labels and rewards alone."""
+"""Plan and compare leave-one-out folds, from labels and rewards alone."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Fold:
     """The pairs that are held out of training.
 
     Args:
-        kind (`str`, *optional*): One of `KINDS`; None for the fold that leaves nothing out.
-        name (`str`, *optional*): Which synthesizer or source.
-        criteria (`tuple[str, ...]`): Criteria that there are enough pairs of.
+        kind (`str`, *optional*): One of `KINDS`; None for the fold that holds nothing out.
+        name (`str`, *optional*): Name of the synthesizer or source.
+        criteria (`tuple[str, ...]`): Criteria with enough pairs.
     """
 
     kind: str | None
@@ -43,14 +43,15 @@ def plan_folds(labels: Mapping[str, Labels], min_pairs: int) -> tuple[list[Fold]
     """Find the synthesizers and sources that can be held out.
 
     Args:
-        labels (`Mapping[str, Sequence]`): By split, what `labels.describe_pairs` says of each pair.
-        min_pairs (`int`): Least number of pairs of a criterion to train on, and to measure on.
+        labels (`Mapping[str, Sequence]`): Labels of the pairs of each split, from `labels.describe_pairs`.
+        min_pairs (`int`): The smallest number of pairs of a criterion to train on, and to measure on.
 
     Returns:
-        `tuple[list[Fold], list[dict]]`: The fold that leaves nothing out, then one for each synthesizer and source of
-        the test pairs; and `kind`, `name`, `criterion` and `reason` of what cannot be measured.
+        `tuple[list[Fold], list[dict]]`: The fold that holds nothing out, then one for each synthesizer and source of
+        the test pairs; and `kind`, `name`, `criterion` and `reason` of combinations that cannot be measured.
     """
-    plans = [(None, None), *((kind, name) for kind in KINDS for name in _names(labels["test"], kind))]
+    names = {kind: sorted({label[kind] for label in labels["test"] if label[kind]}) for kind in KINDS}
+    plans = [(None, None), *((kind, name) for kind in KINDS for name in names[kind])]
     folds, refused = [], []
     for kind, name in plans:
         candidates = Fold(kind, name, ())
@@ -64,10 +65,6 @@ def plan_folds(labels: Mapping[str, Labels], min_pairs: int) -> tuple[list[Fold]
         if measured:
             folds.append(Fold(kind, name, tuple(measured)))
     return folds, refused
-
-
-def _names(labels: Labels, kind: str) -> list[str]:
-    return sorted({label[kind] for label in labels if label[kind]})
 
 
 def _is_measured(fold: Fold, label: Mapping[str, Any]) -> bool:
@@ -87,21 +84,21 @@ def _refuse(fold: Fold, criterion: str, labels: Mapping[str, Labels], min_pairs:
 
 
 def describe_folds(records: Records, labels: Labels, **options: Any) -> dict[str, Any]:
-    """Compare heads that left something out with the one that left nothing out, on the same pairs.
+    """Compare each fold's head with the head that held nothing out, on the same pairs.
 
     Args:
-        records (`Sequence[Mapping]`): Of each fold `kind`, `name`, `backbone_saw`, and by `pair_id` the `chosen` and
-            `rejected` scores of the `head` and of the `acoustic` baseline; the fold of kind None among them.
+        records (`Sequence[Mapping]`): `kind`, `name`, `backbone_saw` of each fold, and by `pair_id` the `chosen` and
+            `rejected` scores of the `head` and of the `acoustic` baseline; one fold has the kind None.
         labels (`Sequence[Mapping]`): Labels of each test pair.
-        **options: Of `pairwise_accuracy`.
+        **options: Options of `pairwise_accuracy`.
 
     Returns:
         `dict`: `rows`, for each fold and criterion one of the held-out pairs (`pairs` `"left_out"`) and one
         of the `"rest"`: `kind`, `name`, `criterion`, `pairs`, `num_pairs`, `backbone_saw`; `head` and `acoustic`, and,
         when nothing was held out, `head_heard` and `acoustic_heard`, each with `accuracy`, `num_ties`, `num_groups`,
-        `interval`, ...; `change` of the head's accuracy by leaving out, -1 to 1, and its `interval`. And `summary`, by
-        kind and over its rows of held-out pairs: mean `head`, `head_heard`, `acoustic` and `acoustic_heard` accuracy,
-        and the `lowest` accuracy of a head with its `name` and `criterion`; None without rows.
+        `interval`, ...; `change` of the head's accuracy, -1 to 1, and its `interval`. And `summary`, by kind and over
+        its rows of held-out pairs: mean `head`, `head_heard`, `acoustic` and `acoustic_heard` accuracy, and the
+        `lowest` accuracy of a head with its `name` and `criterion`; None without rows.
     """
     whole = next((record for record in records if record["kind"] is None), None)
     rows = []

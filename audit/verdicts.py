@@ -1,13 +1,11 @@
-"""Verdicts of an audit: every check with its value and its limit, passed, failed or not measured.
-
-The limits are in `limits.yaml` beside this file and nowhere else.
-"""
+"""Verdicts of an audit: every check with its value and its limit in `limits.yaml`, passed, failed or not measured."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -20,19 +18,19 @@ from sdiareward.common.yaml_files import parse_yaml
 LIMITS = AUDIT / "limits.yaml"
 PASS, FAIL, NOT_MEASURED = "pass", "fail", "not measured"
 ANY = "any"
-# Behind a value; what is not here is a plain number.
+# Suffix of a value; values of other units are plain numbers.
 _SIGNS = {"share": "%", "points": " points"}
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What the checks of one pattern are held to.
+    """The limit of all checks whose names match a pattern.
 
     Args:
-        pattern (`str`): Name of a check, or names, as a shell's pattern.
-        title (`str`): What is measured, with `{}` where the part of the name that the star stands for is named.
+        pattern (`str`): Name of a check, or a shell pattern of names.
+        title (`str`): What is measured; `{}` is replaced by the part of the name that matches the star.
         unit (`str`): `"share"`, `"points"`, `"ratio"` or `"reward"`.
-        at_most, at_least (`float`, *optional*): The limit, which itself still passes; one of the two.
+        at_most, at_least (`float`, *optional*): The limit, inclusive; one of the two.
     """
 
     pattern: str
@@ -42,18 +40,18 @@ class Limit:
     at_least: float | None = None
 
     def is_kept(self, value: float) -> bool:
-        """Return whether a value keeps to the limit."""
+        """Return whether a value is within the limit."""
         return value <= self.at_most if self.at_most is not None else value >= float(self.at_least or 0.0)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a check found.
+    """The result of a check.
 
     Args:
-        value (`float`, *optional*): In the unit of its limit; None if it could not be measured.
-        detail (`str`, *optional*): What a reader has to know beside it.
-        title (`str`, *optional*): What stands in the title for the star of the limit's pattern.
+        value (`float`, *optional*): Value in the unit of the limit; None if it could not be measured.
+        detail (`str`, *optional*): A note for the reader.
+        title (`str`, *optional*): Replaces `{}` in the title of the limit; by default the end of the check's name.
     """
 
     value: float | None
@@ -63,13 +61,10 @@ class Measured:
 
 @cache
 def read_limits(path: Path = LIMITS) -> tuple[Limit, ...]:
-    """Read the limits in the order in which they are tried.
-
-    Args:
-        path (`Path`, *optional*): YAML from pattern to the fields of [`Limit`].
+    """Read the limits, fields of [`Limit`] by pattern; the first pattern that matches a check applies.
 
     Raises:
-        ValueError: A pattern has not exactly one limit, or a field that there is not.
+        ValueError: A pattern has not exactly one limit, or an unknown field.
     """
     limits = []
     for pattern, fields in parse_yaml(path.read_text(encoding="utf-8"), str(path)).items():
@@ -84,11 +79,7 @@ def read_limits(path: Path = LIMITS) -> tuple[Limit, ...]:
 
 
 def limit_of(name: str, limits: Sequence[Limit]) -> Limit:
-    """Return the limit of a check.
-
-    Raises:
-        KeyError: There is none.
-    """
+    """Return the limit of a check; raise `KeyError` if it has none."""
     for limit in limits:
         if fnmatchcase(name, limit.pattern):
             return limit
@@ -96,10 +87,10 @@ def limit_of(name: str, limits: Sequence[Limit]) -> Limit:
 
 
 def judge(measured: Mapping[str, Measured], limits: Sequence[Limit] | None = None) -> list[dict[str, Any]]:
-    """Give a verdict on every check.
+    """Compare the result of every check with its limit.
 
     Args:
-        measured (`Mapping[str, Measured]`): What was found, by the name of the check, in the order of the page.
+        measured (`Mapping[str, Measured]`): Results by the name of the check, in the order of the page.
         limits (`Sequence[Limit]`, *optional*): By default those of `limits.yaml`.
 
     Returns:
@@ -118,13 +109,13 @@ def _judge(name: str, found: Measured, limit: Limit) -> dict[str, Any]:
 
 
 def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> list[Mapping[str, Any]]:
-    """Return the verdicts on which a run is to fail.
+    """Return the verdicts that make a run fail.
 
-    A check that a pattern names must have been measured; `any` stands for all checks that were, and there must be one.
+    A check that a pattern names must have been measured; `any` selects all measured checks, and fails without any.
 
     Args:
-        verdicts (`Sequence[Mapping]`): What `judge` gives.
-        patterns (`Iterable[str]`): Names of checks, as a shell's patterns, or `"any"`.
+        verdicts (`Sequence[Mapping]`): From `judge`.
+        patterns (`Iterable[str]`): Shell patterns of names of checks, or `"any"`.
     """
     patterns = list(patterns)
     named = [pattern for pattern in patterns if pattern != ANY]
@@ -139,19 +130,17 @@ def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> li
 
 
 def unknown_patterns(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return the patterns that no check's name matches."""
+    """Return the patterns that match no name of a check."""
     names = list(names)
-    return [
-        pattern for pattern in patterns if pattern != ANY and not any(fnmatchcase(name, pattern) for name in names)
-    ]
+    return [pattern for pattern in patterns if pattern != ANY and not filter_names(names, pattern)]
 
 
 def read_audit(path: Path) -> dict[str, Any]:
     """Read the `audit.json` of an earlier audit.
 
     Raises:
-        FileNotFoundError: There is none.
-        ValueError: It is no audit's.
+        FileNotFoundError: There is no such file.
+        ValueError: It holds no verdicts.
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such file; give the audit.json of an earlier audit.")
@@ -165,15 +154,12 @@ def read_audit(path: Path) -> dict[str, Any]:
 
 
 def require_same_pairs(earlier: Mapping[str, Any], run: Mapping[str, Any], num_pairs: int) -> None:
-    """Raise unless an earlier audit drew the pairs that are to be audited: else a difference is no model's.
+    """Raise `ValueError` unless an earlier audit drew the same pairs; otherwise the models cannot be compared.
 
     Args:
-        earlier (`Mapping`): Its `audit.json`.
-        run (`Mapping`): What `AuditJob.identity` gives now.
-        num_pairs (`int`): How many pairs are drawn now.
-
-    Raises:
-        ValueError: The earlier audit is of other pairs, or does not say of which.
+        earlier (`Mapping`): Content of its `audit.json`.
+        run (`Mapping`): Identity of this audit, from `AuditJob.identity`.
+        num_pairs (`int`): Number of pairs of this audit.
     """
     names = ("split", "pairs", "seed")
     now = {**{name: run[name] for name in names}, "num_pairs": num_pairs}
@@ -190,13 +176,9 @@ def require_same_pairs(earlier: Mapping[str, Any], run: Mapping[str, Any], num_p
 def regressions(
     verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return the verdicts that are no longer passed, though they were in an earlier audit.
+    """Return the verdicts of checks that passed in an earlier audit and do not pass now.
 
-    A check that is gone, or that was not measured again, is one of them: what is not looked at is not known to hold.
-
-    Args:
-        verdicts (`Sequence[Mapping]`): Those of now.
-        earlier (`Sequence[Mapping]`): Those of the earlier audit.
+    A check that is missing, or that was not measured again, counts as a regression.
     """
     now = {verdict["name"]: verdict for verdict in verdicts}
     passed = [verdict for verdict in earlier if verdict["status"] == PASS]
@@ -206,7 +188,7 @@ def regressions(
 
 
 def show_value(value: float | None, unit: str) -> str:
-    """Write a value in its unit: shares in percent, differences of shares in points."""
+    """Format a value in its unit: shares in percent, differences of shares in points."""
     if value is None:
         return "n/a"
     number = f"{100 * value:.1f}" if unit in ("share", "points") else f"{value:.3g}"
@@ -214,7 +196,7 @@ def show_value(value: float | None, unit: str) -> str:
 
 
 def show_limit(verdict: Mapping[str, Any]) -> str:
-    """Write the limit of a verdict."""
+    """Format the limit of a verdict."""
     is_upper = verdict["at_most"] is not None
     limit = show_value(verdict["at_most"] if is_upper else verdict["at_least"], verdict["unit"])
     return f"{'at most' if is_upper else 'at least'} {limit}"

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from sdiareward.audit import checks, verdicts
-from sdiareward.audit.training_record import read_trained_with
+from sdiareward.audit.checks import read_trained_with
 from sdiareward.audit.verdicts import FAIL, NOT_MEASURED, PASS, Limit, Measured, judge
 from sdiareward.common.provenance import write_provenance
 from sdiareward.perturbations.attacks import ATTACKS
