@@ -240,29 +240,33 @@ def _make_key(
     strata: Mapping[str, Sequence[Record]], evaluation: Evaluation, seed: int, sizes: Mapping[str, int] | None
 ) -> dict[str, Any]:
     """Return the truth of a study: of each item, under a neutral name, its pair, stratum and chosen side."""
-    drawn = [(name, record) for name, records in strata.items() for record in records]
-    study = neutral_name(seed, *(record["pair_id"] for _, record in drawn))
-    items = {
-        neutral_name(seed, study, record["pair_id"]): {"stratum": name, "chosen_is": letter, **record}
-        for letter, (name, record) in zip(draw_letters(len(drawn), seed), drawn, strict=True)
-    }
+    study, items = name_items([{"stratum": name, **record} for name in strata for record in strata[name]], seed)
     return {
         "study": study,
         "seed": seed,
         "asked": dict(SIZES if sizes is None else sizes),
         "drawn": {name: len(records) for name, records in strata.items()},
         "evaluation": {name: evaluation.run.get(name) for name in ("model", "split", "pairs")},
-        "items": dict(sorted(items.items())),
+        "items": items,
     }
 
 
-def draw_letters(count: int, seed: int) -> list[str]:
-    """Return which of `"a"` and `"b"` is the chosen side of each item: each in half of any two neighbours."""
+def name_items(records: Sequence[Record], seed: int) -> tuple[str, dict[str, Record]]:
+    """Return the name of a study, and the truth of its items by neutral name.
+
+    `chosen_is` is the letter of the chosen side: of two neighbours, one is A and one is B.
+    """
+    study = _neutral_name(seed, *(record["pair_id"] for record in records))
     rng = random.Random(f"{seed}/sides")
-    return [letter for _ in range(0, count, 2) for letter in rng.sample("ab", 2)][:count]
+    letters = [letter for _ in range(0, len(records), 2) for letter in rng.sample("ab", 2)]
+    items = {
+        _neutral_name(seed, study, record["pair_id"]): {"chosen_is": letter, **record}
+        for letter, record in zip(letters, records, strict=False)
+    }
+    return study, dict(sorted(items.items()))
 
 
-def neutral_name(*parts: Any) -> str:
+def _neutral_name(*parts: Any) -> str:
     """Return a name that reveals nothing about its parts."""
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:_NAME_LENGTH]
 
@@ -320,7 +324,7 @@ def write_clip(array: np.ndarray, item: str, seed: int, folder: Path) -> str:
 
     from sdiareward.audio_sdiareward import SAMPLING_RATE
 
-    name = f"{neutral_name(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
+    name = f"{_neutral_name(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
     path = folder / AUDIO_FOLDER / name
     if not path.exists():
         soundfile.write(path, array, SAMPLING_RATE, subtype="PCM_16")

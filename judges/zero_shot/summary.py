@@ -32,7 +32,7 @@ def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Ma
 
     Args:
         labels (`Sequence[Mapping]`): Labels of each scored pair, from `labels.describe_pairs`.
-        scores (`Mapping`): The line of each in `scores.jsonl`, by `pair_id`.
+        scores (`Mapping`): Lines of `scores.jsonl` by `pair_id`.
         folder (`Path`): The run's folder.
         options (`Mapping`): `num_bootstrap` and `seed` of the intervals.
 
@@ -41,10 +41,10 @@ def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Ma
         `answers`: counts of `usable`, `refused`, `unusable` and `unanswered` answers, and of `repaired` and
         `contradictory` (the version with the lower scores was preferred) usable ones;
         `problems`: the first 20 unusable answers with their problems;
-        `groups`: for all pairs and each criterion `num_pairs`, `decided_by` (a count by rule) and four shares, each
-        with an interval: `position_bias` (answers that prefer the version heard first, minus one half),
-        `order_agreement` (of pairs with two usable answers), `ties` (of all pairs), and `one_order` (accuracy of the
-        verdicts in one order, which is that of a judge asked once).
+        `groups`: for all pairs and each criterion `num_pairs`, `decided_by` (counts by rule) and four shares, each
+        with an interval: `position_bias` (answers that prefer the first version, minus one half), `order_agreement`
+        (of pairs with two usable answers), `ties` (of all pairs), and `one_order` (accuracy of the verdicts in one
+        order).
     """
     answers = _read_answers(labels, folder)
     flat = [answer for both in answers.values() for answer in both.values()]
@@ -87,12 +87,7 @@ def summarise_pointwise(labels: Labels, scores: Scores, folder: Path, options: M
 
 
 def summarise_usage(spent: Sequence[TokenUsage], folder: Path) -> dict[str, Any]:
-    """Return the tokens of all answers, from every session, and the counters of the sessions.
-
-    Args:
-        spent (`Sequence[TokenUsage]`): Usage of each answer.
-        folder (`Path`): The run's folder.
-    """
+    """Return the tokens of all answers and the counters of all sessions of a run."""
     total = TokenUsage.total(spent)
     sessions = JsonLines(folder / "sessions.jsonl").read()
     counted = {name: sum(session[name] for session in sessions if name in session) for name in _SESSION_COUNTS}
