@@ -46,7 +46,7 @@ _QUESTIONS = {
     "colloquialness": "colloquialness: are these words of speech rather than of writing?",
     "joint": "joint: both in one",
 }
-# Turns of a visitor are deleted after this time, even if the tab is still open.
+# Turns of a visitor are deleted after this time, even if the tab is open.
 _KEPT_S = 3600
 _SWEEP_EVERY_S = 600
 # Each session may hold two dialogues; the oldest session is dropped when there are more.
