@@ -67,7 +67,7 @@ class Condition:
     unavailable_reason: str = ""
 
 
-def natural_condition() -> Condition:
+def make_natural_condition() -> Condition:
     """Return the condition under which pairs are as they are."""
     return Condition(NATURAL, lambda pair: {side: to_messages(getattr(pair, side)) for side in SIDES})
 
@@ -77,7 +77,7 @@ def perturbation_key(name: str, severity: float) -> str:
     return f"nuisance/{name}/{severity:g}"
 
 
-def settings_of(names: Iterable[str]) -> list[tuple[str, float]]:
+def list_severities(names: Iterable[str]) -> list[tuple[str, float]]:
     """Return each perturbation with its usual severities, from weak to strong, or else with its default severity."""
     return [
         (name, severity)
@@ -86,15 +86,15 @@ def settings_of(names: Iterable[str]) -> list[tuple[str, float]]:
     ]
 
 
-def perturbation_conditions(settings: Iterable[tuple[str, float]], seed: int = 0) -> list[Condition]:
-    """Return a condition for each perturbation with a severity; see `settings_of`."""
+def make_perturbation_conditions(settings: Iterable[tuple[str, float]], seed: int = 0) -> list[Condition]:
+    """Return a condition for each perturbation with a severity; see `list_severities`."""
     return [_perturbation_condition(name, severity, seed) for name, severity in settings]
 
 
 def _perturbation_condition(name: str, severity: float, seed: int) -> Condition:
     def change(pair: AuditPair, number: int, turn: Turn) -> Turn:
         # The same noise on both sides, as from one microphone, and at every severity.
-        turn_seed = seed_of(seed, pair.pair_id, number)
+        turn_seed = derive_seed(seed, pair.pair_id, number)
         return replace(turn, array=apply(name, turn.array, SAMPLING_RATE, severity, seed=turn_seed))
 
     def build(pair: AuditPair) -> dict[str, Messages]:
@@ -109,7 +109,7 @@ def attack_key(name: str) -> str:
     return f"attack/{name}"
 
 
-def attack_conditions(
+def make_attack_conditions(
     attacks: Mapping[str, Attack],
     distractors: Distractors,
     heard_s: Callable[[], float],
@@ -128,7 +128,7 @@ def attack_conditions(
 
     def condition(name: str, attack: Attack) -> Condition:
         def build(pair: AuditPair) -> dict[str, Messages] | str:
-            rng = np.random.default_rng(seed_of(seed, pair.pair_id, name))
+            rng = np.random.default_rng(derive_seed(seed, pair.pair_id, name))
             turns = attack.build(pair, AttackContext(rng, distractors(), heard_s(), sounds_dir))
             if turns is None:
                 return f"needs {attack.needs}"
@@ -142,7 +142,7 @@ def attack_conditions(
     return [condition(name, attack) for name, attack in attacks.items()]
 
 
-def seed_of(*parts: Any) -> int:
+def derive_seed(*parts: Any) -> int:
     """Return a seed that depends on all parts and is the same on any machine."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:4])
 
@@ -165,7 +165,7 @@ def collect_rewards(
         `dict`: The lines of the sample by condition and `pair_id`.
     """
     log = RewardLog(folder)
-    plan = [natural_condition(), *(condition for condition in conditions if not condition.unavailable_reason)]
+    plan = [make_natural_condition(), *(condition for condition in conditions if not condition.unavailable_reason)]
     pending = [
         (condition.key, label["pair_id"])
         for label in sample.labels

@@ -21,7 +21,7 @@ from .checks import describe_worst
 from .occlusion import draw as draw_dialogue
 from .statistics import PLACES
 from .summary import PLACE_TITLES
-from .verdicts import Limit, limit_of, read_limits
+from .verdicts import Limit, find_limit, read_limits
 
 
 Audit = Mapping[str, Any]
@@ -108,7 +108,7 @@ def _draw_overview(figure: Any, rows: Rows) -> None:
     axes.hlines(positions, mean, worst, color="0.6", linewidth=1.5)
     axes.plot(mean, positions, linestyle="", label="mean over severities and sides", **marker_style(0))
     axes.plot(worst, positions, linestyle="", label="worst severity and side", **marker_style(1))
-    _draw_limit(axes, limit_of(f"nuisance.{rows[0]['nuisance']}", read_limits()))
+    _draw_limit(axes, find_limit(f"nuisance.{rows[0]['nuisance']}", read_limits()))
     axes.set_yticks(positions, [row["nuisance"].replace("_", " ") for row in rows])
     axes.invert_yaxis()
     axes.set(title="Pairs that flip, by perturbation", xlabel="% of the pairs")
@@ -171,7 +171,7 @@ def _draw_attacks(figure: Any, rows: Rows) -> None:
     if before:
         style = {**marker_style(1), "markerfacecolor": "white"}
         axes.plot(*zip(*before, strict=True), linestyle="", label="ahead without any attack", **style)
-    _draw_limit(axes, limit_of(f"attack.{rows[0]['attack']}", read_limits()))
+    _draw_limit(axes, find_limit(f"attack.{rows[0]['attack']}", read_limits()))
     axes.set_yticks(positions, [shorten(row["attack"].replace("_", " ")) for row in rows])
     axes.invert_yaxis()
     axes.set(title="Pairs in which an attack succeeds, 95% interval", xlabel="% of the pairs", xlim=(-3, 103))

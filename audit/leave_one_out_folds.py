@@ -12,6 +12,8 @@ from sdiareward.evaluation.columns import CRITERION_COLUMNS
 from sdiareward.evaluation.statistics import compare
 from sdiareward.evaluation.summary import Labels, accuracy_of, groups_of, one_column
 
+from .statistics import compute_margins, is_in_column
+
 
 KINDS = ("synthesizer", "source")
 SPLITS = ("train", "validation", "test")
@@ -107,7 +109,7 @@ def describe_folds(records: Records, labels: Labels, **options: Any) -> dict[str
             continue
         for criterion, column in CRITERION_COLUMNS.items():
             for pairs in (LEFT_OUT, REST):
-                members = [label for label in labels if _is_member(record, whole, label, criterion, pairs)]
+                members = [label for label in labels if _is_member(record, whole, label, column, pairs)]
                 if members:
                     about = {key: record[key] for key in ("kind", "name", "backbone_saw")}
                     about |= {"criterion": criterion, "pairs": pairs, "num_pairs": len(members)}
@@ -116,12 +118,12 @@ def describe_folds(records: Records, labels: Labels, **options: Any) -> dict[str
 
 
 def _is_member(
-    record: Mapping[str, Any], whole: Mapping[str, Any], label: Mapping[str, Any], criterion: str, pairs: str
+    record: Mapping[str, Any], whole: Mapping[str, Any], label: Mapping[str, Any], column: str, pairs: str
 ) -> bool:
     if label["pair_id"] not in record["head"] or label["pair_id"] not in whole["head"]:
         return False
-    is_of_criterion = (label["subset"] == "colloquialness") == (criterion == "colloquialness")
-    return is_of_criterion and (label[record["kind"]] == record["name"]) == (pairs == LEFT_OUT)
+    is_left_out = label[record["kind"]] == record["name"]
+    return is_in_column(label["subset"], column) and is_left_out == (pairs == LEFT_OUT)
 
 
 def _describe_row(
@@ -131,13 +133,9 @@ def _describe_row(
     for scorer in SCORERS:
         found[scorer] = one_column(accuracy_of(labels, record[scorer], options), column)
         found[f"{scorer}_heard"] = one_column(accuracy_of(labels, whole[scorer], options), column)
-    without, heard = (_is_right(labels, scores["head"]) for scores in (record, whole))
+    without, heard = (compute_margins(labels, scores["head"]) > 0 for scores in (record, whole))
     change = compare(without, heard, groups_of(labels), [label["subset"] for label in labels], **options)
     return {**found, "change": {"difference": change["difference"], "interval": change["interval"]}}
-
-
-def _is_right(labels: Labels, scores: Mapping[str, Mapping[str, float]]) -> list[bool]:
-    return [scores[label["pair_id"]]["chosen"] > scores[label["pair_id"]]["rejected"] for label in labels]
 
 
 def _summarise(rows: Records, kind: str) -> dict[str, Any] | None:

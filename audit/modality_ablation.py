@@ -22,6 +22,8 @@ from sdiareward.evaluation.summary import Labels, Scores, accuracy_of, groups_of
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, to_messages
 
+from .statistics import compute_margins, is_in_column
+
 
 BOTH, AUDIO_ONLY, TEXT_ONLY = "both", "audio_only", "text_only"
 # Columns of Table 2 that are sets of pairs, not macro averages.
@@ -63,11 +65,11 @@ def describe_conditions(
     options = {"num_bootstrap": num_bootstrap, "seed": seed}
     accuracies = {name: accuracy_of(labels, found, options) for name, found in scores.items()}
     beside = {name: accuracy_of(labels, found, options) for name, found in (baselines or {}).items()}
-    margins = {name: _margins(labels, found) for name, found in scores.items()}
+    margins = {name: compute_margins(labels, found) for name, found in scores.items()}
     draws = draw_groups(groups_of(labels), [label["subset"] for label in labels], **options)
     rows = []
     for column in _COLUMNS:
-        is_in = np.array([_belongs(label["subset"], column) for label in labels])
+        is_in = np.array([is_in_column(label["subset"], column) for label in labels])
         if not is_in.any():
             continue
         of_column = {name: values[is_in] for name, values in margins.items()}
@@ -78,17 +80,6 @@ def describe_conditions(
         cheap = {name: one_column(result, column) for name, result in beside.items()}
         rows.append({"column": column, "num_pairs": int(is_in.sum()), "conditions": conditions, "baselines": cheap})
     return rows
-
-
-def _margins(labels: Labels, scores: Scores) -> np.ndarray:
-    """Return the margin of each pair, shape `(num_pairs,)`."""
-    sides = [[scores[label["pair_id"]][side] for label in labels] for side in SIDES]
-    return np.subtract(*np.asarray(sides, dtype=np.float64))
-
-
-def _belongs(subset: str, column: str) -> bool:
-    """Tell whether a column counts a subset's pairs."""
-    return column in (subset, "overall_micro") or (column == "modality_micro" and subset != "colloquialness")
 
 
 def _kept(margins: np.ndarray, whole: np.ndarray, draws: Counts) -> dict[str, Any]:

@@ -31,11 +31,11 @@ from .conditions import (
     NATURAL,
     Condition,
     Rewards,
-    attack_conditions,
     collect_rewards,
-    perturbation_conditions,
+    list_severities,
+    make_attack_conditions,
+    make_perturbation_conditions,
     perturbation_key,
-    settings_of,
 )
 from .leave_one_out import measure_left_out
 from .modality_ablation import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
@@ -180,12 +180,12 @@ class Auditor:
         job = self.job
         found: list[Condition] = []
         if "nuisances" in job.parts:
-            found += perturbation_conditions(settings_of(job.nuisances), job.seed)
+            found += make_perturbation_conditions(list_severities(job.nuisances), job.seed)
         if "ties" in job.parts:
-            found += perturbation_conditions(CODEC_COPIES.items(), job.seed)
+            found += make_perturbation_conditions(CODEC_COPIES.items(), job.seed)
         if "attacks" in job.parts:
             options: dict[str, Any] = {"seed": job.seed, "sounds_dir": job.sounds_dir}
-            found += attack_conditions(self.attacks, lambda: self.distractors, lambda: self.max_turn_s, **options)
+            found += make_attack_conditions(self.attacks, lambda: self.distractors, lambda: self.max_turn_s, **options)
         if "hearing" in job.parts:
             found += [Condition(f"hearing/{name}", CONDITIONS[name]) for name in _HEARD_ALONE]
         return list({condition.key: condition for condition in found}.values())
@@ -280,12 +280,12 @@ class Auditor:
     def _occlusion(self) -> dict[str, Any] | None:
         if "occlusion" not in self.job.parts:
             return None
-        few = self.usable.keep(example_ids(self.usable.labels))
+        few = self.usable.keep(pick_examples(self.usable.labels))
         return self._section("occlusion", few, lambda: measure_occlusion(few, self.reward, max_turn_s=self.max_turn_s))
 
     def examples(self) -> dict[str, AuditPair]:
         """Return the pairs whose occlusion was measured, by id."""
-        few = self.usable.keep(example_ids(self.usable.labels)) if "occlusion" in self.job.parts else ()
+        few = self.usable.keep(pick_examples(self.usable.labels)) if "occlusion" in self.job.parts else ()
         return {pair.pair_id: pair for pair in few}
 
     def _section(self, name: str, pairs: PairSample, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -316,7 +316,7 @@ def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str,
     return {**audit, "nuisances": {**audit["nuisances"], "rows": short}}, rows
 
 
-def example_ids(labels: Sequence[Mapping[str, Any]]) -> list[str]:
+def pick_examples(labels: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the first pair of each subset, whose parts are occluded one by one."""
     return list({label["subset"]: label["pair_id"] for label in reversed(labels)}.values())
 

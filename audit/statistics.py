@@ -17,17 +17,15 @@ from numpy.typing import NDArray
 
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, SUBSETS, wilson_interval
 from sdiareward.evaluation.statistics import Counts, Floats, draw_groups, percentiles
-from sdiareward.evaluation.summary import groups_of
+from sdiareward.evaluation.summary import Labels, Scores, groups_of
 from sdiareward.pairs.schema import SIDES
 
-from .conditions import ATTACKED, NATURAL, REASON, Rewards, attack_key, perturbation_key, settings_of
+from .conditions import ATTACKED, NATURAL, REASON, Rewards, attack_key, list_severities, perturbation_key
 
 
 if TYPE_CHECKING:
     from sdiareward.perturbations.attacks import Attack
 
-
-Labels = Sequence[Mapping[str, Any]]
 Booleans = NDArray[np.bool_]
 
 # Sides of a pair that a change is applied to.
@@ -104,6 +102,17 @@ class Pairs:
         return {"num_pairs": int(is_used.sum()), "share": share, "interval": interval}
 
 
+def is_in_column(subset: str, column: str) -> bool:
+    """Return whether a column of Table 2 that is a set of pairs counts a subset."""
+    return column in (subset, "overall_micro") or (column == "modality_micro" and subset in MODALITY_SUBSETS)
+
+
+def compute_margins(labels: Labels, scores: Scores) -> Floats:
+    """Return the margin of each pair, shape `(num_pairs,)`."""
+    sides = [[scores[label["pair_id"]][side] for label in labels] for side in SIDES]
+    return np.subtract(*np.asarray(sides, dtype=np.float64))
+
+
 def natural_margin(margins: Floats) -> float:
     """Return the median absolute margin of unchanged pairs, the scale of shifts."""
     return float(np.median(np.abs(margins)))
@@ -128,7 +137,7 @@ class Change:
         return np.isfinite(self.margins) & ((before > 0) != (self.margins > 0))
 
 
-def changes_of(pairs: Pairs, condition: str) -> dict[str, Change]:
+def measure_changes(pairs: Pairs, condition: str) -> dict[str, Change]:
     """Return the effect of a perturbation on the chosen side alone, on the rejected one alone, and on both."""
     changed = {side: pairs.values(condition, side) for side in SIDES}
     shifts = {side: changed[side] - pairs.natural[side] for side in SIDES}
@@ -203,8 +212,8 @@ def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
     """
     columns = pairs.columns()
     rows, flips = [], []
-    for name, severity in settings_of(names):
-        for place, change in changes_of(pairs, perturbation_key(name, severity)).items():
+    for name, severity in list_severities(names):
+        for place, change in measure_changes(pairs, perturbation_key(name, severity)).items():
             where = {"nuisance": name, "severity": severity, "place": place}
             found = {column: describe_change(pairs, change, is_in) for column, is_in in columns.items()}
             rows.append({**where, **describe_change(pairs, change), "columns": found})

@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
@@ -29,14 +28,14 @@ from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.decoded_pairs import AuditPair, RewardFunction, Turn, to_messages
 from sdiareward.perturbations.registry import PERTURBATIONS
 
+from .statistics import Booleans, compute_margins, is_in_column
+
 
 # Perturbations that make codec copies: lossy codecs, each at the mildest of its usual severities.
 CODEC_COPIES: dict[str, float] = {name: PERTURBATIONS[name].severities[0] for name in ("mp3", "opus", "mulaw")}
 _SHARE_OF_COPIES = 0.95
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _NUM_THRESHOLDS = 20
-
-Booleans = NDArray[np.bool_]
 
 
 def measure_identical(pairs: Sequence[AuditPair], rewards: RewardFunction) -> dict[str, Any]:
@@ -116,22 +115,16 @@ def describe_ties(
     options = {"num_bootstrap": num_bootstrap, "seed": seed}
     rows = []
     for column in ("overall_micro", *CRITERION_COLUMNS.values()):
-        members = [label for label in labels if _is_in(label["subset"], column)]
+        members = [label for label in labels if is_in_column(label["subset"], column)]
         if members and (column == "overall_micro" or len(members) < len(labels)):
             rows.append({"column": column, **_describe_column(members, natural, copies, options)})
     return {"rows": rows}
 
 
-def _is_in(subset: str, column: str) -> bool:
-    return column == "overall_micro" or (subset == "colloquialness") == (column == "colloquialness")
-
-
 def _describe_column(
     labels: Labels, natural: Scores, copies: Mapping[str, Scores], options: Mapping[str, int]
 ) -> dict[str, Any]:
-    margins = np.array(
-        [natural[label["pair_id"]]["chosen"] - natural[label["pair_id"]]["rejected"] for label in labels]
-    )
+    margins = compute_margins(labels, natural)
     sizes = {name: _copy_margins(labels, natural, recoded) for name, recoded in copies.items()}
     sizes["all"] = np.concatenate(list(sizes.values()), axis=0)
     draws = draw_groups(groups_of(labels), [label["subset"] for label in labels], **options)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import filter as filter_names
@@ -11,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.files import read_json_object
 from sdiareward.common.package_files import AUDIT
-from sdiareward.common.yaml_files import parse_yaml
+from sdiareward.common.settings import make_settings, read_mapping
 
 
 LIMITS = AUDIT / "limits.yaml"
@@ -38,6 +38,10 @@ class Limit:
     unit: str
     at_most: float | None = None
     at_least: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("give at_most or at_least, one of the two.")
 
     def is_kept(self, value: float) -> bool:
         """Return whether a value is within the limit."""
@@ -66,19 +70,13 @@ def read_limits(path: Path = LIMITS) -> tuple[Limit, ...]:
     Raises:
         ValueError: A pattern has not exactly one limit, or an unknown field.
     """
-    limits = []
-    for pattern, fields in parse_yaml(path.read_text(encoding="utf-8"), str(path)).items():
-        try:
-            limit = Limit(pattern, **fields)
-        except TypeError as error:
-            raise ValueError(f"{path}, {pattern}: {error}; give title, unit, and at_most or at_least.") from error
-        if (limit.at_most is None) == (limit.at_least is None):
-            raise ValueError(f"{path}, {pattern}: give at_most or at_least, one of the two.")
-        limits.append(limit)
-    return tuple(limits)
+    return tuple(
+        make_settings(Limit, {"pattern": pattern, **fields}, f"{path}, {pattern}")
+        for pattern, fields in read_mapping(path).items()
+    )
 
 
-def limit_of(name: str, limits: Sequence[Limit]) -> Limit:
+def find_limit(name: str, limits: Sequence[Limit]) -> Limit:
     """Return the limit of a check; raise `KeyError` if it has none."""
     for limit in limits:
         if fnmatchcase(name, limit.pattern):
@@ -98,7 +96,7 @@ def judge(measured: Mapping[str, Measured], limits: Sequence[Limit] | None = Non
         `status` (`"pass"`, `"fail"` or `"not measured"`) and `detail`.
     """
     limits = read_limits() if limits is None else limits
-    return [_judge(name, found, limit_of(name, limits)) for name, found in measured.items()]
+    return [_judge(name, found, find_limit(name, limits)) for name, found in measured.items()]
 
 
 def _judge(name: str, found: Measured, limit: Limit) -> dict[str, Any]:
@@ -142,15 +140,14 @@ def read_audit(path: Path) -> dict[str, Any]:
         FileNotFoundError: There is no such file.
         ValueError: It holds no verdicts.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; give the audit.json of an earlier audit.")
+    remedy = "give the audit.json of an earlier audit"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json_object(path, remedy)
         for verdict in found["verdicts"]:
             verdict["name"], verdict["status"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: holds no verdicts; give the audit.json of an earlier audit.") from error
-    return dict(found)
+        raise ValueError(f"{path}: holds no verdicts; {remedy}.") from error
+    return found
 
 
 def require_same_pairs(earlier: Mapping[str, Any], run: Mapping[str, Any], num_pairs: int) -> None:

@@ -167,7 +167,7 @@ def sample_study(
     strata = draw_strata(evaluation.scores, seed, sizes, words_of)
     if not any(strata.values()):
         raise ValueError("no pair is drawn: ask for at least one pair of a stratum that the evaluation has.")
-    key = _make_key(strata, evaluation, seed, sizes)
+    key = _make_key(strata, evaluation, seed, SIZES if sizes is None else sizes)
 
     def write_item(name: str, truth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return _write_item(name, truth, pairs[row_of[truth["pair_id"]]], seed, folder)
@@ -236,14 +236,14 @@ def _read_words(pair: Mapping[str, Any]) -> Hashable:
 
 
 def _make_key(
-    strata: Mapping[str, Sequence[Record]], evaluation: Evaluation, seed: int, sizes: Mapping[str, int] | None
+    strata: Mapping[str, Sequence[Record]], evaluation: Evaluation, seed: int, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return the truth of a study: of each item, under a neutral name, its pair, stratum and chosen side."""
     study, items = name_items([{"stratum": name, **record} for name in strata for record in strata[name]], seed)
     return {
         "study": study,
         "seed": seed,
-        "asked": dict(SIZES if sizes is None else sizes),
+        "asked": dict(sizes),
         "drawn": {name: len(records) for name, records in strata.items()},
         "evaluation": {name: evaluation.run.get(name) for name in ("model", "split", "pairs")},
         "items": items,

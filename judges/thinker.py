@@ -83,14 +83,8 @@ class ThinkerProcessor(SDiaRewardProcessor):
     ) -> BatchFeature:
         """Prepare conversations with the interface that trainers expect of a multimodal processor.
 
-        Args:
-            conversation (`list[dict]` or `list[list[dict]]`): Messages as `SDiaRewardProcessor` takes them.
-            chat_template (`None`): Not supported; the template is ChatML, Qwen2.5-Omni's.
-            add_generation_prompt (`bool`, *optional*, defaults to `False`): Begin the assistant's answer.
-            padding (`bool`, *optional*, defaults to `False`): Pad on the left and return tensors instead of lists.
-            tools (`None`): Not supported.
-            tokenize (`bool`): Must be `True`.
-            return_dict (`bool`): Must be `True`.
+        The template is ChatML, Qwen2.5-Omni's. `add_generation_prompt` begins the assistant's answer; `padding` pads
+        on the left and returns tensors instead of lists. The other arguments must keep their defaults.
 
         Returns:
             [`BatchFeature`] with `input_ids` and `attention_mask`, and, if there is audio, `input_features` and

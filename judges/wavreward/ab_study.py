@@ -46,8 +46,8 @@ def pair_scores(
     """Pair the scores of two judges by sample.
 
     Args:
-        first (`Sequence[Mapping]`): Predictions of the judge whose wins are counted.
-        second (`Sequence[Mapping]`): Predictions of the other.
+        first (`Sequence[Mapping]`): Predictions of the first judge, whose wins are counted.
+        second (`Sequence[Mapping]`): Predictions of the second judge.
         include_equal (`bool`, *optional*, defaults to `False`): Also return samples with two equal scores.
 
     Returns:

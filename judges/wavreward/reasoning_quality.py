@@ -71,7 +71,7 @@ _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasonin
 
 @dataclass(kw_only=True)
 class ReasoningArguments:
-    """Whose thoughts to examine with which judge."""
+    """The predictions to examine, and the judge to examine them with."""
 
     predictions: Path = field(metadata={"help": "output_dir of a finished evaluation"})
     dataset: str = field(metadata={"help": "folder of the data that was evaluated"})
@@ -111,12 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def examine(predictions: Sequence[Mapping[str, Any]], samples: Samples, client: ChatClient) -> dict[str, Any]:
-    """Rate the thoughts of every prediction.
-
-    Args:
-        predictions (`Sequence[Mapping]`): Labels and `text` of each, from `read_predictions`.
-        samples ([`Samples`]): The scored samples.
-        client ([`ChatClient`]): Asks a model that takes audio.
+    """Rate the thoughts of every prediction of some samples; the client asks a model that takes audio.
 
     Returns:
         `dict[str, Any]`: `share_good` (0-1, higher is better) with its 95% `interval` over scenarios, `num_good`,

@@ -61,11 +61,7 @@ class Samples(Sequence[Any]):
 
     def first(self, limit: int | None) -> Samples:
         """Return the first `limit` samples; all of them for `None`."""
-        return self if limit is None else self.select(range(min(limit, len(self))))
-
-    def select(self, indices: Sequence[int]) -> Samples:
-        """Return the samples at these positions, in this order."""
-        return Samples(self.rows.select(indices))
+        return self if limit is None else Samples(self.rows.take(min(limit, len(self))))
 
     def find_rows(self, sample_ids: Sequence[str]) -> dict[str, int]:
         """Return the positions of the samples by `sample_id`.

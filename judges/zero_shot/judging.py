@@ -52,7 +52,7 @@ class PairwiseJudge:
         Raises:
             EndpointError: The endpoint cannot be used at all; finished answers are kept.
         """
-        questions = [self._question(pairs, labels, row, order) for row in rows for order in ORDERS]
+        questions = [self._make_question(pairs, labels[row], row, order) for row in rows for order in ORDERS]
         # Removes an incomplete last line of a killed run.
         self.record.read()
         answers = self.backend.answer(questions)
@@ -67,8 +67,7 @@ class PairwiseJudge:
             self.audio_s += max(answer.audio_s for answer in found.values())
             yield row, decide(found).as_record()
 
-    def _question(self, pairs: datasets.Dataset, labels: Labels, row: int, order: str) -> Question:
-        label = labels[row]
+    def _make_question(self, pairs: datasets.Dataset, label: Mapping[str, Any], row: int, order: str) -> Question:
         return Question(label["pair_id"], order, find_criterion(label), lambda: pairs[row], self.max_turn_s)
 
     def usage(self) -> dict[str, Any]:

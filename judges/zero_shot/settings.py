@@ -18,8 +18,6 @@ from .prompts import PROMPT_VERSIONS
 if TYPE_CHECKING:
     from sdiareward.scoring.engine import PairScorer
 
-    from ..thinker import Thinker
-
 
 @dataclass(frozen=True)
 class PairwiseEndpoint(EndpointSettings):
@@ -77,11 +75,10 @@ class LocalSettings:
         model = f"{self.path} ({fingerprint_model(self.path)})"
         return {"model": model, "dtype": self.dtype, **self.sampling, "max_turn_s": self.max_turn_s}
 
-    def load_thinker(self) -> Thinker:
-        """Load the checkpoint."""
-        from ..thinker import Thinker
-
-        return Thinker.from_pretrained(self.path, dtype=self.dtype, device=self.device, batch_size=self.batch_size)
+    @property
+    def placement(self) -> dict[str, Any]:
+        """Arguments of `Thinker.from_pretrained`."""
+        return {"dtype": self.dtype, "device": self.device, "batch_size": self.batch_size}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +98,12 @@ class ThinkerSettings(LocalSettings):
 
     def load(self, folder: Path) -> PairScorer:
         """Return the judge of a run."""
+        from ..thinker import Thinker
         from .backends import ThinkerBackend
         from .judging import PairwiseJudge
 
-        backend = ThinkerBackend(self.load_thinker(), self.attempts, self.sampling)
+        thinker = Thinker.from_pretrained(self.path, **self.placement)
+        backend = ThinkerBackend(thinker, self.attempts, self.sampling)
         return PairwiseJudge(backend, folder, self.max_turn_s)
 
 
@@ -163,10 +162,9 @@ class WavRewardSettings(LocalSettings):
     def load(self, folder: Path) -> PairScorer:
         """Return the judge of a run."""
         from ..wavreward.judge import WavRewardJudge
-        from ..wavreward.prompts import prompt_of_judge
         from .judging import PointwiseJudge
 
-        judge = WavRewardJudge(self.load_thinker(), reasoning=self.reasoning, prompt=prompt_of_judge(self.path))
+        judge = WavRewardJudge.from_pretrained(self.path, reasoning=self.reasoning, **self.placement)
         return PointwiseJudge(judge, folder, self.options, self.max_turn_s)
 
 

@@ -58,8 +58,11 @@ def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Ma
             "repaired": sum(bool(verdict.repairs) for verdict in verdicts),
             "contradictory": sum(verdict.is_contradictory for verdict in verdicts),
         },
-        "problems": _problems(answers),
-        "groups": [_summarise_group(name, rows, scores, answers, options) for name, rows in _groups(labels).items()],
+        "problems": _list_problems(answers),
+        "groups": [
+            _summarise_group(name, rows, scores, answers, options)
+            for name, rows in _group_by_criterion(labels).items()
+        ],
     }
 
 
@@ -82,7 +85,9 @@ def summarise_pointwise(labels: Labels, scores: Scores, folder: Path, options: M
             "without_score": sum(line["score"] is None for line in records),
         },
         "problems": [],
-        "groups": [_summarise_decisions(name, rows, scores, options) for name, rows in _groups(labels).items()],
+        "groups": [
+            _summarise_decisions(name, rows, scores, options) for name, rows in _group_by_criterion(labels).items()
+        ],
     }
 
 
@@ -111,7 +116,7 @@ def _read_answers(labels: Labels, folder: Path) -> dict[str, Both]:
     return dict(found)
 
 
-def _problems(answers: Mapping[str, Both]) -> list[dict[str, str | None]]:
+def _list_problems(answers: Mapping[str, Both]) -> list[dict[str, str | None]]:
     found = [
         {"pair_id": pair_id, "order": order, "status": answer.status, "problem": answer.problem}
         for pair_id, both in answers.items()
@@ -121,7 +126,7 @@ def _problems(answers: Mapping[str, Both]) -> list[dict[str, str | None]]:
     return found[:_MAX_PROBLEMS]
 
 
-def _groups(labels: Labels) -> dict[str, Labels]:
+def _group_by_criterion(labels: Labels) -> dict[str, Labels]:
     """Return all pairs, and those of each criterion where there are several."""
     by_criterion: dict[str, list[Mapping[str, Any]]] = {}
     for label in labels:
@@ -130,13 +135,12 @@ def _groups(labels: Labels) -> dict[str, Labels]:
 
 
 def _summarise_decisions(name: str, labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
-    decided_by = Counter(scores[label["pair_id"]]["decided_by"] for label in labels)
-    is_tie = [scores[label["pair_id"]]["decided_by"] == "tie" for label in labels]
+    rules = [scores[label["pair_id"]]["decided_by"] for label in labels]
     return {
         "criterion": name,
         "num_pairs": len(labels),
-        "decided_by": {rule: decided_by[rule] for rule in RULES},
-        "ties": describe_share(is_tie, groups_of(labels), _strata(labels), **options),
+        "decided_by": {rule: rules.count(rule) for rule in RULES},
+        "ties": _share([rule == "tie" for rule in rules], labels, options),
     }
 
 
@@ -170,8 +174,4 @@ def _measure_position_bias(
 
 
 def _share(values: Sequence[bool], labels: Labels, options: Mapping[str, Any]) -> dict[str, Any]:
-    return describe_share(values, groups_of(labels), _strata(labels), **options)
-
-
-def _strata(labels: Labels) -> list[str]:
-    return [label["subset"] for label in labels]
+    return describe_share(values, groups_of(labels), [label["subset"] for label in labels], **options)
