@@ -1,13 +1,17 @@
-"""Which checks an audit makes, and where in its results the value of each stands."""
+"""The checks of an audit: the value of each, from the audit's results."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from sdiareward.common.files import read_json_object
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import PERTURBATIONS
+from sdiareward.training.augmentation import AugmentationSettings
 
 from .modality_ablation import AUDIO_ONLY, BOTH, TEXT_ONLY
 from .ties import CODEC_COPIES
@@ -17,16 +21,16 @@ from .verdicts import Measured
 Audit = Mapping[str, Any]
 _NOTHING = Measured(None)
 _EVERYTHING = "overall_micro"
-# Of identical dialogues, what must be 0.
+# Differences between identical dialogues that must be 0.
 _IDENTICAL = ("as_pair", "lossless", "separate_calls")
 _TRAINED = "trained with it"
 
 
 def measure_checks(audit: Audit) -> dict[str, Measured]:
-    """Return every check by name, in the order of the page; what was not part of the audit is not measured.
+    """Return the result of every check by name, in the order of the page.
 
     Args:
-        audit (`Mapping`): What `auditing.Auditor.audit` puts together, without its verdicts.
+        audit (`Mapping`): Results of `run.Auditor.audit`; checks of absent parts have no value.
     """
     return {
         **_totals(audit),
@@ -40,9 +44,30 @@ def measure_checks(audit: Audit) -> dict[str, Measured]:
 
 
 def check_names() -> list[str]:
-    """Return the names of all checks that there are."""
+    """Return the names of all checks."""
     parts = ("nuisances", "attacks", "ties", "hearing", "baselines", "left_out")
     return list(measure_checks(dict.fromkeys(parts)))
+
+
+def read_trained_with(model: str) -> dict[str, list[str]] | None:
+    """Return the perturbations and attacks that a model was trained with; robustness to these is weaker evidence.
+
+    Args:
+        model (`str`): Checkpoint folder; `train.py` writes a `run.json` into it.
+
+    Returns:
+        `dict[str, list[str]]`, *optional*: `nuisances` and `attacks` by name; None without a record.
+    """
+    path = Path(model) / "run.json"
+    if not path.is_file():
+        return None
+    try:
+        arguments: dict[str, Any] = read_json_object(path, "train again")["arguments"]
+        names = {key: arguments.get(key, []) for key in ("augmentations", "hard_negatives")}
+        settings = AugmentationSettings(**names)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # The record only adds a note to a verdict, and the folder may come from anywhere.
+    return {"nuisances": list(settings.list_perturbations()), "attacks": list(settings.find_attacks())}
 
 
 def _totals(audit: Audit) -> dict[str, Measured]:
@@ -66,11 +91,7 @@ def _totals(audit: Audit) -> dict[str, Measured]:
 
 
 def describe_worst(worst: Mapping[str, Any]) -> str:
-    """Say in words under which change most pairs flip.
-
-    Args:
-        worst (`Mapping`): Of `statistics.sum_up`.
-    """
+    """Describe the change under which most pairs flip, `worst` of `statistics.sum_up`."""
     sides = "both sides" if worst["place"] == "both" else f"the {worst['place']} side"
     return f"{PERTURBATIONS[worst['nuisance']].format_title(worst['severity'])}, on {sides}"
 
@@ -92,7 +113,7 @@ def _perturbations(audit: Audit) -> dict[str, Measured]:
 
 
 def _describe_missing(audit: Audit, name: str) -> str:
-    """Say on how few pairs some severity of a perturbation could be scored; nothing where all could."""
+    """Return a note if some severity of a perturbation could be scored on some pairs only."""
     fewest = min(row["num_pairs"] for row in audit["nuisances"]["rows"] if row["nuisance"] == name)
     return f"a severity on {fewest} of {audit['num_pairs']} pairs only" if fewest < audit["num_pairs"] else ""
 
@@ -196,6 +217,5 @@ def _first(rows: Iterable[Mapping[str, Any]], column: str) -> Mapping[str, Any] 
 
 
 def num_by_status(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Return how many verdicts there are of each status."""
-    statuses = [verdict["status"] for verdict in verdicts]
-    return {status: statuses.count(status) for status in dict.fromkeys(statuses)}
+    """Return the number of verdicts by status."""
+    return dict(Counter(verdict["status"] for verdict in verdicts))

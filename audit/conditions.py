@@ -1,4 +1,4 @@
-"""Score the pairs of an audit under every condition, one line per pair and condition, so that a killed run resumes."""
+"""Score the pairs of an audit under every condition; one line per pair and condition, so that a killed run resumes."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 NATURAL = "natural"
 # Name of the reward of an attacked dialogue.
 ATTACKED = "attacked"
-# Key of a line if a condition does not apply to a pair, and if an error occurred.
+# Keys of a line: the condition does not apply to the pair, or an error occurred.
 REASON, ERROR = "reason", "error"
 # Pairs that are decoded together, and scored in one call under each condition.
 _CHUNK_PAIRS = 8
-# What a pair raises that a condition cannot change; anything else is a bug and ends the run.
-DECODING_ERRORS = (ValueError, TypeError, FileNotFoundError)
+# Raised for a pair that a condition cannot change; any other error is a bug and ends the run.
+_CONDITION_ERRORS = (ValueError, TypeError, FileNotFoundError)
 
 # Key of a condition and id of a pair.
 Item = tuple[str, str]
 Distractors = Callable[[], Sequence[AuditPair]]
-# By condition and pair: the line of the pair, with the rewards by what they are of.
+# Lines by condition and pair.
 Rewards = dict[str, dict[str, Record]]
 
 
@@ -55,11 +55,11 @@ class Condition:
     """One way in which pairs are presented to the model.
 
     Args:
-        key (`str`): Its name in the run's folder, such as `"nuisance/gain/-6"`.
-        build (`Callable`): From a pair to its dialogues, by the name of the reward of each; or a sentence why the
+        key (`str`): Name in the run's folder, such as `"nuisance/gain/-6"`.
+        build (`Callable`): Returns the dialogues of a pair, by the name of the reward of each, or the reason why the
             condition does not apply to the pair.
-        unavailable_reason (`str`, *optional*): Why it cannot be tried on this machine; empty if it can. The reason is
-            not kept: once the machine has what is missing, the same run tries the condition.
+        unavailable_reason (`str`, *optional*): Why the condition cannot be tried on this machine. The reason is not
+            written: the same run tries the condition once the requirement is installed.
     """
 
     key: str
@@ -67,7 +67,7 @@ class Condition:
     unavailable_reason: str = ""
 
 
-def natural_condition() -> Condition:
+def make_natural_condition() -> Condition:
     """Return the condition under which pairs are as they are."""
     return Condition(NATURAL, lambda pair: {side: to_messages(getattr(pair, side)) for side in SIDES})
 
@@ -77,7 +77,7 @@ def perturbation_key(name: str, severity: float) -> str:
     return f"nuisance/{name}/{severity:g}"
 
 
-def settings_of(names: Iterable[str]) -> list[tuple[str, float]]:
+def list_severities(names: Iterable[str]) -> list[tuple[str, float]]:
     """Return each perturbation with its usual severities, from weak to strong, or else with its default severity."""
     return [
         (name, severity)
@@ -86,23 +86,20 @@ def settings_of(names: Iterable[str]) -> list[tuple[str, float]]:
     ]
 
 
-def perturbation_conditions(settings: Iterable[tuple[str, float]], seed: int = 0) -> list[Condition]:
-    """Return a condition for each perturbation with a severity.
-
-    Args:
-        settings (`Iterable[tuple[str, float]]`): Keys of `registry.PERTURBATIONS`, each with a severity.
-        seed (`int`, *optional*, defaults to 0): Of what is random.
-    """
+def make_perturbation_conditions(settings: Iterable[tuple[str, float]], seed: int = 0) -> list[Condition]:
+    """Return a condition for each perturbation with a severity; see `list_severities`."""
     return [_perturbation_condition(name, severity, seed) for name, severity in settings]
 
 
 def _perturbation_condition(name: str, severity: float, seed: int) -> Condition:
+    def change(pair: AuditPair, number: int, turn: Turn) -> Turn:
+        # The same noise on both sides, as from one microphone, and at every severity.
+        turn_seed = derive_seed(seed, pair.pair_id, number)
+        return replace(turn, array=apply(name, turn.array, SAMPLING_RATE, severity, seed=turn_seed))
+
     def build(pair: AuditPair) -> dict[str, Messages]:
-        # Both sides alike, as one microphone would: the same noise in the same turn. Nor does the seed depend on the
-        # severity, so that severities differ by nothing else.
-        seeds = [seed_of(seed, pair.pair_id, number) for number in range(max(len(pair.chosen), len(pair.rejected)))]
-        sides = {side: change_turns(getattr(pair, side), name, severity, seeds) for side in SIDES}
-        return {side: to_messages(turns) for side, turns in sides.items()}
+        sides = {side: enumerate(getattr(pair, side)) for side in SIDES}
+        return {side: to_messages(change(pair, *turn) for turn in turns) for side, turns in sides.items()}
 
     return Condition(perturbation_key(name, severity), build)
 
@@ -112,7 +109,7 @@ def attack_key(name: str) -> str:
     return f"attack/{name}"
 
 
-def attack_conditions(
+def make_attack_conditions(
     attacks: Mapping[str, Attack],
     distractors: Distractors,
     heard_s: Callable[[], float],
@@ -124,14 +121,14 @@ def attack_conditions(
     Args:
         attacks (`Mapping[str, Attack]`): The attacks by name.
         distractors (`Callable`): Returns the pairs that turns and words may be taken from.
-        heard_s (`Callable`): Returns how much the model hears of a turn, in seconds.
-        seed (`int`, *optional*, defaults to 0): Of what is random.
-        sounds_dir (`str`, *optional*): Recordings in place of made sounds; see `AttackContext`.
+        heard_s (`Callable`): Returns the number of seconds of a turn that the model hears.
+        seed (`int`, *optional*, defaults to 0): Seed of random choices.
+        sounds_dir (`str`, *optional*): Recordings to use instead of synthetic sounds; see `AttackContext`.
     """
 
     def condition(name: str, attack: Attack) -> Condition:
         def build(pair: AuditPair) -> dict[str, Messages] | str:
-            rng = np.random.default_rng(seed_of(seed, pair.pair_id, name))
+            rng = np.random.default_rng(derive_seed(seed, pair.pair_id, name))
             turns = attack.build(pair, AttackContext(rng, distractors(), heard_s(), sounds_dir))
             if turns is None:
                 return f"needs {attack.needs}"
@@ -145,22 +142,7 @@ def attack_conditions(
     return [condition(name, attack) for name, attack in attacks.items()]
 
 
-def change_turns(turns: Sequence[Turn], name: str, severity: float, seeds: Sequence[int]) -> list[Turn]:
-    """Apply a perturbation to the recording of each turn.
-
-    Args:
-        turns (`Sequence[Turn]`): The dialogue; it stays as it is.
-        name (`str`): A key of `registry.PERTURBATIONS`.
-        severity (`float`): In the perturbation's unit.
-        seeds (`Sequence[int]`): Of what is random, one a turn at least.
-    """
-    return [
-        replace(turn, array=apply(name, turn.array, SAMPLING_RATE, severity, seed=turn_seed))
-        for turn, turn_seed in zip(turns, seeds, strict=False)
-    ]
-
-
-def seed_of(*parts: Any) -> int:
+def derive_seed(*parts: Any) -> int:
     """Return a seed that depends on all parts and is the same on any machine."""
     return int.from_bytes(hashlib.sha256("/".join(map(str, parts)).encode()).digest()[:4])
 
@@ -168,22 +150,22 @@ def seed_of(*parts: Any) -> int:
 def collect_rewards(
     load_scorer: Callable[[], Scorer], sample: PairSample, conditions: Sequence[Condition], folder: Path
 ) -> Rewards:
-    """Score what the folder does not have yet, the natural pairs included, and write every line as it is known.
+    """Score the pairs under each condition and without any; the folder's lines are not scored again.
 
-    A pair that cannot be read or scored as it is is not tried under any other condition. Errors are tried again by the
-    next run.
+    A pair that cannot be read or scored unchanged is not tried under any other condition. The next run retries pairs
+    with an error.
 
     Args:
-        load_scorer (`Callable`): Returns the model; called only if something is left to score.
+        load_scorer (`Callable`): Returns the model; called only if a line is missing.
         sample (`PairSample`): The pairs.
-        conditions (`Sequence[Condition]`): Conditions beside the natural one.
-        folder (`Path`): Holds `rewards.jsonl`; see [`RewardLog`].
+        conditions (`Sequence[Condition]`): Conditions in addition to the natural one.
+        folder (`Path`): Folder of `rewards.jsonl`; see [`RewardLog`].
 
     Returns:
         `dict`: The lines of the sample by condition and `pair_id`.
     """
     log = RewardLog(folder)
-    plan = [natural_condition(), *(condition for condition in conditions if not condition.unavailable_reason)]
+    plan = [make_natural_condition(), *(condition for condition in conditions if not condition.unavailable_reason)]
     pending = [
         (condition.key, label["pair_id"])
         for label in sample.labels
@@ -204,13 +186,13 @@ def collect_rewards(
 
 
 class RewardLog:
-    """The lines of an audit: `pair_id`, `condition`, and `rewards` by name, or a `reason`, or an `error`.
+    """The lines of an audit: `pair_id`, `condition`, and either `rewards` by name, a `reason` or an `error`.
 
     Args:
-        folder (`Path`): Holds `rewards.jsonl` and `sessions.jsonl`.
+        folder (`Path`): Folder of `rewards.jsonl` and `sessions.jsonl`.
 
     Attributes:
-        found (`dict`): Lines by condition and `pair_id`; those of errors only if they are of this session.
+        found (`dict`): Lines by condition and `pair_id`; errors of this session only.
     """
 
     def __init__(self, folder: Path):
@@ -233,20 +215,14 @@ class RewardLog:
         self._keep(record)
 
     def end(self, session: Session) -> None:
-        """Write how long the session took, if it scored anything."""
+        """Write the duration of the session, if it scored anything."""
         usage = session.usage or {}
         if usage.get("num_dialogues"):
             self._sessions.append([{**usage, "seconds": session.seconds, "audio_s": session.audio_s}])
 
 
 class ConditionScorer:
-    """Score pairs of a sample under conditions.
-
-    Args:
-        scorer ([`Scorer`]): The model.
-        sample ([`PairSample`]): The pairs.
-        plan (`Sequence[Condition]`): The conditions, the natural one first.
-    """
+    """Score pairs of a sample under conditions, the natural one first."""
 
     def __init__(self, scorer: Scorer, sample: PairSample, plan: Sequence[Condition]):
         self._scorer = scorer
@@ -264,7 +240,7 @@ class ConditionScorer:
         return {"num_dialogues": self._num_dialogues}
 
     def score(self, items: Sequence[Item]) -> Iterator[tuple[Item, Outcome]]:
-        """Yield each pair under each condition as it is done; a few pairs are decoded at a time."""
+        """Yield each pair under each condition; a few pairs are decoded at a time."""
         wanted = set(items)
         pair_ids = {pair_id for _, pair_id in items}
         for start in range(0, len(self._sample), _CHUNK_PAIRS):
@@ -291,12 +267,12 @@ class ConditionScorer:
                 yield (condition.key, pair_id), outcome
 
     def _score_condition(self, pairs: Sequence[AuditPair], condition: Condition) -> Iterator[tuple[str, Outcome]]:
-        """Yield each pair under one condition, those that the condition does not apply to first."""
+        """Yield each pair under one condition, first the pairs that it does not apply to."""
         built: list[tuple[AuditPair, Mapping[str, Messages]]] = []
         for pair in pairs:
             try:
                 dialogues = condition.build(pair)
-            except DECODING_ERRORS as error:
+            except _CONDITION_ERRORS as error:
                 yield pair.pair_id, Skipped(pair.pair_id, UNREADABLE, str(error))
                 continue
             if isinstance(dialogues, str):

@@ -1,8 +1,13 @@
-"""Draw the figures of an audit's page; the same numbers give the same bytes, and every number is in `audit.json`."""
+"""Draw the figures of an audit's page, each with a caption and a text alternative.
+
+The same numbers give the same bytes, and every number is in `audit.json`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,109 +17,90 @@ from sdiareward.evaluation.report.figures import LINES, PANEL_INCHES, figure_fil
 from sdiareward.perturbations.decoded_pairs import AuditPair
 from sdiareward.perturbations.registry import PERTURBATIONS
 
-from .occlusion import draw as draw_occlusion
+from .checks import describe_worst
+from .occlusion import draw as draw_dialogue
 from .statistics import PLACES
 from .summary import PLACE_TITLES
-from .verdicts import Limit, limit_of, read_limits
+from .verdicts import Limit, find_limit, read_limits
 
 
 Audit = Mapping[str, Any]
+Rows = Sequence[Mapping[str, Any]]
 _ROW_INCHES = 0.32
+_LEGEND: dict[str, Any] = {"loc": "outside lower center", "ncols": 2, "fontsize": 9, "frameon": False}
+
+
+@dataclass(frozen=True)
+class AuditFigure:
+    """One figure of the page.
+
+    Args:
+        caption (`str`): Text below the figure.
+        alt (`str`): Message and numbers of the figure, for readers who do not see it.
+        height_inches (`float`): Height of the figure.
+        draw (`Callable`): Draws on a matplotlib figure; the second argument holds the decoded pairs by id.
+    """
+
+    caption: str
+    alt: str
+    height_inches: float
+    draw: Callable[[Any, Mapping[str, AuditPair]], None]
 
 
 def draw_figures(audit: Audit, pairs: Mapping[str, AuditPair], folder: Path) -> list[str]:
     """Draw every figure that the audit has numbers for, as PNG files named after it.
 
     Args:
-        audit (`Mapping`): What `auditing.Auditor.audit` gives.
-        pairs (`Mapping[str, AuditPair]`): By id, the pairs whose occlusion is drawn.
-        folder (`Path`): Where the files go; it is made.
+        audit (`Mapping`): Content of `audit.json`.
+        pairs (`Mapping[str, AuditPair]`): Pairs whose occlusion is drawn, by id.
+        folder (`Path`): Folder of the files; created if it does not exist.
 
     Returns:
         `list[str]`: Names of the figures, without suffix, in the order of the page.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    drawings = _drawings(audit, pairs)
-    for name, (draw, height_inches) in drawings.items():
-        with figure_file(folder / f"{name}.png", (PANEL_INCHES[0], height_inches)) as figure:
-            draw(figure)
-    for stale in {path.stem for path in folder.glob("*.png")} - set(drawings):
+    figures = list_figures(audit)
+    for name, described in figures.items():
+        with figure_file(folder / f"{name}.png", (PANEL_INCHES[0], described.height_inches)) as figure:
+            described.draw(figure, pairs)
+    for stale in {path.stem for path in folder.glob("*.png")} - set(figures):
         (folder / f"{stale}.png").unlink()
-    return list(drawings)
+    return list(figures)
 
 
-def _drawings(audit: Audit, pairs: Mapping[str, AuditPair]) -> dict[str, tuple[Callable[[Any], None], float]]:
-    """Return by name what draws each figure, and its height in inches."""
-    found: dict[str, tuple[Callable[[Any], None], float]] = {}
+def list_figures(audit: Audit) -> dict[str, AuditFigure]:
+    """Return the figures that the audit has numbers for, by name, in the order of the page."""
+    found: dict[str, AuditFigure] = {}
     if audit["nuisances"]:
         measured = [row for row in audit["nuisances"]["by_nuisance"] if row["flip_rate"] is not None]
         if measured:
-            found["nuisances"] = (lambda figure: draw_overview(figure, measured), 1.6 + _ROW_INCHES * len(measured))
-        for row in measured:
-            rows = [cell for cell in audit["nuisances"]["rows"] if cell["nuisance"] == row["nuisance"]]
-            found[f"nuisance_{row['nuisance']}"] = (_perturbation(audit, rows), 5.2)
+            found["nuisances"] = _overview(measured)
+        found |= {f"nuisance_{row['nuisance']}": _perturbation(audit, row) for row in measured}
     tried = [row for row in audit["attacks"] or () if row.get("paid") is not None]
     if tried:
-        found["attacks"] = (lambda figure: draw_attacks(figure, tried), 1.6 + 1.3 * _ROW_INCHES * len(tried))
+        found["attacks"] = _attacks(tried)
     if audit["ties"] and audit["ties"].get("rows"):
-        found["abstention"] = (lambda figure: draw_abstention(figure, audit["ties"]["rows"][0]["curve"]), 3.6)
+        found["abstention"] = _abstention(audit["ties"]["rows"][0])
     for number, dialogue in enumerate(audit["occlusion"]["dialogues"] if audit["occlusion"] else ()):
-        if dialogue["pair_id"] in pairs:
-            found[f"occlusion_{number}"] = (_occlusion(dialogue, pairs[dialogue["pair_id"]]), PANEL_INCHES[1])
+        found[f"occlusion_{number}"] = _occlusion(dialogue)
     return found
 
 
-def _perturbation(audit: Audit, rows: Sequence[Mapping[str, Any]]) -> Callable[[Any], None]:
-    return lambda figure: draw_perturbation(figure, rows, audit["natural"]["all"])
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}%"
 
 
-def _occlusion(dialogue: dict[str, Any], pair: AuditPair) -> Callable[[Any], None]:
-    return lambda figure: draw_occlusion(figure.subplots(), dialogue, getattr(pair, dialogue["side"]))
-
-
-def draw_perturbation(figure: Any, rows: Sequence[Mapping[str, Any]], natural: Mapping[str, Any]) -> None:
-    """Draw accuracy and mean shift of the reward against the severity of one perturbation, one line per place.
-
-    Args:
-        figure (`matplotlib.figure.Figure`): What to draw on.
-        rows (`Sequence[Mapping]`): Of `statistics.measure_perturbations`, those of the perturbation.
-        natural (`Mapping`): Of `statistics.describe_natural`, over all pairs.
-    """
-    severities = sorted({row["severity"] for row in rows})
-    accuracy, shift = figure.subplots(2, 1, sharex=True)
-    for number, place in enumerate(PLACES):
-        found = sorted((row for row in rows if row["place"] == place and row["num_pairs"]), key=_severity)
-        positions = [severities.index(row["severity"]) for row in found]
-        style = {**marker_style(number), "linestyle": LINES[number]}
-        accuracy.plot(positions, [100 * row["accuracy"] for row in found], label=PLACE_TITLES[place], **style)
-        shift.plot(positions, [_ratio(row["mean_shift"], natural["natural_margin"]) for row in found], **style)
-    accuracy.axhline(100 * natural["accuracy"], color="black", linestyle=":", linewidth=1.2, label="unchanged")
-    perturbation = PERTURBATIONS[rows[0]["nuisance"]]
-    accuracy.set(title=perturbation.title.format("…"), ylabel="accuracy, %")
-    shift.axhline(0, color="black", linestyle=":", linewidth=1.2)
-    shift.set(
-        ylabel="mean shift over\nnatural margin", xlabel=f"severity, {perturbation.unit}" if perturbation.unit else ""
+def _overview(rows: Rows) -> AuditFigure:
+    flips = [f"{row['nuisance'].replace('_', ' ')}: {_percent(row['flip_rate'])} on average." for row in rows]
+    return AuditFigure(
+        "Pairs that flip under each perturbation: mean over severities and sides, and the worst of them.",
+        " ".join(["Dot plot of flipped pairs.", *flips]),
+        1.6 + _ROW_INCHES * len(rows),
+        lambda figure, _: _draw_overview(figure, rows),
     )
-    shift.set_xticks(range(len(severities)), [f"{severity:g}" if perturbation.unit else "" for severity in severities])
-    shift.set_xlim(-0.3, len(severities) - 0.7)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
 
 
-def _severity(row: Mapping[str, Any]) -> float:
-    return float(row["severity"])
-
-
-def _ratio(value: float, scale: float) -> float:
-    return value / scale if scale else np.nan
-
-
-def draw_overview(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw how many pairs flip under each perturbation, on average and at worst.
-
-    Args:
-        figure (`matplotlib.figure.Figure`): What to draw on.
-        rows (`Sequence[Mapping]`): `by_nuisance` of `statistics.measure_perturbations`.
-    """
+def _draw_overview(figure: Any, rows: Rows) -> None:
     axes = figure.subplots()
     positions = range(len(rows))
     worst = [100 * row["worst"]["flip_rate"] for row in rows]
@@ -122,36 +108,74 @@ def draw_overview(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
     axes.hlines(positions, mean, worst, color="0.6", linewidth=1.5)
     axes.plot(mean, positions, linestyle="", label="mean over severities and sides", **marker_style(0))
     axes.plot(worst, positions, linestyle="", label="worst severity and side", **marker_style(1))
-    _draw_limit(axes, limit_of(f"nuisance.{rows[0]['nuisance']}", read_limits()))
+    _draw_limit(axes, find_limit(f"nuisance.{rows[0]['nuisance']}", read_limits()))
     axes.set_yticks(positions, [row["nuisance"].replace("_", " ") for row in rows])
     axes.invert_yaxis()
     axes.set(title="Pairs that flip, by perturbation", xlabel="% of the pairs")
     axes.set_xlim(left=-1)
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    figure.legend(**_LEGEND)
 
 
-def draw_attacks(figure: Any, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Draw how often each attack pays, with its interval.
+def _perturbation(audit: Audit, row: Mapping[str, Any]) -> AuditFigure:
+    title = PERTURBATIONS[row["nuisance"]].title.format("…")
+    cells = [cell for cell in audit["nuisances"]["rows"] if cell["nuisance"] == row["nuisance"]]
+    return AuditFigure(
+        f"{title}: accuracy, and mean shift of the reward over the natural margin, by severity.",
+        f"Lines by severity. {_percent(row['flip_rate'])} of the pairs flip on average, at worst "
+        f"{_percent(row['worst']['flip_rate'])}: {describe_worst(row['worst'])}.",
+        5.2,
+        lambda figure, _: _draw_perturbation(figure, cells, audit["natural"]["all"]),
+    )
 
-    Args:
-        figure (`matplotlib.figure.Figure`): What to draw on.
-        rows (`Sequence[Mapping]`): Of `statistics.measure_attacks`, those that could have paid.
-    """
+
+def _draw_perturbation(figure: Any, rows: Rows, natural: Mapping[str, Any]) -> None:
+    """Draw accuracy and mean shift of the reward against the severity of one perturbation, one line per place."""
+    severities = sorted({row["severity"] for row in rows})
+    scale = natural["natural_margin"] or np.nan
+    accuracy, shift = figure.subplots(2, 1, sharex=True)
+    for number, place in enumerate(PLACES):
+        of_place = [row for row in rows if row["place"] == place and row["num_pairs"]]
+        found = sorted(of_place, key=lambda row: float(row["severity"]))
+        positions = [severities.index(row["severity"]) for row in found]
+        style = {**marker_style(number), "linestyle": LINES[number]}
+        accuracy.plot(positions, [100 * row["accuracy"] for row in found], label=PLACE_TITLES[place], **style)
+        shift.plot(positions, [row["mean_shift"] / scale for row in found], **style)
+    accuracy.axhline(100 * natural["accuracy"], color="black", linestyle=":", linewidth=1.2, label="unchanged")
+    perturbation = PERTURBATIONS[rows[0]["nuisance"]]
+    accuracy.set(title=perturbation.title.format("…"), ylabel="accuracy, %")
+    shift.axhline(0, color="black", linestyle=":", linewidth=1.2)
+    unit = perturbation.unit
+    shift.set(ylabel="mean shift over\nnatural margin", xlabel=f"severity, {unit}" if unit else "")
+    shift.set_xticks(range(len(severities)), [f"{severity:g}" if unit else "" for severity in severities])
+    shift.set_xlim(-0.3, len(severities) - 0.7)
+    figure.legend(**_LEGEND)
+
+
+def _attacks(rows: Rows) -> AuditFigure:
+    return AuditFigure(
+        "How often each attack succeeds, with 95% intervals; hollow: sides that were ahead without it.",
+        " ".join(["Dot plot.", *(f"{row['title']}: succeeds in {_percent(row['paid'])}." for row in rows)]),
+        1.6 + 1.3 * _ROW_INCHES * len(rows),
+        lambda figure, _: _draw_attacks(figure, rows),
+    )
+
+
+def _draw_attacks(figure: Any, rows: Rows) -> None:
     axes = figure.subplots()
     positions = range(len(rows))
     paid = 100 * np.array([row["paid"] for row in rows])
     bounds = 100 * np.array([row["interval"] for row in rows]).T
     errors = np.maximum(0.0, [paid - bounds[0], bounds[1] - paid])
-    axes.errorbar(paid, positions, xerr=errors, linestyle="", capsize=3, label="pays", **marker_style(0))
+    axes.errorbar(paid, positions, xerr=errors, linestyle="", capsize=3, label="succeeds", **marker_style(0))
     before = [(100 * row["paid_before"], place) for place, row in enumerate(rows) if row["paid_before"] is not None]
     if before:
         style = {**marker_style(1), "markerfacecolor": "white"}
         axes.plot(*zip(*before, strict=True), linestyle="", label="ahead without any attack", **style)
-    _draw_limit(axes, limit_of(f"attack.{rows[0]['attack']}", read_limits()))
+    _draw_limit(axes, find_limit(f"attack.{rows[0]['attack']}", read_limits()))
     axes.set_yticks(positions, [shorten(row["attack"].replace("_", " ")) for row in rows])
     axes.invert_yaxis()
-    axes.set(title="Pairs in which an attack pays, 95% interval", xlabel="% of the pairs", xlim=(-3, 103))
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    axes.set(title="Pairs in which an attack succeeds, 95% interval", xlabel="% of the pairs", xlim=(-3, 103))
+    figure.legend(**_LEGEND)
 
 
 def _draw_limit(axes: Any, limit: Limit) -> None:
@@ -159,24 +183,46 @@ def _draw_limit(axes: Any, limit: Limit) -> None:
         axes.axvline(100 * limit.at_most, color="black", linestyle=":", linewidth=1.2, label="limit")
 
 
-def draw_abstention(figure: Any, curve: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the effect of abstaining below a margin: pairs still decided, accuracy on them, codec copies undecided.
+def _abstention(row: Mapping[str, Any]) -> AuditFigure:
+    at_95 = row["at_95"]
+    return AuditFigure(
+        "Cost of abstaining below a margin: pairs still decided, accuracy on them, codec copies undecided.",
+        "Lines over the threshold. Where 95% of the codec copies are left undecided, at "
+        f"{at_95['threshold']:.3g}, {_percent(at_95['coverage'])} of the pairs are still decided.",
+        3.6,
+        lambda figure, _: _draw_abstention(figure, row["curve"]),
+    )
 
-    Args:
-        figure (`matplotlib.figure.Figure`): What to draw on.
-        curve (`Sequence[Mapping]`): Of `ties.describe_ties`, for rising thresholds; the first point has none.
-    """
+
+def _draw_abstention(figure: Any, curve: Rows) -> None:
     axes = figure.subplots()
+    # The first point has no threshold.
     points = [point for point in curve if point["threshold"] is not None]
     thresholds = [point["threshold"] for point in points]
     series = {
         "pairs still decided": "coverage",
         "accuracy on these": "accuracy",
-        "twins left undecided": "abstained_twins",
+        "codec copies undecided": "abstained_twins",
     }
     for number, (title, name) in enumerate(series.items()):
         values = [np.nan if point[name] is None else 100 * point[name] for point in points]
         axes.plot(thresholds, values, label=title, linestyle=LINES[number], **marker_style(number))
     axes.set_xscale("symlog", linthresh=max(min((t for t in thresholds if t), default=1.0), 1e-6))
     axes.set(title="Abstaining below a margin", xlabel="threshold on |margin|", ylabel="%", ylim=(-3, 103))
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    figure.legend(**_LEGEND)
+
+
+def _occlusion(dialogue: dict[str, Any]) -> AuditFigure:
+    sizes = [abs(turn["audio"]["contribution"]) for turn in dialogue["turns"]]
+    largest = sizes.index(max(sizes)) + 1
+    side = f"{dialogue['side'].capitalize()} side of pair {dialogue['pair_id']}"
+    return AuditFigure(
+        f"{side}: bars are the contributions of segments of sound, triangles those of the words of a turn.",
+        f"{side}, reward {dialogue['reward']:+.2f}. The sound of turn {largest} of {len(sizes)} contributes most.",
+        PANEL_INCHES[1],
+        partial(_draw_occlusion, dialogue),
+    )
+
+
+def _draw_occlusion(dialogue: dict[str, Any], figure: Any, pairs: Mapping[str, AuditPair]) -> None:
+    draw_dialogue(figure.subplots(), dialogue, getattr(pairs[dialogue["pair_id"]], dialogue["side"]))

@@ -1,18 +1,18 @@
-"""Measure heads on synthesizers and sources that their training held out: do they know speech, or its speakers?
+"""Measure score heads on synthesizers and sources that were held out of their training.
 
 For each synthesizer, and for each source, a score head is trained on the pairs of all others and measured on its pairs
-and on the rest, beside the acoustic baseline fitted on the same pairs. Heads are trained on cached features of the
-frozen backbone, as `train.py --train head` trains one, each in seconds; the backbone is run once.
+and on the rest, and so is the acoustic baseline. Heads are trained on cached features of the frozen backbone, as
+`train.py --train head` trains one, each in seconds; the backbone runs once.
 
 Notable choices:
 
 - A backbone that was trained on pairs of a synthesizer has heard it, whatever the head is trained on: the test then
-  says only how much the head adds (`backbone_saw`). The honest form takes an untrained backbone: a pretrained one, or
-  `"nano"`, which builds the nano model before training. A checkpoint whose head is not at zero counts as trained; of
-  one that trained its head alone, give the backbone instead.
-- Heads are chosen by validation loss, learning rate included, on validation pairs without the held-out ones.
-- Beside each row stands the head that left nothing out, on the same pairs: without it nothing could be said of a drop.
-- A criterion with too few pairs left to train or to measure on is skipped and reported, as is a fold without any.
+  only measures what the head adds (`backbone_saw`). For a valid test, give an untrained backbone: a pretrained one, or
+  `"nano"`, which builds the nano model before training. A checkpoint whose head is not at zero counts as trained; if
+  only its head was trained, give its backbone instead.
+- Heads and learning rates are selected by validation loss, on validation pairs without the held-out ones.
+- Each row also has the head that held nothing out, on the same pairs, as the reference for a drop.
+- A criterion with too few pairs to train or to measure on is skipped and reported, as is a fold without any.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LeftOutSettings:
-    """How heads are trained, and what is measured.
+    """Hyper-parameters of the heads.
 
     Args:
-        learning_rates (`tuple[float, ...]`): Tried in each fold; the lowest validation loss takes one.
+        learning_rates (`tuple[float, ...]`): Candidates; each fold selects one by validation loss.
         num_epochs (`float`): Passes over the training pairs.
         batch_size (`int`): Pairs in a step.
         center_rewards_coefficient (`float`): Lambda of the loss.
-        min_pairs (`int`): Least number of pairs of a criterion to train on, and to measure on.
-        bf16 (`bool`): Let the backbone compute in bfloat16.
-        seed (`int`): Of the order of the pairs.
+        min_pairs (`int`): The smallest number of pairs of a criterion to train on, and to measure on.
+        bf16 (`bool`): Run the backbone in bfloat16.
+        seed (`int`): Seed of the order of the pairs.
     """
 
     learning_rates: tuple[float, ...] = (1e-3, 1e-2, 1e-1, 1.0)
@@ -85,27 +85,23 @@ def measure_left_out(
     splits: Mapping[str, datasets.Dataset],
     folder: str | Path,
     *,
-    features: str | Path | None = None,
     settings: LeftOutSettings | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train and measure a head for everything that can be held out; folds in the folder are not repeated.
+    """Train and measure a head for each synthesizer and source; folds in the folder are not repeated.
 
     Args:
         model (`str`): Checkpoint whose backbone is used, a pretrained backbone, or `"nano"` for an untrained nano
             model, which is written into the folder.
-        splits (`Mapping[str, datasets.Dataset]`): `train`, `validation` and `test` pairs as `loading.load_pairs` gives
-            them.
-        folder (`str` or `Path`): Where the folds are kept, one line per fold in `folds.jsonl`.
-        features (`str` or `Path`, *optional*): Folder of cached features, as `train.py --from_cache` has it; by
-            default `features` in `folder`.
-        settings ([`LeftOutSettings`], *optional*): How heads are trained.
-        **options: Of `pairwise_accuracy`, such as `num_bootstrap`.
+        splits (`Mapping[str, datasets.Dataset]`): `train`, `validation` and `test` pairs, from `loading.load_pairs`.
+        folder (`str` or `Path`): Folder of `folds.jsonl`, with one line per fold, and of the cached features.
+        settings ([`LeftOutSettings`], *optional*): Hyper-parameters of the heads.
+        **options: Options of `pairwise_accuracy`, such as `num_bootstrap`.
 
     Returns:
         `dict`: `model`, `settings`, `num_pairs` by split; `folds`, each with `kind`, `name`, `criteria`,
         `backbone_saw`, `num_train`, `num_validation`, `learning_rate`, `eval_loss` and `num_skipped`; `not_measured`,
-        what `plan_folds` refused; and `rows` and `summary`, what `describe_folds` gives.
+        refused by `plan_folds`; and `rows` and `summary`, from `describe_folds`.
 
     Raises:
         ValueError: A split is missing, nothing can be measured, or the folder is of another model, other pairs or
@@ -123,9 +119,8 @@ def measure_left_out(
     claim_run_dir(folder, {"model": fingerprint_model(name), "pairs": pairs, "settings": _plain(settings)})
     log = JsonLines(folder / "folds.jsonl")
     known = {(record["kind"], record["name"]): record for record in log.read()}
-    missing_folds = [fold for fold in folds if (fold.kind, fold.name) not in known]
-    if missing_folds:
-        for record in _perform(missing_folds, name, splits, labels, folder, features, settings):
+    if missing_folds := [fold for fold in folds if (fold.kind, fold.name) not in known]:
+        for record in _perform(missing_folds, name, splits, labels, folder, settings):
             log.append([record])
             known[record["kind"], record["name"]] = record
     records = [known[fold.kind, fold.name] for fold in folds]
@@ -146,7 +141,7 @@ def _plain(settings: LeftOutSettings) -> dict[str, Any]:
 
 
 def _locate(model: str, folder: Path) -> str:
-    """Return where a model is; build an untrained nano model if it is not there yet."""
+    """Return the path of a model; build an untrained nano model if it does not exist."""
     if model != "nano":
         return model
     built = folder / "nano"
@@ -165,14 +160,13 @@ def _perform(
     splits: Mapping[str, datasets.Dataset],
     labels: Mapping[str, Labels],
     folder: Path,
-    features: str | Path | None,
     settings: LeftOutSettings,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the record of each fold as it is done."""
+    """Yield the record of each fold."""
     from tqdm.auto import tqdm
 
     with _restore_threads():
-        setup = _compute_features(model, splits, str(features or folder / "features"), settings)
+        setup = _compute_features(model, splits, str(folder / "features"), settings)
         acoustic = _acoustic_features(splits, folder)
         runner = _FoldRunner(setup, acoustic, labels, settings)
         for fold in tqdm(folds, "held out", unit="fold"):
@@ -194,7 +188,7 @@ def _restore_threads() -> Iterator[None]:
 def _compute_features(
     model: str, splits: Mapping[str, datasets.Dataset], cache: str, settings: LeftOutSettings
 ) -> TrainingSetup:
-    """Compute the features that the cache lacks, as a training of the head does."""
+    """Compute the features that are missing in the cache, as for a training of the head."""
     from trl import RewardConfig
 
     from sdiareward.training.setup import set_up_head
@@ -205,7 +199,7 @@ def _compute_features(
 
 
 def _acoustic_features(splits: Mapping[str, datasets.Dataset], folder: Path) -> dict[str, SideFeatures]:
-    """Compute the features of the acoustic baseline on training and test pairs; keep them in the folder."""
+    """Compute the features of the acoustic baseline on training and test pairs; cache them in the folder."""
     from sdiareward.evaluation.baselines import SideFeatures, read_features
 
     found = {}
@@ -224,7 +218,7 @@ def _acoustic_features(splits: Mapping[str, datasets.Dataset], folder: Path) -> 
 
 
 class _FoldRunner:
-    """Train and measure heads and baselines; folds of the same pairs share the work."""
+    """Train and measure heads and baselines; folds with the same pairs share the result."""
 
     def __init__(
         self,
@@ -243,7 +237,10 @@ class _FoldRunner:
 
     def run(self, fold: Fold) -> dict[str, Any]:
         """Return the record of a fold."""
-        kept = {split: self._kept(fold, split) for split in SPLITS[:2]}
+        kept = {
+            split: [row for row in self.rows[split] if not fold.leaves_out(self._label(split, row))]
+            for split in SPLITS[:2]
+        }
         tested = [
             row
             for row in self.rows["test"]
@@ -264,11 +261,8 @@ class _FoldRunner:
     def _label(self, split: str, row: Mapping[str, Any]) -> Mapping[str, Any]:
         return self.labels[split][row["row"]]
 
-    def _kept(self, fold: Fold, split: str) -> list[dict[str, Any]]:
-        return [row for row in self.rows[split] if not fold.leaves_out(self._label(split, row))]
-
     def _measure(self, *rows: list[dict[str, Any]]) -> dict[str, Any]:
-        # Holding out a synthesizer that training never had changes nothing: its fold is that without held-out pairs.
+        # To hold out a synthesizer that training never had changes nothing.
         key = tuple(tuple(row["row"] for row in of_split) for of_split in rows)
         if key not in self._done:
             train, validation, tested = rows

@@ -1,4 +1,4 @@
-"""Plan and compare leave-one-out folds: arithmetic on labels and rewards alone."""
+"""Plan and compare leave-one-out folds, from labels and rewards alone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import numpy as np
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
 from sdiareward.evaluation.statistics import compare
 from sdiareward.evaluation.summary import Labels, accuracy_of, groups_of, one_column
+
+from .statistics import compute_margins, is_in_column
 
 
 KINDS = ("synthesizer", "source")
@@ -25,9 +27,9 @@ class Fold:
     """The pairs that are held out of training.
 
     Args:
-        kind (`str`, *optional*): One of `KINDS`; None for the fold that leaves nothing out.
-        name (`str`, *optional*): Which synthesizer or source.
-        criteria (`tuple[str, ...]`): Criteria that there are enough pairs of.
+        kind (`str`, *optional*): One of `KINDS`; None for the fold that holds nothing out.
+        name (`str`, *optional*): Name of the synthesizer or source.
+        criteria (`tuple[str, ...]`): Criteria with enough pairs.
     """
 
     kind: str | None
@@ -43,14 +45,15 @@ def plan_folds(labels: Mapping[str, Labels], min_pairs: int) -> tuple[list[Fold]
     """Find the synthesizers and sources that can be held out.
 
     Args:
-        labels (`Mapping[str, Sequence]`): By split, what `labels.describe_pairs` says of each pair.
-        min_pairs (`int`): Least number of pairs of a criterion to train on, and to measure on.
+        labels (`Mapping[str, Sequence]`): Labels of the pairs of each split, from `labels.describe_pairs`.
+        min_pairs (`int`): The smallest number of pairs of a criterion to train on, and to measure on.
 
     Returns:
-        `tuple[list[Fold], list[dict]]`: The fold that leaves nothing out, then one for each synthesizer and source of
-        the test pairs; and `kind`, `name`, `criterion` and `reason` of what cannot be measured.
+        `tuple[list[Fold], list[dict]]`: The fold that holds nothing out, then one for each synthesizer and source of
+        the test pairs; and `kind`, `name`, `criterion` and `reason` of combinations that cannot be measured.
     """
-    plans = [(None, None), *((kind, name) for kind in KINDS for name in _names(labels["test"], kind))]
+    names = {kind: sorted({label[kind] for label in labels["test"] if label[kind]}) for kind in KINDS}
+    plans = [(None, None), *((kind, name) for kind in KINDS for name in names[kind])]
     folds, refused = [], []
     for kind, name in plans:
         candidates = Fold(kind, name, ())
@@ -64,10 +67,6 @@ def plan_folds(labels: Mapping[str, Labels], min_pairs: int) -> tuple[list[Fold]
         if measured:
             folds.append(Fold(kind, name, tuple(measured)))
     return folds, refused
-
-
-def _names(labels: Labels, kind: str) -> list[str]:
-    return sorted({label[kind] for label in labels if label[kind]})
 
 
 def _is_measured(fold: Fold, label: Mapping[str, Any]) -> bool:
@@ -87,21 +86,21 @@ def _refuse(fold: Fold, criterion: str, labels: Mapping[str, Labels], min_pairs:
 
 
 def describe_folds(records: Records, labels: Labels, **options: Any) -> dict[str, Any]:
-    """Compare heads that left something out with the one that left nothing out, on the same pairs.
+    """Compare each fold's head with the head that held nothing out, on the same pairs.
 
     Args:
-        records (`Sequence[Mapping]`): Of each fold `kind`, `name`, `backbone_saw`, and by `pair_id` the `chosen` and
-            `rejected` scores of the `head` and of the `acoustic` baseline; the fold of kind None among them.
+        records (`Sequence[Mapping]`): `kind`, `name`, `backbone_saw` of each fold, and by `pair_id` the `chosen` and
+            `rejected` scores of the `head` and of the `acoustic` baseline; one fold has the kind None.
         labels (`Sequence[Mapping]`): Labels of each test pair.
-        **options: Of `pairwise_accuracy`.
+        **options: Options of `pairwise_accuracy`.
 
     Returns:
         `dict`: `rows`, for each fold and criterion one of the held-out pairs (`pairs` `"left_out"`) and one
         of the `"rest"`: `kind`, `name`, `criterion`, `pairs`, `num_pairs`, `backbone_saw`; `head` and `acoustic`, and,
         when nothing was held out, `head_heard` and `acoustic_heard`, each with `accuracy`, `num_ties`, `num_groups`,
-        `interval`, ...; `change` of the head's accuracy by leaving out, -1 to 1, and its `interval`. And `summary`, by
-        kind and over its rows of held-out pairs: mean `head`, `head_heard`, `acoustic` and `acoustic_heard` accuracy,
-        and the `lowest` accuracy of a head with its `name` and `criterion`; None without rows.
+        `interval`, ...; `change` of the head's accuracy, -1 to 1, and its `interval`. And `summary`, by kind and over
+        its rows of held-out pairs: mean `head`, `head_heard`, `acoustic` and `acoustic_heard` accuracy, and the
+        `lowest` accuracy of a head with its `name` and `criterion`; None without rows.
     """
     whole = next((record for record in records if record["kind"] is None), None)
     rows = []
@@ -110,7 +109,7 @@ def describe_folds(records: Records, labels: Labels, **options: Any) -> dict[str
             continue
         for criterion, column in CRITERION_COLUMNS.items():
             for pairs in (LEFT_OUT, REST):
-                members = [label for label in labels if _is_member(record, whole, label, criterion, pairs)]
+                members = [label for label in labels if _is_member(record, whole, label, column, pairs)]
                 if members:
                     about = {key: record[key] for key in ("kind", "name", "backbone_saw")}
                     about |= {"criterion": criterion, "pairs": pairs, "num_pairs": len(members)}
@@ -119,12 +118,12 @@ def describe_folds(records: Records, labels: Labels, **options: Any) -> dict[str
 
 
 def _is_member(
-    record: Mapping[str, Any], whole: Mapping[str, Any], label: Mapping[str, Any], criterion: str, pairs: str
+    record: Mapping[str, Any], whole: Mapping[str, Any], label: Mapping[str, Any], column: str, pairs: str
 ) -> bool:
     if label["pair_id"] not in record["head"] or label["pair_id"] not in whole["head"]:
         return False
-    is_of_criterion = (label["subset"] == "colloquialness") == (criterion == "colloquialness")
-    return is_of_criterion and (label[record["kind"]] == record["name"]) == (pairs == LEFT_OUT)
+    is_left_out = label[record["kind"]] == record["name"]
+    return is_in_column(label["subset"], column) and is_left_out == (pairs == LEFT_OUT)
 
 
 def _describe_row(
@@ -134,13 +133,9 @@ def _describe_row(
     for scorer in SCORERS:
         found[scorer] = one_column(accuracy_of(labels, record[scorer], options), column)
         found[f"{scorer}_heard"] = one_column(accuracy_of(labels, whole[scorer], options), column)
-    without, heard = (_is_right(labels, scores["head"]) for scores in (record, whole))
+    without, heard = (compute_margins(labels, scores["head"]) > 0 for scores in (record, whole))
     change = compare(without, heard, groups_of(labels), [label["subset"] for label in labels], **options)
     return {**found, "change": {"difference": change["difference"], "interval": change["interval"]}}
-
-
-def _is_right(labels: Labels, scores: Mapping[str, Mapping[str, float]]) -> list[bool]:
-    return [scores[label["pair_id"]]["chosen"] > scores[label["pair_id"]]["rejected"] for label in labels]
 
 
 def _summarise(rows: Records, kind: str) -> dict[str, Any] | None:

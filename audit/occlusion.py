@@ -1,16 +1,16 @@
-"""Where in a dialogue a reward comes from: what becomes of it when a turn is silenced, or loses its words.
+"""Measure the contribution of each part of a dialogue to its reward: silence a turn or a segment, or omit words.
 
-A part's contribution is the reward of the whole dialogue less that of the dialogue without the part: positive where
-the part raises the reward. Contributions need not add up to anything, since parts act together; the rewards without
-any sound and without any words stand beside them.
+A part's contribution is the reward of the whole dialogue minus that of the dialogue without the part: positive if the
+part raises the reward. Contributions need not add up, because parts interact; the results therefore also hold the
+rewards without any sound and without any words.
 
 Notable choices:
 
-- Silence has the length of what it replaces, so nothing else moves. It is digital silence, which no recording has: a
-  contribution holds both what was heard there and how odd silence is to the model.
-- A segment within a turn fades out and in over a few milliseconds inside its bounds, or its edges would click.
-- Segments behind what the model hears of a turn (`max_turn_s`) are not computed; their contribution is none.
-- All dialogues with a part taken away are scored in one call, and made only when they are read.
+- Silence has the length of the sound that it replaces. It is digital silence, which no recording has, so a
+  contribution includes how unfamiliar silence is to the model.
+- A segment within a turn fades out and in over a few milliseconds inside its bounds, because its edges would click.
+- Segments after the part of a turn that the model hears (`max_turn_s`) are not computed.
+- All changed dialogues are scored in one call, and created on access.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE
 from sdiareward.pairs.schema import SIDES
-from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, RewardFunction, Turn, to_messages
+from sdiareward.perturbations.decoded_pairs import AuditPair, RewardFunction, Turn, to_messages
 
 
 _FADE_S = 0.005
@@ -37,35 +37,31 @@ _BAR_STYLES: dict[bool, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class _Part:
-    """What is taken from a dialogue: of one turn or of all, its words or its samples from `start` to `stop`."""
+    """A part of a dialogue: the words, or the samples from `start` to `stop`, of one turn or of all turns."""
 
     kind: str
     turn: int | None
     start: int = 0
     stop: int | None = None
 
-    def take_from(self, turns: Sequence[Turn]) -> list[Turn]:
-        return [
-            self._without(turn) if self.turn is None or number == self.turn else turn
-            for number, turn in enumerate(turns)
-        ]
-
-    def _without(self, turn: Turn) -> Turn:
+    def remove_from(self, turn: Turn) -> Turn:
         if self.kind == "text":
             return replace(turn, text="")
         return replace(turn, array=silence(turn.array, self.start, self.stop))
 
+    @property
+    def bounds_s(self) -> dict[str, float]:
+        assert self.stop is not None
+        return {"start_s": self.start / SAMPLING_RATE, "stop_s": self.stop / SAMPLING_RATE}
+
 
 def silence(array: np.ndarray, start: int = 0, stop: int | None = None) -> np.ndarray:
-    """Silence a recording or a segment of it; its length stays.
+    """Return a copy of a recording with a segment silenced; next to other sound, its first and last 5 ms fade.
 
     Args:
         array (`np.ndarray` of shape `(num_samples,)`): Mono signal at `SAMPLING_RATE`; it is not changed.
-        start (`int`, *optional*, defaults to 0): First sample to be silenced.
-        stop (`int`, *optional*): The one after the last; by default all to the end.
-
-    Returns:
-        `np.ndarray`: A copy. Where the segment has sound before or behind it, its first or last 5 ms fade.
+        start (`int`, *optional*, defaults to 0): First sample of the segment.
+        stop (`int`, *optional*): End of the segment, exclusive; by default that of the recording.
 
     Example:
         >>> silence(np.ones(4, dtype=np.float32)).tolist()
@@ -84,7 +80,7 @@ def silence(array: np.ndarray, start: int = 0, stop: int | None = None) -> np.nd
 
 
 class _Occluded(Sequence[Any]):
-    """Dialogues without some part, made when asked for: a long dialogue in many copies would fill the memory."""
+    """Dialogues without a part, created on access: many copies of a long dialogue would fill the memory."""
 
     def __init__(self, items: Sequence[tuple[Sequence[Turn], _Part | None]]):
         self.items = items
@@ -94,11 +90,10 @@ class _Occluded(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         turns, part = self.items[index]
-        return _messages(turns, part)
-
-
-def _messages(turns: Sequence[Turn], part: _Part | None) -> Messages:
-    return to_messages(turns if part is None else part.take_from(turns))
+        if part is None:
+            return to_messages(turns)
+        is_changed = [part.turn in (None, number) for number in range(len(turns))]
+        return to_messages(part.remove_from(t) if c else t for t, c in zip(turns, is_changed, strict=True))
 
 
 def measure_occlusion(
@@ -109,24 +104,21 @@ def measure_occlusion(
     segment_s: float | None = 0.5,
     max_turn_s: float | None = None,
 ) -> dict[str, Any]:
-    """Take parts away from dialogues and see what becomes of their rewards.
+    """Remove each part from dialogues and measure how their rewards change.
 
     Args:
         pairs (`Sequence[AuditPair]`): A few pairs: a dialogue of 4 turns of 6 s takes about 60 rewards.
         rewards (`RewardFunction`): The model; called once.
-        sides (`Sequence[str]`, *optional*): Which sides of the pairs; by default both.
-        segment_s (`float`, *optional*, defaults to 0.5): About how long the segments of a turn are, in seconds; None
-            leaves them out.
-        max_turn_s (`float`, *optional*): How much the model hears of a turn, in seconds (the `max_turn_s` of its
-            configuration); None for all.
+        sides (`Sequence[str]`, *optional*): Sides to measure; by default both.
+        segment_s (`float`, *optional*, defaults to 0.5): Approximate length of a segment, in seconds; None for none.
+        max_turn_s (`float`, *optional*): Seconds of a turn that the model hears; None for all.
 
     Returns:
         `dict`: `segment_s`, `max_turn_s`; `dialogues`, for each side of each pair `pair_id`, `side`, `criterion`,
-        `subset`, `reward`, `all_audio` and `all_text` (what remains without any sound, any words), and `turns`:
-        `role`, `start_s` (turns laid end to end), `duration_s`, `heard_s`, `audio`, `text` (None without words) and
-        `segments`, with `start_s` and `stop_s` within their turn. What was taken away has `reward`, the one without
-        it, and `contribution`. Then `mean_absolute`, the mean size of the turns' contributions by `"audio"` and
-        `"text"` and role.
+        `subset`, `reward`, `all_audio` and `all_text`, and `turns`: `role`, `start_s` (turns laid end to end),
+        `duration_s`, `heard_s`, `audio`, `text` (None without words) and `segments`, with `start_s` and `stop_s`
+        within their turn. Each part has `reward`, that of the dialogue without it, and `contribution`. Then
+        `mean_absolute`, the mean absolute contribution of a turn by `"audio"` and `"text"` and role.
 
     Raises:
         ValueError: `segment_s` is too short for the model to hear a segment.
@@ -148,7 +140,7 @@ def measure_occlusion(
 
 
 def _plan(turns: Sequence[Turn], segment_s: float | None, max_turn_s: float | None) -> list[_Part | None]:
-    """Return everything that is taken from a dialogue, None for nothing."""
+    """Return every part to remove from a dialogue, and None for the whole dialogue."""
     plan: list[_Part | None] = [None, _Part("audio", None), _Part("text", None)]
     for number, turn in enumerate(turns):
         plan.append(_Part("audio", number))
@@ -159,7 +151,7 @@ def _plan(turns: Sequence[Turn], segment_s: float | None, max_turn_s: float | No
 
 
 def _segments(turn: Turn, segment_s: float | None, max_turn_s: float | None) -> list[tuple[int, int]]:
-    """Cut what is heard of a turn into equal segments of about `segment_s`; a single one is the turn itself."""
+    """Cut the part of a turn that is heard into equal segments of about `segment_s`."""
     if segment_s is None:
         return []
     num_heard = _num_heard(turn, max_turn_s)
@@ -189,7 +181,7 @@ def _describe(turns: Sequence[Turn], found: dict[_Part | None, float], max_turn_
                 "heard_s": _num_heard(turn, max_turn_s) / SAMPLING_RATE,
                 "audio": effect(_Part("audio", number)),
                 "text": effect(_Part("text", number)) if turn.text else None,
-                "segments": [{**_bounds(part), **effect(part)} for part in segments],
+                "segments": [{**part.bounds_s, **effect(part)} for part in segments],
             }
         )
         start_s += duration_s
@@ -197,13 +189,8 @@ def _describe(turns: Sequence[Turn], found: dict[_Part | None, float], max_turn_
     return {"reward": whole, **totals, "turns": described}
 
 
-def _bounds(part: _Part) -> dict[str, float]:
-    assert part.stop is not None
-    return {"start_s": part.start / SAMPLING_RATE, "stop_s": part.stop / SAMPLING_RATE}
-
-
 def _mean_absolute(dialogues: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return how much turns weigh, by what was taken from them and by role."""
+    """Return the mean absolute contribution of a turn, by kind and by role."""
     sizes: dict[str, dict[str, list[float]]] = {"audio": {}, "text": {}}
     for turn in (turn for dialogue in dialogues for turn in dialogue["turns"]):
         for kind, by_role in sizes.items():
@@ -213,16 +200,11 @@ def _mean_absolute(dialogues: Sequence[dict[str, Any]]) -> dict[str, dict[str, f
 
 
 def draw(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -> None:
-    """Draw a dialogue's contributions over its waveform.
+    """Draw the contributions of one of the `dialogues` of `measure_occlusion` over its waveform.
 
-    The waveform is grey; a bar for each segment (for each turn where there are no segments) stands up or down from its
-    middle, hatched by its sign; a triangle in each turn is the contribution of its words. What the model does
-    not hear is crossed out.
-
-    Args:
-        axes (`matplotlib.axes.Axes`): What to draw on.
-        dialogue (`dict`): One of the `dialogues` of `measure_occlusion`.
-        turns (`Sequence[Turn]`): Its turns, whose samples the result does not hold.
+    A bar for each segment (or turn, without segments) rises or falls from the middle of the grey waveform, hatched by
+    its sign; a triangle in each turn is the contribution of its words. Sound that the model does not hear is crossed
+    out.
     """
     end_s = sum(turn["duration_s"] for turn in dialogue["turns"])
     waveform = axes.twinx()
@@ -245,7 +227,7 @@ def draw(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -> None:
 
 
 def _draw_waveform(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -> None:
-    """Draw the outline of the samples, each turn on its place, and where turns begin."""
+    """Draw the outline of the samples and the beginning of each turn."""
     for turn, described in zip(turns, dialogue["turns"], strict=True):
         start_s, duration_s = described["start_s"], described["duration_s"]
         low, high = _outline(turn.array)
@@ -263,13 +245,13 @@ def _draw_waveform(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -
 
 
 def _outline(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the least and the greatest sample of each of at most `_MAX_POINTS` stretches."""
+    """Return the least and the greatest sample of each of at most `_MAX_POINTS` equal segments."""
     starts = np.linspace(0, len(array), min(len(array), _MAX_POINTS), endpoint=False).astype(int)
     return np.minimum.reduceat(array, starts), np.maximum.reduceat(array, starts)
 
 
 def _draw_bars(axes: Any, dialogue: dict[str, Any]) -> None:
-    """Draw the contribution of each segment, or of each turn, as a bar as wide as it lasts."""
+    """Draw the contribution of each segment, or of each turn, as a bar of its duration."""
     bars = []
     for turn in dialogue["turns"]:
         whole = {"start_s": 0.0, "stop_s": turn["heard_s"], **turn["audio"]}

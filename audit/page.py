@@ -1,4 +1,4 @@
-"""Write the page of an audit: one HTML file with everything in it, its verdicts first."""
+"""Write the page of an audit: one self-contained HTML file, verdicts first."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from sdiareward.evaluation.report.pieces import FILTERS, content_hash, picture
 from sdiareward.perturbations.decoded_pairs import AuditPair
 from sdiareward.perturbations.registry import PERTURBATIONS
 
-from .captions import describe_figures
 from .checks import describe_worst, num_by_status
-from .figures import draw_figures
+from .figures import draw_figures, list_figures
 from .summary import PLACE_TITLES, describe_sample, show_before
 from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
 
 
-# A sign and a word, so that a verdict is read without colour.
+# A sign and a word, because colour alone must not carry a verdict.
 MARKS = {PASS: "✓ passed", FAIL: "✗ failed", NOT_MEASURED: "– not measured"}
 SECTIONS = {
     "verdicts": "Verdicts",
@@ -48,9 +47,9 @@ def write_page(
 
     Args:
         folder (`Path`): The audit's `output_dir`.
-        audit (`Mapping`): What `audit.json` holds.
-        pairs (`Mapping[str, AuditPair]`): By id, the pairs whose occlusion is drawn.
-        earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit, whose values stand beside.
+        audit (`Mapping`): Content of `audit.json`.
+        pairs (`Mapping[str, AuditPair]`): Pairs whose occlusion is drawn, by id.
+        earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit, to compare with.
 
     Returns:
         `Path`: The page.
@@ -65,16 +64,7 @@ def write_page(
 def render_page(
     audit: Mapping[str, Any], figures: Mapping[str, bytes], earlier: Sequence[Mapping[str, Any]] | None = None
 ) -> str:
-    """Render the page.
-
-    Args:
-        audit (`Mapping`): What `audit.json` holds.
-        figures (`Mapping[str, bytes]`): PNG files by the name of the figure.
-        earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit.
-
-    Returns:
-        `str`: HTML that requests nothing; whatever comes from data is escaped.
-    """
+    """Render the page as HTML that requests nothing and escapes all data; `figures` holds PNG files by name."""
     from markupsafe import Markup
 
     environment = html_environment(AUDIT, EVALUATION_PAGE)
@@ -83,7 +73,7 @@ def render_page(
         encoding="utf-8"
     )
     before = None if earlier is None else {verdict["name"]: verdict for verdict in earlier}
-    descriptions = describe_figures(audit)
+    described = list_figures(audit)
     page = environment.get_template("audit.html").render(
         audit=audit,
         summary=describe_sample(audit),
@@ -91,7 +81,10 @@ def render_page(
         marks=MARKS,
         before=before,
         show_before=show_before,
-        figures={name: {**descriptions[name], **picture(data)} for name, data in figures.items()},
+        figures={
+            name: {"caption": described[name].caption, "alt": described[name].alt, **picture(data)}
+            for name, data in figures.items()
+        },
         sections=[(key, title) for key, title in SECTIONS.items() if key in _ALWAYS or audit[key]],
         titles={**TITLES, "colloquialness": "colloquialness", "overall_micro": "all pairs"},
         places=PLACE_TITLES,
@@ -104,7 +97,7 @@ def render_page(
 
 
 def _settings(audit: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what the audit depended on as rows of a table."""
+    """Return the settings and versions of the audit as rows of a table."""
     found = {name: audit["config"].get(name) for name in _ABOUT} | {"model": audit["run"]["model"]}
     found |= {"dtype": audit["run"]["dtype"], "python": audit["python"], "git": audit["git_revision"]}
     found |= {name: version for name, version in audit["versions"].items() if version}

@@ -1,4 +1,4 @@
-"""Run an audit: score the pairs under every condition, measure, and give verdicts; finished work is not repeated."""
+"""Run or resume an audit: score the pairs under every condition, compute statistics and verdicts."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages
 from sdiareward.perturbations.registry import PERTURBATIONS
 
-from .checks import measure_checks
+from .checks import measure_checks, read_trained_with
 from .conditions import (
     ERROR,
     NATURAL,
     Condition,
     Rewards,
-    attack_conditions,
     collect_rewards,
-    perturbation_conditions,
+    list_severities,
+    make_attack_conditions,
+    make_perturbation_conditions,
     perturbation_key,
-    settings_of,
 )
 from .leave_one_out import measure_left_out
 from .modality_ablation import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
@@ -43,7 +43,6 @@ from .occlusion import measure_occlusion
 from .sampling import PairSample, sample_rows
 from .statistics import Pairs, describe_natural, measure_attacks, measure_perturbations
 from .ties import CODEC_COPIES, describe_ties, measure_identical
-from .training_record import read_trained_with
 from .verdicts import judge
 
 
@@ -51,35 +50,34 @@ if TYPE_CHECKING:
     from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
-# The parts of an audit; the last one trains heads and runs only if it is asked for. Flags, result files and names of
-# checks say "nuisance" for a perturbation, "twins" for codec copies and "hearing" for the modality ablation: committed
-# results and cards hold these keys.
+# The last part trains heads and runs only on request. Flags, result files and names of checks keep older words that
+# committed results and cards hold: "nuisance" for a perturbation, "twins" for codec copies, "hearing" for the modality
+# ablation, "left_out" for leave-one-out folds, "paid" for a successful attack.
 PARTS = ("nuisances", "attacks", "hearing", "ties", "occlusion", "baselines", "left_out")
 DEFAULT_PARTS = PARTS[:-1]
 _NUM_IDENTICAL = 4
-# Of several recordings and kinds, as the sample begins, and few enough to stay in memory.
+# Few enough to stay in memory; the beginning of the sample covers several recordings and subsets.
 _NUM_DISTRACTORS = 32
 _HEARD_ALONE = (AUDIO_ONLY, TEXT_ONLY)
 
 
 @dataclass(frozen=True)
 class AuditJob:
-    """What to audit on what.
+    """The model, the data and the settings of an audit.
 
     Args:
         model ([`ModelSpec`]): The model.
         data (`str`): Pairs, as `loading.load_pairs` takes them.
-        output_dir (`Path`): Where everything goes; a run that was killed is resumed from it.
+        output_dir (`Path`): Folder of the results; a killed run resumes from it.
         split (`str`, *optional*, defaults to `"test"`): Split to audit on.
         train_split (`str`, *optional*, defaults to `"train"`): Split that baselines and heads are fitted on.
-        num_pairs (`int`, *optional*, defaults to 60): Pairs that are drawn; 0 for all.
+        num_pairs (`int`, *optional*, defaults to 60): Number of pairs to draw; 0 for all.
         nuisances, attacks (`tuple[str, ...]`): Names of the perturbations and attacks to try.
         parts (`tuple[str, ...]`, *optional*): Some of `PARTS`.
-        left_out_model (`str`, *optional*): Backbone of the heads that leave something out, or `"nano"`; by default
-            the model's own.
-        sounds_dir (`str`, *optional*): Recordings that attacks paste in, in place of made sounds; see
+        left_out_model (`str`, *optional*): Backbone of the leave-one-out heads, or `"nano"`; by default the model's.
+        sounds_dir (`str`, *optional*): Recordings that attacks use instead of synthetic sounds; see
             `attacks.AttackContext`.
-        seed (`int`, *optional*, defaults to 0): Of the sample, of what is random in a change, and of the intervals.
+        seed (`int`, *optional*, defaults to 0): Seed of the sample, of random changes, and of the intervals.
         num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
     """
 
@@ -98,7 +96,7 @@ class AuditJob:
     num_bootstrap: int = 1000
 
     def identity(self, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what a line of rewards depends on: neither the sample's size nor which conditions there are."""
+        """Return what a line of rewards depends on: not the size of the sample, nor the list of conditions."""
         sounds = {} if self.sounds_dir is None else {"sounds": fingerprint_sounds(self.sounds_dir)}
         return {
             **sounds,
@@ -145,12 +143,12 @@ class Auditor:
 
     @property
     def max_turn_s(self) -> float:
-        """How much the model hears of a turn, in seconds."""
+        """Seconds of a turn that the model hears."""
         return self.scorer.processor.max_turn_s
 
     @cached_property
     def distractors(self) -> list[AuditPair]:
-        """Pairs that attacks take turns and words from; their number does not depend on the size of the sample."""
+        """Pairs that attacks take turns and words from; they do not depend on the size of the sample."""
         first = PairSample(self.pairs, self.labels, sample_rows(self.labels, _NUM_DISTRACTORS, self.job.seed))
         found = []
         for number in range(len(first)):
@@ -164,17 +162,17 @@ class Auditor:
 
     @cached_property
     def rewards(self) -> Rewards:
-        """The rewards of the sample under every condition; those that the folder lacks are scored."""
+        """The rewards of the sample under every condition; missing ones are scored."""
         return collect_rewards(lambda: self.scorer, self.sample, self.conditions(), self.folder)
 
     @cached_property
     def measured(self) -> Pairs:
-        """The pairs that could be scored as they are, with their rewards."""
+        """The pairs that could be scored unchanged, with their rewards."""
         return Pairs(self.sample.labels, self.rewards, **self.options)
 
     @cached_property
     def usable(self) -> PairSample:
-        """The same pairs, to be decoded."""
+        """The sample of these pairs."""
         return self.sample.keep(label["pair_id"] for label in self.measured.labels)
 
     def conditions(self) -> list[Condition]:
@@ -182,23 +180,19 @@ class Auditor:
         job = self.job
         found: list[Condition] = []
         if "nuisances" in job.parts:
-            found += perturbation_conditions(settings_of(job.nuisances), job.seed)
+            found += make_perturbation_conditions(list_severities(job.nuisances), job.seed)
         if "ties" in job.parts:
-            found += perturbation_conditions(CODEC_COPIES.items(), job.seed)
+            found += make_perturbation_conditions(CODEC_COPIES.items(), job.seed)
         if "attacks" in job.parts:
             options: dict[str, Any] = {"seed": job.seed, "sounds_dir": job.sounds_dir}
-            found += attack_conditions(self.attacks, lambda: self.distractors, lambda: self.max_turn_s, **options)
+            found += make_attack_conditions(self.attacks, lambda: self.distractors, lambda: self.max_turn_s, **options)
         if "hearing" in job.parts:
             found += [Condition(f"hearing/{name}", CONDITIONS[name]) for name in _HEARD_ALONE]
         return list({condition.key: condition for condition in found}.values())
 
     def audit(self) -> dict[str, Any]:
-        """Score, measure and judge.
-
-        Returns:
-            `dict[str, Any]`: What `audit.json` holds; `docs/audit.md` describes it.
-        """
-        # First, so that a missing or too small split is reported before hours of scoring.
+        """Run all parts; return the content of `audit.json`, which `docs/audit.md` describes."""
+        # First, because a missing or too small split must be reported before hours of scoring.
         left_out = self._left_out()
         scores, fitted = self._baselines()
         audit = {
@@ -218,7 +212,7 @@ class Auditor:
         return dict(plain({**audit, "run": self.run, **describe_run()}))
 
     def _timing(self) -> dict[str, float]:
-        """Return the sums of the sessions that were not killed."""
+        """Return the sums over all sessions that were not killed."""
         sessions = JsonLines(self.folder / "sessions.jsonl").read()
         return {name: sum(session[name] for session in sessions) for name in ("num_dialogues", "seconds", "audio_s")}
 
@@ -250,7 +244,7 @@ class Auditor:
         return measure_attacks(self.measured, self.attacks) if "attacks" in self.job.parts else None
 
     def _baselines(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
-        """Return the scores of the baselines on the same pairs, and the pairs they were fitted on."""
+        """Return the scores of the baselines on the same pairs, and the counts of their training pairs."""
         if "baselines" not in self.job.parts:
             return {}, None
         train = load_pairs(self.job.data, self.job.train_split)
@@ -286,16 +280,16 @@ class Auditor:
     def _occlusion(self) -> dict[str, Any] | None:
         if "occlusion" not in self.job.parts:
             return None
-        few = self.usable.keep(example_ids(self.usable.labels))
+        few = self.usable.keep(pick_examples(self.usable.labels))
         return self._section("occlusion", few, lambda: measure_occlusion(few, self.reward, max_turn_s=self.max_turn_s))
 
     def examples(self) -> dict[str, AuditPair]:
-        """Return by id the pairs whose occlusion was measured."""
-        few = self.usable.keep(example_ids(self.usable.labels)) if "occlusion" in self.job.parts else ()
+        """Return the pairs whose occlusion was measured, by id."""
+        few = self.usable.keep(pick_examples(self.usable.labels)) if "occlusion" in self.job.parts else ()
         return {pair.pair_id: pair for pair in few}
 
     def _section(self, name: str, pairs: PairSample, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return a section that the folder has of the same pairs, or measure it and keep it."""
+        """Read a section from the folder, or measure and write it if it is missing or of other pairs."""
         path = self.folder / f"{name}.json"
         pair_ids = [label["pair_id"] for label in pairs.labels]
         kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -314,11 +308,7 @@ class Auditor:
 
 
 def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Split the effects of each change on each column off an audit, because they are long.
-
-    Args:
-        audit (`dict`): What `Auditor.audit` gives; it stays as it is.
-    """
+    """Return an audit without the long table of changes by column, and the rows of that table."""
     if audit["nuisances"] is None:
         return audit, []
     rows = audit["nuisances"]["rows"]
@@ -326,8 +316,8 @@ def split_details(audit: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str,
     return {**audit, "nuisances": {**audit["nuisances"], "rows": short}}, rows
 
 
-def example_ids(labels: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the first pair of each subset; its turns are occluded one by one."""
+def pick_examples(labels: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the first pair of each subset, whose parts are occluded one by one."""
     return list({label["subset"]: label["pair_id"] for label in reversed(labels)}.values())
 
 
@@ -342,6 +332,6 @@ def _scores(rewards: Rewards, condition: str) -> dict[str, Any]:
 
 
 def _having(labels: Sequence[Mapping[str, Any]], scores: Any) -> list[Mapping[str, Any]]:
-    """Return the labels of the pairs that all have scores of."""
+    """Return the labels of the pairs that have all of some scores."""
     found = list(scores)
     return [label for label in labels if all(label["pair_id"] in of_one for of_one in found)]

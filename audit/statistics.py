@@ -1,8 +1,8 @@
-"""From the rewards of an audit to its numbers: how far a change moves them, how often it turns an order or pays.
+"""Compute the statistics of an audit from its rewards: shifts, flips, and successful attacks.
 
 A pair is right when its chosen side has the strictly higher reward. It *flips* when it is right before a change and
-not after it, or the other way round. A *shift* is by how much the reward of a changed dialogue moves; set against the
-natural margin, the median of `|chosen - rejected|` over the same pairs unchanged. Intervals draw whole recordings.
+not after it, or the other way round. A *shift* is the difference that a change makes to the reward of a dialogue. The
+*natural margin* is the median of `|chosen - rejected|` over the unchanged pairs. Intervals draw whole recordings.
 """
 
 from __future__ import annotations
@@ -17,37 +17,35 @@ from numpy.typing import NDArray
 
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, SUBSETS, wilson_interval
 from sdiareward.evaluation.statistics import Counts, Floats, draw_groups, percentiles
-from sdiareward.evaluation.summary import groups_of
+from sdiareward.evaluation.summary import Labels, Scores, groups_of
 from sdiareward.pairs.schema import SIDES
 
-from .conditions import ATTACKED, NATURAL, REASON, Rewards, attack_key, perturbation_key, settings_of
+from .conditions import ATTACKED, NATURAL, REASON, Rewards, attack_key, list_severities, perturbation_key
 
 
 if TYPE_CHECKING:
     from sdiareward.perturbations.attacks import Attack
 
-
-Labels = Sequence[Mapping[str, Any]]
 Booleans = NDArray[np.bool_]
 
-# To which sides of a pair a change is applied.
+# Sides of a pair that a change is applied to.
 BOTH = "both"
 PLACES = (*SIDES, BOTH)
-# Sets of pairs that are looked at apart, as far as there are pairs: Table 2's columns that are no macro average.
+# Columns of Table 2 that are sets of pairs, not macro averages.
 _COLUMNS = {**{name: (name,) for name in SUBSETS}, "modality_micro": MODALITY_SUBSETS}
 
 
 class Pairs:
-    """The pairs that were scored as they are, and what every statistic of them needs.
+    """The pairs that were scored unchanged, with their rewards and the bootstrap draws of every interval.
 
     Args:
         labels (`Sequence[Mapping]`): Labels of each pair of the sample.
-        rewards (`Rewards`): What `conditions.collect_rewards` gives; a pair without natural rewards is skipped.
+        rewards (`Rewards`): From `conditions.collect_rewards`; a pair without natural rewards is skipped.
         num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
-        seed (`int`, *optional*, defaults to 0): Their seed.
+        seed (`int`, *optional*, defaults to 0): Seed of the draws.
 
     Attributes:
-        labels (`list[Mapping]`): Labels of the pairs that are left.
+        labels (`list[Mapping]`): Labels of the pairs with natural rewards.
         margins (`np.ndarray` of shape `(num_pairs,)`): Chosen minus rejected reward.
 
     Raises:
@@ -56,7 +54,8 @@ class Pairs:
 
     def __init__(self, labels: Labels, rewards: Rewards, *, num_bootstrap: int = 1000, seed: int = 0):
         self.rewards = rewards
-        self.labels = [label for label in labels if _has_rewards(rewards, NATURAL, label)]
+        natural = rewards.get(NATURAL, {})
+        self.labels = [label for label in labels if "rewards" in natural.get(label["pair_id"], {})]
         if not self.labels:
             raise ValueError("no pair could be scored as it is; there is nothing to audit.")
         self.subsets = np.array([label["subset"] for label in self.labels])
@@ -67,13 +66,17 @@ class Pairs:
         self.margins: Floats = self.natural["chosen"] - self.natural["rejected"]
 
     def values(self, condition: str, name: str) -> Floats:
-        """Return a reward of each pair under a condition, NaN where there is none."""
-        lines = self.rewards.get(condition, {})
-        found = [lines.get(label["pair_id"], {}).get("rewards", {}).get(name, np.nan) for label in self.labels]
+        """Return a reward of each pair under a condition, NaN where it is missing."""
+        found = [line.get("rewards", {}).get(name, np.nan) for line in self.lines(condition)]
         return np.array(found, dtype=np.float64)
 
+    def lines(self, condition: str) -> list[Mapping[str, Any]]:
+        """Return the line of each pair under a condition, empty where it is missing."""
+        found = self.rewards.get(condition, {})
+        return [found.get(label["pair_id"], {}) for label in self.labels]
+
     def columns(self) -> dict[str, Booleans]:
-        """Return which pairs are in each column that has any; a column with the pairs of an earlier one is omitted."""
+        """Return a mask of pairs for each column; empty columns and repeated sets of pairs are omitted."""
         found: dict[str, Booleans] = {}
         for name, members in _COLUMNS.items():
             is_member = np.isin(self.subsets, members)
@@ -82,11 +85,7 @@ class Pairs:
         return found
 
     def mean(self, values: Floats, is_used: Booleans) -> dict[str, Any]:
-        """Return the mean over some pairs and its interval.
-
-        Returns:
-            `dict[str, Any]`: `mean` and `interval`, None where no two draws differ; both None without pairs.
-        """
+        """Return `mean` and `interval` over some pairs, None without any; no `interval` if all draws are equal."""
         if not is_used.any():
             return {"mean": None, "interval": None}
         weights = self.draws[:, is_used]
@@ -95,11 +94,7 @@ class Pairs:
         return {"mean": float(values[is_used].mean()), "interval": percentiles(draws)}
 
     def share(self, is_so: Booleans, is_used: Booleans) -> dict[str, Any]:
-        """Return how often something is so among some pairs, with its interval; see `describe_share` of the report.
-
-        Returns:
-            `dict[str, Any]`: `num_pairs`, `share` (0-1) and `interval`; both None without pairs.
-        """
+        """Return `num_pairs`, the `share` of true values among some pairs, and its `interval`; None without pairs."""
         found = self.mean(is_so.astype(np.float64), is_used)
         share, interval = found["mean"], found["interval"]
         if share is not None and interval is None:
@@ -107,22 +102,29 @@ class Pairs:
         return {"num_pairs": int(is_used.sum()), "share": share, "interval": interval}
 
 
-def _has_rewards(rewards: Rewards, condition: str, label: Mapping[str, Any]) -> bool:
-    return "rewards" in rewards.get(condition, {}).get(label["pair_id"], {})
+def is_in_column(subset: str, column: str) -> bool:
+    """Return whether a column of Table 2 that is a set of pairs counts a subset."""
+    return column in (subset, "overall_micro") or (column == "modality_micro" and subset in MODALITY_SUBSETS)
+
+
+def compute_margins(labels: Labels, scores: Scores) -> Floats:
+    """Return the margin of each pair, shape `(num_pairs,)`."""
+    sides = [[scores[label["pair_id"]][side] for label in labels] for side in SIDES]
+    return np.subtract(*np.asarray(sides, dtype=np.float64))
 
 
 def natural_margin(margins: Floats) -> float:
-    """Return the median absolute margin of unchanged pairs, what a shift is set against."""
+    """Return the median absolute margin of unchanged pairs, the scale of shifts."""
     return float(np.median(np.abs(margins)))
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a change did to each pair.
+    """The effect of a change on each pair.
 
     Args:
         margins (`np.ndarray` of shape `(num_pairs,)`): Margin after it; NaN where it could not be applied.
-        shift (`np.ndarray` of shape `(num_pairs,)`): Mean shift of the rewards of the dialogues it was applied to.
+        shift (`np.ndarray` of shape `(num_pairs,)`): Mean shift of the rewards of the changed dialogues.
         moved (`np.ndarray` of shape `(num_pairs,)`): Mean of the absolute shifts.
     """
 
@@ -131,17 +133,12 @@ class Change:
     moved: Floats
 
     def flips(self, before: Floats) -> Booleans:
-        """Return which pairs are right on one side of the change only."""
+        """Return which pairs are right either before or after the change, but not both."""
         return np.isfinite(self.margins) & ((before > 0) != (self.margins > 0))
 
 
-def changes_of(pairs: Pairs, condition: str) -> dict[str, Change]:
-    """Return what a perturbation did where it was applied to the chosen side, to the rejected one, and to both.
-
-    Args:
-        pairs (`Pairs`): The pairs.
-        condition (`str`): Key of the perturbation's condition, which has the rewards of both sides changed.
-    """
+def measure_changes(pairs: Pairs, condition: str) -> dict[str, Change]:
+    """Return the effect of a perturbation on the chosen side alone, on the rejected one alone, and on both."""
     changed = {side: pairs.values(condition, side) for side in SIDES}
     shifts = {side: changed[side] - pairs.natural[side] for side in SIDES}
     both = np.stack([shifts[side] for side in SIDES])
@@ -153,18 +150,13 @@ def changes_of(pairs: Pairs, condition: str) -> dict[str, Change]:
 
 
 def describe_change(pairs: Pairs, change: Change, is_member: Booleans | None = None) -> dict[str, Any]:
-    """Describe a change over all pairs, or over some.
-
-    Args:
-        pairs (`Pairs`): The pairs.
-        change (`Change`): What it did to each.
-        is_member (`np.ndarray`, *optional*): Which of them.
+    """Describe a change over the pairs of a mask, by default over all.
 
     Returns:
         `dict[str, Any]`: `num_pairs`; `accuracy_before`, `accuracy`, their difference `accuracy_change` with
         `accuracy_change_interval` (-1 to 1); `flip_rate` with `flip_interval`, `num_lost` (pairs no longer right) and
         `num_won`; `mean_shift` with `mean_shift_interval`, `absolute_shift`, and `relative_shift`, the absolute one
-        over the natural margin (None where that is 0). Without pairs nothing but `num_pairs`.
+        over the natural margin (None where that is 0). Without pairs only `num_pairs`.
     """
     is_used = np.isfinite(change.margins) if is_member is None else np.isfinite(change.margins) & is_member
     if not is_used.any():
@@ -210,23 +202,18 @@ def _describe_natural(pairs: Pairs, is_member: Booleans) -> dict[str, Any]:
 
 
 def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
-    """Describe what each perturbation does at each severity, by where it is applied and by column, and sum up.
-
-    Args:
-        pairs (`Pairs`): The pairs with the rewards of the perturbations' conditions.
-        names (`Sequence[str]`): Keys of `registry.PERTURBATIONS`.
+    """Measure the effect of each perturbation, a key of `registry.PERTURBATIONS`, by severity, place and column.
 
     Returns:
         `dict[str, Any]`: `rows`, one for each perturbation, severity and place with the result of `describe_change`
         and, by column, `columns`; `by_nuisance`, `by_place`, `by_column` and `total`, means of the rows in which every
-        perturbation has the same weight, whatever the number of its severities: `accuracy_change` (of absolute
-        changes), `flip_rate`, `relative_shift`, and the row of the highest flip rate, `worst`; the total also with
-        `flip_interval`.
+        perturbation has the same weight: `accuracy_change` (of absolute changes), `flip_rate`, `relative_shift`, and
+        the row of the highest flip rate, `worst`; the total also with `flip_interval`.
     """
     columns = pairs.columns()
     rows, flips = [], []
-    for name, severity in settings_of(names):
-        for place, change in changes_of(pairs, perturbation_key(name, severity)).items():
+    for name, severity in list_severities(names):
+        for place, change in measure_changes(pairs, perturbation_key(name, severity)).items():
             where = {"nuisance": name, "severity": severity, "place": place}
             found = {column: describe_change(pairs, change, is_in) for column, is_in in columns.items()}
             rows.append({**where, **describe_change(pairs, change), "columns": found})
@@ -249,12 +236,12 @@ def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _of_column(rows: Sequence[Mapping[str, Any]], column: str) -> list[dict[str, Any]]:
-    """Return the rows as they are for the pairs of a column, as far as there are any."""
+    """Return the rows with the values of a column, if it has pairs."""
     return [{**row, **row["columns"][column]} for row in rows if row["columns"][column]["num_pairs"]]
 
 
 def sum_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return means over rows of `measure_perturbations`, each perturbation with the same weight; None without any."""
+    """Return means over rows of `measure_perturbations`, each perturbation with the same weight; None without rows."""
     if not rows:
         return dict.fromkeys(("accuracy_change", "flip_rate", "relative_shift", "worst"))
     worst = max(rows, key=lambda row: row["flip_rate"])
@@ -275,7 +262,7 @@ def _mean_by_perturbation(rows: Sequence[Mapping[str, Any]], values: Sequence[fl
 
 
 def _flip_interval(pairs: Pairs, flips: Sequence[tuple[str, Floats]]) -> list[float] | None:
-    """Return the interval of the total flip rate: of a pair's own, the mean over perturbations of means over rows."""
+    """Return the interval of the total flip rate: for each pair the mean over perturbations of means over rows."""
     by_perturbation: dict[str, list[Floats]] = {}
     for name, values in flips:
         by_perturbation.setdefault(name, []).append(values)
@@ -289,19 +276,15 @@ def _flip_interval(pairs: Pairs, flips: Sequence[tuple[str, Floats]]) -> list[fl
 
 
 def measure_attacks(pairs: Pairs, attacks: Mapping[str, Attack]) -> list[dict[str, Any]]:
-    """Describe how often each attack pays.
+    """Measure how often each attack succeeds.
 
-    An attack on the rejected side pays where its reward now reaches that of the chosen side. One that breaks a
-    dialogue pays where the broken one is not rewarded less than the intact one.
-
-    Args:
-        pairs (`Pairs`): The pairs with the rewards of the attacks' conditions.
-        attacks (`Mapping[str, Attack]`): By name: which side is attacked and what it is compared with.
+    An attack on the rejected side succeeds if its reward reaches that of the chosen side. An attack that breaks a
+    dialogue succeeds if the broken dialogue is not rewarded less than the intact one.
 
     Returns:
         `list[dict]`: `attack`, `title`, `baseline` (the side that is attacked), `against`; over all pairs and, by
-        column, in `columns`, what `_describe_attack` gives; and `not_applicable`, by reason the number of pairs that
-        it could not be tried on.
+        column, in `columns`, the result of `_describe_attack`; and `not_applicable`, by reason the number of pairs
+        that it could not be tried on.
     """
     rows = []
     for name, attack in attacks.items():
@@ -309,7 +292,8 @@ def measure_attacks(pairs: Pairs, attacks: Mapping[str, Attack]) -> list[dict[st
         found = {column: _describe_attack(pairs, name, attack, is_in) for column, is_in in pairs.columns().items()}
         everyone = np.ones(len(pairs.labels), dtype=np.bool_)
         whole = _describe_attack(pairs, name, attack, everyone)
-        rows.append({**about, **whole, "columns": found, "not_applicable": _reasons(pairs, attack_key(name))})
+        reasons = Counter(line[REASON] for line in pairs.lines(attack_key(name)) if line.get(REASON))
+        rows.append({**about, **whole, "columns": found, "not_applicable": dict(reasons)})
     return rows
 
 
@@ -317,11 +301,11 @@ def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Boolean
     """Describe an attack on some pairs.
 
     Returns:
-        `dict[str, Any]`: `num_pairs` it was tried on; `paid`, the share of those that were behind without it on which
-        it pays, with its `interval` (None where none was behind); `paid_before`, the share of all whose side had
-        reached the other one unattacked (None for a dialogue that is compared with itself), and `reaches`, the share
-        that has now; `gain`, the mean rise of the reward, its `gain_interval`, and `relative_gain` over the natural
-        margin. Without pairs nothing but `num_pairs`.
+        `dict[str, Any]`: `num_pairs` it was tried on; `paid`, its success rate among the pairs whose attacked side is
+        behind without it, with the `interval` (None if there are none); `paid_before`, the share of all pairs whose
+        side is not behind without it (None for a dialogue that is compared with itself), and `reaches`, the same with
+        it; `gain`, the mean rise of the reward, its `gain_interval`, and `relative_gain` over the natural margin.
+        Without pairs only `num_pairs`.
     """
     attacked, own = pairs.values(attack_key(name), ATTACKED), pairs.natural[attack.baseline]
     is_used = np.isfinite(attacked) & is_member
@@ -342,9 +326,3 @@ def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Boolean
         "gain_interval": gain["interval"],
         "relative_gain": gain["mean"] / scale if scale else None,
     }
-
-
-def _reasons(pairs: Pairs, condition: str) -> dict[str, int]:
-    lines = pairs.rewards.get(condition, {})
-    found = [lines.get(label["pair_id"], {}).get(REASON) for label in pairs.labels]
-    return dict(Counter(reason for reason in found if reason))

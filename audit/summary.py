@@ -1,4 +1,4 @@
-"""An audit in Markdown: its verdicts, and below them what they rest on, in a few short tables."""
+"""Render an audit as Markdown: its verdicts, and a few short tables of results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
 Audit = Mapping[str, Any]
 _MARKS = {PASS: "passed", FAIL: "FAILED", NOT_MEASURED: "not measured"}
 _ABSENT = "-"
-# A table of Table 2's columns has no room for names that a line of its own has.
 _COLUMN_TITLES = {**TITLES, "colloquialness": "colloquialness"}
 PLACE_TITLES = {"chosen": "chosen side alone", "rejected": "rejected side alone", "both": "both sides"}
 
@@ -27,8 +26,8 @@ def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = Non
     """Render an audit.
 
     Args:
-        audit (`Mapping`): What `audit.json` holds.
-        earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit, whose values stand beside.
+        audit (`Mapping`): Content of `audit.json`.
+        earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit, to compare with.
 
     Returns:
         `str`: Markdown that also reads well in a terminal.
@@ -45,7 +44,7 @@ def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = Non
 
 
 def describe_sample(audit: Audit) -> str:
-    """Say on what the audit was made and how it came out."""
+    """Describe the sample of an audit and its result."""
     counts = num_by_status(audit["verdicts"])
     verdicts = ", ".join(f"{counts[status]} {_MARKS[status].lower()}" for status in _MARKS if status in counts)
     natural = audit["natural"]["all"]
@@ -62,12 +61,7 @@ def describe_sample(audit: Audit) -> str:
 
 
 def render_verdicts(verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]] | None = None) -> str:
-    """Render a line a check.
-
-    Args:
-        verdicts (`Sequence[Mapping]`): What `verdicts.judge` gives.
-        earlier (`Sequence[Mapping]`, *optional*): Those of an earlier audit.
-    """
+    """Render a table with one row per check, optionally with the values of an earlier audit."""
     before = None if earlier is None else {verdict["name"]: verdict for verdict in earlier}
     head = ["check", "what", *([] if before is None else ["before"]), "value", "limit", "verdict", "note"]
     rows = []
@@ -81,7 +75,7 @@ def render_verdicts(verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[Map
 
 
 def show_before(verdict: Mapping[str, Any], before: Mapping[str, Mapping[str, Any]]) -> str:
-    """Write what an earlier audit found, with its verdict where that was another."""
+    """Format the value of an earlier audit, with its status if that was different."""
     found = before.get(verdict["name"])
     if found is None:
         return _ABSENT

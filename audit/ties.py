@@ -1,14 +1,14 @@
 """Measure ties: identical dialogues must have equal rewards, codec copies nearly equal ones.
 
-A codec copy is a dialogue whose recordings went through a lossy coding once more, at its mildest usual setting: the
-same people say the same words in the same way. A margin between a dialogue and its codec copy is noise of the model; a
-margin between the two sides of a pair that is no larger means nothing. This gives a threshold below which to abstain,
-the cost of abstaining, and how well the size of a margin separates natural pairs from codec copies (tie AUROC: 1 if
-every natural margin is larger than the margin of every codec copy, 0.5 if size carries no information).
+A codec copy is a dialogue whose recordings were encoded again with a lossy codec, at its mildest usual setting: the
+same people say the same words in the same way. A margin between a dialogue and its codec copy is noise of the model,
+and so is an equally small margin between the two sides of a pair. This gives a threshold below which to abstain, the
+cost of abstaining, and how well the size of a margin separates natural pairs from codec copies (tie AUROC: 1 if every
+natural margin is larger than the margin of every codec copy, 0.5 if size carries no information).
 
-Rewards are deterministic, but the last digits of a sum depend on what is computed together, and a call with many
-dialogues is cut into batches. So identical dialogues are scored together, as the two sides of a pair are, and each in
-a call of its own, which must not differ at all; and among others, which may differ by rounding.
+Rewards are deterministic, but the last digits of a sum depend on the batch. Rewards of identical dialogues must be
+equal when the two are scored together, as the two sides of a pair are, and when each is scored in its own call. In a
+call with other dialogues they may differ by rounding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
@@ -29,28 +28,26 @@ from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.decoded_pairs import AuditPair, RewardFunction, Turn, to_messages
 from sdiareward.perturbations.registry import PERTURBATIONS
 
+from .statistics import Booleans, compute_margins, is_in_column
 
-# Perturbations that make codec copies: lossy codings, each at the mildest of its usual severities.
+
+# Perturbations that make codec copies: lossy codecs, each at the mildest of its usual severities.
 CODEC_COPIES: dict[str, float] = {name: PERTURBATIONS[name].severities[0] for name in ("mp3", "opus", "mulaw")}
 _SHARE_OF_COPIES = 0.95
 _LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _NUM_THRESHOLDS = 20
 
-Booleans = NDArray[np.bool_]
-
 
 def measure_identical(pairs: Sequence[AuditPair], rewards: RewardFunction) -> dict[str, Any]:
-    """Score identical dialogues and say by how much their rewards differ at most.
+    """Score identical dialogues and find the largest difference of their rewards.
 
-    Args:
-        pairs (`Sequence[AuditPair]`): A few pairs: each costs 16 rewards, most of them in calls of one or two.
-        rewards (`RewardFunction`): The model.
+    A few pairs suffice: each costs 16 rewards, most of them in calls of one or two.
 
     Returns:
         `dict`: `num_dialogues`, and the largest absolute difference of two rewards: `as_pair`, of a dialogue and its
-        copy in a call of their own; `lossless`, likewise of its recordings rounded to 16 bits and the same through
-        FLAC; `separate_calls`, of the dialogue alone in two calls: these three must be 0. `among_others`, alone and
-        twice in one call with all others, may differ by rounding. `worst` names the dialogue of each that is not 0.
+        copy in one call; `lossless`, the same for recordings rounded to 16 bits and their FLAC copy;
+        `separate_calls`, of the dialogue alone in two calls: these three must be 0. `among_others`, alone and twice
+        in one call with all other dialogues, may differ by rounding. `worst` names the dialogue of each that is not 0.
     """
     sides = [(f"pair {pair.pair_id}, {side}", pair.criterion, getattr(pair, side)) for pair in pairs for side in SIDES]
     everything = [to_messages(turns) for _, _, turns in sides] + [to_messages(_copy(turns)) for _, _, turns in sides]
@@ -69,7 +66,7 @@ def measure_identical(pairs: Sequence[AuditPair], rewards: RewardFunction) -> di
 def _score_twice(
     turns: Sequence[Turn], criterion: str, rewards: RewardFunction, among: Floats
 ) -> dict[str, Sequence[float]]:
-    """Return the rewards of identical dialogues to compare; `among` are those in a batch with others."""
+    """Return the rewards of identical dialogues to compare; `among` holds those of a call with others."""
     rounded = _copy(turns, _through_flac)
     first, second = to_messages(turns), to_messages(_copy(turns))
     alone = [rewards([each], [criterion])[0] for each in (first, second)]
@@ -87,7 +84,7 @@ def _copy(turns: Sequence[Turn], change: Callable[[np.ndarray], np.ndarray] = np
 
 
 def _through_flac(array: np.ndarray) -> np.ndarray:
-    """Code as 16-bit FLAC and back, which changes nothing but what 16 bits cannot hold."""
+    """Encode as 16-bit FLAC and decode: only rounding to 16 bits changes the samples."""
     return read_audio(encode_flac(array))
 
 
@@ -96,20 +93,20 @@ def describe_ties(
 ) -> dict[str, Any]:
     """Compare the margins of natural pairs with those of codec copies, over all pairs and by criterion.
 
-    Both sides of a pair have codec copies. A model that abstains at a threshold decides no pair of a margin up to
-    it; without a threshold it never abstains, and a tie is wrong. Intervals draw whole recordings, natural pairs and
-    codec copies together.
+    Both sides of a pair have codec copies. A model that abstains at a threshold decides no pair with a margin up to
+    it; without a threshold it never abstains, and a tie is wrong. Intervals draw whole recordings with their codec
+    copies.
 
     Args:
         labels (`Sequence[Mapping]`): Labels of each pair; see `labels.describe_pairs`.
         natural (`Mapping`): `chosen` and `rejected` by `pair_id`.
-        copies (`Mapping`): By coding and `pair_id`: `chosen` and `rejected` of the recoded sides.
+        copies (`Mapping`): By codec and `pair_id`: `chosen` and `rejected` of the encoded sides.
         num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
-        seed (`int`, *optional*, defaults to 0): Their seed.
+        seed (`int`, *optional*, defaults to 0): Seed of the draws.
 
     Returns:
         `dict`: `rows`, one for all pairs (`"overall_micro"`) and each criterion: `column`, `num_pairs`; `natural`, the
-        `quantiles` of the absolute margins; `twins`, by coding and for `"all"` of them `num_twins`, `num_equal` (of
+        `quantiles` of the absolute margins; `twins`, by codec and for `"all"` of them `num_twins`, `num_equal` (of
         margin 0), `quantiles`, the tie `auroc` and its `interval`; `at_95`, the lowest threshold at which at least 95%
         of all codec copies are abstained from: `threshold`, `coverage` (share of natural pairs not abstained from),
         `accuracy` of these (None if there are none), each with its interval; and `curve`, for no and rising
@@ -118,22 +115,16 @@ def describe_ties(
     options = {"num_bootstrap": num_bootstrap, "seed": seed}
     rows = []
     for column in ("overall_micro", *CRITERION_COLUMNS.values()):
-        members = [label for label in labels if _is_in(label["subset"], column)]
+        members = [label for label in labels if is_in_column(label["subset"], column)]
         if members and (column == "overall_micro" or len(members) < len(labels)):
             rows.append({"column": column, **_describe_column(members, natural, copies, options)})
     return {"rows": rows}
 
 
-def _is_in(subset: str, column: str) -> bool:
-    return column == "overall_micro" or (subset == "colloquialness") == (column == "colloquialness")
-
-
 def _describe_column(
     labels: Labels, natural: Scores, copies: Mapping[str, Scores], options: Mapping[str, int]
 ) -> dict[str, Any]:
-    margins = np.array(
-        [natural[label["pair_id"]]["chosen"] - natural[label["pair_id"]]["rejected"] for label in labels]
-    )
+    margins = compute_margins(labels, natural)
     sizes = {name: _copy_margins(labels, natural, recoded) for name, recoded in copies.items()}
     sizes["all"] = np.concatenate(list(sizes.values()), axis=0)
     draws = draw_groups(groups_of(labels), [label["subset"] for label in labels], **options)
@@ -168,13 +159,13 @@ def _quantiles(values: Floats) -> dict[str, float]:
 
 
 class _Ranks:
-    """Compare sizes of natural margins with those of codec copies under many weights of the pairs at once.
+    """Compute the tie AUROC of many weightings of the pairs at once.
 
     `sklearn.metrics.roc_auc_score` takes one set of weights at a time, and a bootstrap has a thousand.
 
     Args:
-        natural: Sizes, shape `(num_pairs,)`.
-        copies: Sizes, shape `(num_copies_per_pair, num_pairs)`.
+        natural: Absolute margins, shape `(num_pairs,)`.
+        copies: Absolute margins of codec copies, shape `(num_copies_per_pair, num_pairs)`.
     """
 
     def __init__(self, natural: Floats, copies: Floats):
@@ -185,14 +176,14 @@ class _Ranks:
         self.order = np.argsort(copies, axis=None, kind="stable") % len(natural)
 
     def auroc(self, weights: Counts) -> Floats:
-        """Return how often a natural margin is larger than that of a copy, ties counting half, by row of weights."""
+        """Return the share of natural margins above those of copies, ties counting half, for each row of weights."""
         cumulated = np.pad(np.cumsum(weights[:, self.order], axis=1), ((0, 0), (1, 0)))
         larger = (cumulated[:, self.bounds[0]] + cumulated[:, self.bounds[1]]) / 2
         return np.asarray((larger * weights).sum(axis=1) / (weights.sum(axis=1) * cumulated[:, -1]))
 
 
 def _describe_threshold(margins: Floats, copies: Floats, draws: Counts) -> dict[str, Any]:
-    """Return the threshold that abstains from 95% of the codec copies, and what becomes of the natural pairs."""
+    """Return the threshold that abstains from 95% of the codec copies, and its effect on natural pairs."""
     found = _at_threshold(margins, copies, np.ones((1, len(margins)), dtype=np.int64))
     drawn = _at_threshold(margins, copies, draws)
     described: dict[str, Any] = {"share_of_twins": _SHARE_OF_COPIES}
@@ -206,7 +197,7 @@ def _at_threshold(margins: Floats, copies: Floats, weights: Counts) -> dict[str,
     """Return threshold, coverage and accuracy for each row of weights."""
     order = np.argsort(copies, axis=None, kind="stable")
     cumulated = np.cumsum(weights[:, order % len(margins)], axis=1)
-    # In whole numbers: 95% of a hundred is not 95.00000000000001.
+    # Rounded, because 95% of a hundred is 95.00000000000001 in floating point.
     needed = np.ceil(np.round(_SHARE_OF_COPIES * cumulated[:, -1:], 6))
     threshold = np.sort(copies, axis=None)[(cumulated >= needed).argmax(axis=1)]
     is_decided = np.abs(margins) > threshold[:, None]
@@ -217,7 +208,7 @@ def _at_threshold(margins: Floats, copies: Floats, weights: Counts) -> dict[str,
 
 
 def _curve(labels: Labels, margins: Floats, copies: Floats, options: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Return the points of the abstention curve: without a threshold, at 0, and at quantiles of all sizes."""
+    """Return the abstention curve: without a threshold, at 0, and at quantiles of all absolute margins."""
     sizes = np.concatenate([np.abs(margins), copies.ravel()])
     levels = np.quantile(sizes, np.linspace(0, 1, _NUM_THRESHOLDS + 1)[1:-1], method="inverted_cdf")
     thresholds = [None, *sorted({0.0, *levels.tolist()})]

@@ -1,38 +1,36 @@
-"""Verdicts of an audit: every check with its value and its limit, passed, failed or not measured.
-
-The limits are in `limits.yaml` beside this file and nowhere else.
-"""
+"""Verdicts of an audit: every check with its value and its limit in `limits.yaml`, passed, failed or not measured."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.files import read_json_object
 from sdiareward.common.package_files import AUDIT
-from sdiareward.common.yaml_files import parse_yaml
+from sdiareward.common.settings import make_settings, read_mapping
 
 
 LIMITS = AUDIT / "limits.yaml"
 PASS, FAIL, NOT_MEASURED = "pass", "fail", "not measured"
 ANY = "any"
-# Behind a value; what is not here is a plain number.
+# Suffix of a value; values of other units are plain numbers.
 _SIGNS = {"share": "%", "points": " points"}
 
 
 @dataclass(frozen=True)
 class Limit:
-    """What the checks of one pattern are held to.
+    """The limit of all checks whose names match a pattern.
 
     Args:
-        pattern (`str`): Name of a check, or names, as a shell's pattern.
-        title (`str`): What is measured, with `{}` where the part of the name that the star stands for is named.
+        pattern (`str`): Name of a check, or a shell pattern of names.
+        title (`str`): What is measured; `{}` is replaced by the part of the name that matches the star.
         unit (`str`): `"share"`, `"points"`, `"ratio"` or `"reward"`.
-        at_most, at_least (`float`, *optional*): The limit, which itself still passes; one of the two.
+        at_most, at_least (`float`, *optional*): The limit, inclusive; one of the two.
     """
 
     pattern: str
@@ -41,19 +39,23 @@ class Limit:
     at_most: float | None = None
     at_least: float | None = None
 
+    def __post_init__(self) -> None:
+        if (self.at_most is None) == (self.at_least is None):
+            raise ValueError("give at_most or at_least, one of the two.")
+
     def is_kept(self, value: float) -> bool:
-        """Return whether a value keeps to the limit."""
+        """Return whether a value is within the limit."""
         return value <= self.at_most if self.at_most is not None else value >= float(self.at_least or 0.0)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a check found.
+    """The result of a check.
 
     Args:
-        value (`float`, *optional*): In the unit of its limit; None if it could not be measured.
-        detail (`str`, *optional*): What a reader has to know beside it.
-        title (`str`, *optional*): What stands in the title for the star of the limit's pattern.
+        value (`float`, *optional*): Value in the unit of the limit; None if it could not be measured.
+        detail (`str`, *optional*): A note for the reader.
+        title (`str`, *optional*): Replaces `{}` in the title of the limit; by default the end of the check's name.
     """
 
     value: float | None
@@ -63,32 +65,19 @@ class Measured:
 
 @cache
 def read_limits(path: Path = LIMITS) -> tuple[Limit, ...]:
-    """Read the limits in the order in which they are tried.
-
-    Args:
-        path (`Path`, *optional*): YAML from pattern to the fields of [`Limit`].
+    """Read the limits, fields of [`Limit`] by pattern; the first pattern that matches a check applies.
 
     Raises:
-        ValueError: A pattern has not exactly one limit, or a field that there is not.
+        ValueError: A pattern has not exactly one limit, or an unknown field.
     """
-    limits = []
-    for pattern, fields in parse_yaml(path.read_text(encoding="utf-8"), str(path)).items():
-        try:
-            limit = Limit(pattern, **fields)
-        except TypeError as error:
-            raise ValueError(f"{path}, {pattern}: {error}; give title, unit, and at_most or at_least.") from error
-        if (limit.at_most is None) == (limit.at_least is None):
-            raise ValueError(f"{path}, {pattern}: give at_most or at_least, one of the two.")
-        limits.append(limit)
-    return tuple(limits)
+    return tuple(
+        make_settings(Limit, {"pattern": pattern, **fields}, f"{path}, {pattern}")
+        for pattern, fields in read_mapping(path).items()
+    )
 
 
-def limit_of(name: str, limits: Sequence[Limit]) -> Limit:
-    """Return the limit of a check.
-
-    Raises:
-        KeyError: There is none.
-    """
+def find_limit(name: str, limits: Sequence[Limit]) -> Limit:
+    """Return the limit of a check; raise `KeyError` if it has none."""
     for limit in limits:
         if fnmatchcase(name, limit.pattern):
             return limit
@@ -96,10 +85,10 @@ def limit_of(name: str, limits: Sequence[Limit]) -> Limit:
 
 
 def judge(measured: Mapping[str, Measured], limits: Sequence[Limit] | None = None) -> list[dict[str, Any]]:
-    """Give a verdict on every check.
+    """Compare the result of every check with its limit.
 
     Args:
-        measured (`Mapping[str, Measured]`): What was found, by the name of the check, in the order of the page.
+        measured (`Mapping[str, Measured]`): Results by the name of the check, in the order of the page.
         limits (`Sequence[Limit]`, *optional*): By default those of `limits.yaml`.
 
     Returns:
@@ -107,7 +96,7 @@ def judge(measured: Mapping[str, Measured], limits: Sequence[Limit] | None = Non
         `status` (`"pass"`, `"fail"` or `"not measured"`) and `detail`.
     """
     limits = read_limits() if limits is None else limits
-    return [_judge(name, found, limit_of(name, limits)) for name, found in measured.items()]
+    return [_judge(name, found, find_limit(name, limits)) for name, found in measured.items()]
 
 
 def _judge(name: str, found: Measured, limit: Limit) -> dict[str, Any]:
@@ -118,13 +107,13 @@ def _judge(name: str, found: Measured, limit: Limit) -> dict[str, Any]:
 
 
 def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> list[Mapping[str, Any]]:
-    """Return the verdicts on which a run is to fail.
+    """Return the verdicts that make a run fail.
 
-    A check that a pattern names must have been measured; `any` stands for all checks that were, and there must be one.
+    A check that a pattern names must have been measured; `any` selects all measured checks, and fails without any.
 
     Args:
-        verdicts (`Sequence[Mapping]`): What `judge` gives.
-        patterns (`Iterable[str]`): Names of checks, as a shell's patterns, or `"any"`.
+        verdicts (`Sequence[Mapping]`): From `judge`.
+        patterns (`Iterable[str]`): Shell patterns of names of checks, or `"any"`.
     """
     patterns = list(patterns)
     named = [pattern for pattern in patterns if pattern != ANY]
@@ -139,41 +128,35 @@ def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> li
 
 
 def unknown_patterns(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return the patterns that no check's name matches."""
+    """Return the patterns that match no name of a check."""
     names = list(names)
-    return [
-        pattern for pattern in patterns if pattern != ANY and not any(fnmatchcase(name, pattern) for name in names)
-    ]
+    return [pattern for pattern in patterns if pattern != ANY and not filter_names(names, pattern)]
 
 
 def read_audit(path: Path) -> dict[str, Any]:
     """Read the `audit.json` of an earlier audit.
 
     Raises:
-        FileNotFoundError: There is none.
-        ValueError: It is no audit's.
+        FileNotFoundError: There is no such file.
+        ValueError: It holds no verdicts.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file; give the audit.json of an earlier audit.")
+    remedy = "give the audit.json of an earlier audit"
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = read_json_object(path, remedy)
         for verdict in found["verdicts"]:
             verdict["name"], verdict["status"]
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: holds no verdicts; give the audit.json of an earlier audit.") from error
-    return dict(found)
+        raise ValueError(f"{path}: holds no verdicts; {remedy}.") from error
+    return found
 
 
 def require_same_pairs(earlier: Mapping[str, Any], run: Mapping[str, Any], num_pairs: int) -> None:
-    """Raise unless an earlier audit drew the pairs that are to be audited: else a difference is no model's.
+    """Raise `ValueError` unless an earlier audit drew the same pairs; otherwise the models cannot be compared.
 
     Args:
-        earlier (`Mapping`): Its `audit.json`.
-        run (`Mapping`): What `AuditJob.identity` gives now.
-        num_pairs (`int`): How many pairs are drawn now.
-
-    Raises:
-        ValueError: The earlier audit is of other pairs, or does not say of which.
+        earlier (`Mapping`): Content of its `audit.json`.
+        run (`Mapping`): Identity of this audit, from `AuditJob.identity`.
+        num_pairs (`int`): Number of pairs of this audit.
     """
     names = ("split", "pairs", "seed")
     now = {**{name: run[name] for name in names}, "num_pairs": num_pairs}
@@ -190,13 +173,9 @@ def require_same_pairs(earlier: Mapping[str, Any], run: Mapping[str, Any], num_p
 def regressions(
     verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
-    """Return the verdicts that are no longer passed, though they were in an earlier audit.
+    """Return the verdicts of checks that passed in an earlier audit and do not pass now.
 
-    A check that is gone, or that was not measured again, is one of them: what is not looked at is not known to hold.
-
-    Args:
-        verdicts (`Sequence[Mapping]`): Those of now.
-        earlier (`Sequence[Mapping]`): Those of the earlier audit.
+    A check that is missing, or that was not measured again, counts as a regression.
     """
     now = {verdict["name"]: verdict for verdict in verdicts}
     passed = [verdict for verdict in earlier if verdict["status"] == PASS]
@@ -206,7 +185,7 @@ def regressions(
 
 
 def show_value(value: float | None, unit: str) -> str:
-    """Write a value in its unit: shares in percent, differences of shares in points."""
+    """Format a value in its unit: shares in percent, differences of shares in points."""
     if value is None:
         return "n/a"
     number = f"{100 * value:.1f}" if unit in ("share", "points") else f"{value:.3g}"
@@ -214,7 +193,7 @@ def show_value(value: float | None, unit: str) -> str:
 
 
 def show_limit(verdict: Mapping[str, Any]) -> str:
-    """Write the limit of a verdict."""
+    """Format the limit of a verdict."""
     is_upper = verdict["at_most"] is not None
     limit = show_value(verdict["at_most"] if is_upper else verdict["at_least"], verdict["unit"])
     return f"{'at most' if is_upper else 'at least'} {limit}"

@@ -1,13 +1,13 @@
-"""Measure how far raters agree with the labels of the data and with each other (Table 3 of the paper).
+"""Measure the agreement of raters with the labels of the data and with each other (Table 3 of the paper).
 
 Notable choices:
 
-- An answer counts 1 if it is the chosen side, 0 if it is the other, 0.5 if the rater could not tell. The
-  agreement of an item is the mean over its raters, of a stratum the mean over its items, and overall the mean over all
-  items: the strata weighted by their counts, as in the paper.
+- An answer counts 1 for the chosen side, 0 for the other, 0.5 if the rater could not tell. The agreement of an item is
+  the mean over its raters, of a stratum the mean over its items, and overall the mean over all items: the strata
+  weighted by their counts, as in the paper.
 - Two standard errors. `se` is over items, clustered by `group_id`, because items cut from one recording are not
   independent, and within strata for the overall row, because the study fixes their sizes. `se_binomial` is
-  `sqrt(p (1 - p) / n)` over items, which gives every value the paper prints.
+  `sqrt(p (1 - p) / n)` over items, which reproduces every value of the paper.
 - Krippendorff's alpha is nominal and computed from the answers (A, B, cannot tell), not from right and wrong: if most
   answers are right, agreement would look like chance.
 """
@@ -45,12 +45,7 @@ Answers = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class RatedItem:
-    """An item with at least one answer.
-
-    Args:
-        truth (`Mapping`): Its entry of `key.json`.
-        choices (`list[str]`): The raters' answers: `"a"`, `"b"` or `"tie"`.
-    """
+    """An item with at least one answer: its entry of `key.json`, and the raters' choices."""
 
     truth: Mapping[str, Any]
     choices: list[str]
@@ -62,7 +57,7 @@ class RatedItem:
 
     @property
     def cluster(self) -> Hashable:
-        """The recording it is cut from; an item of unknown origin is its own cluster."""
+        """The recording of the item; an item of unknown origin is its own cluster."""
         return self.truth.get("group_id") or self.truth["pair_id"]
 
 
@@ -72,14 +67,7 @@ def compute_agreement(choice: str, chosen_is: str) -> float:
 
 
 def read_answers(folder: Path, items: Sequence[str]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Read the answers of every rater of a study.
-
-    Args:
-        folder (`Path`): The study's folder.
-        items (`Sequence[str]`): Names of its items.
-
-    Returns:
-        `dict`: By rater and item, the rater's last answer to it.
+    """Return the last answer to each of a study's items, by rater and item.
 
     Raises:
         ValueError: A file is not JSON lines, or holds an answer of another study.
@@ -105,23 +93,9 @@ def _is_answer(record: Mapping[str, Any], known: set[str]) -> bool:
 
 
 def score_study(folder: str | Path, key_file: str | Path | None = None) -> dict[str, Any]:
-    """Score a study's answers; write `results.json` and `results.md` beside them.
-
-    Args:
-        folder (`str` or `Path`): The study's folder.
-        key_file (`str` or `Path`, *optional*): Its `key.json`, if it is in another folder.
-
-    Returns:
-        `dict`: `strata`, `overall` and `subsets` (as `summarise_items` gives them), `raters` (the progress of
-        each, complete or not) and `inter_rater`.
-
-    Raises:
-        FileNotFoundError: There is no study, no key, or no answer.
-        ValueError: The key or an answer is of another study.
-    """
-    folder = Path(folder)
+    """Score the answers and write `results.json` and `results.md`; arguments and errors as `read_rated_study`."""
     results = summarise_study(*read_rated_study(folder, key_file))
-    write_results(folder, results, render_study(results))
+    write_results(Path(folder), results, render_study(results))
     return results
 
 
@@ -135,7 +109,7 @@ def read_rated_study(
         key_file (`str` or `Path`, *optional*): Its `key.json`, if it is in another folder.
 
     Returns:
-        `tuple[dict, dict]`: The content of `key.json`, and the answers as `read_answers` returns them.
+        `tuple[dict, dict]`: The content of `key.json`, and the result of `read_answers`.
 
     Raises:
         FileNotFoundError: There is no study, no key, or no answer.
@@ -154,35 +128,28 @@ def read_rated_study(
 
 
 def is_score_study(folder: str | Path) -> bool:
-    """Tell whether raters compare two scores of one dialogue, instead of two dialogues.
-
-    Raises:
-        FileNotFoundError: There is no study.
-    """
-    study = read_study(Path(folder))
-    return bool(study.get("form") == SCORES_FORM)
+    """Tell whether raters compare two scores of one dialogue, instead of two dialogues."""
+    return read_study(Path(folder)).get("form") == SCORES_FORM
 
 
 def write_results(folder: Path, results: Mapping[str, Any], report: str) -> None:
-    """Write the results of a study beside its answers, `results.json` and `results.md`."""
+    """Write `results.json` and `results.md` into the folder of a study."""
     write_file(folder / "results.json", json.dumps(results, indent=2) + "\n")
     write_file(folder / "results.md", report)
 
 
 def summarise_study(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
-    """Compute everything that `score_study` writes.
+    """Summarise the answers to a study, from `read_rated_study`.
 
-    Args:
-        key (`Mapping`): The content of `key.json`.
-        answers (`Mapping`): The result of `read_answers`.
+    Returns:
+        `dict`: `strata`, `overall` and `subsets` (from `summarise_items`), fields of the key, and the result of
+        `describe_raters`.
     """
-    by_item: dict[str, list[str]] = defaultdict(list)
-    for given in answers.values():
-        for item, answer in given.items():
-            by_item[item].append(answer["choice"])
-    rated = [RatedItem(truth, by_item[item]) for item, truth in key["items"].items() if by_item[item]]
+    by_item = _group_by_item({rater: _choices(given) for rater, given in answers.items()})
+    rated = [RatedItem(truth, by_item[item]) for item, truth in key["items"].items() if item in by_item]
     strata = {name: [each for each in rated if each.truth["stratum"] == name] for name in SIZES}
-    subsets = {name: [e for e in rated if e.truth["subset"] == name] for name in sorted(_values(key, "subset"))}
+    names = sorted({truth["subset"] for truth in key["items"].values()})
+    subsets = {name: [each for each in rated if each.truth["subset"] == name] for name in names}
     return {
         "study": key["study"],
         "num_items": len(key["items"]),
@@ -196,15 +163,20 @@ def summarise_study(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
     }
 
 
-def _values(key: Mapping[str, Any], name: str) -> set[str]:
-    return {truth[name] for truth in key["items"].values()}
+def _choices(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return {item: answer["choice"] for item, answer in given.items()}
+
+
+def _group_by_item(choices: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
+    by_item: dict[str, list[str]] = defaultdict(list)
+    for given in choices.values():
+        for item, choice in given.items():
+            by_item[item].append(choice)
+    return dict(by_item)
 
 
 def summarise_items(strata: Sequence[Sequence[RatedItem]]) -> dict[str, Any]:
     """Return a row of Table 3 over the items of one or several strata.
-
-    Args:
-        strata (`Sequence[Sequence[RatedItem]]`): Rated items by stratum.
 
     Returns:
         `dict`: `num_items`, `num_answers`, `num_cannot_tell`, `average_margin`, `agreement` (higher is better), `se`
@@ -251,20 +223,16 @@ def clustered_se(deviations: Sequence[float], clusters: Sequence[Hashable]) -> f
 
 
 def describe_raters(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
-    """Return the progress of each rater, and how far raters agree with each other.
-
-    Args:
-        key (`Mapping`): The content of `key.json`.
-        answers (`Mapping`): The result of `read_answers`.
+    """Return the progress of each rater, and the agreement of raters with each other.
 
     Returns:
         `dict`: `raters` (by name: `num_answered`, `num_missing`, `num_cannot_tell`, `num_not_heard`, answers given
-        before everything was played, and `agreement`) and `inter_rater`, the result of `measure_raters`.
+        before all was played, and `agreement`) and `inter_rater`, the result of `measure_raters`.
     """
     num_parts = 1 if key.get("form") == SCORES_FORM else 2
     return {
         "raters": {name: _describe_rater(given, key["items"], num_parts) for name, given in answers.items()},
-        "inter_rater": measure_raters({n: {i: a["choice"] for i, a in given.items()} for n, given in answers.items()}),
+        "inter_rater": measure_raters({name: _choices(given) for name, given in answers.items()}),
     }
 
 
@@ -282,10 +250,7 @@ def _describe_rater(
 
 
 def measure_raters(choices: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Measure how far raters agree with each other.
-
-    Args:
-        choices (`Mapping[str, Mapping[str, str]]`): By rater and item: `"a"`, `"b"` or `"tie"`.
+    """Measure the agreement of raters with each other, from their choices by rater and item.
 
     Returns:
         `dict`: `krippendorff_alpha` (1 is full agreement, 0 chance), `undefined` (why it is None),
@@ -307,11 +272,7 @@ def measure_raters(choices: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
 
 
 def _find_undefined_reason(choices: Mapping[str, Mapping[str, str]]) -> str | None:
-    by_item: dict[str, list[str]] = defaultdict(list)
-    for given in choices.values():
-        for item, choice in given.items():
-            by_item[item].append(choice)
-    paired = [choice for answers in by_item.values() if len(answers) > 1 for choice in answers]
+    paired = [choice for answers in _group_by_item(choices).values() if len(answers) > 1 for choice in answers]
     if not paired:
         return "no item has answers of two raters"
     return None if len(set(paired)) > 1 else "all answers are the same"
@@ -328,11 +289,7 @@ def _compute_alpha(choices: Mapping[str, Mapping[str, str]]) -> float:
 
 
 def render_study(results: Mapping[str, Any]) -> str:
-    """Render a study's results as Markdown: Table 3, by subset, the raters.
-
-    Args:
-        results (`Mapping`): The result of `summarise_study`.
-    """
+    """Render the result of `summarise_study` as Markdown: Table 3, by subset, the raters."""
     rows = [(_TITLES[name], row) for name, row in results["strata"].items()]
     rows.append(("**Overall (weighted)**", results["overall"]))
     parts = [
@@ -343,14 +300,10 @@ def render_study(results: Mapping[str, Any]) -> str:
         _render_rows("subset", list(results["subsets"].items())),
         render_raters(results, "answered without hearing both", "human agree."),
     ]
-    short = [f"{name} ({results['drawn'][name]} of {n})" for name, n in _find_short_strata(results)]
-    if short:
+    drawn = {name: (results["drawn"].get(name, 0), asked) for name, asked in results["asked"].items()}
+    if short := [f"{name} ({count} of {asked})" for name, (count, asked) in drawn.items() if count < asked]:
         parts.insert(2, f"Fewer pairs than asked for: {', '.join(short)}.")
     return "\n\n".join(parts) + "\n"
-
-
-def _find_short_strata(results: Mapping[str, Any]) -> list[tuple[str, int]]:
-    return [(name, asked) for name, asked in results["asked"].items() if results["drawn"].get(name, 0) < asked]
 
 
 def _render_rows(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> str:

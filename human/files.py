@@ -1,4 +1,4 @@
-"""Read the files of a rating study and check the fields that its page and its tables need: they may be foreign."""
+"""Read the files of a rating study, which may be untrusted: check the fields that its page and tables need."""
 
 from __future__ import annotations
 
@@ -42,11 +42,7 @@ def _is_turn(turn: Any) -> bool:
 
 
 def read_key(folder: Path, key_file: str | Path | None = None) -> dict[str, Any]:
-    """Return the content of `key.json`: what is true of each item.
-
-    Args:
-        folder (`Path`): The study's folder.
-        key_file (`str` or `Path`, *optional*): Its key, if it is in another folder.
+    """Return the content of `key.json`, by default in the study's folder.
 
     Raises:
         FileNotFoundError: There is no key.

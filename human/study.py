@@ -12,8 +12,8 @@ The folder of a study:
 Strata, drawn in this order and disjoint: `wrong` (mis-ordered pairs, ties included), `high` (at random from the
 quarter of the correctly ordered pairs with the largest margins), `low` (the smallest margins among the correctly
 ordered, from the lowest quarter), `random` (from all other pairs). Each is spread over the subsets as evenly as
-possible. The same words are not drawn twice while a stratum has others: a rater who hears a recording against five
-synthesizers recognizes it.
+possible. The same words are not drawn twice while a stratum has others, because a rater would recognize a recording
+that is compared with several synthesizers.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def draw_strata(
         scores (`Sequence[dict]`): `pair_id`, `subset` and `margin` of each pair.
         seed (`int`): The same seed draws the same pairs, in any order of `scores`.
         sizes (`Mapping[str, int]`, *optional*): Pairs of each stratum; by default those of the paper.
-        words_of (`Callable`, *optional*): The words of a pair, by its id: pairs of equal words are not drawn
-            twice if there are others. By default all differ.
+        words_of (`Callable`, *optional*): Returns the words of a pair by its id; by default all pairs differ.
 
     Returns:
         `dict[str, list[dict]]`: Pairs of each stratum, fewer than requested if there are not enough.
@@ -113,9 +112,9 @@ def draw_evenly(
     Args:
         pool (`Sequence[dict]`): `pair_id` and `subset` of each pair, in the order of drawing.
         size (`int`): The largest number of pairs.
-        rng (`random.Random`): Decides which subset comes first.
+        rng (`random.Random`): Shuffles the subsets.
         heard (`set`): Words that were drawn before; the words of drawn pairs are added.
-        words_of (`Callable`): The words of a pair, by its id.
+        words_of (`Callable`): Returns the words of a pair by its id.
     """
     subsets = sorted({record["subset"] for record in pool})
     rng.shuffle(subsets)
@@ -140,13 +139,13 @@ def sample_study(
     sizes: Mapping[str, int] | None = None,
     allow_tie: bool = True,
 ) -> dict[str, Any]:
-    """Draw a study from an evaluation and write its folder, complete or not at all.
+    """Draw a study from an evaluation and write its folder atomically.
 
     Args:
         evaluation ([`Evaluation`]): A finished evaluation.
         pairs (`datasets.Dataset`): The pairs it scored, as `loading.load_pairs` returns them.
         output_dir (`str` or `Path`): The folder of the study; new or empty.
-        seed (`int`): Decides the pairs, which side is A, names and order; the same seed writes the same bytes.
+        seed (`int`): Seed of the draw, the order and the names; the same seed writes the same bytes.
         sizes (`Mapping[str, int]`, *optional*): Pairs of each stratum; by default those of the paper.
         allow_tie (`bool`, *optional*, defaults to `True`): Whether raters may answer "cannot tell".
 
@@ -168,7 +167,7 @@ def sample_study(
     strata = draw_strata(evaluation.scores, seed, sizes, words_of)
     if not any(strata.values()):
         raise ValueError("no pair is drawn: ask for at least one pair of a stratum that the evaluation has.")
-    key = _make_key(strata, evaluation, seed, sizes)
+    key = _make_key(strata, evaluation, seed, SIZES if sizes is None else sizes)
 
     def write_item(name: str, truth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return _write_item(name, truth, pairs[row_of[truth["pair_id"]]], seed, folder)
@@ -191,11 +190,11 @@ def write_study(
     write_item: Callable[[str, Mapping[str, Any], Path], Mapping[str, Any]],
     **fields: Any,
 ) -> None:
-    """Write all files of a study into its folder, complete or not at all.
+    """Write all files of a study into its folder atomically.
 
     Args:
         target (`Path`): The folder.
-        key (`Mapping`): The content of `key.json`: `study` (its name), `seed`, `items` (the truth of each, by name),
+        key (`Mapping`): The content of `key.json`: `study` (its name), `seed`, `items` (the truth of each by name),
             and more.
         write_item (`Callable`): Takes the name of an item, its truth and a folder; writes its recordings there and
             returns what raters may see: `item`, `question`, and the turns of `context`, `a` and `b`.
@@ -237,32 +236,36 @@ def _read_words(pair: Mapping[str, Any]) -> Hashable:
 
 
 def _make_key(
-    strata: Mapping[str, Sequence[Record]], evaluation: Evaluation, seed: int, sizes: Mapping[str, int] | None
+    strata: Mapping[str, Sequence[Record]], evaluation: Evaluation, seed: int, sizes: Mapping[str, int]
 ) -> dict[str, Any]:
     """Return the truth of a study: of each item, under a neutral name, its pair, stratum and chosen side."""
-    drawn = [(name, record) for name, records in strata.items() for record in records]
-    study = neutral_name(seed, *(record["pair_id"] for _, record in drawn))
-    items = {
-        neutral_name(seed, study, record["pair_id"]): {"stratum": name, "chosen_is": letter, **record}
-        for letter, (name, record) in zip(draw_letters(len(drawn), seed), drawn, strict=True)
-    }
+    study, items = name_items([{"stratum": name, **record} for name in strata for record in strata[name]], seed)
     return {
         "study": study,
         "seed": seed,
-        "asked": dict(SIZES if sizes is None else sizes),
+        "asked": dict(sizes),
         "drawn": {name: len(records) for name, records in strata.items()},
         "evaluation": {name: evaluation.run.get(name) for name in ("model", "split", "pairs")},
-        "items": dict(sorted(items.items())),
+        "items": items,
     }
 
 
-def draw_letters(count: int, seed: int) -> list[str]:
-    """Return which of `"a"` and `"b"` is the chosen side of each item: each in half of any two neighbours."""
+def name_items(records: Sequence[Record], seed: int) -> tuple[str, dict[str, Record]]:
+    """Return the name of a study, and the truth of its items by neutral name.
+
+    `chosen_is` is the letter of the chosen side: of two neighbours, one is A and one is B.
+    """
+    study = _neutral_name(seed, *(record["pair_id"] for record in records))
     rng = random.Random(f"{seed}/sides")
-    return [letter for _ in range(0, count, 2) for letter in rng.sample("ab", 2)][:count]
+    letters = [letter for _ in range(0, len(records), 2) for letter in rng.sample("ab", 2)]
+    items = {
+        _neutral_name(seed, study, record["pair_id"]): {"chosen_is": letter, **record}
+        for letter, record in zip(letters, records, strict=False)
+    }
+    return study, dict(sorted(items.items()))
 
 
-def neutral_name(*parts: Any) -> str:
+def _neutral_name(*parts: Any) -> str:
     """Return a name that reveals nothing about its parts."""
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:_NAME_LENGTH]
 
@@ -303,24 +306,15 @@ def _write_turns(turns: Sequence[Mapping[str, Any]], item: str, seed: int, folde
 
 
 def write_clip(array: np.ndarray, item: str, seed: int, folder: Path) -> str:
-    """Write a recording under the hash of its content in this item, so that two items never share a name.
+    """Write a recording, mono at 16 kHz, and return its file name, a hash of its content, the item and the seed.
 
-    As WAV: Chromium cannot play FLAC of a fraction of a second, and a turn may be one word.
-
-    Args:
-        array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
-        item (`str`): Name of the item.
-        seed (`int`): Seed of the study.
-        folder (`Path`): The folder of the study.
-
-    Returns:
-        `str`: Name of the file in the folder `audio`.
+    The format is WAV, because Chromium cannot play FLAC of a fraction of a second, and a turn may be one word.
     """
     import soundfile
 
     from sdiareward.audio_sdiareward import SAMPLING_RATE
 
-    name = f"{neutral_name(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
+    name = f"{_neutral_name(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
     path = folder / AUDIO_FOLDER / name
     if not path.exists():
         soundfile.write(path, array, SAMPLING_RATE, subtype="PCM_16")

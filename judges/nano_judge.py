@@ -1,4 +1,4 @@
-"""Build the untrained nano judge: `transformers`' own thinker at the size of the nano model.
+"""Build the untrained nano judge: the thinker of `transformers` at the size of the nano model.
 
 Run as `python -m sdiareward.judges.nano_judge OUTPUT_DIR`.
 
@@ -65,12 +65,7 @@ def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = Non
 
 
 def thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5OmniThinkerConfig:
-    """Make the configuration of a thinker with the towers and tokens of a reward model and a minimal vision tower.
-
-    Args:
-        reward ([`SDiaRewardConfig`]): Configuration of the reward model.
-        tokenizer (`PreTrainedTokenizerBase`): Its tokenizer.
-    """
+    """Make the configuration of a thinker with the towers and tokens of a reward model and a minimal vision tower."""
     # The parts of a configuration are typed as the union of their sources.
     text, audio = cast(Any, reward.text_config), cast(Any, reward.audio_config)
     names = ("audio_token_id", "image_token_id", "video_token_id", "audio_start_token_id", "audio_end_token_id")

@@ -14,11 +14,7 @@ import torch
 
 
 def encode_each_clip_once(audio_tower: Any) -> None:
-    """Make a Qwen2.5-Omni audio tower skip repeated clips of its input; gradients stay the same.
-
-    Args:
-        audio_tower (`Qwen2_5OmniAudioEncoder`): Changed in place.
-    """
+    """Patch a Qwen2.5-Omni audio tower to skip repeated clips of its input; gradients stay the same."""
     original = audio_tower.forward
 
     @wraps(original)
@@ -41,14 +37,10 @@ def encode_each_clip_once(audio_tower: Any) -> None:
 
 
 def find_repeats(clips: Sequence[torch.Tensor]) -> tuple[list[int], list[int]]:
-    """Find equal clips.
+    """Return the index of the first of each distinct clip, and for each clip its position in that list.
 
     Args:
         clips (`Sequence[torch.Tensor]` of shape `(num_mel_bins, num_frames)` each): Features.
-
-    Returns:
-        `tuple[list[int], list[int]]`: Index of the first of each distinct clip, and for each clip its position in that
-        list.
     """
     firsts: list[int] = []
     sources: list[int] = []

@@ -1,21 +1,22 @@
-"""Files of judges: the settings of a judge by its name, and those of every endpoint."""
+"""Read the settings of a judge, by its name, from a file of judges."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from sdiareward.common.package_files import CONFIGS
+from sdiareward.common.settings import make_settings, read_mapping, require_mapping
 from sdiareward.common.yaml_files import parse_yaml
-from sdiareward.dataset_builder.settings import make_settings, read_mapping
 from sdiareward.llm.settings import ChatSettings
 
 
 JUDGES_FILE = CONFIGS / "judges.yaml"
-# The reward model hears as much of each turn.
+# As much of each turn as the reward model hears.
 MAX_TURN_S = 30.0
+AT_LEAST_ONE = {"minimum": 1}
 
 
 @dataclass(frozen=True)
@@ -23,37 +24,26 @@ class EndpointSettings(ChatSettings):
     """A judge behind an OpenAI-compatible endpoint whose model takes `input_audio`.
 
     Args:
-        attempts (`int`, *optional*, defaults to 3): How often a question is asked until its answer is valid.
+        attempts (`int`, *optional*, defaults to 3): The largest number of requests until an answer is valid.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
-        cache_dir (`str`, *optional*): Where valid answers are kept; by default `cache` in the run's folder. Runs may
-            share one.
+        cache_dir (`str`, *optional*): Folder of valid answers; by default `cache` in the run's folder. Runs may share
+            one.
     """
 
     backend: ClassVar[str] = "endpoint"
-    attempts: int = 3
+    attempts: int = field(default=3, metadata=AT_LEAST_ONE)
     max_turn_s: float = MAX_TURN_S
     cache_dir: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_numbers(self, attempts=1)
+        check_turn_length(self.max_turn_s)
 
 
-def check_numbers(settings: Any, **least: float) -> None:
-    """Check the numbers of a judge's settings.
-
-    Args:
-        settings: A dataclass with `max_turn_s`, which must be more than 0.
-        **least (`float`): The smallest value of each other field to check.
-
-    Raises:
-        ValueError: A number is too small.
-    """
-    for name, bound in least.items():
-        if getattr(settings, name) < bound:
-            raise ValueError(f"{name} is {getattr(settings, name)}; it must be at least {bound}.")
-    if settings.max_turn_s <= 0:
-        raise ValueError(f"max_turn_s is {settings.max_turn_s}; it must be more than 0.")
+def check_turn_length(max_turn_s: float) -> None:
+    """Raise `ValueError` unless a judge hears something of each turn."""
+    if max_turn_s <= 0:
+        raise ValueError(f"max_turn_s is {max_turn_s}; it must be more than 0.")
 
 
 def read_judge(
@@ -68,7 +58,7 @@ def read_judge(
         overrides (`Sequence[str]`, *optional*): `KEY=VALUE` each, the value in YAML; they override the file.
 
     Returns:
-        `tuple[dict, str]`: The settings, and the name of their place for error texts.
+        `tuple[dict, str]`: The settings, and their label in errors.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -80,8 +70,7 @@ def read_judge(
         known = sorted(map(str, entries))
         raise ValueError(f"{path}: has no judge {name!r}; it has {known}. Add one, or name another file.")
     label = f"{path}: {name}"
-    if not isinstance(entries[name], Mapping):
-        raise ValueError(f"{label}: holds {type(entries[name]).__name__}; a mapping of settings is needed.")
+    require_mapping(entries[name], label)
     return {**entries[name], **_read_overrides(overrides)}, label
 
 

@@ -3,7 +3,7 @@
 Notable choices:
 
 - `SDiaRewardProcessor.prepare` makes the inputs, as for the reward model.
-- Rows are padded on the left, longest first, so that a batch holds conversations of similar length.
+- Conversations are sorted by length, so that a batch holds similar lengths, and padded on the left.
 - Placeholders of audio, image or video are never sampled, because the model would look for a missing recording.
 """
 
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from tqdm.auto import tqdm
 from transformers import BatchFeature, Qwen2_5OmniThinkerConfig, Qwen2_5OmniThinkerForConditionalGeneration
 
 from sdiareward.checkpoint_io.adapters import reject_custom_adapters
@@ -43,8 +42,8 @@ class Generation:
 
     Args:
         text (`str`): The answer without control tokens.
-        num_tokens (`int`): Its length, including the end token.
-        seconds (`float`): Time of its batch, divided by the answers in it.
+        num_tokens (`int`): Length, including the end token.
+        seconds (`float`): Time of the batch, divided by its number of answers.
     """
 
     text: str
@@ -84,14 +83,8 @@ class ThinkerProcessor(SDiaRewardProcessor):
     ) -> BatchFeature:
         """Prepare conversations with the interface that trainers expect of a multimodal processor.
 
-        Args:
-            conversation (`list[dict]` or `list[list[dict]]`): Messages as `SDiaRewardProcessor` takes them.
-            chat_template (`None`): Not supported; the template is ChatML, Qwen2.5-Omni's.
-            add_generation_prompt (`bool`, *optional*, defaults to `False`): Begin the assistant's answer.
-            padding (`bool`, *optional*, defaults to `False`): Pad on the left and return tensors instead of lists.
-            tools (`None`): Not supported.
-            tokenize (`bool`): Must be `True`.
-            return_dict (`bool`): Must be `True`.
+        The template is ChatML, Qwen2.5-Omni's. `add_generation_prompt` begins the assistant's answer; `padding` pads
+        on the left and returns tensors instead of lists. The other arguments must keep their defaults.
 
         Returns:
             [`BatchFeature`] with `input_ids` and `attention_mask`, and, if there is audio, `input_features` and
@@ -140,7 +133,7 @@ class Thinker:
     Args:
         model (`Qwen2_5OmniThinkerForConditionalGeneration`): The model.
         processor (`ThinkerProcessor`): Processor that belongs to it.
-        batch_size (`int`, *optional*, defaults to 8): Answers written at once.
+        batch_size (`int`, *optional*, defaults to 8): Answers in a batch.
     """
 
     def __init__(
@@ -160,7 +153,7 @@ class Thinker:
             path (`str` or `Path`): Folder or Hub id; a folder of adapters also loads their base model.
             dtype (`str`, *optional*): Such as `"bfloat16"`; by default the checkpoint's.
             device (`str`, *optional*): Such as `"cuda:0"`; by default an accelerator, if any.
-            batch_size (`int`, *optional*, defaults to 8): Answers written at once.
+            batch_size (`int`, *optional*, defaults to 8): Answers in a batch.
         """
         model = load_thinker_model(path, dtype=dtype)
         if device is None:
@@ -176,7 +169,6 @@ class Thinker:
         temperature: float = 0.0,
         num_return_sequences: int = 1,
         seed: int = 0,
-        progress: bool = False,
         min_new_tokens: int | None = None,
     ) -> list[list[Generation]]:
         """Answer each conversation, once or several times.
@@ -184,11 +176,10 @@ class Thinker:
         Args:
             conversations (`list[list[dict]]`): Messages, the last one the user's.
             max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
-            temperature (`float`, *optional*, defaults to 0.0): 0 takes the likeliest token each time.
+            temperature (`float`, *optional*, defaults to 0.0): 0 is greedy decoding.
             num_return_sequences (`int`, *optional*, defaults to 1): Answers to each conversation; several need a
                 temperature.
-            seed (`int`, *optional*, defaults to 0): Of the sampling; the caller's generator keeps its state.
-            progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
+            seed (`int`, *optional*, defaults to 0): Seed of sampling; the caller's generator keeps its state.
             min_new_tokens (`int`, *optional*): Shortest answer, to measure speed at a fixed length.
 
         Returns:
@@ -204,13 +195,12 @@ class Thinker:
         rows = [index for index in order for _ in range(num_return_sequences)]
         answers: list[list[Generation]] = [[] for _ in conversations]
         devices = [self.model.device] if self.model.device.type == "cuda" else []
-        with torch.random.fork_rng(devices=devices), tqdm(total=len(rows), disable=not progress) as bar:
+        with torch.random.fork_rng(devices=devices):
             torch.manual_seed(seed)
             for start in range(0, len(rows), self.batch_size):
                 batch = rows[start : start + self.batch_size]
                 for index, answer in zip(batch, self._answer([conversations[i] for i in batch], options), strict=True):
                     answers[index].append(answer)
-                bar.update(len(batch))
         return answers
 
     def _options(
@@ -244,12 +234,7 @@ class Thinker:
         return [Generation(text, length, seconds) for text, length in zip(texts, lengths, strict=True)]
 
     def prepare(self, conversations: Sequence[Conversation], answers: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return the model's inputs on its device, padded on the left.
-
-        Args:
-            conversations (`list[list[dict]]`): Messages, the last one the user's.
-            answers (`list[str]`, *optional*): How each answer begins.
-        """
+        """Return the model's inputs on its device, padded on the left, with the beginning of each answer."""
         batch = self.processor.apply_chat_template(conversations, add_generation_prompt=True)
         begun = [self.processor.encode_text(answer) for answer in answers or [""] * len(conversations)]
         rows = [np.array(ids + more) for ids, more in zip(batch["input_ids"], begun, strict=True)]
@@ -262,7 +247,7 @@ class Thinker:
     def next_token_probabilities(
         self, conversations: Sequence[Conversation], answers: Sequence[str], tokens: Sequence[str]
     ) -> torch.Tensor:
-        """Return the probabilities of the next token, among the given tokens alone.
+        """Return the probabilities of the next token, normalized over the given tokens.
 
         Args:
             conversations (`list[list[dict]]`): Messages, the last one the user's.
@@ -289,16 +274,11 @@ class Thinker:
 
 
 def load_thinker_model(path: str | Path, *, dtype: str | None = None) -> Qwen2_5OmniThinkerForConditionalGeneration:
-    """Load the thinker of a checkpoint; adapters are merged into their base model.
-
-    Args:
-        path (`str` or `Path`): Folder or Hub id.
-        dtype (`str`, *optional*): By default the checkpoint's.
-    """
+    """Load the thinker of a folder or Hub id, by default in its dtype; adapters are merged into their base model."""
     adapters = (Path(path) / "adapter_config.json").is_file()
     base: Any = reject_custom_adapters(path) if adapters else path
     _require_enough_values(base)
-    # Other formats could run code.
+    # Checkpoints of other formats could run code.
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(
         base, dtype=dtype or "auto", use_safetensors=True
     )
@@ -311,7 +291,7 @@ def load_thinker_model(path: str | Path, *, dtype: str | None = None) -> Qwen2_5
 
 
 def _require_enough_values(base: str | Path) -> None:
-    """Raise before any allocation if a checkpoint holds much fewer values than its configuration requires."""
+    """Raise before any allocation if a checkpoint holds far fewer values than its configuration requires."""
     config_dict, _ = Qwen2_5OmniThinkerConfig.get_config_dict(base)
     validate_sizes(config_dict)
     try:

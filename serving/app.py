@@ -45,12 +45,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(cluster: ModelCluster, settings: ServiceSettings) -> ASGIApp:
-    """Build the application.
-
-    Args:
-        cluster ([`ModelCluster`]): The running replicas of the model.
-        settings ([`ServiceSettings`]): Limits and API key.
-    """
+    """Build the application."""
     metrics = Metrics()
     app = FastAPIOffline(
         title="sdiareward",
@@ -142,7 +137,7 @@ def _unavailable(reason: str, limits: Limits) -> JSONResponse:
 
 
 def _make_body_schema(form: type) -> dict[str, Any]:
-    """Describe a body for the OpenAPI page: FastAPI does not parse it, since it is JSON or multipart."""
+    """Return the schema of a body for the OpenAPI page; FastAPI does not parse bodies, which are JSON or multipart."""
     schema = {"$ref": f"#/components/schemas/{form.__name__}"}
     file = {"type": "string", "format": "binary"}
     parts = {"type": "object", "properties": {REQUEST_PART: schema}, "additionalProperties": file}
@@ -166,13 +161,7 @@ def _add_body_schemas(app: FastAPI) -> None:
 
 
 class Gate:
-    """Admit a bounded number of requests at once, and count all of them.
-
-    Args:
-        app (`ASGIApp`): The application.
-        metrics ([`Metrics`]): Counts the requests.
-        limits ([`Limits`]): The number of requests at once.
-    """
+    """Middleware that limits the number of requests in flight, and counts all requests."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics, limits: Limits):
         self._app = app

@@ -1,7 +1,8 @@
 """Read the body of a request, JSON or multipart, within a time limit; FastAPI limits its size.
 
-A small body can mean a lot of work: `[1,1,...]` has a value, and an error, for every two bytes. The number of values
-is therefore checked before the JSON is parsed, and only the first errors are listed.
+FastAPI cannot declare a body that is either. A small body can mean a lot of work: `[1,1,...]` has a value, and an
+error, for every two bytes. The number of values is therefore checked before the JSON is parsed, and only the first
+errors are listed.
 """
 
 from __future__ import annotations
@@ -29,17 +30,13 @@ JSON, MULTIPART = "application/json", "multipart/form-data"
 # The part of a multipart request that holds the JSON.
 REQUEST_PART = "request"
 _MAX_FILES = 1024
-# Far more than a turn needs: words and a recording are eight.
+# Far more than a turn needs: text and a recording are eight.
 _VALUES_OF_A_TURN = 64
 _MAX_PROBLEMS = 100
 
 
 class BadRequestError(ValueError):
-    """Raised for a malformed request.
-
-    Args:
-        problems (`list[Problem]`): Each with its place.
-    """
+    """Raised for a malformed request, with its problems."""
 
     def __init__(self, problems: list[Problem]):
         super().__init__("; ".join(problem.msg for problem in problems))
@@ -48,12 +45,7 @@ class BadRequestError(ValueError):
 
 @dataclass(frozen=True)
 class Body:
-    """The content of a request.
-
-    Args:
-        text (`bytes`): The JSON.
-        files (`dict[str, bytes]`): Files by the name of their part.
-    """
+    """The content of a request: the JSON, and files by the name of their part."""
 
     text: bytes
     files: dict[str, bytes] = field(default_factory=dict)
@@ -61,12 +53,8 @@ class Body:
     def parse(self, form: type[AnyRequest], limits: Limits) -> AnyRequest:
         """Return the JSON as a form.
 
-        Args:
-            form (`type[Options]`): The form of the JSON.
-            limits ([`Limits`]): The largest number of dialogues.
-
         Raises:
-            BadRequestError: The text is not JSON of this form, or has more values than that many dialogues need.
+            BadRequestError: The text is not JSON of this form, or has more values than `max_dialogues` need.
         """
         # Each value but the first follows one of these; those inside strings count too.
         num_values = sum(map(self.text.count, (b",", b"[", b"{")))
@@ -77,7 +65,7 @@ class Body:
         try:
             return form.model_validate_json(self.text)
         except ValidationError as error:
-            # Neither what was sent, which may be megabytes, nor links.
+            # Without the input, which may be megabytes, and without links.
             found = error.errors(include_url=False, include_context=False, include_input=False)
             problems = explain_form_errors(found[:_MAX_PROBLEMS])
             if len(found) > _MAX_PROBLEMS:
@@ -87,14 +75,10 @@ class Body:
 
 
 async def read_body(request: Request, limits: Limits) -> Body:
-    """Read a request.
-
-    Args:
-        request (`Request`): The request, its headers read.
-        limits ([`Limits`]): The time limit.
+    """Read the body of a request.
 
     Raises:
-        HTTPException: 400 malformed multipart, 408 too slow, 413 too large, 415 of another type or charset.
+        HTTPException: 400 malformed multipart, 408 too slow, 413 too large, 415 another type or charset.
         BadRequestError: A multipart body has no JSON, or two parts of one name.
         UnavailableError: A recording that is too large for memory cannot be written to the disk.
     """
@@ -115,7 +99,7 @@ async def read_body(request: Request, limits: Limits) -> Body:
 
 
 def _require_utf8(content_type: str) -> None:
-    """Refuse every other charset that Python decodes: a megabyte of `punycode` would take an hour."""
+    """Refuse other charsets, which Python would decode: a megabyte of `punycode` takes an hour."""
     charset = parse_options_header(content_type)[1].get(b"charset", b"utf-8")
     if charset.lower() not in (b"utf-8", b"utf8"):
         raise HTTPException(415, f"charset is {charset[:80].decode('latin-1')!r}; send UTF-8.")

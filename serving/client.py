@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import requests
+from urllib3.util import Retry
 
 from .encoding import encode_dialogue
 from .settings import API_KEY_ENV
 
-
-if TYPE_CHECKING:
-    import requests
 
 # The index of a dialogue, and its form in a request.
 Numbered = tuple[int, dict[str, Any]]
@@ -23,7 +25,7 @@ Numbered = tuple[int, dict[str, Any]]
 _RETRIED = (502, 503, 504)
 _LONGEST_PAUSE_S = 30.0
 _QUOTED_CHARACTERS = 300
-# The rest of a request beside its dialogues.
+# The fields of a request other than its dialogues.
 _SPARE_BYTES = 1024
 
 
@@ -51,6 +53,18 @@ class _FailedError(ServiceError):
     """Raised when the model failed on the request."""
 
 
+class ExponentialRetry(Retry):
+    """Pause longer before each retry, at least `Retry-After`; `urllib3` alone would pause exactly that long.
+
+    Pauses are randomized, so that clients that were refused together do not return together.
+    """
+
+    def sleep(self, response: Any = None) -> None:
+        """Wait before the next retry."""
+        requested_s = self.get_retry_after(response) if response is not None else None
+        time.sleep(max(requested_s or 0.0, self.get_backoff_time()) * random.uniform(1.0, 1.5))
+
+
 def _as_line(problem: Mapping[str, Any]) -> str:
     number = problem.get("dialogue")
     return f"dialogue {number}, {problem['msg']}" if number else str(problem["msg"])
@@ -74,16 +88,16 @@ class Comparison:
 class RewardClient:
     """Score dialogues on a server. Threads may share a client.
 
-    A request that was refused with 503 or lost is sent again with growing pauses. A reward depends on the dialogue
-    alone, so a retry is safe.
+    A request without an answer, or refused with 503, is sent again after growing pauses. A reward depends on the
+    dialogue alone, so a retry is safe.
 
     Args:
         url (`str`): Address of the server, such as `http://127.0.0.1:8000`.
         api_key (`str`, *optional*): By default the environment variable `SDIAREWARD_API_KEY`, if it is set.
         max_retries (`int`, *optional*, defaults to 8): Retries of a request.
         timeout_s (`float`, *optional*, defaults to 150.0): Longest wait for one answer.
-        dialogues_per_request (`int`, *optional*, defaults to 8): The largest number of dialogues in a
-            request; fewer if the request would be larger than the server accepts.
+        dialogues_per_request (`int`, *optional*, defaults to 8): The largest number of dialogues in a request; a
+            request that would be larger than the server accepts has fewer.
         concurrency (`int`, *optional*, defaults to 4): Requests in flight at once.
 
     Example:
@@ -173,9 +187,9 @@ class RewardClient:
             a (`list[dict]`): Messages or turns, as in `score`.
             b (`list[dict]`): The other version.
             criterion (`str`, *optional*, defaults to `"joint"`): As in `score`.
+            require_audio (`bool`, *optional*, defaults to `True`): As in `score`.
             calibrated (`bool`, *optional*, defaults to `False`): Required with a subset.
             subset (`str`, *optional*): Compute the probability with the temperature of this subset.
-            require_audio (`bool`, *optional*, defaults to `True`): As in `score`.
 
         Raises:
             RefusedError, ServiceError, OSError: As `score`.
@@ -215,11 +229,11 @@ class RewardClient:
 
     @cached_property
     def _max_request_bytes(self) -> float:
-        """The size that the server accepts for the dialogues of one request."""
+        """The largest size of the dialogues of one request."""
         return self.health().get("limits", {}).get("max_body_bytes", float("inf")) - _SPARE_BYTES
 
     def _split_by_size(self, encoded: Sequence[Numbered]) -> Iterator[list[Numbered]]:
-        """Yield groups of dialogues that fit into one request; a dialogue that is too large alone is a group."""
+        """Yield groups of dialogues that fit into one request; a dialogue that is too large is a group of its own."""
         group: list[Numbered] = []
         size = 0
         for index, each in encoded:
@@ -228,13 +242,13 @@ class RewardClient:
                 yield group
                 group, size = [], 0
             group.append((index, each))
-            # And a separator.
+            # Two bytes are the separator.
             size += added + 2
         if group:
             yield group
 
     def _score_together(self, group: Sequence[Numbered], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the results of one request; where it is too large, or the model fails on it, of each half."""
+        """Return the results of one request; if it is too large, or the model fails on it, send each half."""
         try:
             return self._post("/score", {**options, "dialogues": [each for _, each in group]})["results"]
         except (_TooLargeError, _FailedError) as error:
@@ -248,7 +262,7 @@ class RewardClient:
                 raise
             return [{"error": {"msg": str(error)}}]
         except RefusedError as error:
-            # The server counts within the request.
+            # The server counts dialogues within the request.
             problems = [
                 {**each, "dialogue": group[each["dialogue"] - 1][0] + 1} if each.get("dialogue") else each
                 for each in error.problems
@@ -260,8 +274,6 @@ class RewardClient:
 
     def _send(self, method: str, path: str, content: Any = None) -> dict[str, Any]:
         """Return the answer of the server, after retries."""
-        import requests
-
         headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
         address = f"{self.url}{path}"
         try:
@@ -289,10 +301,6 @@ class RewardClient:
         raise kind(f"{address} answered with status {answer.status_code}: {text}")
 
     def _open_session(self, max_retries: int) -> requests.Session:
-        import requests
-
-        from .retries import ExponentialRetry
-
         retry = ExponentialRetry(
             max_retries,
             status_forcelist=_RETRIED,
@@ -312,7 +320,7 @@ class RewardClient:
 
 
 def _encode_or_reason(dialogue: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Return a dialogue in the form of a request or, where bad ones are skipped, the reason to skip it."""
+    """Return a dialogue in the form of a request or, with `skip_bad`, the reason to skip it."""
     try:
         return encode_dialogue(dialogue)
     except (OSError, TypeError, ValueError) as error:

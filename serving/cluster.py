@@ -14,6 +14,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.user_errors import UserError
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Several batches may wait at a replica, so that it is never idle; the others wait in the server.
+# Several batches may wait at a replica, so that it is never idle; other requests wait in the server.
 _BATCHES_AT_A_REPLICA = 4
 _MAX_TRIES = 3
 _HEALTH_CHECK_PERIOD_S = 2.0
@@ -43,13 +44,7 @@ class UnavailableError(RuntimeError):
 
 
 class ModelCluster:
-    """The running replicas of the model.
-
-    Args:
-        handle (`DeploymentHandle`): The handle of Ray Serve.
-        name (`str`): Name of the application on Ray Serve.
-        settings ([`ServiceSettings`]): The time limit of a request.
-    """
+    """The running replicas of the model: a `DeploymentHandle` of Ray Serve and the name of its application."""
 
     def __init__(self, handle: Any, name: str, settings: ServiceSettings):
         self._handle = handle
@@ -86,7 +81,7 @@ class ModelCluster:
         raise UnavailableError(f"the model died {_MAX_TRIES} times on this request.")
 
     async def num_replicas(self) -> int:
-        """Return the number of replicas that can answer, at most a second old."""
+        """Return the number of replicas that can answer, cached for a second."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._replicas[0] > _STATUS_AGE_S:
             found = await asyncio.to_thread(self._count_replicas)
@@ -104,7 +99,7 @@ class ModelCluster:
 
 @contextmanager
 def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
-    """Run the replicas of the model while in the context.
+    """Run the replicas of the model within the context.
 
     Raises:
         ScoringError: Ray does not start, the model cannot be loaded, or the cluster is too small.
@@ -124,7 +119,7 @@ def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
         serve.start(proxy_location="Disabled", logging_config=_QUIET)
         yield ModelCluster(_deploy(settings, name), name, settings)
     finally:
-        # On a Ray cluster that outlives this process, the replicas would outlive it too.
+        # On a Ray cluster that outlives this process, the replicas would otherwise keep running.
         if ray.is_initialized() and (_joins_a_cluster() or not is_started_here):
             serve.delete(name)
         if is_started_here:
@@ -141,7 +136,7 @@ def _start_ray(settings: ServiceSettings) -> None:
 
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     if not _joins_a_cluster():
-        # Without it Ray would join any cluster that runs on this machine.
+        # Otherwise Ray would join any cluster that runs on this machine.
         options["address"] = "local"
         replicas = settings.replicas
         needed = int(-(-(replicas.maximum or replicas.minimum) * replicas.num_cpus // 1))
@@ -157,7 +152,7 @@ def _start_ray(settings: ServiceSettings) -> None:
                 "that its version of Ray is the same, and that RAY_AUTH_TOKEN is its token if it needs one."
             ) from error
         raise ScoringError(f"Ray cannot be started ({reason}).") from error
-    # Ray's own handler prints the stack and aborts; instead end as after Ctrl-C, with the cluster shut down.
+    # Ray's handler prints the stack and aborts; instead end as after Ctrl-C, with the cluster shut down.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
@@ -213,7 +208,7 @@ def _count_gpus_per_replica(settings: ServiceSettings) -> float:
 
 
 def _require_room(replicas: Replicas, num_gpus: float) -> None:
-    """Raise if Ray is too small for the replicas: it would wait for more nodes forever, without a message."""
+    """Raise if Ray is too small for the replicas, because it would wait for more nodes forever without a message."""
     import ray
 
     total, free = ray.cluster_resources(), ray.available_resources()
@@ -241,15 +236,13 @@ def _num_on_cores(available: float, each: float) -> float:
 
 
 def _with_absolute_path(settings: ServiceSettings) -> Any:
-    """Return the choice of the model with an absolute path: replicas run in another directory."""
-    from dataclasses import replace
-
+    """Return the model with an absolute path, because replicas run in another directory."""
     name = settings.model.name
     return replace(settings.model, name=os.path.abspath(name) if os.path.exists(name) else name)
 
 
 def _find_reason(name: str, message: str) -> str:
-    """Return why the model could not be deployed: the error of loading it, if there was one."""
+    """Return the error of loading the model, if there was one, or that of Ray."""
     from ray import serve
 
     application = serve.status().applications.get(name)

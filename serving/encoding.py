@@ -1,4 +1,4 @@
-"""Encode a dialogue, with its recordings, as it is sent in a request."""
+"""Encode a dialogue and its recordings for a request."""
 
 from __future__ import annotations
 

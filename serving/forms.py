@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Form(BaseModel):
-    """Refuse unknown fields: a misspelt option must not be ignored."""
+    """Form without unknown fields, because a misspelt option must not be ignored."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,7 +1,7 @@
-"""Turn the dialogues of a request into messages for the processor, and name what is wrong with them by turn.
+"""Convert the dialogues of a request to messages for the processor, with errors that name the turn.
 
-Before the model sees a dialogue, these are checked: the order and number of turns, and of each recording its header,
-its length and the memory it takes decoded. A few kilobytes of FLAC can hold hours of silence.
+Before any recording is decoded, the order and number of turns are checked, and the header, length and decoded size of
+each recording: a few kilobytes of FLAC can hold hours of silence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_dialogue_form(
     """Return the messages of one dialogue, its audio encoded as `{"bytes", "path"}`.
 
     Args:
-        dialogue ([`Dialogue`]): The form that a client sent.
+        dialogue ([`Dialogue`]): Part of the request.
         files (`Mapping[str, bytes]`): Files of a multipart request by the name of their part.
         limits ([`Limits`]): The longest dialogue and turn.
         require_audio (`bool`, *optional*, defaults to `True`): Refuse a turn without audio.
@@ -37,30 +37,19 @@ def read_dialogue_form(
     Raises:
         DialogueError: It cannot be scored.
     """
+    has_system = bool(dialogue.turns) and dialogue.turns[0].role == "system"
+    longest = min(limits.max_turns or MAX_TURNS, MAX_TURNS)
     # Before any recording is decoded.
-    if excess := _find_excess(dialogue, limits):
-        raise DialogueError(excess)
+    if (num_turns := len(dialogue.turns) - has_system) > longest:
+        raise DialogueError(f"has {num_turns} turns; this server scores at most {longest}, keep the last {longest}.")
     messages = []
-    for number, turn in enumerate(dialogue.turns, start=0 if _has_system(dialogue) else 1):
+    for number, turn in enumerate(dialogue.turns, start=0 if has_system else 1):
         try:
             messages.append({"role": turn.role, "content": _read_turn(turn, files, limits, require_audio)})
         except ValueError as error:
             raise DialogueError(str(error), number) from error
     validate_messages(messages)
     return messages
-
-
-def _has_system(dialogue: Dialogue) -> bool:
-    return bool(dialogue.turns) and dialogue.turns[0].role == "system"
-
-
-def _find_excess(dialogue: Dialogue, limits: Limits) -> str | None:
-    """Return what is wrong with a dialogue of too many turns."""
-    num_turns = len(dialogue.turns) - _has_system(dialogue)
-    longest = min(limits.max_turns or MAX_TURNS, MAX_TURNS)
-    if num_turns <= longest:
-        return None
-    return f"has {num_turns} turns; this server scores at most {longest}, keep the last {longest}."
 
 
 def _read_turn(turn: Turn, files: Mapping[str, bytes], limits: Limits, require_audio: bool) -> list[dict[str, Any]]:
@@ -83,7 +72,7 @@ def _read_turn(turn: Turn, files: Mapping[str, bytes], limits: Limits, require_a
 
 
 def _read_recording(audio: Audio, files: Mapping[str, bytes]) -> bytes:
-    """Return the encoded file that a turn names or holds."""
+    """Return the encoded file that a turn holds, or names in the request."""
     if audio.base64 is not None:
         try:
             return base64.b64decode(audio.base64, validate=True)
@@ -102,19 +91,12 @@ def find_turn(reason: str) -> int | None:
 
 
 def make_problem(reason: str, turn: int | None, place: Sequence[str | int], number: int) -> Problem:
-    """Describe why a dialogue cannot be scored.
-
-    Args:
-        reason (`str`): Why.
-        turn (`int`, *optional*): Number of its turn, from 1.
-        place (`Sequence`): Where the dialogue is in the request.
-        number (`int`): Number of the dialogue, from 1.
-    """
+    """Describe why a dialogue cannot be scored; turn and dialogue are counted from 1."""
     return Problem(loc=["body", *place], msg=reason, type="dialogue", dialogue=number, turn=turn)
 
 
 def explain_form_errors(errors: Sequence[Mapping[str, Any]]) -> list[Problem]:
-    """Describe what `pydantic` found, with the turn, but without the value: it can be megabytes of audio."""
+    """Describe the errors of `pydantic` by turn, without the values, which can be megabytes of audio."""
     problems = []
     for error in errors:
         loc = [part for part in error["loc"] if part != "body"]

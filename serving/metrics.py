@@ -10,7 +10,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Metrics:
-    """Metrics of one server; labels have few values, whatever clients send.
+    """Metrics of one server; clients cannot add values of labels.
 
     Attributes:
         requests (`Counter`): Answers by path and status.

@@ -1,4 +1,4 @@
-"""A server as the reward of TRL's `GRPOTrainer`: completions are read as by `reward_fn` and scored by the server."""
+"""Build a reward function for TRL's `GRPOTrainer`, as `reward_fn` does, whose rewards come from a server."""
 
 from __future__ import annotations
 
@@ -38,11 +38,7 @@ def remote_reward_fn(url: str | RewardClient, api_key: str | None = None, **opti
 
 
 class RemoteScorer:
-    """Replace the [`Scorer`] of a reward function.
-
-    Args:
-        client ([`RewardClient`]): The client of the server.
-    """
+    """Score with a server instead of the [`Scorer`] of a reward function."""
 
     def __init__(self, client: RewardClient):
         self.client = client
@@ -58,11 +54,7 @@ class RemoteScorer:
     ) -> Iterator[tuple[int, float]]:
         """Yield `(index, reward)`; write the reason for each skipped dialogue to `skipped`.
 
-        Args:
-            dialogues (`list[list[dict]]`): Messages of each.
-            criterion (`list[str]`): Of each; a reward function has one for all.
-            groups (`list`, *optional*): Not sent; the server finds shared prefixes itself.
-            skipped (`dict[int, str]`): Receives the reasons.
+        All dialogues have one criterion. `groups` are not sent, because the server finds shared prefixes itself.
         """
         # The `require_audio` of the reward function has been applied before.
         results = self.client.score_or_reason(dialogues, criterion[0], require_audio=False) if dialogues else []
@@ -74,6 +66,6 @@ class RemoteScorer:
 
 
 class _RemoteModel:
-    """Stand for the model in the request queue."""
+    """Placeholder for the model in the request queue."""
 
     device = torch.device("cpu")

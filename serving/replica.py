@@ -28,7 +28,7 @@ Outcome = float | str
 
 @dataclass(frozen=True)
 class ModelFacts:
-    """Facts about the model for the server, which does not load it.
+    """Facts about the model, for the server process, which does not load it.
 
     Args:
         criteria (`tuple[str, ...]`): The criteria of its prompts.
@@ -45,12 +45,7 @@ class ModelFacts:
 
 @dataclass(frozen=True)
 class ScoreJob:
-    """The dialogues of one request.
-
-    Args:
-        dialogues (`list[list[dict]]`): Messages of each.
-        criterion (`str`): Prompt that they are scored under.
-    """
+    """The dialogues of one request, and the criterion to score them by."""
 
     dialogues: list[Any]
     criterion: str
@@ -79,17 +74,17 @@ class Replica:
     """Hold a model and score requests.
 
     Args:
-        choice ([`ModelSpec`]): The model.
-        device (`str`, *optional*): Where to compute if the choice names no device.
+        spec ([`ModelSpec`]): The model.
+        device (`str`, *optional*): Device if the spec names none.
         num_threads (`int`, *optional*): Threads of PyTorch on a CPU.
     """
 
-    def __init__(self, choice: ModelSpec, device: str | None = None, num_threads: int | None = None):
+    def __init__(self, spec: ModelSpec, device: str | None = None, num_threads: int | None = None):
         import torch
 
         if num_threads is not None:
             torch.set_num_threads(num_threads)
-        self._scorer = choice.load(device=device)
+        self._scorer = spec.load(device=device)
         # One thread for all batches: each computing thread has its own pool of PyTorch threads.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sdiareward-replica")
         self._is_free = asyncio.Event()
@@ -122,13 +117,13 @@ class Replica:
         return ModelFacts(tuple(sorted(processor.prompts)), processor.max_turn_s, calibration, reason)
 
     async def score(self, job: ScoreJob) -> ScoreResult:
-        """Score one request, together with those that wait when the model becomes free.
+        """Score one request, together with others that wait when the model becomes free.
 
         Raises:
             ScoringFailedError: The model failed.
         """
-        # `serve.batch` closes a batch after its time even if the one before is still computed, and would queue
-        # batches of one. Requests that arrive while the model computes wait here instead, and form one batch.
+        # `serve.batch` closes a batch after its time even if the model is busy, and would queue batches of one.
+        # Requests that arrive while the model computes wait here instead, and form one batch.
         await self._is_free.wait()
         result = await self._score_batch(job)
         if result is None:

@@ -1,4 +1,4 @@
-"""Answer a request: read its dialogues, score the valid ones, name the problem of each other one."""
+"""Answer a request: read its dialogues, score the valid ones, and report the problems of the others."""
 
 from __future__ import annotations
 
@@ -25,13 +25,7 @@ Place = Sequence[str | int]
 
 
 class RequestScorer:
-    """Answer requests with the replicas of the model.
-
-    Args:
-        cluster ([`ModelCluster`]): The running replicas.
-        settings ([`ServiceSettings`]): The limits of a request.
-        metrics ([`Metrics`]): Counts the dialogues.
-    """
+    """Answer requests with the replicas of the model."""
 
     def __init__(self, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics):
         self._cluster = cluster
@@ -120,7 +114,7 @@ class RequestScorer:
         return Result(reward=outcome, calibrated=value_of(0, outcome))
 
     def _check_options(self, options: Options) -> None:
-        """Raise unless the model has the criterion and the calibration that are asked for."""
+        """Raise unless the model has the requested criterion and calibration."""
         facts = self._cluster.facts
         if options.criterion not in facts.criteria:
             known = ", ".join(facts.criteria)

@@ -1,4 +1,4 @@
-"""Run the server until it is stopped, then finish the accepted requests."""
+"""Run the server until it is stopped; accepted requests are answered before it ends."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def serve_model(settings: ServiceSettings, on_ready: Callable[[str], None] = lam
             )
             server = uvicorn.Server(config)
             _stop_on_signals(server)
-            # From here on clients can connect; they are answered as soon as the server runs.
+            # Clients can connect now; they are answered as soon as the server runs.
             listener.listen(config.backlog)
             host = f"[{settings.host}]" if ":" in settings.host else settings.host
             on_ready(f"http://{host}:{port}")

@@ -1,4 +1,4 @@
-"""Settings of the server: model, address, replicas, limits, API key. Imports neither torch nor Ray."""
+"""Settings of the server: model, address, replicas, limits, API key. Does not import torch or Ray."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Replicas:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Everything the server needs to start.
+    """Settings of the server.
 
     Args:
         model ([`ModelSpec`]): The model.

@@ -1,8 +1,10 @@
 """Serve a study to one rater, on this machine only, and save every answer at once.
 
-The server answers for the page (three files of this package), `/api/study` (the content of `study.json` in the order
-of this rater, with the answers so far), `/audio/NAME` (recordings that `study.json` names) and `POST /api/answers`.
-No path of a request is looked up on the disk, so neither the key nor the answers of other raters can be reached.
+The server has the page (three files of this package), `/api/study` (the content of `study.json` in the order of this
+rater, with the answers so far), `/audio/NAME` (recordings that `study.json` names) and `POST /api/answers`. No path of
+a request is looked up on the disk, so neither the key nor the answers of other raters can be reached.
+
+`http.server` is enough for one rater, and raters need no extra of the package; it lacks ranges, which browsers need.
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from ..study import ANSWERS_FOLDER, AUDIO_FOLDER, SCORES_FORM
 
 
 HOST = "127.0.0.1"
-_PAGE = HUMAN_PAGE
 _PAGE_FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -75,11 +76,11 @@ class RatingSession:
             for turn in item[part]
             if turn["audio"]
         }
-        # The recordings to play: both dialogues, or the one that both scores rate.
+        # The recordings to play: both dialogues, or the scored one.
         self.parts = ("context",) if self.study.get("form") == SCORES_FORM else ("a", "b")
         self.choices = tuple(choice for choice in CHOICES if choice != TIE or self.study["allow_tie"])
         self._path = self.folder / ANSWERS_FOLDER / f"{rater}.jsonl"
-        # Also removes a line that a kill left incomplete.
+        # Also removes an incomplete last line of a killed server.
         self.answers = {record["item"]: record["choice"] for record in JsonLines(self._path).read()}
         self._lock = threading.Lock()
 
@@ -88,7 +89,7 @@ class RatingSession:
         return {**self.study, "rater": self.rater, "answers": self.answers}
 
     def answer(self, given: Any) -> int:
-        """Save an answer: it is on the disk when this returns.
+        """Save an answer to the disk.
 
         Args:
             given (`dict`): `item`, `choice`, and `heard`: which of `"a"` and `"b"` the rater played, or
@@ -159,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(HTTPStatus.FORBIDDEN, "this page is for its own machine only.")
         elif path in _PAGE_FILES:
             name, content_type = _PAGE_FILES[path]
-            self._send(HTTPStatus.OK, (_PAGE / name).read_bytes(), content_type)
+            self._send(HTTPStatus.OK, (HUMAN_PAGE / name).read_bytes(), content_type)
         elif path == "/api/study":
             self._send_json(HTTPStatus.OK, session.read_state())
         elif path.startswith("/audio/") and path.removeprefix("/audio/") in session.audio:
@@ -194,13 +195,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(HTTPStatus.OK, {"num_answered": num_answered})
 
     def _is_local(self) -> bool:
-        """Tell whether the request names this machine as host, and comes from no page of another site."""
+        """Tell whether the host of the request is this machine, and its origin no other site."""
         own = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
         origin = self.headers.get("Origin")
         return self.headers.get("Host") in own and (origin is None or origin.removeprefix("http://") in own)
 
     def _send_audio(self, path: Path) -> None:
-        """Send a recording or the requested range of it: some browsers play nothing without ranges."""
+        """Send a recording or the requested range of it; some browsers play nothing without ranges."""
         try:
             content = path.read_bytes()
         except OSError:

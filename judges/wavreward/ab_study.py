@@ -22,17 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.evaluation.summary import interval, percent
 from sdiareward.human.agreement import TIE, describe_raters, read_rated_study, render_raters, write_results
-from sdiareward.human.study import (
-    SCORES_FORM,
-    draw_evenly,
-    draw_letters,
-    neutral_name,
-    new_folder,
-    write_clip,
-    write_study,
-)
+from sdiareward.human.study import SCORES_FORM, draw_evenly, name_items, new_folder, write_clip, write_study
 
-from .score_metrics import OUT_OF_DOMAIN, find_column, find_scenario, mean_interval
+from .score_metrics import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
 
 
 if TYPE_CHECKING:
@@ -54,8 +46,8 @@ def pair_scores(
     """Pair the scores of two judges by sample.
 
     Args:
-        first (`Sequence[Mapping]`): Predictions of the judge whose wins are counted.
-        second (`Sequence[Mapping]`): Predictions of the other.
+        first (`Sequence[Mapping]`): Predictions of the first judge, whose wins are counted.
+        second (`Sequence[Mapping]`): Predictions of the second judge.
         include_equal (`bool`, *optional*, defaults to `False`): Also return samples with two equal scores.
 
     Returns:
@@ -103,14 +95,14 @@ def sample_ab_study(
     allow_tie: bool = True,
     **facts: Any,
 ) -> dict[str, Any]:
-    """Draw a study of two judges and write its folder, which appears only when complete.
+    """Draw a study of two judges and write its folder atomically.
 
     Args:
         pairs (`list[dict]`): From `pair_scores`.
         samples ([`Samples`]): The scored samples.
         output_dir (`str` or `Path`): The study's folder; new or empty.
-        seed (`int`): Decides the draw, which judge is A, names and order; the same seed writes the same bytes.
-        size (`int`): Number of samples to draw, if there are as many.
+        seed (`int`): Seed of the draw, the order and the names; the same seed writes the same bytes.
+        size (`int`): The largest number of samples.
         judges (`Sequence[str]`): Names of the two judges, for the key.
         allow_tie (`bool`, *optional*, defaults to `True`): Whether raters may choose neither.
         **facts: Further fields of `key.json`.
@@ -128,13 +120,9 @@ def sample_ab_study(
     drawn = _draw(pairs, size, seed)
     if not drawn:
         raise ValueError("no sample is drawn: the two judges agree on all samples, or the size is 0; change either.")
-    study = neutral_name(seed, *(record["sample_id"] for record in drawn))
-    items = {
-        neutral_name(seed, study, record["sample_id"]): {"chosen_is": letter, **record}
-        for letter, record in zip(draw_letters(len(drawn), seed), drawn, strict=True)
-    }
+    study, items = name_items(drawn, seed)
     key = {"study": study, "form": SCORES_FORM, "seed": seed, "asked": size, "judges": list(judges), **facts}
-    key["items"] = dict(sorted(items.items()))
+    key["items"] = items
 
     def write_item(name: str, truth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return _write_item(name, truth, samples[rows[truth["sample_id"]]], seed, folder)
@@ -154,7 +142,7 @@ def _draw(pairs: Sequence[Record], size: int, seed: int) -> list[Record]:
 def _write_item(
     name: str, truth: Mapping[str, Any], sample: Mapping[str, Any], seed: int, folder: Path
 ) -> dict[str, Any]:
-    """Write the recording of an item; return the part that raters see: the words, and the scores as A and B."""
+    """Write the recording of an item; return what raters see: the words, and the scores as A and B."""
     from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 
     array = read_audio(sample["audio"], name=f"sample {truth['sample_id']}")
@@ -171,19 +159,7 @@ def _write_item(
 
 
 def score_ab_study(folder: str | Path, key_file: str | Path | None = None) -> dict[str, Any]:
-    """Score a study's answers; write `results.json` and `results.md` beside them.
-
-    Args:
-        folder (`str` or `Path`): The study's folder.
-        key_file (`str` or `Path`, *optional*): Path of its `key.json`; by default in the folder.
-
-    Returns:
-        `dict`: From `summarise_ab_study`.
-
-    Raises:
-        FileNotFoundError: The study, the key or the answers are missing.
-        ValueError: The key or an answer is of another study.
-    """
+    """Score the answers and write `results.json` and `results.md`; arguments and errors as `read_rated_study`."""
     results = summarise_ab_study(*read_rated_study(folder, key_file))
     write_results(Path(folder), results, render_ab_study(results))
     return results
@@ -193,10 +169,6 @@ def summarise_ab_study(
     key: Mapping[str, Any], answers: Mapping[str, Mapping[str, Mapping[str, Any]]]
 ) -> dict[str, Any]:
     """Count how often raters preferred the first judge's score.
-
-    Args:
-        key (`Mapping`): Content of `key.json`.
-        answers (`Mapping`): By rater and item, the rater's last answer to it.
 
     Returns:
         `dict`: `overall` and, by column of Table 1, `columns` (from `count_outcomes`), `by_majority` (items whose
@@ -230,35 +202,30 @@ def _outcome(choice: str, first_is: str) -> str:
 
 
 def count_outcomes(outcomes: Sequence[str], truths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the shares of wins, losses and ties among answers.
+    """Return the shares of wins, losses and ties among at least one answer.
 
     Args:
-        outcomes (`Sequence[str]`): `"win"`, `"lose"` or `"tie"` of each answer, at least one.
+        outcomes (`Sequence[str]`): `"win"`, `"lose"` or `"tie"` of each answer.
         truths (`Sequence[Mapping]`): Labels of the sample of each answer.
 
     Returns:
-        `dict`: `num_answers`; by outcome its number, share and `interval`; and `decided`, the same for wins among the
-        answers that are no ties (None without any).
+        `dict`: `num_answers`; by outcome `num_answers`, `num`, `share` and `interval`; and `decided`, the same for
+        wins among the answers that are no ties (None if all are).
     """
     found: dict[str, Any] = {"num_answers": len(outcomes)}
     for name in OUTCOMES:
-        found[name] = _share([int(outcome == name) for outcome in outcomes], truths)
-    chosen = [position for position, outcome in enumerate(outcomes) if outcome != "tie"]
-    wins = [int(outcomes[position] == "win") for position in chosen]
-    return {**found, "decided": _share(wins, [truths[position] for position in chosen]) if chosen else None}
+        found[name] = _share([outcome == name for outcome in outcomes], truths)
+    decided = [(outcome == "win", truth) for outcome, truth in zip(outcomes, truths, strict=True) if outcome != "tie"]
+    return {**found, "decided": _share(*zip(*decided, strict=True)) if decided else None}
 
 
-def _share(values: Sequence[int], truths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {
-        "num_answers": len(values),
-        "num": sum(values),
-        "share": sum(values) / len(values),
-        "interval": mean_interval(values, truths),
-    }
+def _share(values: Sequence[bool], truths: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    found = measure_share(values, truths)
+    return {"num_answers": len(values), "num": sum(values), "share": found["share"], "interval": found["interval"]}
 
 
 def _count_majorities(given: Sequence[tuple[str, str]], outcomes: Sequence[str]) -> dict[str, int]:
-    """Count items by the judge that most raters prefer; equal numbers are a tie."""
+    """Count items by the judge that most raters prefer; a draw is a tie."""
     balance: Counter[str] = Counter()
     for (item, _), outcome in zip(given, outcomes, strict=True):
         balance[item] += {"win": 1, "lose": -1, "tie": 0}[outcome]

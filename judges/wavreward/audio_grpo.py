@@ -26,8 +26,7 @@ _FIELDS = ("input_features", "feature_attention_mask")
 class AudioGRPOTrainer(GRPOTrainer):
     """Train an audio language model with group-relative policy optimization.
 
-    Args: As `trl.GRPOTrainer`. `processing_class` is required. If it has `control_token_ids`, these placeholders are
-    never sampled.
+    Args: As `trl.GRPOTrainer`. `processing_class` is required; its `control_token_ids`, if any, are never sampled.
 
     Raises:
         ValueError: vLLM or continuous batching is requested, which take no recordings.

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class TextClient(ChatClient):
-    """Ask for plain text: a client that wraps every answer into JSON."""
+    """Chat client for plain text: every answer is wrapped into JSON."""
 
     def _send(self, messages: Sequence[Mapping[str, Any]]) -> Any:
         reply = super()._send(messages)
@@ -32,12 +32,12 @@ class TextClient(ChatClient):
 class EndpointJudge:
     """Score spoken answers with any model that takes `input_audio`.
 
-    No question is repeated because of the form of its answer. As for a model in this process, an answer without a
-    score counts as such; so do a refusal and a question without a reply.
+    No question is repeated because of the form of its answer: as with a local model, an answer without a score, a
+    refusal or a missing reply counts as no score.
 
     Args:
         settings (`ChatSettings`): The endpoint; its `max_tokens` is the longest answer.
-        cache_dir (`str` or `Path`): Where answers are cached.
+        cache_dir (`str` or `Path`): Folder of cached answers.
         reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
     """
 
@@ -58,8 +58,7 @@ class EndpointJudge:
     ) -> list[Judgement]:
         """Score recordings; arguments as of [`WavRewardJudge.judge`].
 
-        A temperature of 0 takes that of the settings, `max_new_tokens` is ignored in favour of theirs, and `expected`
-        is not supported.
+        The settings replace `max_new_tokens` and a temperature of 0; `expected` is not supported.
 
         Raises:
             ValueError: The expected score is requested, or several answers without a seed.
@@ -87,7 +86,7 @@ class EndpointJudge:
 
 
 def _ask(job: tuple[Any, TextClient], *, reasoning: bool) -> tuple[str, int, float]:
-    """Return an answer, its tokens and its seconds; without a reply the text is empty."""
+    """Return the text of an answer (empty without a reply), its tokens and its seconds."""
     recording, client = job
     messages = [_for_endpoint(message) for message in JudgingPrompt().conversation(recording, reasoning=reasoning)]
     start = time.perf_counter()

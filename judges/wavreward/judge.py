@@ -31,7 +31,7 @@ class Judgement:
         texts (`tuple[str, ...]`): The answers.
         follows_format (`bool`): Whether every answer has exactly the requested form.
         num_tokens (`int`): Tokens of all answers together.
-        seconds (`float`): Time of all answers; in a batch, their share of it.
+        seconds (`float`): Time of all answers, their share of the batch.
     """
 
     score: int | None
@@ -52,15 +52,7 @@ class Judgement:
         seconds: float,
         expected_score: float | None = None,
     ) -> Judgement:
-        """Make a judgement from a judge's answers.
-
-        Args:
-            texts (`Sequence[str]`): The answers, at least one.
-            reasoning (`bool`): Whether thoughts were requested.
-            num_tokens (`int`): As above.
-            seconds (`float`): As above.
-            expected_score (`float`, *optional*): As above.
-        """
+        """Make a judgement from at least one answer; `reasoning` tells whether thoughts were requested."""
         scores = tuple(map(parse_score, texts))
         is_in_format = all(follows_format(text, reasoning) for text in texts)
         return cls(vote(scores), expected_score, scores, tuple(texts), is_in_format, num_tokens, seconds)
@@ -105,42 +97,26 @@ class WavRewardJudge:
         recordings: Sequence[Any],
         *,
         num_samples: int = 1,
-        temperature: float = 0.0,
         expected: bool = False,
-        max_new_tokens: int = 512,
-        seed: int = 0,
-        progress: bool = False,
-        min_new_tokens: int | None = None,
+        **sampling: Any,
     ) -> list[Judgement]:
         """Score recordings.
 
         Args:
             recordings (`list`): Question, silence and answer each; anything `audio_sdiareward.read_audio` takes. The
                 first 60 s are heard.
-            num_samples (`int`, *optional*, defaults to 1): Answers to each recording, whose scores vote
-                (self-consistency).
-            temperature (`float`, *optional*, defaults to 0.0): 0 takes the likeliest token each time.
+            num_samples (`int`, *optional*, defaults to 1): Answers to each recording; the majority of their scores
+                counts (self-consistency).
             expected (`bool`, *optional*, defaults to `False`): Also compute the expected score by one more forward
                 pass.
-            max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
-            seed (`int`, *optional*, defaults to 0): Of the sampling.
-            progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
-            min_new_tokens (`int`, *optional*): Shortest answer, to measure speed at a fixed length.
+            **sampling: `max_new_tokens`, `temperature`, `seed` and `min_new_tokens` of [`Thinker.generate`].
 
         Raises:
-            ValueError: Several answers were asked for without a temperature.
+            ValueError: Several answers are requested without a temperature.
             AudioError: A recording cannot be used.
         """
         conversations = [self.prompt.conversation(recording, reasoning=self.reasoning) for recording in recordings]
-        answers = self.thinker.generate(
-            conversations,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-            num_return_sequences=num_samples,
-            seed=seed,
-            progress=progress,
-            min_new_tokens=min_new_tokens,
-        )
+        answers = self.thinker.generate(conversations, num_return_sequences=num_samples, **sampling)
         means = self._expected_scores(conversations, answers) if expected else [None] * len(answers)
         return [self._judgement(found, mean) for found, mean in zip(answers, means, strict=True)]
 

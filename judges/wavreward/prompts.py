@@ -1,13 +1,14 @@
-"""The prompt of WavReward (appendix E), with and without reasoning, worded anew."""
+"""The prompt of WavReward (appendix E), with and without reasoning, in other words."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.files import write_file
+from sdiareward.common.files import read_json_object, write_file
+from sdiareward.common.settings import make_settings
 from sdiareward.dataset_builder.prompts import prompt_version
 
 
@@ -83,16 +84,8 @@ def read_judging_prompt(path: str | Path) -> JudgingPrompt:
         FileNotFoundError: There is no such file.
         ValueError: It holds no such object, or an invalid text.
     """
-    try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(found, dict):
-            raise ValueError(f"holds a JSON {type(found).__name__}, where an object is needed")
-        known = [field.name for field in fields(JudgingPrompt)]
-        if unknown := sorted(set(found) - set(known)):
-            raise ValueError(f"has {', '.join(unknown)}, which is none of {', '.join(known)}")
-        return JudgingPrompt(**found)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"judging prompt {path}: {error}") from error
+    found = read_json_object(Path(path), "give the JSON of a judging prompt")
+    return make_settings(JudgingPrompt, found, f"judging prompt {path}")
 
 
 def prompt_of_judge(name: str | Path) -> JudgingPrompt:

@@ -71,7 +71,7 @@ _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasonin
 
 @dataclass(kw_only=True)
 class ReasoningArguments:
-    """Whose thoughts to examine with which judge."""
+    """The predictions to examine, and the judge to examine them with."""
 
     predictions: Path = field(metadata={"help": "output_dir of a finished evaluation"})
     dataset: str = field(metadata={"help": "folder of the data that was evaluated"})
@@ -111,12 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def examine(predictions: Sequence[Mapping[str, Any]], samples: Samples, client: ChatClient) -> dict[str, Any]:
-    """Rate the thoughts of every prediction.
-
-    Args:
-        predictions (`Sequence[Mapping]`): Labels and `text` of each, from `read_predictions`.
-        samples ([`Samples`]): The scored samples.
-        client ([`ChatClient`]): Asks a model that takes audio.
+    """Rate the thoughts of every prediction of some samples; the client asks a model that takes audio.
 
     Returns:
         `dict[str, Any]`: `share_good` (0-1, higher is better) with its 95% `interval` over scenarios, `num_good`,
@@ -147,9 +142,8 @@ def examine(predictions: Sequence[Mapping[str, Any]], samples: Samples, client: 
     examined = [record for record in predictions if record["sample_id"] not in failures]
     if not examined:
         raise ChatError(f"the judge gave no usable answer; the first failure: {next(iter(failures.values()))}")
-    return {**_summarise(examined, verdicts), "failures": failures, "judge": client.settings.model} | {
-        "usage": client.usage
-    }
+    about = {"failures": failures, "judge": client.settings.model, "usage": client.usage}
+    return {**_summarise(examined, verdicts), **about}
 
 
 def _ask(record: Mapping[str, Any], sample: Mapping[str, Any], client: ChatClient) -> dict[str, Any]:
@@ -180,23 +174,24 @@ def _read_verdict(answer: Any) -> dict[str, Any]:
 
 
 def _summarise(examined: Sequence[Mapping[str, Any]], verdicts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    from .score_metrics import mean_interval
+    from .score_metrics import measure_share
 
-    is_good = [int(verdicts.get(record["sample_id"], {}).get("quality") == GOOD) for record in examined]
+    is_good = [verdicts.get(record["sample_id"], {}).get("quality") == GOOD for record in examined]
+    good = measure_share(is_good, examined)
     yes = {name: [verdict[name] for verdict in verdicts.values()] for name in QUESTIONS}
     return {
         "num_examined": len(examined),
         "num_without_thoughts": len(examined) - len(verdicts),
         "num_good": sum(is_good),
-        "share_good": sum(is_good) / len(is_good),
-        "interval": mean_interval(is_good, examined),
+        "share_good": good["share"],
+        "interval": good["interval"],
         "shares": {name: sum(answers) / len(answers) if answers else None for name, answers in yes.items()},
         "verdicts": dict(verdicts),
     }
 
 
 def write_results(results: Mapping[str, Any], path: Path) -> str:
-    """Write the results of `examine` as JSON and Markdown, to `path` with these suffixes; return the Markdown."""
+    """Write the results of `examine` to `path` with the suffixes .json and .md; return the Markdown."""
     from sdiareward.common.files import write_file
     from sdiareward.common.provenance import write_provenance
 

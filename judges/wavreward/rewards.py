@@ -70,7 +70,7 @@ def make_reward_functions(
 
 
 def read_text(completion: Completion) -> str:
-    """Return the text of a completion, a string or messages in TRL."""
+    """Return the text of a completion: in TRL a string or messages."""
     if isinstance(completion, str):
         return completion
     content = completion[-1]["content"]

@@ -17,9 +17,9 @@ def group_by_scenario(scenario_ids: Sequence[str]) -> list[list[int]]:
 
 
 class ScenarioSampler(Sampler[int]):
-    """Yield rows as `GRPOTrainer` takes them, a scenario at a time.
+    """Yield rows for `GRPOTrainer`, one scenario at a time.
 
-    A generation batch holds whole scenarios: all their answers, each repeated for its group. In the single-sample form
+    A generation batch holds whole scenarios: all their answers, each repeated for its group. Without `multi_sample`
     (section 4.4, `w/o multi samples`) each epoch takes one answer of each scenario at random. The order depends on the
     seed and the epoch alone, so a resumed run sees the same rows.
 

@@ -1,10 +1,10 @@
-"""Three baselines that understand nothing: a judge's accuracy means something only above theirs.
+"""Three simple baselines that a judge must beat before its accuracy means anything.
 
 - `most_frequent`: always the most frequent score of the training split.
 - `text`: words and word pairs of question and answer, and the overlap of their words. It uses no audio: if it
   separates 5 from 3, the words reveal the style of speech.
 - `acoustic`: mean and standard deviation over time of the log-mel bands of question and answer. It uses no words: if
-  it finds score 1, wrong answers sound different.
+  it predicts score 1, wrong answers sound different.
 
 The last two are multinomial logistic regressions on the training split, and need neither torch nor a GPU.
 """
@@ -41,10 +41,10 @@ def predict_scores(kind: Kind, train: Samples, evaluated: Samples) -> list[int |
     """Fit a baseline on the training samples and predict the score of others.
 
     Args:
-        kind (`"most_frequent"`, `"text"` or `"acoustic"`): Which baseline.
+        kind (`"most_frequent"`, `"text"` or `"acoustic"`): Name of the baseline.
         train ([`Samples`]): Samples of ChatReward; those without a readable recording are skipped.
-        evaluated ([`Samples`]): Samples to predict; except for `"most_frequent"` with texts and durations of
-            question and answer.
+        evaluated ([`Samples`]): Samples to predict; `"text"` and `"acoustic"` need texts and durations of question
+            and answer.
 
     Returns:
         `list[int | None]`: 1-5 for each sample; None without a readable recording.
@@ -67,7 +67,9 @@ def _predict_from_text(train: Samples, scores: Sequence[int], evaluated: Samples
     from sklearn.linear_model import LogisticRegression
 
     sides = ("question", "response")
-    fitted_on = {side: [row[side] or "" for row in _texts(train)] for side in sides}
+    fitted_on, asked = (
+        {side: [text or "" for text in each.rows[side]] for side in sides} for each in (train, evaluated)
+    )
     vectorizer = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"(?u)\b\w+\b", sublinear_tf=True)
     vectorizer.fit([*fitted_on["question"], *fitted_on["response"]])
 
@@ -77,14 +79,7 @@ def _predict_from_text(train: Samples, scores: Sequence[int], evaluated: Samples
         return sparse.hstack([question, response, overlap]).tocsr()
 
     model = LogisticRegression(max_iter=_MAX_ITERATIONS, C=_TEXT_C).fit(features(fitted_on), scores)
-    asked = {side: [row[side] or "" for row in _texts(evaluated)] for side in sides}
     return [int(score) for score in model.predict(features(asked))]
-
-
-def _texts(samples: Samples) -> Any:
-    """Return the rows without their recordings."""
-    rows: Any = samples.rows
-    return rows.select_columns(["question", "response"]) if hasattr(rows, "select_columns") else rows
 
 
 def _predict_from_sound(train: Samples, scores: Sequence[int], evaluated: Samples) -> list[int | None]:

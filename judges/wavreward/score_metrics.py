@@ -5,8 +5,7 @@ Notable choices:
 - A sample counts in one column: `content`, `implicit`, or, if the instruction is explicit, its attribute. Samples from
   other data sets count in `out_of_domain`, whatever their attribute.
 - An answer without a score is wrong. Skipping it would favour a judge that often gives none.
-- Intervals draw whole scenarios, because three answers to one question are not independent. If all draws are equal
-  (all right, all wrong), they do not measure uncertainty, and the interval is Wilson's over scenarios.
+- Intervals draw whole scenarios within their columns, because the answers to one question are not independent.
 - The interval of a macro average combines those of its columns by MOVER (Zou and Donner, 2008): the distance to a
   bound is the root of the summed squared distances. No scenario is in two columns, so columns are independent.
 """
@@ -20,8 +19,7 @@ from itertools import product
 from statistics import mean
 from typing import Any
 
-from sdiareward.esdr_accuracy.pairwise import wilson_interval
-from sdiareward.evaluation.statistics import paired_bootstrap
+from sdiareward.evaluation.statistics import describe_share, paired_bootstrap
 
 from .answers import SCORES
 
@@ -41,9 +39,6 @@ Records = Sequence[Record]
 
 def find_column(record: Record) -> str:
     """Return the column of Table 1 that a sample of ChatReward counts in.
-
-    Args:
-        record (`Mapping`): `sample_id`, `part` and `attribute` of the sample.
 
     Raises:
         ValueError: An explicit instruction has no attribute of Table 1.
@@ -107,47 +102,33 @@ def summarise_scores(
 
 
 def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Count the scores that are exactly right.
-
-    Args:
-        records (`Sequence[Mapping]`): Predictions, at least one.
-        options (`Mapping`): `num_bootstrap` and `seed`.
+    """Count the scores of at least one prediction that are exactly right.
 
     Returns:
         `dict[str, Any]`: `num_samples`, `num_scenarios`, `num_correct`, `num_invalid`, `accuracy` (0-1, higher is
         better) and its 95% `interval`.
     """
-    is_correct = [int(record["predicted"] == record["score"]) for record in records]
+    is_correct = [record["predicted"] == record["score"] for record in records]
+    found = measure_share(is_correct, records, options)
     return {
         "num_samples": len(records),
         "num_scenarios": len({find_scenario(record) for record in records}),
         "num_correct": sum(is_correct),
         "num_invalid": sum(record["predicted"] is None for record in records),
-        "accuracy": mean(is_correct),
-        "interval": mean_interval(is_correct, records, options),
+        "accuracy": found["share"],
+        "interval": found["interval"],
     }
 
 
-def mean_interval(
-    values: Sequence[int], records: Records, options: Mapping[str, Any] = DRAWS, *, is_share: bool = True
-) -> list[float] | None:
-    """Return the 95% interval of a mean over samples, from draws of whole scenarios within their columns.
+def measure_share(values: Sequence[bool], records: Records, options: Mapping[str, Any] = DRAWS) -> dict[str, Any]:
+    """Return `describe_share` of a value for each record, from draws of whole scenarios within their columns."""
+    return describe_share(values, *_clusters(records), **options)
 
-    Args:
-        values (`Sequence[int]`): A whole number for each record.
-        records (`Sequence[Mapping]`): Labels of the predictions.
-        options (`Mapping`, *optional*): `num_bootstrap` and `seed`.
-        is_share (`bool`, *optional*, defaults to `True`): Whether all values are 0 or 1.
 
-    Returns:
-        `list[float]`, *optional*: `[low, high]`; None where all draws are equal and the mean is no share.
-    """
-    scenarios = [find_scenario(record) for record in records]
-    strata = [find_column(record) if record["part"] else OUT_OF_DOMAIN for record in records]
-    found = paired_bootstrap(values, [0] * len(values), scenarios, strata, **options)
-    if found is None and is_share:
-        return wilson_interval(mean(values), len(set(scenarios)))
-    return found
+def _clusters(records: Records) -> tuple[list[Hashable], list[str]]:
+    """Return the scenario and the column of each record."""
+    columns = [find_column(record) if record["part"] else OUT_OF_DOMAIN for record in records]
+    return [find_scenario(record) for record in records], columns
 
 
 def average_columns(columns: Sequence[Record]) -> dict[str, Any]:
@@ -173,11 +154,7 @@ def average_columns(columns: Sequence[Record]) -> dict[str, Any]:
 
 
 def measure_answers(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Measure the distance from the gold scores, the order within scenarios, and the form of the answers.
-
-    Args:
-        records (`Sequence[Mapping]`): Predictions, at least one.
-        options (`Mapping`): `num_bootstrap` and `seed`.
+    """Measure the distance from the gold scores, the order within scenarios, and the form of at least one answer.
 
     Returns:
         `dict[str, Any]`: `confusion`, `mean_absolute_error`, `order`, `expected_order` (by `expected_score`, None
@@ -211,22 +188,15 @@ def confusion_matrix(records: Records) -> dict[str, dict[str, int]]:
 def mean_absolute_error(records: Records, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the mean distance from the gold score over the answers that have a score; lower is better.
 
-    Args:
-        records (`Sequence[Mapping]`): Predictions.
-        options (`Mapping`): `num_bootstrap` and `seed`.
-
     Returns:
-        `dict[str, Any]`: `num_samples`, `error` and `interval`; the last two are None where no answer has a score.
+        `dict[str, Any]`: `num_samples`, `error` and `interval`; the last two are None if no answer has a score.
     """
     valid = [record for record in records if record["predicted"] is not None]
     if not valid:
         return {"num_samples": 0, "error": None, "interval": None}
     errors = [abs(record["predicted"] - record["score"]) for record in valid]
-    return {
-        "num_samples": len(valid),
-        "error": mean(errors),
-        "interval": mean_interval(errors, valid, options, is_share=False),
-    }
+    interval = paired_bootstrap(errors, [0] * len(errors), *_clusters(valid), **options)
+    return {"num_samples": len(valid), "error": mean(errors), "interval": interval}
 
 
 def measure_order(records: Records, options: Mapping[str, Any], field: str = "predicted") -> dict[str, Any]:
@@ -240,7 +210,7 @@ def measure_order(records: Records, options: Mapping[str, Any], field: str = "pr
     Returns:
         `dict[str, Any]`: `num_triples`, of these `num_ordered` (strictly), `num_tied` (two or three are equal, none
         is inverted), `num_inverted` and `num_invalid` (one has no score), `share_ordered` with its `interval` (None
-        without triples), and `num_left_out`, the scenarios without three gold scores.
+        without triples), and `num_left_out`, the number of skipped scenarios without three gold scores.
     """
     by_scenario: dict[Hashable, list[Record]] = defaultdict(list)
     for record in records:
@@ -256,11 +226,9 @@ def measure_order(records: Records, options: Mapping[str, Any], field: str = "pr
             outcomes.append(_order(*(record[field] for record in triple)))
             members.append(triple[0])
     counts = {f"num_{name}": outcomes.count(name) for name in ("ordered", "tied", "inverted", "invalid")}
-    is_ordered = [int(outcome == "ordered") for outcome in outcomes]
-    share = mean(is_ordered) if outcomes else None
-    bounds = mean_interval(is_ordered, members, options) if outcomes else None
-    found = {"num_triples": len(outcomes), **counts, "share_ordered": share, "interval": bounds}
-    return {**found, "num_left_out": num_incomplete}
+    ordered = measure_share([outcome == "ordered" for outcome in outcomes], members, options)
+    found = {"num_triples": len(outcomes), **counts, "share_ordered": ordered["share"]}
+    return {**found, "interval": ordered["interval"], "num_left_out": num_incomplete}
 
 
 def _order(low: float | None, middle: float | None, high: float | None) -> str:
@@ -272,10 +240,7 @@ def _order(low: float | None, middle: float | None, high: float | None) -> str:
 
 
 def measure_form(records: Records) -> dict[str, Any]:
-    """Measure the form and the cost of a judge's answers.
-
-    Args:
-        records (`Sequence[Mapping]`): A judge's predictions, at least one.
+    """Measure the form and the cost of at least one answer of a judge.
 
     Returns:
         `dict[str, Any]`: `share_follows_format` and `share_valid` (0-1), `mean_tokens` of an answer, `seconds`,

@@ -1,4 +1,4 @@
-"""Samples to evaluate a judge on: ChatReward, or a custom folder of recordings with a list of scores.
+"""Read samples to evaluate a judge on: ChatReward, or a custom folder of recordings with a list of scores.
 
 RealDialogue, the out-of-domain set of the paper, is not published. A custom folder replaces it:
 
@@ -38,13 +38,15 @@ class Samples(Sequence[Any]):
     """Samples with their labels in memory and their recordings read on access.
 
     Args:
-        rows (`Sequence[Mapping]`): A `datasets.Dataset` of ChatReward, or rows of the same names.
+        rows (`datasets.Dataset`): Rows of ChatReward, or of a custom folder, which lack the texts.
+
+    Attributes:
         labels (`list[dict]`): `LABELS` of each row.
     """
 
-    def __init__(self, rows: Sequence[Mapping[str, Any]] | datasets.Dataset, labels: Labels):
+    def __init__(self, rows: datasets.Dataset):
         self.rows = rows
-        self.labels = labels
+        self.labels: Labels = rows.select_columns(list(LABELS)).to_list()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -55,18 +57,11 @@ class Samples(Sequence[Any]):
     @property
     def has_texts(self) -> bool:
         """Whether the texts and durations of question and answer are known, as in ChatReward."""
-        return not isinstance(self.rows, list)
+        return {"question", "response"} <= set(self.rows.column_names)
 
     def first(self, limit: int | None) -> Samples:
         """Return the first `limit` samples; all of them for `None`."""
-        return self if limit is None else self.select(range(min(limit, len(self))))
-
-    def select(self, indices: Sequence[int]) -> Samples:
-        """Return the samples at these positions, in this order."""
-        labels = [self.labels[index] for index in indices]
-        if isinstance(self.rows, list):
-            return Samples([self.rows[index] for index in indices], labels)
-        return Samples(self.rows.select(indices), labels)  # type: ignore[union-attr]
+        return self if limit is None else Samples(self.rows.take(min(limit, len(self))))
 
     def find_rows(self, sample_ids: Sequence[str]) -> dict[str, int]:
         """Return the positions of the samples by `sample_id`.
@@ -95,13 +90,12 @@ def read_samples(path: str | Path, split: str) -> Samples:
     """
     from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 
-    rows = load_samples(path, split)
-    labels = [dict(row) for row in rows.select_columns(list(LABELS))]
-    for label in labels:
+    samples = Samples(load_samples(path, split))
+    for label in samples.labels:
         _check_score(label["score"], f"{path}, split {split}, sample {label['sample_id']}")
         find_column(label)
-    _check_ids(labels, f"{path}, split {split}")
-    return Samples(rows, labels)
+    _check_ids(samples.labels, f"{path}, split {split}")
+    return samples
 
 
 def read_out_of_domain(path: str | Path, split: str) -> Samples:
@@ -115,6 +109,8 @@ def read_out_of_domain(path: str | Path, split: str) -> Samples:
         FileNotFoundError: There is no such folder, or a recording of the list is missing.
         ValueError: There are several lists, or an entry of the list is invalid.
     """
+    import datasets
+
     folder = Path(path)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder of recordings.")
@@ -126,16 +122,15 @@ def read_out_of_domain(path: str | Path, split: str) -> Samples:
     rows = [_read_entry(entry, f"{lists[0]}, entry {number}", folder) for number, entry in _entries(lists[0])]
     if not rows:
         raise ValueError(f"{lists[0]}: lists no recording; give at least one line of file and score.")
-    labels = [{name: row[name] for name in LABELS} for row in rows]
-    _check_ids(labels, str(lists[0]))
-    return Samples(rows, labels)
+    _check_ids(rows, str(lists[0]))
+    return Samples(datasets.Dataset.from_list(rows))
 
 
 def _entries(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
     """Return the entries of a list with their numbers, from 1."""
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix == ".csv":
-        # Not `str.splitlines`, which also splits at line separators within a text.
+        # `str.splitlines` would also split at line separators within a text.
         try:
             return list(enumerate(csv.DictReader(io.StringIO(text, newline="")), start=1))
         except csv.Error as error:
@@ -166,7 +161,7 @@ def _read_entry(entry: Mapping[str, Any], name: str, folder: Path) -> dict[str, 
         raise FileNotFoundError(f"{name}: {folder / file} does not exist; give paths from the list's folder.")
     return {
         "sample_id": file,
-        "scenario_id": entry.get("scenario_id") or None,
+        "scenario_id": str(entry["scenario_id"]) if entry.get("scenario_id") else None,
         "part": None,
         "attribute": None,
         "category": None,

@@ -27,14 +27,7 @@ Summary = Mapping[str, Any]
 
 
 def render_evaluation(results: Mapping[str, Any]) -> str:
-    """Render the results of `evaluate`.
-
-    Args:
-        results (`Mapping`): Content of `results.json`.
-
-    Returns:
-        `str`: Markdown that also reads well in a terminal.
-    """
+    """Render `results.json` of `evaluate` as Markdown that also reads well in a terminal."""
     config, scorers = results["config"], results["scorers"]
     names = shown_columns(scorers.values())
     how = "thoughts before the score" if config["reasoning"] else "the score alone"
@@ -54,25 +47,23 @@ _PLACES = (("benchmark", "in_domain"), ("out of domain", OUT_OF_DOMAIN))
 
 
 def shown_columns(summaries: Any) -> list[str]:
-    """Return the columns that at least one of some summaries has, then the averages."""
+    """Return the columns, then the averages, that at least one summary has."""
     found = list(summaries)
     names = [name for name in COLUMNS if any(each["columns"][name] for each in found)]
     return names + [name for name in _AVERAGES if any(each[name] for each in found)]
 
 
-def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str], *, counts: bool = True) -> list[str]:
-    """Return the lines of Table 1: a row of accuracies for each scorer and one of intervals below.
+def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str]) -> list[str]:
+    """Return the lines of Table 1: counts, then the accuracies and intervals of each scorer.
 
     Args:
         scorers (`Mapping`): Results of `summarise_scores` by title, all on the same samples.
         names (`Sequence[str]`): Columns to show, from `shown_columns`.
-        counts (`bool`, *optional*, defaults to `True`): Also show the numbers of samples and scenarios.
     """
     rows = []
     first = next(iter(scorers.values()))
-    if counts:
-        for field, title in (("num_samples", "samples"), ("num_scenarios", "scenarios")):
-            rows.append([title, *(str((_cell(first, name) or {}).get(field, "")) for name in names)])
+    for field, title in (("num_samples", "samples"), ("num_scenarios", "scenarios")):
+        rows.append([title, *(str((_cell(first, name) or {}).get(field, "")) for name in names)])
     for title, summary in scorers.items():
         cells = [_cell(summary, name) for name in names]
         rows.append([f"**{title}**", *(_ABSENT if cell is None else percent(cell["accuracy"]) for cell in cells)])
@@ -102,7 +93,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
 
 
 def _distance_table(scorers: Mapping[str, Summary]) -> list[str]:
-    """Return a row for each scorer and data set: distance from the gold score, and order within scenarios."""
+    """Return a table of the distance from the gold score and the order within scenarios, by scorer and data set."""
     rows = []
     for title, summary in scorers.items():
         for place, where in _PLACES:

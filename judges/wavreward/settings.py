@@ -1,4 +1,4 @@
-"""Arguments of a WavReward training beside TRL's, the model it starts from, and the run itself."""
+"""Set up and run a training of WavReward: arguments in addition to TRL's, samples, start model, checkpoints."""
 
 from __future__ import annotations
 
@@ -73,12 +73,7 @@ class GRPOArguments(JudgeArguments):
 
 
 def choose_prompt(args: JudgeArguments) -> JudgingPrompt:
-    """Return the prompt of the judge, for training and use.
-
-    Raises:
-        FileNotFoundError: There is no such `prompt_file`.
-        ValueError: It holds no prompt.
-    """
+    """Return the prompt to train with; raise the errors of `read_judging_prompt`."""
     from .prompts import JudgingPrompt, prompt_of_judge, read_judging_prompt
 
     if args.prompt_file is not None:
@@ -101,15 +96,9 @@ def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
 
 
 def load_judge_to_train(args: JudgeArguments, training: Any) -> tuple[Any, ThinkerProcessor, Any]:
-    """Load the model, processor and adapters that a run starts from.
+    """Return the model, the processor and the adapter configuration (or None) that a run starts from.
 
-    Args:
-        args ([`JudgeArguments`]): The arguments.
-        training (`trl.GRPOConfig` or `trl.SFTConfig`): Decides the dtype; a new nano judge is written to its
-            `output_dir`.
-
-    Returns:
-        `tuple`: The model, its processor, and the configuration of adapters (`None` without any).
+    A new nano judge is written to the `output_dir` of `training`, a `trl.GRPOConfig` or `trl.SFTConfig`.
     """
     from ..thinker import ThinkerProcessor, load_thinker_model
 

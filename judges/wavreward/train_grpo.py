@@ -28,16 +28,7 @@ if TYPE_CHECKING:
 
 
 def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> Path:
-    """Train and save a judge.
-
-    Args:
-        args ([`GRPOArguments`]): The arguments.
-        training (`trl.GRPOConfig`): TRL's arguments.
-        callbacks (`list`, *optional*): Of `transformers.Trainer`.
-
-    Returns:
-        `Path`: The folder of the checkpoint, `output_dir`.
-    """
+    """Train and save a judge; return its folder, `output_dir`. `callbacks` are those of `transformers.Trainer`."""
     from functools import partial
 
     from .rewards import make_reward_functions

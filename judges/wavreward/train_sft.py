@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
 
 def train(args: JudgeArguments, training: SFTConfig) -> Path:
-    """Train and save a judge.
-
-    Args:
-        args ([`JudgeArguments`]): The arguments.
-        training (`trl.SFTConfig`): TRL's arguments.
-
-    Returns:
-        `Path`: The folder of the checkpoint, `output_dir`.
-    """
+    """Train and save a judge; return its folder, `output_dir`."""
     from functools import partial
 
     from .settings import choose_prompt, load_judge_to_train, load_samples_to_train_on, run_training
@@ -48,14 +40,9 @@ def train(args: JudgeArguments, training: SFTConfig) -> Path:
 def make_trainer(
     model: Any, processor: ThinkerProcessor, rows: datasets.Dataset, training: SFTConfig, adapters: Any = None
 ) -> SFTTrainer:
-    """Make TRL's trainer for rows whose recordings the collator reads.
+    """Make TRL's trainer for rows of `training_rows.make_target_rows`, whose recordings the collator reads.
 
-    Args:
-        model (`Qwen2_5OmniThinkerForConditionalGeneration`): The judge.
-        processor (`ThinkerProcessor`): Its processor.
-        rows (`datasets.Dataset`): Rows of `prompt` and `target`, from `training_rows.make_target_rows`.
-        training (`trl.SFTConfig`): TRL's arguments; changed in place for rows that are not tokenized yet.
-        adapters (`peft.LoraConfig`, *optional*): Adapters to train instead of the weights.
+    `training` is changed in place for rows that are not tokenized yet; `adapters` are trained instead of the weights.
     """
     from trl import SFTTrainer
 

@@ -23,10 +23,7 @@ Ask = Callable[[Any], list[dict[str, Any]]]
 
 
 def keep_complete_scenarios(samples: datasets.Dataset) -> datasets.Dataset:
-    """Remove incomplete scenarios: all answers of a scenario are compared in one batch.
-
-    Args:
-        samples (`datasets.Dataset`): With `scenario_id`.
+    """Remove incomplete scenarios, because all answers of a scenario are compared in one batch.
 
     Raises:
         ValueError: There are no samples.
@@ -42,14 +39,11 @@ def keep_complete_scenarios(samples: datasets.Dataset) -> datasets.Dataset:
 
 
 def make_prompt_rows(samples: datasets.Dataset, ask: Ask) -> datasets.Dataset:
-    """Make prompts with their gold scores from samples, for `GRPOTrainer`.
+    """Make rows of `prompt`, `score`, `sample_id` and `scenario_id` for `GRPOTrainer`.
 
     Args:
-        samples (`datasets.Dataset`): With `audio` (encoded), `score`, `sample_id` and `scenario_id`.
+        samples (`datasets.Dataset`): Samples with encoded `audio`.
         ask (`Callable`): Builds the messages for a recording, such as `JudgingPrompt.conversation`.
-
-    Returns:
-        `datasets.Dataset`: Rows of `prompt`, `score`, `sample_id` and `scenario_id`.
     """
     return samples.with_transform(partial(_to_prompts, ask=ask))
 
@@ -60,13 +54,13 @@ def _to_prompts(batch: dict[str, list[Any]], *, ask: Ask) -> dict[str, list[Any]
 
 
 def make_target_rows(samples: datasets.Dataset, ask: Ask, *, reasoning: bool) -> datasets.Dataset:
-    """Make prompts with the answers to imitate from samples, for `SFTTrainer`.
+    """Make rows of `prompt` and `target`, the answer to imitate, for `SFTTrainer`.
 
-    The answer is the column `target`, or else the score in its tags. Reasoning needs `target`, because no thoughts can
-    be made from a score.
+    The target is the column `target`, or else the score in its tags. Reasoning needs the column, because no thoughts
+    can be made from a score.
 
     Args:
-        samples (`datasets.Dataset`): With `audio` (encoded), `score` and perhaps `target`.
+        samples (`datasets.Dataset`): Samples with encoded `audio`.
         ask (`Callable`): As in `make_prompt_rows`.
         reasoning (`bool`): Whether `ask` requests thoughts before the score.
 
@@ -86,11 +80,7 @@ def _to_targets(batch: dict[str, list[Any]], *, ask: Ask) -> dict[str, list[Any]
 
 
 class TargetCollator:
-    """Make batches of prompts and the answers to imitate; only the answers count in the loss.
-
-    Args:
-        processor (`ThinkerProcessor`): Processor of the model.
-    """
+    """Collate prompts and targets; only the targets count in the loss."""
 
     def __init__(self, processor: ThinkerProcessor):
         self.processor = processor

@@ -58,12 +58,7 @@ class Verdict:
 
 
 def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:
-    """Parse an answer as the judge wrote it.
-
-    Args:
-        text (`str`): The answer.
-        criterion (`str`): `"modality"` or `"colloquialness"`.
-        is_cut (`bool`, *optional*, defaults to `False`): Whether it ended at the token limit.
+    """Parse the text of an answer; `is_cut` tells whether it ended at the token limit.
 
     Raises:
         ValueError: It holds no verdict; the message tells the judge what to correct.

@@ -30,14 +30,9 @@ _CONTROL_TOKEN = re.compile(r"<\|[^|<>]*\|>")
 
 
 class EndpointBackend(Backend):
-    """Ask an OpenAI-compatible endpoint whose model takes `input_audio`.
+    """Ask an OpenAI-compatible endpoint whose model takes `input_audio`, in at most `attempts` requests a question."""
 
-    Args:
-        client (`ChatClient`): Endpoint, cache and counters.
-        attempts (`int`, *optional*, defaults to 3): How often a question is asked until its answer is valid.
-    """
-
-    def __init__(self, client: ChatClient, attempts: int = 3):
+    def __init__(self, client: ChatClient, attempts: int):
         self.client = client
         self.attempts = attempts
 
@@ -73,30 +68,20 @@ class ThinkerBackend(Backend):
 
     Args:
         thinker (`Thinker`): The model.
-        attempts (`int`, *optional*, defaults to 2): How often a question is asked until its answer is valid.
-        max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
-        temperature (`float`, *optional*, defaults to 0.0): 0 takes the likeliest token each time.
-        seed (`int`, *optional*, defaults to 0): Of the sampling.
+        attempts (`int`): The largest number of answers to a question until one is valid.
+        sampling (`Mapping`): `max_new_tokens`, `temperature` and `seed` of `Thinker.generate`.
     """
 
-    def __init__(
-        self,
-        thinker: Thinker,
-        attempts: int = 2,
-        *,
-        max_new_tokens: int = 512,
-        temperature: float = 0.0,
-        seed: int = 0,
-    ):
+    def __init__(self, thinker: Thinker, attempts: int, sampling: Mapping[str, Any]):
         self.thinker = thinker
         self.attempts = attempts
-        self.options: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed}
+        self.sampling = sampling
 
     def answer(self, questions: Sequence[Question]) -> Iterator[Answer]:
         """Yield the answers in order, batch by batch."""
         from tqdm import tqdm
 
-        # Both orders of a pair belong in one batch, so that a killed run loses no half of a pair.
+        # Both orders of a pair in one batch: a killed run loses no half of a pair.
         size = max(2, self.thinker.batch_size // 2 * 2)
         with tqdm(total=len(questions), desc="questions") as progress:
             for start in range(0, len(questions), size):
@@ -117,10 +102,10 @@ class ThinkerBackend(Backend):
             if not pending:
                 break
             conversations = [asked[index].conversation for index in pending]
-            generations = self.thinker.generate(conversations, **self.options)
+            generations = self.thinker.generate(conversations, **self.sampling)
             for index, (generation,) in zip(pending, generations, strict=True):
                 num_prompt_tokens = self.thinker.processor.num_tokens(asked[index].conversation)
-                is_cut = generation.num_tokens >= self.options["max_new_tokens"]
+                is_cut = generation.num_tokens >= self.sampling["max_new_tokens"]
                 spent = TokenUsage(1, num_prompt_tokens, generation.num_tokens)
                 answers[index] = asked[index].take(generation.text, is_cut, spent)
             pending = [index for index in pending if answers[index].verdict is None]
@@ -129,7 +114,7 @@ class ThinkerBackend(Backend):
 
 @dataclass
 class _Asked:
-    """A question that a thinker is being asked, with its usage so far."""
+    """A question to a thinker, with its conversation and usage so far."""
 
     question: Question
     messages: list[Any]

@@ -30,12 +30,7 @@ RULES = ("verdict", "scores", "tie", "failed")
 
 @dataclass(frozen=True)
 class Decision:
-    """The decision on a pair.
-
-    Args:
-        chosen, rejected (`float`, *optional*): Rewards, 1-5; both None if the pair failed.
-        decided_by (`str`): One of `RULES`.
-    """
+    """The decision on a pair: the rewards, 1-5 or None if the pair failed, and one of `RULES`."""
 
     chosen: float | None
     rejected: float | None
@@ -51,11 +46,7 @@ FAILED = Decision(None, None, "failed")
 
 
 def decide(answers: dict[str, Answer]) -> Decision:
-    """Decide a pair.
-
-    Args:
-        answers (`dict[str, Answer]`): The answer in each order, by the names of `ORDERS`.
-    """
+    """Decide a pair from its answers by order, a key of `ORDERS`."""
     if any(answer.verdict is None for answer in answers.values()):
         return FAILED
     chosen, rejected = (_mean_score(answers, side) for side in SIDES)

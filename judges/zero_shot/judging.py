@@ -1,7 +1,7 @@
 """Score pairs with a judge that compares both sides, or with one that scores each side by itself.
 
-Both are scorers of `pair_scoring.score_pairs`. They append two lines per pair to `answers.jsonl` before the line of
-the pair is written to `scores.jsonl`.
+Both judges implement `scoring.engine.PairScorer`. They append two lines per pair to `answers.jsonl` before the pair's
+line is written to `scores.jsonl`.
 """
 
 from __future__ import annotations
@@ -38,13 +38,7 @@ Scored = Iterator[tuple[int, Outcome]]
 
 
 class PairwiseJudge:
-    """Compare both sides of a pair in both orders; see `decisions`.
-
-    Args:
-        backend (`Backend`): Answers the questions.
-        folder (`Path`): The run's folder, where the answers are recorded.
-        max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
-    """
+    """Compare both sides of a pair in both orders; see `decisions`. The answers are recorded in the run's folder."""
 
     def __init__(self, backend: Backend, folder: Path, max_turn_s: float = MAX_TURN_S):
         self.backend = backend
@@ -53,13 +47,13 @@ class PairwiseJudge:
         self.audio_s = 0.0
 
     def score_rows(self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]) -> Scored:
-        """Yield each row as it is decided; a pair whose audio cannot be read is skipped.
+        """Yield each decided row; a pair whose audio cannot be read is skipped.
 
         Raises:
             EndpointError: The endpoint cannot be used at all; finished answers are kept.
         """
-        questions = [self._question(pairs, labels, row, order) for row in rows for order in ORDERS]
-        # Cut off an incomplete line of a killed run.
+        questions = [self._make_question(pairs, labels[row], row, order) for row in rows for order in ORDERS]
+        # Removes an incomplete last line of a killed run.
         self.record.read()
         answers = self.backend.answer(questions)
         for position, row in enumerate(rows):
@@ -69,16 +63,15 @@ class PairwiseJudge:
             if unheard := [answer.problem for answer in found.values() if answer.status == "unheard"]:
                 yield row, Skipped(labels[row]["pair_id"], UNREADABLE, str(unheard[0]))
                 continue
-            # Both answers are about the same audio, which counts once, as for a reward model.
+            # Both questions hold the same audio, which counts once, as for a reward model.
             self.audio_s += max(answer.audio_s for answer in found.values())
             yield row, decide(found).as_record()
 
-    def _question(self, pairs: datasets.Dataset, labels: Labels, row: int, order: str) -> Question:
-        label = labels[row]
+    def _make_question(self, pairs: datasets.Dataset, label: Mapping[str, Any], row: int, order: str) -> Question:
         return Question(label["pair_id"], order, find_criterion(label), lambda: pairs[row], self.max_turn_s)
 
     def usage(self) -> dict[str, Any]:
-        """Return the back end's usage of this session."""
+        """Return the usage of the back end in this session."""
         return self.backend.usage()
 
 
@@ -89,8 +82,8 @@ class PointwiseJudge:
     from the beginning, because the last answer is what the judge scores.
 
     Args:
-        judge ([`WavRewardJudge`]): Trained or not.
-        folder (`Path`): The run's folder, where the answers are recorded.
+        judge ([`WavRewardJudge`]): The judge.
+        folder (`Path`): The run's folder, in which the answers are recorded.
         options (`Mapping`): Arguments of `WavRewardJudge.judge`. With `expected` a side's reward is the expected
             score, which hardly ever ties; otherwise it is the score.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
@@ -106,7 +99,7 @@ class PointwiseJudge:
         self.audio_s = 0.0
 
     def score_rows(self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]) -> Scored:
-        """Yield each row as it is scored; a pair whose audio cannot be read is skipped."""
+        """Yield each scored row; a pair whose audio cannot be read is skipped."""
         self.record.read()
         size = max(1, self.judge.thinker.batch_size // len(SIDES))
         for start in range(0, len(rows), size):

@@ -1,8 +1,8 @@
 """The prompts of a zero-shot judge by criterion, and the names of the dimensions in its answer (figures 12 and 13).
 
-The prompt of modality is also the prompt of the data set's own judge: both follow figure 12. The prompt of
-colloquialness follows figure 13 in its five dimensions, its scale and its form, but is worded anew. Where the paper
-mentions punctuation, this prompt names the prosody that it stands for, because these judges listen and do not read.
+The prompt of modality is also that of the data set's filter: both follow figure 12. The prompt of colloquialness has
+the five dimensions, the scale and the form of figure 13 in other words. It names prosody where the paper mentions
+punctuation, because these judges listen and do not read.
 """
 
 from __future__ import annotations

@@ -37,15 +37,7 @@ def find_criterion(label: Mapping[str, Any]) -> str:
 
 
 def read_turns(turns: Sequence[Mapping[str, Any]], name: str, max_turn_s: float = MAX_TURN_S) -> list[dict[str, Any]]:
-    """Read the role and the recording of each turn.
-
-    Args:
-        turns (`Sequence[Mapping]`): One side of a pair: turns of our schema, or messages.
-        name (`str`): Name of the side in an error.
-        max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
-
-    Returns:
-        `list[dict]`: `role` and `audio`, a mono array of shape `(num_samples,)` at 16 kHz.
+    """Return `role` and `audio`, a mono array at 16 kHz, of each turn of one side; `name` names it in an error.
 
     Raises:
         AudioError: A recording cannot be used, or a turn has none or several.
@@ -75,7 +67,7 @@ class Question:
         pair_id (`str`): The pair.
         order (`str`): `"chosen_first"` or `"rejected_first"`; hidden from the judge.
         criterion (`str`): `"modality"` or `"colloquialness"`.
-        read_pair (`Callable`): Returns the pair's row; called only when the question is asked.
+        read_pair (`Callable`): Returns the pair's row.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
     """
 
@@ -114,7 +106,7 @@ class Answer:
 
     Args:
         verdict (`Verdict`, *optional*): The judge's verdict; None if the answer is not usable.
-        text (`str`): The judge's words.
+        text (`str`): The judge's text.
         status (`str`): `"usable"`; `"refused"`; `"unusable"`: no valid verdict after all attempts; `"unanswered"`: no
             reply; `"unheard"`: the pair's audio cannot be read, so the question was not sent.
         problem (`str`, *optional*): Why it is not usable.
@@ -139,7 +131,7 @@ class Answer:
         return self.verdict.total(VERSIONS[ORDERS[order].index(side)])
 
     def as_record(self, question: Question) -> dict[str, Any]:
-        """Return the answer as a line of `answers.jsonl`, from which it can be replayed."""
+        """Return the answer as a line of `answers.jsonl`, for [`ReplayBackend`]."""
         return {
             "pair_id": question.pair_id,
             "order": question.order,
@@ -166,18 +158,11 @@ class Backend(Protocol):
         ...
 
     def usage(self) -> dict[str, Any]:
-        """Return the usage of this session beyond that of the answers; nothing by default."""
+        """Return further usage of this session, beyond that of the answers."""
         return {}
 
 
 def make_failed_answer(problem: str, text: str | None, spent: TokenUsage, audio_s: float = 0.0) -> Answer:
-    """Make the answer of a judge that gave no verdict.
-
-    Args:
-        problem (`str`): Why there is none.
-        text (`str`, *optional*): Its words; None without a reply.
-        spent (`TokenUsage`): Replies and tokens.
-        audio_s (`float`, *optional*, defaults to 0.0): Seconds of audio in the question.
-    """
+    """Make an answer without a verdict; `text` is None if there was no reply."""
     status: Status = "unanswered" if text is None else "refused" if is_refusal(text) else "unusable"
     return Answer(None, text or "", status, problem, spent, audio_s)

@@ -1,24 +1,22 @@
-"""Judges of pairs by name: what their scores depend on, and how they are loaded."""
+"""Settings of the judges of pairs, by the name of their back end, and how each judge is loaded."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.settings import make_settings
 
-from ..settings import MAX_TURN_S, EndpointSettings, check_numbers, read_judge
+from ..settings import AT_LEAST_ONE, MAX_TURN_S, EndpointSettings, check_turn_length, read_judge
 from .prompts import PROMPT_VERSIONS
 
 
 if TYPE_CHECKING:
     from sdiareward.scoring.engine import PairScorer
-
-    from ..thinker import Thinker
 
 
 @dataclass(frozen=True)
@@ -43,29 +41,29 @@ class PairwiseEndpoint(EndpointSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSettings:
-    """A checkpoint that is asked in this process.
+    """A checkpoint that runs in this process.
 
     Args:
         path (`str`): Folder or Hub id.
         dtype, device (`str`, *optional*): Such as `"bfloat16"` and `"cuda:0"`.
-        batch_size (`int`, *optional*, defaults to 8): Answers written at once.
+        batch_size (`int`, *optional*, defaults to 8): Answers in a batch.
         max_new_tokens (`int`, *optional*, defaults to 512): Longest answer.
-        temperature (`float`, *optional*, defaults to 0.0): 0 takes the likeliest token each time.
-        seed (`int`, *optional*, defaults to 0): Of the sampling.
+        temperature (`float`, *optional*, defaults to 0.0): 0 is greedy decoding.
+        seed (`int`, *optional*, defaults to 0): Seed of sampling.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
     """
 
     path: str
     dtype: str | None = None
     device: str | None = None
-    batch_size: int = 8
-    max_new_tokens: int = 512
-    temperature: float = 0.0
+    batch_size: int = field(default=8, metadata=AT_LEAST_ONE)
+    max_new_tokens: int = field(default=512, metadata=AT_LEAST_ONE)
+    temperature: float = field(default=0.0, metadata={"minimum": 0})
     seed: int = 0
     max_turn_s: float = MAX_TURN_S
 
     def __post_init__(self) -> None:
-        check_numbers(self, batch_size=1, max_new_tokens=1, temperature=0)
+        check_turn_length(self.max_turn_s)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -77,27 +75,22 @@ class LocalSettings:
         model = f"{self.path} ({fingerprint_model(self.path)})"
         return {"model": model, "dtype": self.dtype, **self.sampling, "max_turn_s": self.max_turn_s}
 
-    def load_thinker(self) -> Thinker:
-        """Load the checkpoint."""
-        from ..thinker import Thinker
-
-        return Thinker.from_pretrained(self.path, dtype=self.dtype, device=self.device, batch_size=self.batch_size)
+    @property
+    def placement(self) -> dict[str, Any]:
+        """Arguments of `Thinker.from_pretrained`."""
+        return {"dtype": self.dtype, "device": self.device, "batch_size": self.batch_size}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ThinkerSettings(LocalSettings):
-    """A judge in this process that compares: the thinker of a Qwen2.5-Omni checkpoint.
+    """A thinker of a Qwen2.5-Omni checkpoint that compares the two sides of a pair.
 
-    Args: As of [`LocalSettings`], and:
-        attempts (`int`, *optional*, defaults to 2): How often a question is asked until its answer is valid.
+    Args: As [`LocalSettings`], and:
+        attempts (`int`, *optional*, defaults to 2): The largest number of answers until one is valid.
     """
 
     backend: ClassVar[str] = "thinker"
-    attempts: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_numbers(self, attempts=1)
+    attempts: int = field(default=2, metadata=AT_LEAST_ONE)
 
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on."""
@@ -105,10 +98,12 @@ class ThinkerSettings(LocalSettings):
 
     def load(self, folder: Path) -> PairScorer:
         """Return the judge of a run."""
+        from ..thinker import Thinker
         from .backends import ThinkerBackend
         from .judging import PairwiseJudge
 
-        backend = ThinkerBackend(self.load_thinker(), self.attempts, **self.sampling)
+        thinker = Thinker.from_pretrained(self.path, **self.placement)
+        backend = ThinkerBackend(thinker, self.attempts, self.sampling)
         return PairwiseJudge(backend, folder, self.max_turn_s)
 
 
@@ -139,22 +134,18 @@ class ReplaySettings:
 
 @dataclass(frozen=True, kw_only=True)
 class WavRewardSettings(LocalSettings):
-    """WavReward, or a checkpoint asked with its prompt, which scores each side by itself.
+    """WavReward, or another checkpoint with its prompt, which scores each side by itself.
 
-    Args: As of [`LocalSettings`], and:
+    Args: As [`LocalSettings`], and:
         reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
-        expected (`bool`, *optional*, defaults to `True`): Take the expected score for the reward, not the score.
-        num_samples (`int`, *optional*, defaults to 1): Answers per side, whose scores vote.
+        expected (`bool`, *optional*, defaults to `True`): The reward is the expected score instead of the score.
+        num_samples (`int`, *optional*, defaults to 1): Answers per side; the majority of their scores counts.
     """
 
     backend: ClassVar[str] = "wavreward"
     reasoning: bool = True
     expected: bool = True
-    num_samples: int = 1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_numbers(self, num_samples=1)
+    num_samples: int = field(default=1, metadata=AT_LEAST_ONE)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -171,10 +162,9 @@ class WavRewardSettings(LocalSettings):
     def load(self, folder: Path) -> PairScorer:
         """Return the judge of a run."""
         from ..wavreward.judge import WavRewardJudge
-        from ..wavreward.prompts import prompt_of_judge
         from .judging import PointwiseJudge
 
-        judge = WavRewardJudge(self.load_thinker(), reasoning=self.reasoning, prompt=prompt_of_judge(self.path))
+        judge = WavRewardJudge.from_pretrained(self.path, reasoning=self.reasoning, **self.placement)
         return PointwiseJudge(judge, folder, self.options, self.max_turn_s)
 
 
@@ -186,12 +176,7 @@ BACKENDS: dict[str, type[JudgeSettings]] = {
 
 @dataclass(frozen=True)
 class JudgeSpec:
-    """A judge that was chosen by name.
-
-    Args:
-        name (`str`): Its name in the file.
-        settings (`JudgeSettings`): Its settings, from the file and the overrides.
-    """
+    """The name and the settings of a judge in a file of judges."""
 
     name: str
     settings: JudgeSettings
@@ -201,7 +186,7 @@ class JudgeSpec:
         return {"judge": self.name, "backend": self.settings.backend, "judge_settings": self.settings.identity()}
 
     def load(self, folder: Path) -> PairScorer:
-        """Return the judge of a run, which writes to the run's folder."""
+        """Return the judge of a run; it writes its answers to the run's folder."""
         return self.settings.load(folder)
 
     def describe(
@@ -211,14 +196,7 @@ class JudgeSpec:
         folder: Path,
         **options: Any,
     ) -> dict[str, Any]:
-        """Return `judge`: how the judge of a finished run reached its decisions; see `summary`.
-
-        Args:
-            labels (`Sequence[Mapping]`): Labels of each scored pair, from `labels.describe_pairs`.
-            scores (`Mapping`): The line of each in `scores.jsonl`, by `pair_id`.
-            folder (`Path`): The run's folder.
-            **options: `num_bootstrap` and `seed` of the intervals.
-        """
+        """Return `judge`, the result of `summary.summarise_pairwise` or `summarise_pointwise`, and the price."""
         from .summary import summarise_pairwise, summarise_pointwise
 
         summarise = summarise_pointwise if isinstance(self.settings, WavRewardSettings) else summarise_pairwise
@@ -230,7 +208,7 @@ class JudgeSpec:
 
 
 def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Sequence[str] = ()) -> JudgeSpec:
-    """Read the settings of a judge from a file of judges; see `read_judge`.
+    """Read the settings of a judge; see `read_judge`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -244,5 +222,5 @@ def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Se
 
 
 def _pairwise_identity(max_turn_s: float) -> dict[str, Any]:
-    """Return what the scores of every judge that compares depend on."""
+    """Return what the scores of every pairwise judge depend on."""
     return {"max_turn_s": max_turn_s, "orders": "both", "prompt_versions": PROMPT_VERSIONS}

@@ -32,7 +32,7 @@ def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Ma
 
     Args:
         labels (`Sequence[Mapping]`): Labels of each scored pair, from `labels.describe_pairs`.
-        scores (`Mapping`): The line of each in `scores.jsonl`, by `pair_id`.
+        scores (`Mapping`): Lines of `scores.jsonl` by `pair_id`.
         folder (`Path`): The run's folder.
         options (`Mapping`): `num_bootstrap` and `seed` of the intervals.
 
@@ -41,10 +41,10 @@ def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Ma
         `answers`: counts of `usable`, `refused`, `unusable` and `unanswered` answers, and of `repaired` and
         `contradictory` (the version with the lower scores was preferred) usable ones;
         `problems`: the first 20 unusable answers with their problems;
-        `groups`: for all pairs and each criterion `num_pairs`, `decided_by` (a count by rule) and four shares, each
-        with an interval: `position_bias` (answers that prefer the version heard first, minus one half),
-        `order_agreement` (of pairs with two usable answers), `ties` (of all pairs), and `one_order` (accuracy of the
-        verdicts in one order, which is that of a judge asked once).
+        `groups`: for all pairs and each criterion `num_pairs`, `decided_by` (counts by rule) and four shares, each
+        with an interval: `position_bias` (answers that prefer the first version, minus one half), `order_agreement`
+        (of pairs with two usable answers), `ties` (of all pairs), and `one_order` (accuracy of the verdicts in one
+        order).
     """
     answers = _read_answers(labels, folder)
     flat = [answer for both in answers.values() for answer in both.values()]
@@ -58,8 +58,11 @@ def summarise_pairwise(labels: Labels, scores: Scores, folder: Path, options: Ma
             "repaired": sum(bool(verdict.repairs) for verdict in verdicts),
             "contradictory": sum(verdict.is_contradictory for verdict in verdicts),
         },
-        "problems": _problems(answers),
-        "groups": [_summarise_group(name, rows, scores, answers, options) for name, rows in _groups(labels).items()],
+        "problems": _list_problems(answers),
+        "groups": [
+            _summarise_group(name, rows, scores, answers, options)
+            for name, rows in _group_by_criterion(labels).items()
+        ],
     }
 
 
@@ -82,17 +85,14 @@ def summarise_pointwise(labels: Labels, scores: Scores, folder: Path, options: M
             "without_score": sum(line["score"] is None for line in records),
         },
         "problems": [],
-        "groups": [_summarise_decisions(name, rows, scores, options) for name, rows in _groups(labels).items()],
+        "groups": [
+            _summarise_decisions(name, rows, scores, options) for name, rows in _group_by_criterion(labels).items()
+        ],
     }
 
 
 def summarise_usage(spent: Sequence[TokenUsage], folder: Path) -> dict[str, Any]:
-    """Return the tokens of all answers, from every session, and the counters of the sessions.
-
-    Args:
-        spent (`Sequence[TokenUsage]`): Usage of each answer.
-        folder (`Path`): The run's folder.
-    """
+    """Return the tokens of all answers and the counters of all sessions of a run."""
     total = TokenUsage.total(spent)
     sessions = JsonLines(folder / "sessions.jsonl").read()
     counted = {name: sum(session[name] for session in sessions if name in session) for name in _SESSION_COUNTS}
@@ -116,7 +116,7 @@ def _read_answers(labels: Labels, folder: Path) -> dict[str, Both]:
     return dict(found)
 
 
-def _problems(answers: Mapping[str, Both]) -> list[dict[str, str | None]]:
+def _list_problems(answers: Mapping[str, Both]) -> list[dict[str, str | None]]:
     found = [
         {"pair_id": pair_id, "order": order, "status": answer.status, "problem": answer.problem}
         for pair_id, both in answers.items()
@@ -126,7 +126,7 @@ def _problems(answers: Mapping[str, Both]) -> list[dict[str, str | None]]:
     return found[:_MAX_PROBLEMS]
 
 
-def _groups(labels: Labels) -> dict[str, Labels]:
+def _group_by_criterion(labels: Labels) -> dict[str, Labels]:
     """Return all pairs, and those of each criterion where there are several."""
     by_criterion: dict[str, list[Mapping[str, Any]]] = {}
     for label in labels:
@@ -135,13 +135,12 @@ def _groups(labels: Labels) -> dict[str, Labels]:
 
 
 def _summarise_decisions(name: str, labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
-    decided_by = Counter(scores[label["pair_id"]]["decided_by"] for label in labels)
-    is_tie = [scores[label["pair_id"]]["decided_by"] == "tie" for label in labels]
+    rules = [scores[label["pair_id"]]["decided_by"] for label in labels]
     return {
         "criterion": name,
         "num_pairs": len(labels),
-        "decided_by": {rule: decided_by[rule] for rule in RULES},
-        "ties": describe_share(is_tie, groups_of(labels), _strata(labels), **options),
+        "decided_by": {rule: rules.count(rule) for rule in RULES},
+        "ties": _share([rule == "tie" for rule in rules], labels, options),
     }
 
 
@@ -175,8 +174,4 @@ def _measure_position_bias(
 
 
 def _share(values: Sequence[bool], labels: Labels, options: Mapping[str, Any]) -> dict[str, Any]:
-    return describe_share(values, groups_of(labels), _strata(labels), **options)
-
-
-def _strata(labels: Labels) -> list[str]:
-    return [label["subset"] for label in labels]
+    return describe_share(values, groups_of(labels), [label["subset"] for label in labels], **options)

@@ -1,8 +1,8 @@
-"""A page to try a reward model on: `sdiareward demo` on this machine, `space_app.py` as a Space.
+"""A page to try a reward model: `sdiareward demo` on this machine, `space_app.py` as a Space.
 
-- `turns` checks uploads and recordings and makes dialogues of them.
+- `turns` checks uploads and recordings and builds dialogues from them.
 - `results` scores dialogues, their beginnings and the shortcut checks (`shortcut_checks`) in one batch.
-- `rendering` renders the results as HTML; `growth_plot` draws the figure.
+- `rendering` renders the results as HTML, with the figure.
 - `app` is the page, with Gradio; the only module that imports it.
 """
 

@@ -46,7 +46,7 @@ _QUESTIONS = {
     "colloquialness": "colloquialness: are these words of speech rather than of writing?",
     "joint": "joint: both in one",
 }
-# Turns of a visitor are deleted after this time, even if the tab is still open.
+# Turns of a visitor are deleted after this time, even if the tab is open.
 _KEPT_S = 3600
 _SWEEP_EVERY_S = 600
 # Each session may hold two dialogues; the oldest session is dropped when there are more.
@@ -179,8 +179,7 @@ def _add_panel(name: str) -> _Panel:
         upload = gr.UploadButton(
             f"Upload turns to {name}", file_count="multiple", file_types=list(AUDIO_SUFFIXES), size="md"
         )
-        # Gradio's own (6.31) leaves an empty file for each upload, and rejects other suffixes in a message that
-        # disappears; the line beside the turns stays.
+        # Gradio's method (6.31) leaves an empty file for each upload, and its error about other suffixes disappears.
         upload.preprocess = _paths_of  # type: ignore[assignment]
         with gr.Row():
             paths = sorted(EXAMPLES.glob("*.json"))
@@ -217,7 +216,7 @@ def _take_files(name: str, turns: Sequence[RecordedTurn], files: str | list[str]
     except DialogueError as error:
         message = str(error)
     for folder in {path.parent for path in paths}:
-        # Gradio makes one for each upload; another of the same content may be on its way into it.
+        # Gradio creates one for each upload; another upload of the same content may use it.
         with suppress(OSError):
             folder.rmdir()
     return turns, render_panel(name, turns, message), None

@@ -1,8 +1,9 @@
-"""Render the results and the turns as HTML; the templates escape everything that came from outside."""
+"""Render the turns and the results as HTML, with the figure; the templates escape all input."""
 
 from __future__ import annotations
 
 import base64
+import io
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -13,7 +14,6 @@ from sdiareward.common.html import html_environment
 from sdiareward.common.package_files import DEMO
 from sdiareward.scoring.calibration import sigmoid
 
-from .growth_plot import draw_growth
 from .results import NAMES, Result
 from .shortcut_checks import BOTH, FIRST, SECOND, write_verdict
 from .turns import RecordedTurn, role_of
@@ -23,16 +23,26 @@ if TYPE_CHECKING:
     import jinja2
 
 _MINUS = "\N{MINUS SIGN}"
+# Readable on a phone that shows the figure 360 pixels wide.
+_INCHES = (5.4, 3.4)
+_STYLE: dict[Any, Any] = {
+    "font.size": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    # The same numbers give the same file.
+    "svg.hashsalt": "growth",
+}
+# Lines differ by dashes and marks, not by colour alone.
+_LINES: tuple[dict[str, Any], ...] = (
+    {"color": "#0b4f8a", "linestyle": "-", "marker": "o"},
+    {"color": "#a3470b", "linestyle": "--", "marker": "s"},
+)
 
 
 def render_panel(name: str, turns: Sequence[RecordedTurn], message: str = "") -> str:
-    """Return the turns of a dialogue, each with a player.
-
-    Args:
-        name (`str`): `"A"` or `"B"`.
-        turns (`tuple[RecordedTurn, ...]`): Its turns.
-        message (`str`, *optional*): Why the last upload or recording was rejected.
-    """
+    """Return the turns of a dialogue, each with a player; `message` is the error of the last upload or recording."""
     shown = [
         {
             "role": role_of(index),
@@ -61,8 +71,41 @@ def render_result(found: Result) -> str:
 
 
 def render_error(message: str) -> str:
-    """Return why nothing was scored."""
+    """Return the reason why nothing was scored."""
     return _render("result.html", message=message)
+
+
+def draw_growth(growth: Sequence[Sequence[float]]) -> str:
+    """Draw the reward after each turn, one line per dialogue, and return an SVG as a data URI.
+
+    Marks are filled after a turn of the assistant and hollow after a turn of the user, since the model was trained on
+    dialogues that end with an answer.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=_INCHES, layout="constrained")
+        axes = figure.subplots()
+        for name, rewards, style in zip(NAMES, growth, _LINES, strict=False):
+            _draw_line(axes, name, rewards, style)
+        axes.set(xlabel="turns so far", ylabel="reward")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.margins(x=0.1, y=0.15)
+        axes.legend(loc="best", handlelength=3)
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    return f"data:image/svg+xml;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def _draw_line(axes: Any, name: str, rewards: Sequence[float], style: dict[str, Any]) -> None:
+    numbers = range(1, len(rewards) + 1)
+    axes.plot(numbers, rewards, label=f"Dialogue {name}", linewidth=2, markersize=8, **style)
+    hollow = {**style, "linestyle": "none", "markerfacecolor": "white"}
+    axes.plot(numbers[::2], rewards[::2], markersize=8, markeredgewidth=2, **hollow)
+    offset = {"textcoords": "offset points", "xytext": (10, -4)}
+    axes.annotate(name, (numbers[-1], rewards[-1]), fontweight="bold", color=style["color"], **offset)
 
 
 def _render(template: str, **values: Any) -> str:

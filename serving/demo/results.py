@@ -24,7 +24,7 @@ _SILENCE = "leading_silence"
 
 @dataclass(frozen=True)
 class Result:
-    """What the page shows of one dialogue or two.
+    """The results of one dialogue or two.
 
     Args:
         criterion (`str`): Name of the prompt.
@@ -87,7 +87,7 @@ def compute_result(
 
 
 def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[str, Any]:
-    """Return the fields of a result that come from a calibration, or why there is none."""
+    """Return the fields of a result from the calibration, or the reason why there is none."""
     try:
         calibration = Calibration.of(config)
     except ValueError as error:
@@ -108,7 +108,7 @@ def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[st
 
 
 def _has_criterion(subset: str, criterion: str) -> bool:
-    """Return whether pairs of the subset have the criterion; a custom criterion may have any."""
+    """Return whether pairs of the subset have the criterion; a custom criterion applies to all subsets."""
     return criterion not in CRITERIA or (subset in MODALITY_SUBSETS) == (criterion == "modality")
 
 

@@ -1,6 +1,6 @@
-"""Shortcut checks: how a reward changes under a few perturbations, with a verdict in words.
+"""Shortcut checks: measure the change of a reward under a few perturbations, with a verdict.
 
-A few recordings show whether a perturbation can change the order, not how often; that takes an audit of a data set.
+A few recordings show whether a perturbation can change the order, not how often: that needs an audit of a data set.
 """
 
 from __future__ import annotations
@@ -39,22 +39,12 @@ class Check:
 
 
 def change_dialogue(messages: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Return a dialogue with every recording perturbed, each with its own seed.
-
-    Args:
-        messages (`list[dict]`): Messages as the processor takes them; they are not changed.
-        name (`str`): Key of `registry.PERTURBATIONS`; its default severity is applied.
-    """
+    """Return a copy of a dialogue with a perturbation of default severity, with a seed for each recording."""
     return change_recordings(messages, lambda number, array: apply(name, array, SAMPLING_RATE, seed=number))
 
 
 def compare(rewards: Sequence[float], changed: Mapping[str, Sequence[float]]) -> list[Check]:
-    """Compare rewards with those of the perturbed dialogues.
-
-    Args:
-        rewards (`list[float]`): Rewards of one dialogue or two.
-        changed (`dict[str, list[float]]`): By perturbation, rewards of the same dialogues after it.
-    """
+    """Compare the rewards of one dialogue or two with those after each perturbation."""
     return [_compare(PERTURBATIONS[name].format_title(), rewards, new) for name, new in changed.items()]
 
 
@@ -65,12 +55,8 @@ def _compare(title: str, rewards: Sequence[float], changed: Sequence[float]) -> 
     (first, second), (new_first, new_second) = rewards, changed
     margins = {BOTH: new_first - new_second, FIRST: new_first - second, SECOND: first - new_second}
     # Two dialogues with the same reward have no order to lose.
-    flips = [place for place, margin in margins.items() if first != second and _differs(margin, first - second)]
-    return Check(title, shifts, margins, tuple(flips))
-
-
-def _differs(margin: float, original: float) -> bool:
-    return bool(np.sign(margin) != np.sign(original))
+    sign = np.sign(first - second)
+    return Check(title, shifts, margins, tuple(place for place in margins if sign and np.sign(margins[place]) != sign))
 
 
 def write_verdict(rewards: Sequence[float], checks: Sequence[Check]) -> str:

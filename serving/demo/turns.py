@@ -1,4 +1,4 @@
-"""Uploaded or recorded turns of a dialogue, kept in memory: limits, words, messages."""
+"""Uploaded or recorded turns of a dialogue, held in memory: limits, words, messages."""
 
 from __future__ import annotations
 
@@ -41,11 +41,7 @@ def role_of(index: int) -> str:
 
 
 def read_turn(content: bytes, name: str) -> RecordedTurn:
-    """Decode an uploaded or recorded file.
-
-    Args:
-        content (`bytes`): The file.
-        name (`str`): Its name in a message.
+    """Decode an uploaded or recorded file; `name` names it in an error.
 
     Raises:
         DialogueError: The file is too large, encoded or decoded, the turn is too long, or it cannot be scored.
@@ -85,13 +81,10 @@ def add_turns(turns: Sequence[RecordedTurn], new: Sequence[RecordedTurn]) -> tup
 
 
 def read_files(paths: Sequence[Path]) -> list[RecordedTurn]:
-    """Read files in the order of their names and the numbers in them, and delete them; only memory keeps them.
-
-    Args:
-        paths (`list[Path]`): Uploaded files.
+    """Read uploaded files in the natural order of their names, and delete them, so that only memory holds them.
 
     Raises:
-        DialogueError: One of them cannot be scored; all are deleted anyway.
+        DialogueError: A file cannot be scored; all are deleted anyway.
     """
     try:
         return [read_turn(_read(path), path.name) for path in sorted(paths, key=sort_naturally)]
@@ -127,12 +120,7 @@ def read_example(path: Path) -> tuple[tuple[RecordedTurn, ...], str]:
 
 
 def split_words(words: str, num_turns: int, name: str) -> list[str]:
-    """Return the words of each turn: one line per turn; the last ones may be missing.
-
-    Args:
-        words (`str`): Text of the field.
-        num_turns (`int`): Number of turns.
-        name (`str`): Name of the dialogue in a message.
+    """Return the words of each turn from a text of one line per turn; the last lines may be missing.
 
     Raises:
         DialogueError: The text is too long, or there are more lines than turns.
@@ -151,12 +139,7 @@ def split_words(words: str, num_turns: int, name: str) -> list[str]:
 
 
 def make_messages(turns: Sequence[RecordedTurn], words: str, name: str) -> list[dict[str, Any]]:
-    """Return a dialogue as the processor takes it.
-
-    Args:
-        turns (`tuple[RecordedTurn, ...]`): Its turns, the user's first.
-        words (`str`): Words of the turns, one line per turn; may be empty.
-        name (`str`): Its name in a message, for instance `"Dialogue A"`.
+    """Return the messages of a dialogue, from its turns and their words; `name` names it in an error.
 
     Raises:
         DialogueError: The words do not fit, or there is an odd number of turns.

@@ -5,11 +5,11 @@ from support.audit_world import FunctionScorer, Pairs, loudness, make_pair
 from sdiareward.audit.conditions import (
     NATURAL,
     Condition,
-    attack_conditions,
     collect_rewards,
-    perturbation_conditions,
-    seed_of,
-    settings_of,
+    derive_seed,
+    list_severities,
+    make_attack_conditions,
+    make_perturbation_conditions,
 )
 from sdiareward.perturbations.attacks import ATTACKS, Attack
 from sdiareward.perturbations.decoded_pairs import to_messages
@@ -40,7 +40,7 @@ def sample():
 
 
 def test_both_sides_of_each_pair_are_scored_as_they_are_and_under_each_condition(sample, collect):
-    conditions = perturbation_conditions([("gain", 6.0), ("polarity", 0.0)])
+    conditions = make_perturbation_conditions([("gain", 6.0), ("polarity", 0.0)])
     found = collect(sample, conditions)
     assert list(found) == [NATURAL, "nuisance/gain/6", "nuisance/polarity/0"]
     assert found[NATURAL]["p3"]["rewards"] == {"chosen": 0.5, "rejected": 0.25}
@@ -52,7 +52,7 @@ def test_both_sides_of_each_pair_are_scored_as_they_are_and_under_each_condition
 
 
 def test_an_interrupted_run_resumes_and_scores_nothing_twice(sample, collect, tmp_path):
-    conditions = perturbation_conditions([("gain", 6.0), ("gain", -6.0)])
+    conditions = make_perturbation_conditions([("gain", 6.0), ("gain", -6.0)])
     first = FunctionScorer(stop_after=30)
     with pytest.raises(KeyboardInterrupt):
         collect(sample, conditions, first)
@@ -66,16 +66,16 @@ def test_an_interrupted_run_resumes_and_scores_nothing_twice(sample, collect, tm
 
 
 def test_another_condition_or_more_pairs_cost_what_is_new_alone(sample, collect):
-    collect(sample[:4], perturbation_conditions([("gain", 6.0)]))
+    collect(sample[:4], make_perturbation_conditions([("gain", 6.0)]))
     more = FunctionScorer()
-    collect(sample[:5], perturbation_conditions([("gain", 6.0), ("gain", -6.0)]), more)
+    collect(sample[:5], make_perturbation_conditions([("gain", 6.0), ("gain", -6.0)]), more)
     assert more.num_dialogues == 4 * 2 + 3 * 2
 
 
 def test_a_pair_that_cannot_be_read_is_recorded_skipped_and_tried_again(sample, collect):
     counting = FunctionScorer()
     broken = Pairs(list(sample), broken=("p2",))
-    found = collect(broken, perturbation_conditions([("gain", 6.0)]), counting)
+    found = collect(broken, make_perturbation_conditions([("gain", 6.0)]), counting)
     assert found[NATURAL]["p2"] == {
         "pair_id": "p2",
         "condition": NATURAL,
@@ -84,7 +84,7 @@ def test_a_pair_that_cannot_be_read_is_recorded_skipped_and_tried_again(sample, 
     assert "p2" not in found["nuisance/gain/6"]
     assert counting.num_dialogues == 9 * 2 * 2
     again = FunctionScorer()
-    mended = collect(sample, perturbation_conditions([("gain", 6.0)]), again)
+    mended = collect(sample, make_perturbation_conditions([("gain", 6.0)]), again)
     assert again.num_dialogues == 2 * 2
     assert mended[NATURAL]["p2"]["rewards"] == {"chosen": 0.5, "rejected": 0.25}
 
@@ -97,7 +97,7 @@ def test_one_dialogue_that_cannot_be_scored_costs_its_own_pair_alone(sample, col
         return rewards
 
     sample[4].chosen[0] = type(sample[4].chosen[0])("user", "p4", sample[4].chosen[0].array)
-    found = collect(sample, perturbation_conditions([("gain", 6.0)]), FunctionScorer(picky))
+    found = collect(sample, make_perturbation_conditions([("gain", 6.0)]), FunctionScorer(picky))
     assert found[NATURAL]["p4"]["error"] == "chosen: a dialogue without an end"
     assert len(found["nuisance/gain/6"]) == 9
     assert found["nuisance/gain/6"]["p5"]["rewards"]["chosen"] > 0.5
@@ -107,7 +107,7 @@ def test_a_reward_that_is_not_finite_is_an_error_of_the_pair(sample, collect):
     def overflowing(dialogues, criteria):
         return [np.nan if reward > 0.5 else reward for reward in loudness(dialogues, criteria)]
 
-    found = collect(sample[:1], perturbation_conditions([("gain", 6.0)]), FunctionScorer(overflowing))
+    found = collect(sample[:1], make_perturbation_conditions([("gain", 6.0)]), FunctionScorer(overflowing))
     assert found["nuisance/gain/6"]["p0"]["error"].startswith("the rewards are nan, 0.4")
 
 
@@ -141,7 +141,9 @@ def test_why_a_condition_is_unavailable_is_a_reason_that_is_not_kept(sample, col
 
 def test_noise_is_the_same_on_both_sides_and_at_every_severity_but_for_its_level():
     pair = make_pair("p", 0.5, 0.5)
-    quiet, loud = (condition.build(pair) for condition in perturbation_conditions([("noise", 40.0), ("noise", 20.0)]))
+    quiet, loud = (
+        condition.build(pair) for condition in make_perturbation_conditions([("noise", 40.0), ("noise", 20.0)])
+    )
 
     def noise(messages, turn=0):
         return messages[turn]["content"][-1]["audio"]["array"] - 0.5
@@ -149,9 +151,9 @@ def test_noise_is_the_same_on_both_sides_and_at_every_severity_but_for_its_level
     assert noise(quiet["chosen"]) == pytest.approx(noise(quiet["rejected"]))
     assert noise(loud["chosen"]) == pytest.approx(10 * noise(quiet["chosen"]), rel=1e-3, abs=1e-6)
     assert not np.allclose(noise(quiet["chosen"]), noise(quiet["chosen"], turn=1))
-    other = perturbation_conditions([("noise", 40.0)], seed=1)[0].build(pair)
+    other = make_perturbation_conditions([("noise", 40.0)], seed=1)[0].build(pair)
     assert not np.allclose(noise(quiet["chosen"]), noise(other["chosen"]))
-    assert seed_of(0, "p", 1) == seed_of(0, "p", 1) != seed_of(0, "p", 2)
+    assert derive_seed(0, "p", 1) == derive_seed(0, "p", 1) != derive_seed(0, "p", 2)
 
 
 def test_an_attack_is_built_within_what_the_model_hears():
@@ -162,7 +164,7 @@ def test_an_attack_is_built_within_what_the_model_hears():
         return {"a": pair.rejected, "b": None}.get(pair.pair_id, [*pair.rejected[:-1], pair.chosen[-1]])
 
     attacks = {"swap": Attack("a swap", "rejected", "chosen", "a twin", build)}
-    (condition,) = attack_conditions(attacks, lambda: ["donor"], lambda: 6.0)
+    (condition,) = make_attack_conditions(attacks, lambda: ["donor"], lambda: 6.0)
     assert condition.key == "attack/swap"
     pairs = [make_pair(name, 0.5, 0.25) for name in "abc"]
     assert condition.build(pairs[0]) == "changes nothing that the model is given"
@@ -173,7 +175,7 @@ def test_an_attack_is_built_within_what_the_model_hears():
 
 
 def test_every_nuisance_is_tried_at_each_of_its_severities():
-    found = settings_of(["gain", "polarity"])
+    found = list_severities(["gain", "polarity"])
     assert [name for name, _ in found].count("polarity") == 1
     assert {severity for name, severity in found if name == "gain"} >= {-6.0, 6.0}
     assert len(ATTACKS) >= 12

@@ -8,10 +8,10 @@ from sdiareward.audit.conditions import ATTACKED, NATURAL, attack_key, perturbat
 from sdiareward.audit.statistics import (
     BOTH,
     Pairs,
-    changes_of,
     describe_change,
     describe_natural,
     measure_attacks,
+    measure_changes,
     measure_perturbations,
     sum_up,
 )
@@ -41,7 +41,7 @@ def test_a_change_is_measured_on_either_side_and_on_both():
     # The change takes 1.5 from every chosen side and gives 0.5 to every rejected one.
     changed = lines(chosen=[0.5, 0.5, -0.5, -1.5], rejected=[0.5, 1.5, 1.5, 1.5])
     pairs = Pairs(LABELS, natural(x=changed))
-    found = {place: describe_change(pairs, change) for place, change in changes_of(pairs, "x").items()}
+    found = {place: describe_change(pairs, change) for place, change in measure_changes(pairs, "x").items()}
     # Chosen alone: margins 0.5, -0.5, -1.5, -2.5; one of two right pairs is lost.
     assert (found["chosen"]["accuracy_before"], found["chosen"]["accuracy"]) == (0.5, 0.25)
     assert (found["chosen"]["accuracy_change"], found["chosen"]["flip_rate"]) == (-0.25, 0.25)
@@ -59,7 +59,7 @@ def test_a_change_is_measured_on_either_side_and_on_both():
 def test_a_pair_may_flip_to_right_as_well_and_both_directions_count():
     changed = lines(chosen=[0.0, 2.0, 1.0, 2.0], rejected=REJECTED)
     pairs = Pairs(LABELS, natural(x=changed))
-    found = describe_change(pairs, changes_of(pairs, "x")["chosen"])
+    found = describe_change(pairs, measure_changes(pairs, "x")["chosen"])
     assert (found["num_lost"], found["num_won"]) == (1, 1)
     assert (found["accuracy_change"], found["flip_rate"]) == (0.0, 0.5)
     assert found["mean_shift"] == 0.0
@@ -69,10 +69,10 @@ def test_a_pair_may_flip_to_right_as_well_and_both_directions_count():
 def test_a_pair_without_rewards_under_a_change_counts_nowhere_in_it():
     changed = lines(chosen=[2.0, None, 1.0, 2.0], rejected=REJECTED)
     pairs = Pairs(LABELS, natural(x=changed))
-    found = describe_change(pairs, changes_of(pairs, "x")["chosen"])
+    found = describe_change(pairs, measure_changes(pairs, "x")["chosen"])
     assert (found["num_pairs"], found["accuracy_before"], found["flip_rate"]) == (3, 1 / 3, 1 / 3)
     nobody = Pairs(LABELS, natural(x={}))
-    assert describe_change(nobody, changes_of(nobody, "x")["chosen"]) == {"num_pairs": 0}
+    assert describe_change(nobody, measure_changes(nobody, "x")["chosen"]) == {"num_pairs": 0}
 
 
 def test_a_pair_that_cannot_be_scored_as_it_is_is_left_out_of_everything():
@@ -80,7 +80,7 @@ def test_a_pair_that_cannot_be_scored_as_it_is_is_left_out_of_everything():
     rewards[NATURAL]["p0"] = {"error": "it broke"}
     pairs = Pairs(LABELS, rewards)
     assert [label["pair_id"] for label in pairs.labels] == ["p1", "p2", "p3"]
-    assert describe_change(pairs, changes_of(pairs, "x")["chosen"])["num_pairs"] == 3
+    assert describe_change(pairs, measure_changes(pairs, "x")["chosen"])["num_pairs"] == 3
     with pytest.raises(ValueError, match="no pair could be scored"):
         Pairs(LABELS, {NATURAL: {}})
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from sdiareward.audit import checks, verdicts
-from sdiareward.audit.training_record import read_trained_with
+from sdiareward.audit.checks import read_trained_with
 from sdiareward.audit.verdicts import FAIL, NOT_MEASURED, PASS, Limit, Measured, judge
 from sdiareward.common.provenance import write_provenance
 from sdiareward.perturbations.attacks import ATTACKS
@@ -23,10 +23,10 @@ def names(found):
 
 def test_every_check_has_a_limit_and_every_limit_a_check():
     limits = verdicts.read_limits()
-    used = {verdicts.limit_of(name, limits).pattern for name in checks.check_names()}
+    used = {verdicts.find_limit(name, limits).pattern for name in checks.check_names()}
     assert used == {limit.pattern for limit in limits}
     with pytest.raises(KeyError, match="no limit is stated for the check 'nuisances.new'"):
-        verdicts.limit_of("nuisances.new", limits)
+        verdicts.find_limit("nuisances.new", limits)
 
 
 def test_what_the_project_asks_for_is_in_the_limits():

@@ -9,8 +9,8 @@ from sdiareward.judges.wavreward.score_metrics import (
     COLUMNS,
     average_columns,
     find_column,
-    mean_interval,
     measure_order,
+    measure_share,
     summarise_scores,
 )
 
@@ -86,21 +86,21 @@ def test_the_interval_of_a_macro_average_is_narrower_and_within_0_and_1():
 
 def test_perfect_accuracy_has_a_wilson_interval_over_scenarios():
     records = [record for number in range(4) for record in scenario(number, (5, 3, 1))]
-    assert mean_interval([1] * 12, records, OPTIONS) == wilson_interval(1.0, 4)
+    assert measure_share([1] * 12, records, OPTIONS)["interval"] == wilson_interval(1.0, 4)
 
 
 def test_intervals_draw_whole_scenarios():
     together = [record for number in range(8) for record in scenario(number, (5, 3, 1))]
     alone = [{**record, "scenario_id": None} for record in together]
     is_correct = [int(index < 12) for index in range(24)]
-    wide, narrow = (mean_interval(is_correct, records, OPTIONS) for records in (together, alone))
+    wide, narrow = (measure_share(is_correct, records, OPTIONS)["interval"] for records in (together, alone))
     assert wide[1] - wide[0] > 1.3 * (narrow[1] - narrow[0])
 
 
 def test_a_draw_keeps_the_number_of_scenarios_of_each_column():
     # One column all right, one all wrong: drawn within columns, the mean cannot change, and nothing is learned of it.
     records = scenario(0, (5, 3, 1)) + scenario(1, (1, 1, 5), part="implicit")
-    found = mean_interval([1, 1, 1, 0, 0, 0], records, OPTIONS)
+    found = measure_share([1, 1, 1, 0, 0, 0], records, OPTIONS)["interval"]
     assert found == wilson_interval(0.5, 2)
 
 

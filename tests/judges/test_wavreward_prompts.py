@@ -40,8 +40,8 @@ def test_missing_fields_of_a_prompt_file_take_the_defaults(tmp_path):
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ('{"task": "a", "tusk": "b"}', "has tusk, which is none of system, task"),
-        ('["task"]', "holds a JSON list"),
+        ('{"task": "a", "tusk": "b"}', "unknown keys ['tusk']; known are ['system', 'task'"),
+        ('["task"]', "holds a list, not an object; give the JSON of a judging prompt"),
         ('{"task": " "}', "task of the judging prompt is ' '"),
         ('{"system": 1}', "system of the judging prompt is 1"),
         ("task", "Expecting value"),
@@ -50,7 +50,7 @@ def test_missing_fields_of_a_prompt_file_take_the_defaults(tmp_path):
 def test_an_invalid_prompt_file_is_refused_by_name(tmp_path, content, complaint):
     path = tmp_path / "prompt.json"
     path.write_text(content)
-    with pytest.raises(ValueError, match=r"judging prompt .*prompt\.json") as raised:
+    with pytest.raises(ValueError, match=r"prompt\.json: .*") as raised:
         read_judging_prompt(path)
     assert complaint in str(raised.value)
 

@@ -48,7 +48,7 @@ def judge_with(tmp_path, pairs):
         labels = describe_pairs(some)
         common = {"model": "tiny", "base_url": server.url, "api_key_env": None, "timeout_s": 5.0, "concurrency": 2}
         client = ChatClient(EndpointSettings(**{**common, **settings}), folder / "cache")
-        scorer = PairwiseJudge(EndpointBackend(client), folder)
+        scorer = PairwiseJudge(EndpointBackend(client, attempts=3), folder)
         scores, skipped = score_pairs(lambda: scorer, some, labels, folder)
         assert skipped == []
         return scores, summarise_pairwise(labels, scores, folder, DRAWS)
@@ -427,7 +427,7 @@ def test_pairs_of_the_released_form_are_judged_by_their_subset(tmp_path):
     released = datasets.Dataset.from_list(rows)
     with ChatServer(listening) as server:
         client = ChatClient(EndpointSettings("tiny", server.url, api_key_env=None, concurrency=1), tmp_path / "cache")
-        scorer = PairwiseJudge(EndpointBackend(client), tmp_path)
+        scorer = PairwiseJudge(EndpointBackend(client, attempts=3), tmp_path)
         scores, _ = score_pairs(lambda: scorer, released, describe_pairs(released), tmp_path)
     assert [score["margin"] for score in scores.values()] == [2.0, 2.0]
     asked = ["COLLOQUIAL" in request["messages"][0]["content"] for request in server.requests]

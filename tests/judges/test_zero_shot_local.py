@@ -44,10 +44,11 @@ class Scripted:
         return [[Generation(text, min(len(text), max_new_tokens), 0.0)] for text in texts]
 
 
-def judge_with(thinker, pairs, folder, **options):
+def judge_with(thinker, pairs, folder, attempts=2, max_new_tokens=1000):
     folder.mkdir(exist_ok=True)
     labels = describe_pairs(pairs)
-    backend = ThinkerBackend(thinker, **{"max_new_tokens": 1000, **options})
+    sampling = {"max_new_tokens": max_new_tokens, "temperature": 0.0, "seed": 0}
+    backend = ThinkerBackend(thinker, attempts, sampling)
     scores, skipped = score_pairs(lambda: PairwiseJudge(backend, folder), pairs, labels, folder)
     scored = [label for label in labels if label["pair_id"] in scores]
     return scores, skipped, summarise_pairwise(scored, scores, folder, DRAWS)

@@ -14,9 +14,8 @@ pytest.importorskip("requests", reason="no client: pip install 'sdiareward[serve
 
 from types import SimpleNamespace
 
-from sdiareward.serving.client import RefusedError, RewardClient, ServiceError
+from sdiareward.serving.client import ExponentialRetry, RefusedError, RewardClient, ServiceError
 from sdiareward.serving.encoding import _read_bytes
-from sdiareward.serving.retries import ExponentialRetry
 
 
 class Told:

@@ -12,8 +12,7 @@ from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.calibration import Calibration, fit
 from sdiareward.scoring.scorer import Scorer
 from sdiareward.serving.demo import results
-from sdiareward.serving.demo.growth_plot import draw_growth
-from sdiareward.serving.demo.rendering import render_error, render_panel, render_result
+from sdiareward.serving.demo.rendering import draw_growth, render_error, render_panel, render_result
 from sdiareward.serving.demo.results import Result, compute_result
 from sdiareward.serving.demo.shortcut_checks import CHECKS, change_dialogue, compare, write_verdict
 from sdiareward.serving.demo.turns import (
