@@ -6,7 +6,6 @@ copied to a cache; everything else goes through `datasets`.
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from .content import Stamp, stamp_file
 from .path_sandbox import load_safe_builder, require_own_tables
 from .schema import SIDES
 
@@ -42,13 +42,13 @@ class Rows(Protocol):
     Args:
         num_rows (`int`): Number of rows.
         features (`datasets.Features`): Of the columns, audio left encoded.
-        fingerprint (`str`): Changes when the data do.
+        tables (`list[Stamp]`): Stamp of each file that the rows are in; if all are the same, the rows are.
         block_rows (`int`): Number of rows to read at a time.
     """
 
     num_rows: int
     features: datasets.Features
-    fingerprint: str
+    tables: list[Stamp]
     block_rows: int
 
     def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
@@ -138,7 +138,7 @@ class ArrowRows:
         self._dataset = dataset.with_format("arrow")
         self.num_rows = len(dataset)
         self.features = leave_audio_encoded(dataset.features)
-        self.fingerprint = dataset._fingerprint
+        self.tables = [stamp_file(file["filename"]) for file in dataset.cache_files]
 
     def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return some columns of the rows with these numbers."""
@@ -157,7 +157,8 @@ class ParquetRows:
 
     def __init__(self, files: Sequence[str]):
         self._groups: list[tuple[str, int]] = []
-        sizes, num_bytes, digest, names = [], 0, hashlib.sha256(), []
+        sizes, num_bytes, names = [], 0, []
+        self.tables = [stamp_file(file) for file in files]
         for file in files:
             features, groups = _describe(file)
             names.append(list(features))
@@ -168,11 +169,9 @@ class ParquetRows:
             self._groups += [(file, index) for index in range(len(groups))]
             sizes += [num_rows for num_rows, _ in groups]
             num_bytes += sum(size for _, size in groups)
-            digest.update(_footer(file))
         # The first row of each row group, and the end of the last.
         self._starts = list(accumulate(sizes, initial=0))
         self.num_rows = self._starts[-1]
-        self.fingerprint = digest.hexdigest()
         rows_in_budget = _MAX_BLOCK_BYTES * self.num_rows // max(num_bytes, 1)
         self.block_rows = min(max(rows_in_budget, _ROWS_READ_AT_ONCE), _MAX_BLOCK_ROWS)
         self._open: tuple[int, tuple[str, ...], Iterator[tuple[int, pa.RecordBatch]]] | None = None
@@ -247,15 +246,6 @@ def _describe(file: str) -> tuple[datasets.Features, list[tuple[int, int]]]:
     if min((rows for rows, _ in found), default=0) < 0 or num_rows > _MAX_ROWS_PER_BYTE * size:
         raise ValueError(f"{file}: claims {num_rows} rows in {size} bytes, fewer than dialogues need; {_REMEDY}")
     return features, found
-
-
-def _footer(file: str) -> bytes:
-    """Return the footer of a Parquet file, which has place, length and extremes of every column."""
-    with open(file, "rb") as opened:
-        opened.seek(-8, 2)
-        length = int.from_bytes(opened.read(4), "little")
-        opened.seek(-8 - length, 2)
-        return opened.read()
 
 
 def dialogue_columns(columns: Iterable[str], name: str) -> tuple[str, ...]:

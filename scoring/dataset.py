@@ -25,6 +25,7 @@ from sdiareward.pairs.dialogues import Dialogues, HeardAudio
 from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.rows import Block, Rows, dialogue_columns, open_rows, read_block
 
+from .changes import describe_content, drop_changed
 from .engine import Outcome, complete_items, score_pending
 from .model_spec import ModelSpec, ScoringError
 from .results import Results, Summary, summarise, write_results
@@ -63,10 +64,13 @@ class ScoringJob:
         """Load the model; see `ModelSpec.load`."""
         return self.model.load(self.criterion, device)
 
-    def identity(self, rows: Rows) -> dict[str, Any]:
-        """Return what the rewards depend on: not the limit, nor where and in how many processes they are computed."""
+    def identity(self) -> dict[str, Any]:
+        """Return what the rewards depend on: not the limit, nor where and in how many processes they are computed.
+
+        What is in a row, `changes` looks after.
+        """
         data = {name: getattr(self, name) for name in ("dataset", "split", "name", "criterion")}
-        return {**self.model.identity(), "rows": rows.fingerprint, **data}
+        return {**self.model.identity(), **data}
 
 
 @dataclass(frozen=True)
@@ -116,12 +120,13 @@ def joined_processes(device: str | None = None) -> Iterator[Processes]:
         state.destroy_process_group()
 
 
-def open_results(job: ScoringJob, folder: Path) -> tuple[Rows, Results]:
-    """Open the data set and the run's folder, with what earlier runs left there.
+def open_results(job: ScoringJob, folder: Path, *, is_main: bool = True) -> tuple[Rows, Results]:
+    """Open the data set and the run's folder, with what earlier runs left there of rows that are the same.
 
     Args:
         job ([`ScoringJob`]): What to score.
         folder (`Path`): Where results go.
+        is_main (`bool`, *optional*, defaults to `True`): Whether this process looks for rows that have changed.
 
     Raises:
         ScoringError: The data set cannot be opened or has nothing to score, or the folder is another run's.
@@ -132,7 +137,9 @@ def open_results(job: ScoringJob, folder: Path) -> tuple[Rows, Results]:
         num_rows = rows.num_rows if job.limit is None else min(job.limit, rows.num_rows)
         if num_rows < 1:
             raise ValueError(f"{job.dataset}: {num_rows} rows are to be scored; give a data set or a limit of some.")
-        claim_run_dir(folder, job.identity(rows))
+        claim_run_dir(folder, job.identity())
+        if is_main:
+            drop_changed(folder, rows, sides, job.criterion, job.audio_root, job.dataset)
         return rows, Results(folder, num_rows, sides)
     except (OSError, ValueError) as error:
         raise ScoringError(str(error)) from error
@@ -157,7 +164,7 @@ def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
         if processes.rank:
             # The main one fills the cache of `datasets`, makes the folder, and cuts off what a kill left unfinished.
             processes.wait()
-        rows, results = open_results(job, folder)
+        rows, results = open_results(job, folder, is_main=not processes.rank)
         if not processes.rank:
             processes.wait()
         # No process writes before all have read.
@@ -224,15 +231,13 @@ class RowScorer:
         failures: dict[int, str] = {}
         results = self._scorer.iter_scores(dialogues, criteria, groups=groups, skipped=failures)
         for position, found in complete_items(results, failures, block.sides, rows):
-            span = slice(position * num_sides, (position + 1) * num_sides)
-            yield rows[position], self._outcome(found, dialogues, span)
-
-    @staticmethod
-    def _outcome(found: list[float] | Skipped, dialogues: Dialogues, span: slice) -> Outcome:
-        if isinstance(found, Skipped):
-            return found
-        seconds, num_cut = float(dialogues.audio_s[span].sum()), int(dialogues.num_cut[span].sum())
-        return {"rewards": found, "audio_s": seconds, "num_cut": num_cut}
+            if isinstance(found, Skipped):
+                yield rows[position], found
+                continue
+            span = range(position * num_sides, (position + 1) * num_sides)
+            content = describe_content(dialogues, span, criteria[span[0]])
+            audio_s, num_cut = float(dialogues.audio_s[span].sum()), int(dialogues.num_cut[span].sum())
+            yield rows[position], {"rewards": found, "audio_s": audio_s, "num_cut": num_cut, **content}
 
 
 def finish(job: ScoringJob, rows: Rows, before: Results, seconds: float) -> Summary:

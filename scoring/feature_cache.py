@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from sdiareward.audio_sdiareward import open_source
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.processing_sdiareward import SDiaRewardProcessor, expand_criteria
 
@@ -154,7 +153,9 @@ class FeatureCache:
             TypeError: A recording has a form that cannot be read.
         """
         messages = self.processor.with_prompt(dialogue, criterion)
-        turns = [[message["role"], self._hash_content(message["content"])] for message in messages]
+        turns = [
+            [message["role"], hash_items(message["content"], self.processor.sampling_rate)] for message in messages
+        ]
         return _digest([self.identity, turns])[:_KEY_DIGITS]
 
     def keys(
@@ -257,16 +258,6 @@ class FeatureCache:
     def _rows(self, features: Any) -> torch.Tensor:
         return torch.from_numpy(features.hidden_states if self.per_token else features.pooled[None])
 
-    def _hash_content(self, content: Any) -> list[list[str]]:
-        """Return a message's content with each recording replaced by a hash."""
-        items = [{"text": content}] if isinstance(content, str) else content
-        return [
-            ["text", item.get("text") or ""]
-            if item.get("audio") is None
-            else ["audio", _hash_audio(item["audio"], self.processor.sampling_rate)]
-            for item in items
-        ]
-
     def _list_settings(self, config: SDiaRewardConfig, processor: SDiaRewardProcessor, dtype: str) -> dict[str, Any]:
         """Return the settings of a model and its processor that features depend on."""
         return {
@@ -294,15 +285,3 @@ class FeatureCache:
 
 def _digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
-
-
-def _hash_audio(audio: Any, sampling_rate: int) -> str:
-    """Hash a recording in the form given: encoded bytes, or samples with their rate and shape."""
-    handle, _, array, rate = open_source(audio, sampling_rate)
-    if array is not None:
-        samples = array.astype("float32").tobytes()
-        return hashlib.sha256(f"{rate} {array.shape} ".encode() + samples).hexdigest()
-    if isinstance(handle, str):
-        with open(handle, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    return hashlib.sha256(handle.getvalue()).hexdigest()

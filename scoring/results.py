@@ -1,7 +1,8 @@
 """Keep the scores of a data set: records in `partial/` during the run, then one table in the order of the rows.
 
-The record of a scored row is `{"row", "rewards", "audio_s", "num_cut"}`, that of a skipped row `{"row", "kind",
-"reason"}`. Each process writes to its own JSON lines file, named after its first row.
+The record of a scored row is `{"row", "rewards", "audio_s", "num_cut", "content", "files"}`, the last two as
+`changes` needs them; that of a skipped row is `{"row", "kind", "reason"}`. Each process writes to its own JSON lines
+file, named after its first row.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.common.files import JsonLines, replace_atomically, write_file
+from sdiareward.common.files import JsonLines, is_number, replace_atomically, write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.rows import ID_COLUMNS, Rows
 from sdiareward.pairs.schema import SIDES
@@ -23,6 +24,7 @@ from sdiareward.pairs.schema import SIDES
 from .engine import Outcome, Record, Session
 
 
+_PARTIAL = "partial"
 _ROWS_WRITTEN_AT_ONCE = 65_536
 
 
@@ -62,7 +64,7 @@ class Results:
         sides (`tuple[str, ...]`): The columns that hold dialogues.
 
     Raises:
-        ValueError: A record is not JSON.
+        ValueError: A record is malformed.
     """
 
     def __init__(self, folder: Path, num_rows: int, sides: tuple[str, ...]):
@@ -73,12 +75,8 @@ class Results:
         self.audio_s = np.zeros(num_rows)
         self.num_cut = np.zeros(num_rows, dtype=np.int64)
         self.reasons: dict[int, str] = {}
-        for path in sorted(self._partial.glob("*.jsonl")):
-            self.add(JsonLines(path).read())
-
-    @property
-    def _partial(self) -> Path:
-        return self.folder / "partial"
+        for records in read_records(folder, len(sides)).values():
+            self.add(records)
 
     def add(self, records: Iterable[Record]) -> None:
         """Take in records. The first rewards of a row stand; a row that has some is not skipped."""
@@ -107,7 +105,35 @@ class Results:
 
     def open_log(self, pending: np.ndarray) -> PartialLog:
         """Return the log of a process that scores these rows; no other process writes to its file."""
-        return PartialLog(self._partial / f"{pending[0] if pending.size else 0:010d}.jsonl")
+        return PartialLog(self.folder / _PARTIAL / f"{pending[0] if pending.size else 0:010d}.jsonl")
+
+
+def read_records(folder: Path, num_sides: int) -> dict[Path, list[Record]]:
+    """Return the records of each process in a run's folder.
+
+    Args:
+        folder (`Path`): The run's folder.
+        num_sides (`int`): Rewards of a row.
+
+    Raises:
+        ValueError: A record is malformed.
+    """
+    found = {path: JsonLines(path).read() for path in sorted((folder / _PARTIAL).glob("*.jsonl"))}
+    for path, records in found.items():
+        for number, record in enumerate(records, start=1):
+            if not _is_record(record, num_sides):
+                raise ValueError(f"{path}, line {number}: is no record of a row with {num_sides} rewards; remove it.")
+    return found
+
+
+def _is_record(record: Record, num_sides: int) -> bool:
+    if type(record.get("row")) is not int or record["row"] < 0:
+        return False
+    if "reason" in record:
+        return isinstance(record["reason"], str)
+    rewards = record.get("rewards")
+    is_scored = isinstance(rewards, list) and len(rewards) == num_sides and all(map(is_number, rewards))
+    return is_scored and is_number(record.get("audio_s")) and type(record.get("num_cut")) is int
 
 
 class PartialLog:

@@ -1,0 +1,103 @@
+"""Hash what a dialogue is made of, so that a run that resumes scores again what has changed since, and only that.
+
+Ids, paths and labels tell nothing of this: recordings are mended under the same names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.audio_sdiareward import SAMPLING_RATE, open_source
+from sdiareward.common.files import hash_json
+
+from .labels import name_criterion
+from .messages import turns_to_messages
+from .schema import SIDES
+
+
+if TYPE_CHECKING:
+    import datasets
+
+# Of a dialogue; a billion of them collide with a probability of 1e-21.
+_DIGEST_CHARACTERS = 32
+Stamp = tuple[str, int, int, int]
+
+
+def hash_audio(audio: Any, sampling_rate: int = SAMPLING_RATE) -> str:
+    """Hash a recording in the form given: encoded bytes, or samples with their rate and shape.
+
+    Args:
+        audio: Anything `audio_sdiareward.read_audio` takes.
+        sampling_rate (`int`, *optional*, defaults to 16000): Rate of an array that comes without one, in Hz.
+
+    Raises:
+        FileNotFoundError: The path does not exist.
+        TypeError: It is given in a form that cannot be read.
+    """
+    handle, _, array, rate = open_source(audio, sampling_rate)
+    if array is not None:
+        samples = array.astype("float32").tobytes()
+        return hashlib.sha256(f"{rate} {array.shape} ".encode() + samples).hexdigest()
+    if isinstance(handle, str):
+        with open(handle, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(handle.getvalue()).hexdigest()
+
+
+def hash_items(content: Any, sampling_rate: int = SAMPLING_RATE) -> list[list[str]]:
+    """Return the content of a message with each recording replaced by its hash; errors are those of `hash_audio`."""
+    items = [{"text": content}] if isinstance(content, str) else content
+    return [
+        ["text", item.get("text") or ""]
+        if item.get("audio") is None
+        else ["audio", hash_audio(item["audio"], sampling_rate)]
+        for item in items
+    ]
+
+
+def digest_dialogue(turns: Any, criterion: str | None) -> str | None:
+    """Return a digest of all that a reward depends on but the model; None if it cannot be read, and so has no reward.
+
+    Args:
+        turns: One side of a pair, or messages; relative paths begin in the working directory.
+        criterion (`str`, *optional*): Under which it is judged.
+    """
+    try:
+        parts = [[message["role"], hash_items(message["content"])] for message in turns_to_messages(turns)]
+        return hash_json([name_criterion(criterion), parts])[:_DIGEST_CHARACTERS]
+    except (ValueError, TypeError, KeyError, AttributeError, OSError):
+        return None
+
+
+def digest_pairs(pairs: datasets.Dataset, labels: Sequence[Mapping[str, Any]] | None = None) -> list[list[str | None]]:
+    """Return the digests of both sides of each pair; every recording is read.
+
+    Args:
+        pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
+        labels (`Sequence[Mapping]`, *optional*): Their labels, as `labels.describe_pairs` gives them; by default the
+            criterion is that of the row.
+    """
+    return [digest_pair(pair, (labels[row] if labels else pair).get("criterion")) for row, pair in enumerate(pairs)]
+
+
+def digest_pair(pair: Mapping[str, Any], criterion: str | None) -> list[str | None]:
+    """Return the digests of both sides of a pair."""
+    return [digest_dialogue(pair[side], criterion) for side in SIDES]
+
+
+def stamp_file(path: str | Path) -> Stamp:
+    """Return what tells without reading that a file is the same: path, size, time of change in ns, inode."""
+    found = os.stat(path)
+    return str(path), found.st_size, found.st_mtime_ns, found.st_ino
+
+
+def is_unchanged(stamp: Sequence[Any]) -> bool:
+    """Tell whether a file still has its stamp."""
+    try:
+        return list(stamp_file(stamp[0])) == list(stamp)
+    except OSError:
+        return False

@@ -1,0 +1,104 @@
+"""Find the rows of a data set that have changed since they were scored; their records are dropped.
+
+The record of a scored row has the `content` of its dialogues, a digest for each, and the stamps of the `files` that
+they name. A row is read again only if the stamp of one of these or of a table differs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdiareward.common.files import write_file
+from sdiareward.pairs.content import digest_dialogue, is_unchanged, stamp_file
+from sdiareward.pairs.dialogues import Dialogues, HeardAudio
+from sdiareward.pairs.rows import Block, Rows, read_block
+
+from .engine import Record
+from .results import read_records
+
+
+def describe_content(dialogues: Sequence[Any], indices: Sequence[int], criterion: str | None) -> dict[str, Any]:
+    """Return the `content` of some dialogues and the stamps of the `files` that they name.
+
+    Args:
+        dialogues (`Sequence`): Messages by index, paths absolute or from the working directory on.
+        indices (`Sequence[int]`): Those of a row.
+        criterion (`str`, *optional*): That of the row.
+    """
+    messages = [dialogues[index] for index in indices]
+    content = [digest_dialogue(dialogue, criterion) for dialogue in messages]
+    audio = [item.get("audio") for dialogue in messages for turn in dialogue for item in _items(turn)]
+    files = [stamp_file(path) for path in audio if isinstance(path, str)]
+    return {"content": content} | ({"files": files} if files else {})
+
+
+def _items(turn: dict[str, Any]) -> list[dict[str, Any]]:
+    return [] if isinstance(turn["content"], str) else turn["content"]
+
+
+def drop_changed(
+    folder: Path, rows: Rows, sides: Sequence[str], criterion: str | None, audio_root: str | None, dataset: str
+) -> int:
+    """Drop the records of rows that have changed; return their number.
+
+    Args:
+        folder (`Path`): The run's folder.
+        rows (`Rows`): The data set as it is now.
+        sides (`Sequence[str]`): Its columns that hold dialogues.
+        criterion (`str`, *optional*): Of all rows; by default that of the column `criterion`.
+        audio_root (`str`, *optional*): Where relative paths of recordings begin.
+        dataset (`str`): Where the rows are from.
+
+    Raises:
+        ValueError: A record is malformed, or a row cannot be read.
+    """
+    logs = read_records(folder, len(sides))
+    scored: dict[int, Record] = {}
+    for record in (record for records in logs.values() for record in records if "rewards" in record):
+        scored.setdefault(record["row"], record)
+    stamps = folder / "tables.json"
+    tables = [list(stamp) for stamp in rows.tables]
+    is_same = stamps.is_file() and json.loads(stamps.read_text(encoding="utf-8")) == tables
+    doubtful = [row for row in sorted(scored) if row < rows.num_rows and not (is_same and _has_its_files(scored[row]))]
+    heard = HeardAudio(0.0, audio_root, dataset)
+    changed = {
+        row
+        for row, content in _iter_contents(rows, doubtful, sides, criterion, heard)
+        if content != scored[row].get("content")
+    }
+    for path, records in logs.items():
+        kept = [record for record in records if record["row"] not in changed]
+        if len(kept) < len(records):
+            write_file(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+    write_file(stamps, json.dumps(tables) + "\n")
+    return len(changed)
+
+
+def _has_its_files(record: Record) -> bool:
+    return "content" in record and all(is_unchanged(stamp) for stamp in record.get("files", []))
+
+
+def _iter_contents(
+    rows: Rows, numbers: list[int], sides: Sequence[str], criterion: str | None, heard: HeardAudio
+) -> Iterator[tuple[int, list[str | None]]]:
+    from tqdm.auto import tqdm
+
+    with tqdm(total=len(numbers), unit="row", desc="looking for changes", disable=not numbers) as bar:
+        for start in range(0, len(numbers), rows.block_rows):
+            block = read_block(rows, np.array(numbers[start : start + rows.block_rows]), sides)
+            dialogues = Dialogues(block, range(len(block.numbers)), block.sides, heard)
+            for position, row in enumerate(block.numbers.tolist()):
+                yield row, [_digest(dialogues, block, position, side, criterion) for side in range(len(sides))]
+                bar.update()
+
+
+def _digest(dialogues: Dialogues, block: Block, position: int, side: int, criterion: str | None) -> str | None:
+    try:
+        return digest_dialogue(dialogues[position * len(block.sides) + side], criterion or block.criteria[position])
+    except (ValueError, OSError):
+        return None
