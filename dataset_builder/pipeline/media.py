@@ -256,7 +256,7 @@ def _open_with_av(source: str | Path | bytes, label: str, sndfile_error: str) ->
     stream = container.streams.audio[0]
     if stream.codec_context is None:
         container.close()
-        raise AudioError(f"{label}: FFmpeg cannot decode its audio track; export it again, as WAV.")
+        raise AudioError(f"{label}: its audio track is of no kind that FFmpeg decodes; export it again, as WAV.")
     promised_s, tolerance_s = None, 0.0
     # For other containers FFmpeg estimates the duration from the bit rate.
     if "mp4" in container.format.name and stream.duration:
