@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.locks import lock_folder
@@ -24,11 +24,13 @@ from sdiareward.pairs.schema import stable_id, validate_row
 from sdiareward.perturbations.channel import ChannelSettings
 from sdiareward.synthesis import SynthesisError, is_available
 
-from .formats.shards import ShardWriter, count_pairs
+from .formats.shards import count_pairs
 from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, make_row, plan_pairs
 from .pairing.reference_clips import NoReference
 from .pairing.splits import assign_splits
 from .parts import PartFolder, run_jobs
+from .pipeline import make_settings, run_pipeline
+from .pipeline.engines import Engine, require_engine
 from .pipeline.inspection import SilentAudioError, inspect_episode
 from .pipeline.media import TruncatedAudioError
 from .reports.data_card import read_finished, summarize_skipped, write_report
@@ -36,7 +38,7 @@ from .sources import read_source
 
 
 logger = logging.getLogger(__name__)
-# What may differ between two builds of the same data set.
+# Settings that may differ between two builds of the same data set.
 _PLACES = ("output_dir", "work_dir", "num_workers", "engine")
 SKIP_KIND_BY_ERROR: tuple[tuple[type[Exception], str], ...] = (
     (NoReference, "no_reference_clip"),
@@ -52,7 +54,7 @@ SKIP_KIND_BY_ERROR: tuple[tuple[type[Exception], str], ...] = (
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """One corpus: its name, where it lies, its options, and how many of its first episodes to take."""
+    """One corpus: its name, path and options, and the number of its first episodes to take."""
 
     name: str
     path: str | None = None
@@ -62,19 +64,19 @@ class SourceConfig:
 
 @dataclass(frozen=True)
 class BuildConfig:
-    """Everything that decides what a build writes.
+    """Everything that determines the content of a build.
 
     Args:
         output_dir (`str`): Folder to write; name it `sdiareward` for `load_dataset("sdiareward")`.
         sources (`tuple[SourceConfig, ...]`): Corpora to read.
-        synthesizers (`dict[str, SynthesizerChoice]`): Who speaks, by criterion.
+        synthesizers (`dict[str, SynthesizerSpec]`): Synthesizers by criterion.
         synthesizer_options (`dict[str, dict]`): Options of synthesizers that take some, such as an endpoint's address.
         channel (`ChannelSettings`, *optional*): Channel matching; None switches it off.
         validation, test (`float`): Shares of each source's episodes.
         seed (`int`): Seed of the splits and of the choice of synthesizers.
         pipeline (`Mapping`, *optional*): Settings of the pipeline (section B.1) for sources of long recordings.
-        work_dir (`str`, *optional*): Where the pipeline keeps what it has done; `<output_dir>-work` by default.
-        engine (`str`): What runs the pipeline, `"datasets"` or `"ray"`.
+        work_dir (`str`, *optional*): Folder of the pipeline's results; `<output_dir>-work` by default.
+        engine (`str`): Engine of the pipeline, `"datasets"` or `"ray"`.
         num_workers (`int`): Processes.
     """
 
@@ -88,14 +90,11 @@ class BuildConfig:
     seed: int = 0
     pipeline: Mapping[str, Any] | None = None
     work_dir: str | None = None
-    engine: Literal["datasets", "ray"] = "datasets"
+    engine: Engine = "datasets"
     num_workers: int = 2
 
     def __post_init__(self) -> None:
-        if self.engine not in ("datasets", "ray"):
-            raise ValueError(f"engine is {self.engine!r}; it must be 'datasets' or 'ray'.")
-        if self.num_workers < 1:
-            raise ValueError(f"num_workers is {self.num_workers}; it must be at least 1.")
+        require_engine(self.engine, self.num_workers)
         if Path(self.output_dir) == Path():
             raise ValueError("output_dir is empty; name a folder to write.")
 
@@ -104,12 +103,12 @@ def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
     """Build the data set of `config` and return its report, which also lies in the folder as `report.json`.
 
     Args:
-        config (`BuildConfig`): What to build.
+        config (`BuildConfig`): Sources, synthesizers and splits.
         dry_run (`bool`): Only read the sources and count the pairs to make; the pipeline does not run.
 
     Raises:
         UserError: Another process builds into the folder, or a worker was killed.
-        ValueError: A synthesizer is not installed, or there is nothing to build from.
+        ValueError: A synthesizer is not installed, or no source has a usable episode.
     """
     if dry_run:
         plans, skipped = _plan(config, dry_run)
@@ -131,7 +130,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     parts = PartFolder(output / ".parts")
     skipped_pairs = _make_pairs(plans, parts, config.num_workers)
     skipped += skipped_pairs
-    counts = _write_shards(plans, parts, output)
+    counts = parts.write_shards(output, {plan.pair_id: plan.split for plan in sorted(plans, key=lambda p: p.pair_id)})
     report = write_report(output, counts, skipped, settings, plan_id=plan_id, noted=_read_notes(plans, parts))
     if any(skip.kind == "missing_audio" for skip in skipped_pairs):
         # The file was there when the sources were read. Once it is back, only its pairs are made.
@@ -168,7 +167,7 @@ def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> I
             skipped.append(Skipped(name, "invalid_episode", str(error)))
             continue
         if (sides[-1].source, sides[-1].name) in seen:
-            skipped.append(Skipped(name, "duplicate_id", f"{name} comes twice; the first is kept, name each once."))
+            skipped.append(Skipped(name, "duplicate_id", f"{name} is duplicated; the first is kept."))
             continue
         seen.add((sides[-1].source, sides[-1].name))
         yield item
@@ -194,8 +193,6 @@ def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) ->
 
 
 def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, skipped: list[Skipped]) -> Iterator[Episode]:
-    from .pipeline import make_settings, run_pipeline
-
     settings = make_settings(config.pipeline or {})
     work = Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
     result = run_pipeline(recordings, settings, work, engine=config.engine, num_workers=config.num_workers)
@@ -207,8 +204,8 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
     options = {plan.synthesizer: plan.options for plan in plans}
     if missing := sorted(name for name in options if not is_available(name, options[name])):
         raise ValueError(
-            f"synthesizers {missing} cannot be used: they are not installed, or work by synthesizer_options that are "
-            "not given; install them or take them out of the config."
+            f"synthesizers {missing} cannot be used: they are not installed, or need synthesizer_options; install "
+            "them or remove them from the config."
         )
 
 
@@ -233,16 +230,7 @@ def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:
 
 
 def _read_notes(plans: Iterable[PairPlan], parts: PartFolder) -> list[dict[str, str]]:
-    """Return what was noted on the recordings of the pairs that were made, each recording once."""
+    """Return the notes on the recordings of the finished pairs, each recording once."""
     found = [note for plan in plans for note in parts.read_notes(plan.pair_id) or ()]
     notes = {(note["item"], note["kind"]): note for note in found}
     return [notes[key] for key in sorted(notes)]
-
-
-def _write_shards(plans: Sequence[PairPlan], parts: PartFolder, output: Path) -> list[dict[str, Any]]:
-    """Gather the part files into shards by criterion and split; return the counts of what they hold."""
-    with ShardWriter(output) as writer:
-        for plan in sorted(plans, key=lambda plan: plan.pair_id):
-            for row in parts.read_rows(plan.pair_id):
-                writer.write(plan.split, row)
-    return writer.counts

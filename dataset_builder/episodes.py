@@ -1,4 +1,4 @@
-"""What sources and stages of the builder pass on: parts, turns, episodes, recordings, scripts."""
+"""The data that sources and stages of the builder exchange: parts, turns, episodes, recordings, scripts."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _EPISODE_TEXTS = ("name", "source", "subset", "group", "primary", "secondary", "
 
 @dataclass(frozen=True)
 class Part:
-    """A stretch of a turn that was recorded in one go: its words, and the recording where there is one.
+    """A stretch of a turn that was recorded in one go: its words, and its recording if there is one.
 
     Args:
         text (`str`): The words.
-        audio (`bytes` or `str`, *optional*): An encoded recording or its path; None for a script that nobody spoke.
+        audio (`bytes` or `str`, *optional*): An encoded recording or its path; None for a script.
         start_s (`float`, *optional*, defaults to 0.0): Where the part begins in `audio`, in seconds.
         end_s (`float`, *optional*): Where it ends; None for the end of the recording.
-        ref (`str`, *optional*): Where anyone finds the recording, the same on every machine: `source:path` with the
-            path relative to the corpus' root, `#member` appended for an entry of an archive. A part without one can be
-            built, but not be part of a metadata release.
+        ref (`str`, *optional*): Reference to the recording, the same on every machine: `source:path` with the path
+            relative to the corpus' root, `#member` appended for an entry of an archive. A part without one can be
+            built, but not released.
     """
 
     text: str
@@ -50,11 +50,11 @@ class Episode:
 
     Args:
         name (`str`): Name of the episode, unique within its source and the same on every machine.
-        group (`str`): Name of the recording or dialogue that the episode is cut from; a group never meets two splits.
+        group (`str`): Name of the recording or dialogue that the episode is cut from; a group is never in two splits.
         split_group (`str`, *optional*): A coarser unit that is held out whole, such as a domain; defaults to `group`.
-        native_coding (`tuple[str, ...]`): Codings (`channel.CODINGS`) that the recordings went through before we got
-            them; channel matching puts synthetic speech through the same.
-        known_group_id (`str`, *optional*): The `group_id` of a released pair, whose `group` is not published.
+        native_coding (`tuple[str, ...]`): Codings (`channel.CODINGS`) of the recordings; channel matching
+            applies them to synthetic speech.
+        known_group_id (`str`, *optional*): The `group_id` of a released pair; its `group` is not published.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Recording:
     Args:
         recording_id (`str`): Unique within its source, the same on every machine; names the files of its stages.
         path (`str`): The file, in any format that `media` decodes.
-        ref (`str`): Where anyone finds it; see `Part.ref`.
+        ref (`str`): Its reference; see `Part.ref`.
         source, subset, language, license (`str`): As in `Episode`.
     """
 
@@ -123,11 +123,11 @@ def is_recorded(criterion: str, side: str) -> bool:
 
 
 def validate_episode(episode: Episode) -> None:
-    """Check an episode that was made of what somebody else wrote.
+    """Check an episode that was read from a foreign file.
 
     Raises:
-        ValueError: It has no even number, at most 16, of alternating turns, a turn without words, a label that is no
-            text, a coding that is not known, or times that are none.
+        ValueError: The turns do not alternate, their number is odd or above 16, a turn has no words, a label is not a
+            text, a coding is unknown, or a time is invalid.
     """
     from sdiareward.perturbations.channel import CODINGS
 
@@ -140,7 +140,7 @@ def validate_episode(episode: Episode) -> None:
         raise ValueError(f"{label}: native_coding names {unknown!r:.80}; known are {sorted(CODINGS)}.")
     for position, turn in enumerate(episode.turns):
         if not all(is_text(part.text) for part in turn.parts) or not turn.text.strip():
-            raise ValueError(f"{label}: turn {position} has no text; leave it out.")
+            raise ValueError(f"{label}: turn {position} has no text; omit it.")
         for part in turn.parts:
             if not is_time(part.start_s) or not (part.end_s is None or is_time(part.end_s)):
                 raise ValueError(f"{label}: turn {position} is from {part.start_s!r:.40} s to {part.end_s!r:.40} s.")

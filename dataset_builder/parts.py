@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.worker_pool import open_worker_pool
 from sdiareward.pairs.schema import features
+
+from .formats.shards import ShardWriter
 
 
 if TYPE_CHECKING:
@@ -60,6 +62,14 @@ class PartFolder:
         path = self._path(name).with_suffix(".json")
         return json.loads(path.read_text(encoding="utf-8")) if self.has(name) and path.is_file() else None
 
+    def write_shards(self, output: Path, splits: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Write the rows of finished parts, by name with their split, to shards; return `ShardWriter.counts`."""
+        with ShardWriter(output, self.columns) as writer:
+            for name, split in splits.items():
+                for row in self.read_rows(name):
+                    writer.write(split, row)
+        return writer.counts
+
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.parquet"
 
@@ -73,7 +83,7 @@ def run_jobs(
     """Yield the result of each job as it is finished, with a progress bar.
 
     Args:
-        function (`Callable`): Does a job. It is sent once to each worker, where it may keep what it has loaded.
+        function (`Callable`): Does a job. It is sent once to each worker, where it may keep loaded models.
         jobs (`Sequence`): What it is called with.
         num_workers (`int`): Worker processes; with one worker or one job, this process does the work.
         description (`str`): Label of the progress bar.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 SYNTHETIC = "synthetic"
-# What one system reads as a path that leaves the folder, or as a device, and another as a plain name: refused on all.
+# Paths that leave the folder, or name a device, on some system: refused on all.
 _FOREIGN = (
     (re.compile(r"[\x00-\x1f\x7f]"), "holds control characters"),
     (re.compile(r"/|~(/|$)"), "is absolute"),
@@ -48,13 +48,12 @@ def split_reference(reference: str) -> tuple[str, str, str | None]:
 
 
 def inside(root: Path, relative: str) -> Path:
-    """Return `root / relative`, where `relative` comes from a file that somebody else wrote.
+    """Return `root / relative`, where `relative` comes from a foreign file.
 
     The same paths are refused on every system.
 
     Raises:
-        ValueError: The path is absolute, climbs out of `root`, links followed, or has a form that does so or names a
-            device on Windows.
+        ValueError: The path is absolute, leaves `root` (links followed), or would do so or name a device on Windows.
     """
     if problem := foreign_form(relative):
         raise ValueError(
@@ -68,7 +67,7 @@ def inside(root: Path, relative: str) -> Path:
 
 
 def foreign_form(relative: str) -> str | None:
-    """Say what keeps a text from being a relative path on every system, None if nothing does."""
+    """Return why a text is not a relative path on every system, None if it is one."""
     for pattern, problem in _FOREIGN:
         # A backslash or a control character counts anywhere, the other forms from the beginning.
         found = pattern.search(relative) if problem.startswith("holds") else pattern.match(relative)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..formats.shards import count_pairs
@@ -22,10 +22,9 @@ class BenchArguments(BuilderArguments):
 
 def run(args: BenchArguments, settings: BenchSettings) -> int:
     """Draw the benchmark."""
-    options = asdict(settings)
     if not args.dry_run:
-        return finish(args.output_dir, make_bench(args.folder, args.output_dir, **options), args.strict)
+        return finish(args.output_dir, make_bench(args.folder, args.output_dir, settings), args.strict)
     labels = list(read_labels(args.folder))
-    assignment, skipped = isolate(labels, sample_bench(labels, **options))
+    assignment, skipped = isolate(labels, sample_bench(labels, settings))
     taken = ((assignment[label["pair_id"]], label) for label in labels if label["pair_id"] in assignment)
     return finish(args.output_dir, {"pairs": count_pairs(taken), **summarize_skipped(skipped)}, args.strict)

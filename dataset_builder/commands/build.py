@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from ..builder import build
+from ..pipeline.engines import Engine
 from ..settings import read_build_config
 from . import BuilderArguments, finish
 
@@ -18,9 +18,7 @@ class BuildArguments(BuilderArguments):
     config: Path = field(metadata={"help": "YAML file: the fields of BuildConfig"})
     output_dir: str | None = field(default=None, metadata={"help": "folder to write instead of the config's"})
     num_workers: int | None = field(default=None, metadata={"help": "processes"})
-    engine: Literal["datasets", "ray"] | None = field(
-        default=None, metadata={"help": "what runs the pipeline of long recordings"}
-    )
+    engine: Engine | None = field(default=None, metadata={"help": "what runs the pipeline of long recordings"})
 
 
 def run(args: BuildArguments) -> int:

@@ -58,11 +58,6 @@ def run(args: FilterArguments) -> int:
 def filter_folder(args: FilterArguments, rules: FilterSettings, client: ChatClient | None) -> dict[str, Any]:
     """Write the pairs of `args.folder` that are kept to `args.output_dir`; return the report.
 
-    Args:
-        args (`FilterArguments`): Folders, and whether to annotate.
-        rules (`FilterSettings`): What the judge's scores must reach.
-        client (`ChatClient`, *optional*): Asks the judge; None applies the rules alone.
-
     Raises:
         EndpointError: The judge cannot be reached; its earlier answers are kept.
         FileNotFoundError: `args.folder` is no data set folder.

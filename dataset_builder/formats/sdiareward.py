@@ -47,8 +47,8 @@ _ROWS_PER_TABLE = 20
 # Headers of lossy formats round the length up to a frame.
 _DURATION_TOLERANCE_S = 0.1
 _DEFAULT_FOLDER = "sdiareward"
-# Drives, shares, devices and control characters, which some systems read as what lies outside: refused on all, as
-# `references.inside` does.
+# Drives, shares, devices and control characters, which leave the folder on some systems: refused on all, as in
+# `references.inside`.
 _FOREIGN_PATH = re.compile(
     r"(?i)~(/|$)|[a-z]:|.*[\\\x00-\x1f\x7f]"
     r"|(.*/)?(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])[ ]*([.:][^/]*)?(/|$)",
@@ -133,7 +133,7 @@ class SDiaReward(datasets.ArrowBasedBuilder):
 
 @contextmanager
 def _named(path: str) -> Iterator[None]:
-    """Say of what Arrow cannot read, or not as these columns, in which table it is."""
+    """Name the table in the errors that Arrow raises."""
     try:
         yield
     # Arrow raises the third for numbers that are too large, the last for a value of another kind than its column.
@@ -214,7 +214,7 @@ def _glob(folder: str, *parts: str) -> list[str]:
 
 
 def _state(folder: str) -> str:
-    """Hash what tells that a folder changed: its tables, and its subfolders, whose times tell of audio added."""
+    """Hash the state of a folder: its tables, and the times of its subfolders, which change when audio is added."""
     digest = hashlib.sha256(folder.encode())
     patterns = ("data/*/*.parquet", "*/*.jsonl", "*/*.parquet")
     paths = [path for pattern in patterns for path in _glob(folder, *pattern.split("/"))]
@@ -242,7 +242,7 @@ class _UnusableError(Exception):
 
 
 def _read_apart(path: str, root: str, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Yield the pairs of a table whose audio lies beside it; log the number of skipped pairs and the first of them."""
+    """Yield the pairs of a table with separate audio files; log the number of skipped pairs and the first of them."""
     rows: list[dict[str, Any]] = []
     seen: set[str] = set()
     skipped: dict[str, list[str]] = {}

@@ -49,13 +49,18 @@ def read_rows(folder: Path, columns: Sequence[str] | None = None) -> Iterator[tu
     Raises:
         FileNotFoundError: The folder holds no shards.
     """
+    for path in list_paths(folder):
+        yield from read_shard(path, columns)
+
+
+def read_shard(path: Path, columns: Sequence[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield `(split, row)` of every pair of one shard; see `read_rows`."""
     import pyarrow.parquet as pq
 
-    for path in list_paths(folder):
-        split = path.name.split("-")[0]
-        with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP, columns=columns):
-                yield from ((split, row) for row in batch.to_pylist())
+    split = path.name.split("-")[0]
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP, columns=columns):
+            yield from ((split, row) for row in batch.to_pylist())
 
 
 class PairTally:
@@ -65,12 +70,7 @@ class PairTally:
         self._tally: dict[tuple[str, ...], dict[str, float]] = {}
 
     def add(self, row: Mapping[str, Any], hours: Mapping[str, float]) -> None:
-        """Count a pair.
-
-        Args:
-            row (`Mapping`): What it is counted by.
-            hours (`Mapping[str, float]`): Hours by side.
-        """
+        """Count a pair."""
         found = self._tally.setdefault(tuple(str(row[name]) for name in COUNTED), {"pairs": 0})
         found["pairs"] += 1
         for side in SIDES:
@@ -86,11 +86,7 @@ class PairTally:
 
 
 def count_pairs(rows: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Count pairs by criterion, split, subset, source and synthesizer, the columns of every report.
-
-    Args:
-        rows (`Iterable`): `(split, row)`, as `read_rows` gives them.
-    """
+    """Count pairs by criterion, split, subset, source and synthesizer, the columns of every report."""
     keys = Counter(tuple(str({**row, "split": split}.get(name)) for name in COUNTED) for split, row in rows)
     return [dict(zip(COUNTED, key, strict=True)) | {"pairs": count} for key, count in sorted(keys.items())]
 

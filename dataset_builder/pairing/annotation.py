@@ -1,11 +1,11 @@
-"""Label dialogues by Table 5 where their source does not say: an annotating judge listens (appendix B.1).
+"""Label dialogues by Table 5 if their source has no labels: an annotating judge listens (appendix B.1).
 
 The paper has its judge annotate the recordings from YouTube, "establishing emotion as the primary category and
 specific paralinguistic features (e.g., laughter, filled pauses) as the secondary dimension". MELD and DailyTalk come
 with their labels, which are trusted: a label that Table 5 allows is never changed, only one that is missing is asked
 for.
 
-The pairs of one recording cost one question, however many synthesizers it is paired with: the client keeps answers.
+All pairs of one recording cost one question: the client keeps answers.
 """
 
 from __future__ import annotations
@@ -41,12 +41,6 @@ Turns = Sequence[Mapping[str, Any]]
 def label_dialogue(source: str, turns: Turns, client: ChatClient, name: str) -> dict[str, str]:
     """Return the labels that the annotating judge gives a dialogue.
 
-    Args:
-        source (`str`): A source of `TAXONOMY`; decides which labels there are.
-        turns (`Sequence[Mapping]`): Turns with `role` and `audio`, in any form that `read_audio` takes.
-        client (`ChatClient`): Asks a model that takes audio.
-        name (`str`): What to call the dialogue in an error.
-
     Returns:
         `dict`: `primary` and `secondary`, as Table 5 spells them.
 
@@ -70,10 +64,6 @@ def annotate_rows(rows: Iterable[Row], client: ChatClient) -> Iterator[Row | Ski
 
     A pair of a source outside `TAXONOMY`, or with labels that Table 5 allows, passes as it is. The chosen side is
     heard: that is the recording.
-
-    Args:
-        rows (`Iterable[dict]`): Pairs with their audio encoded.
-        client (`ChatClient`): Asks a model that takes audio.
 
     Raises:
         EndpointError: The judge cannot be reached at all.

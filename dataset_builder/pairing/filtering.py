@@ -47,14 +47,14 @@ class Scores:
 
 @dataclass(frozen=True)
 class Quality:
-    """What a judge makes of a pair.
+    """A judge's answer on a pair.
 
     Args:
         chosen, rejected (`Scores`): Of each side's final turn.
         preference (`str`): `"chosen"` or `"rejected"`.
-        reason (`str`): The judge's words; asked to be at most 80, which is not enforced.
+        reason (`str`): The judge's reason; the prompt asks for at most 80 words, which is not enforced.
         judge (`str`): Name of the model.
-        prompt_version (`str`): Version of what it was told.
+        prompt_version (`str`): Version of its prompts.
     """
 
     chosen: Scores
@@ -72,7 +72,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class FilterSettings:
-    """What phase 2 keeps.
+    """Settings of phase 2.
 
     Args:
         min_score (`int`, *optional*, defaults to 3): Least score, itself kept.
@@ -105,9 +105,6 @@ def check_rules(row: Mapping[str, Any]) -> Skipped | None:
     """Return why phase 1 skips a pair, None if it keeps it.
 
     The kinds are `turn_count`, `turn_order`, `turn_duration`, and `invalid_row` for all else that breaks the contract.
-
-    Args:
-        row (`Mapping`): A pair; its audio is not looked at.
     """
     try:
         validate_row(row)
@@ -118,10 +115,6 @@ def check_rules(row: Mapping[str, Any]) -> Skipped | None:
 
 def judge_pair(row: Mapping[str, Any], client: ChatClient) -> Quality:
     """Have the judge compare both sides of a pair.
-
-    Args:
-        row (`Mapping`): A pair with its audio encoded, `{"bytes", "path"}`.
-        client (`ChatClient`): Asks a model that takes audio.
 
     Raises:
         AudioError: A turn cannot be decoded.
@@ -141,12 +134,7 @@ def judge_pair(row: Mapping[str, Any], client: ChatClient) -> Quality:
 
 
 def spoken_turns(turns: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Return turns as parts of a message: who speaks, then the recording. The words are left to be heard.
-
-    Args:
-        turns (`Sequence[Mapping]`): Turns with `role` and `audio`.
-        name (`str`): What to call them in an error.
-    """
+    """Return turns as parts of a message: who speaks, then the recording. No words: the judge listens."""
     parts: list[dict[str, Any]] = []
     for position, turn in enumerate(turns):
         label = "last turn" if position == len(turns) - 1 else f"turn {position + 1}"
@@ -160,8 +148,8 @@ def filter_rows(
 ) -> Iterator[Row | Skipped]:
     """Yield, in order, each pair that is kept, with its `quality`, or why it is dropped.
 
-    Memory holds a few rows at a time. What the judge has said is on disk (`ChatClient`): a run that is interrupted, or
-    repeated with other settings, asks for nothing twice.
+    Memory holds a few rows at a time. The judge's answers are kept on disk (`ChatClient`): a run that is interrupted,
+    or repeated with other settings, asks no question twice.
 
     Args:
         rows (`Iterable[dict]`): Pairs with their audio encoded.
@@ -206,7 +194,7 @@ def _examine(row: Row, *, client: ChatClient, settings: FilterSettings) -> Row |
 
 
 def _read_quality(answer: Any, *, judge: str) -> Quality:
-    """Check a judge's answer; raise `ValueError` with what the judge is to mend."""
+    """Check a judge's answer; raise `ValueError` with what the judge must correct."""
     if not isinstance(answer, dict) or not isinstance(answer.get("scores"), dict):
         raise ValueError("the answer must be a JSON object with 'scores', 'overall_preference' and 'reason'.")
     chosen, rejected = (Scores(**_read_scores(answer["scores"], version)) for version in SIDES)

@@ -39,25 +39,25 @@ class TurnDurationError(AudioError):
 _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
 
 
-# A file that turns are cut from holds an episode at most; longer ones are the pipeline's.
-MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
-# Where an engine is reached and how long to wait does not change what it says; neither does the folder of a file.
+# A file that turns are cut from holds an episode at most; longer recordings go through the pipeline.
+_MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
+# Options that do not change the speech: an engine's address and time limits, and the folder of a file.
 _SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries", "poll_s"}
 _FILE_OPTIONS = {"model_path", "audio"}
 
 
 @dataclass(frozen=True)
 class PairPlan:
-    """All that a pair is made from.
+    """Everything that a pair is made from.
 
     Args:
         criterion (`str`): `"modality"` or `"colloquialness"`.
         chosen, rejected (`Episode`): The same episode twice for a modality pair.
-        synthesizer (`str`): Who speaks the synthetic side or sides.
-        split (`str`): Where the pair goes.
+        synthesizer (`str`): Speaks the synthetic side or sides.
+        split (`str`): Split of the pair.
         channel (`ChannelSettings`, *optional*): The channel of both sides.
         options (`Mapping`): Options of the synthesizer.
-        known_pair_id (`str`, *optional*): The id of a released pair, whose words may have been scrubbed since.
+        known_pair_id (`str`, *optional*): The id of a released pair; its words may have been scrubbed since.
     """
 
     criterion: str
@@ -82,13 +82,13 @@ class PairPlan:
 
     @property
     def label(self) -> dict[str, str]:
-        """What a report counts the pair by, apart from its split."""
+        """The columns that a report counts the pair by, apart from its split."""
         chosen = {"subset": self.chosen.subset, "source": self.chosen.source}
         return {"criterion": self.criterion, **chosen, "synthesizer": self.synthesizer}
 
 
 def _audible(options: Any) -> Any:
-    """Return the options of an engine that change what it says, the same on any machine."""
+    """Return the options of an engine that change its speech, the same on any machine."""
     if not isinstance(options, Mapping):
         return options
     return {
@@ -114,7 +114,7 @@ class SynthesizerSpec:
 
     def __post_init__(self) -> None:
         if shared := set(self.seen) & set(self.left_out):
-            raise ValueError(f"synthesizers {sorted(shared)} are both seen and left out; name each once.")
+            raise ValueError(f"synthesizers {sorted(shared)} are both seen and held out; name each once.")
 
     def for_dialogue(self, split: str, key: str, seed: int) -> list[str]:
         """Return the synthesizers of one dialogue."""
@@ -136,7 +136,7 @@ def plan_pairs(
     Args:
         items (`Iterable`): Recorded episodes and pairs of scripts.
         assignment (`Mapping`): Split by unit, from `assign_splits`.
-        choices (`Mapping[str, SynthesizerChoice]`): By criterion.
+        choices (`Mapping[str, SynthesizerSpec]`): By criterion.
         channel (`ChannelSettings`, *optional*): The channel both sides are given; None leaves the difference between a
             recording and a synthesizer as it is.
         seed (`int`): Chooses synthesizers where a dialogue does not get all.
@@ -240,7 +240,7 @@ def _native(array: np.ndarray, episode: Episode) -> np.ndarray:
 
 
 def _reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceClip]:
-    """Choose the clips whose voices are cloned; scripts have none, the engine's options then name its voices."""
+    """Choose the clips to clone voices from; scripts have none, the engine's options then name its voices."""
     if plan.criterion != "modality":
         return {}
     arrays = [_join(parts, None) for parts in _recorded(plan.chosen, label)]
@@ -266,21 +266,27 @@ def read_part(part: Part, label: str) -> np.ndarray:
         raise AudioError(f"{label}: there is no recording of {part.text!r}.")
     if isinstance(part.audio, str) and part.audio.endswith(".wav") and part.end_s is not None:
         return require_sound(read_span(part.audio, part.start_s, part.end_s), label)
-    array = (
-        _read_file(part.audio) if isinstance(part.audio, str) else read_media(part.audio, name=label, max_s=MAX_FILE_S)
-    )
+    array = read_whole(part.audio, label)
     end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
     return require_sound(array[round(part.start_s * SAMPLING_RATE) : end], label)
 
 
-def _read_file(path: str) -> np.ndarray:
-    """Read a recording that several parts are cut from once."""
-    return _read_version(path, os.stat(path).st_mtime_ns if os.path.isfile(path) else 0)
+def read_whole(audio: str | bytes, label: str) -> np.ndarray:
+    """Return the recording that a part is cut from; a file is read once for consecutive parts."""
+    if isinstance(audio, bytes):
+        return read_media(audio, name=label, max_s=_MAX_FILE_S)
+    return _read_file(*(file_version(audio) if os.path.isfile(audio) else (audio, 0, 0)))
 
 
 @lru_cache(maxsize=4)
-def _read_version(path: str, changed_ns: int) -> np.ndarray:
-    return read_media(path, max_s=MAX_FILE_S)
+def _read_file(path: str, _size: int, _changed_ns: int) -> np.ndarray:
+    return read_media(path, max_s=_MAX_FILE_S)
+
+
+def file_version(path: str) -> tuple[str, int, int]:
+    """Return what changes when a file does: its path, size, and time of change."""
+    status = os.stat(path)
+    return path, status.st_size, status.st_mtime_ns
 
 
 def _join(parts: list[np.ndarray], trim_db: float | None) -> np.ndarray:

@@ -19,13 +19,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 
+MIN_S, MAX_S = 5.0, 30.0
+# A reference has fewer.
+MAX_WORDS = 60
+
+
 class NoReference(ValueError):  # noqa: N818 - it names what is missing
     """Raised for a dialogue in which some role has no usable reference; it is pruned."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """What the heuristic looks at in a turn.
+    """A turn as the heuristic sees it.
 
     Args:
         role (`str`): Who speaks.
@@ -43,97 +48,60 @@ class Clip:
         return len(self.text.split())
 
 
-@dataclass(frozen=True)
-class ReferenceSettings:
-    """Limits of a reference (appendix B.1).
-
-    Args:
-        min_s (`float`, *optional*, defaults to 5.0): Shortest reference, in seconds, itself allowed.
-        max_s (`float`, *optional*, defaults to 30.0): Longest, itself allowed; pauses that a caller puts between
-            joined turns are not counted.
-        max_words (`int`, *optional*, defaults to 60): A reference has fewer words than this.
-
-    Raises:
-        ValueError: No clip could be within the limits.
-    """
-
-    min_s: float = 5.0
-    max_s: float = 30.0
-    max_words: int = 60
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.min_s <= self.max_s:
-            raise ValueError(f"references from {self.min_s} to {self.max_s} s: need 0 <= min_s <= max_s.")
-        if self.max_words < 2:
-            raise ValueError(f"references of fewer than {self.max_words} words: max_words must be at least 2.")
-
-    def fits(self, duration_s: float, num_words: int) -> bool:
-        """Tell whether a clip is within the upper limits; it may still be too short."""
-        return duration_s <= self.max_s and num_words < self.max_words
-
-
-def choose_references(turns: Sequence[Clip], settings: ReferenceSettings | None = None) -> dict[str, tuple[int, ...]]:
+def choose_references(turns: Sequence[Clip]) -> dict[str, tuple[int, ...]]:
     """Choose the reference of each role of a dialogue; see the module for the rules.
 
     Args:
         turns (`Sequence[Clip]`): The turns of the dialogue, in order.
-        settings (`ReferenceSettings`, *optional*): Limits; defaults to the paper's.
 
     Returns:
         `dict[str, tuple[int, ...]]`: By role, in the order in which they first speak: the positions of the turns
-        whose recordings, one after another, are the reference.
+        that are joined to its reference.
 
     Raises:
-        NoReference: A role has none; the message says what it has.
+        NoReference: A role has none; the message gives the durations and words of its turns.
 
     Example:
         >>> turns = [Clip("user", "so, um, hello", 6.0), Clip("assistant", "hi", 3.0), Clip("assistant", "yes", 2.5)]
         >>> choose_references(turns)
         {'user': (0,), 'assistant': (1, 2)}
     """
-    settings = settings or ReferenceSettings()
     chosen = {}
     for role in dict.fromkeys(turn.role for turn in turns):
         own = [position for position, turn in enumerate(turns) if turn.role == role]
-        reference = _longest_turn(turns, own, settings) or _joined_turns(turns, own, settings)
+        reference = _longest_turn(turns, own) or _joined_turns(turns, own)
         if not reference:
-            raise NoReference(_describe(role, [turns[position] for position in own], settings))
+            found = ", ".join(f"{turns[i].duration_s:.1f} s with {turns[i].num_words} words" for i in own)
+            raise NoReference(
+                f"no reference for {role!r}: its turns last {found}; a voice is cloned from {MIN_S:g} to {MAX_S:g} s "
+                f"with fewer than {MAX_WORDS} words."
+            )
         chosen[role] = reference
     return chosen
 
 
-def _longest_turn(turns: Sequence[Clip], own: Sequence[int], settings: ReferenceSettings) -> tuple[int, ...]:
+def _longest_turn(turns: Sequence[Clip], own: Sequence[int]) -> tuple[int, ...]:
     """Return the longest single turn within the limits, or nothing."""
-    usable = [
-        position
-        for position in own
-        if turns[position].duration_s >= settings.min_s
-        and settings.fits(turns[position].duration_s, turns[position].num_words)
-    ]
+    usable = [i for i in own if turns[i].duration_s >= MIN_S and _fits([turns[i]])]
     # `max` keeps the first of equals.
     return (max(usable, key=lambda position: turns[position].duration_s),) if usable else ()
 
 
-def _joined_turns(turns: Sequence[Clip], own: Sequence[int], settings: ReferenceSettings) -> tuple[int, ...]:
+def _joined_turns(turns: Sequence[Clip], own: Sequence[int]) -> tuple[int, ...]:
     """Return the first turns that together reach the shortest duration within the limits, or nothing."""
     run: list[int] = []
     for position in own:
-        turn = turns[position]
-        if not settings.fits(turn.duration_s, turn.num_words):
+        if not _fits([turns[position]]):
             run = []
             continue
-        joined = [turns[other] for other in (*run, position)]
-        if not settings.fits(sum(t.duration_s for t in joined), sum(t.num_words for t in joined)):
+        if not _fits([turns[other] for other in (*run, position)]):
             run = []
         run.append(position)
-        if sum(turns[other].duration_s for other in run) >= settings.min_s:
+        if sum(turns[other].duration_s for other in run) >= MIN_S:
             return tuple(run)
     return ()
 
 
-def _describe(role: str, clips: Sequence[Clip], settings: ReferenceSettings) -> str:
-    found = ", ".join(f"{clip.duration_s:.1f} s with {clip.num_words} words" for clip in clips)
-    return (
-        f"no reference for {role!r}: its turns last {found}; a voice is cloned from {settings.min_s:g} to "
-        f"{settings.max_s:g} s with fewer than {settings.max_words} words."
-    )
+def _fits(clips: Sequence[Clip]) -> bool:
+    """Tell whether clips together are within the upper limits; they may still be too short."""
+    return sum(clip.duration_s for clip in clips) <= MAX_S and sum(clip.num_words for clip in clips) < MAX_WORDS

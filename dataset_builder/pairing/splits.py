@@ -1,6 +1,6 @@
 """Assign dialogues to train, validation and test by group, and synthesizers to dialogues.
 
-Test is for measuring only: its groups are in no other split, and it alone holds the left-out synthesizers.
+Test is for measuring only: its groups are in no other split, and only it holds the held-out synthesizers.
 """
 
 from __future__ import annotations
@@ -20,17 +20,11 @@ def assign_splits(
     until each holds its share of the source's episodes. Which split a unit gets does not depend on the order in which
     the episodes come.
 
-    Args:
-        episodes (`Iterable[Episode]`): All episodes of all sources.
-        validation (`float`): Share of the episodes of each source, between 0 and 1.
-        test (`float`): Likewise.
-        seed (`int`): Another seed gives another assignment.
-
     Returns:
         `dict`: Split by unit; see `split_unit`.
 
     Raises:
-        ValueError: The shares leave nothing for training.
+        ValueError: The shares leave no episode for training.
     """
     if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
         raise ValueError(f"validation={validation} and test={test} must be shares that leave something for training.")

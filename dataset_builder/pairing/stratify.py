@@ -4,7 +4,7 @@ How the paper is read. It caps "the secondary dimensions of each dataset" at 50 
 training corpus. A bucket is therefore a source and a value of its secondary dimension, and the cap counts pairs.
 (Table 1 has 824 wild and 466 scripted pairs, more than seven times 50: the paper's own buckets must have been finer,
 or it counted groups. `bucket_by: [source, primary, secondary]` is that reading.) Colloquialness pairs have no
-taxonomy; the paper holds out 250 of 2,500, so they are one bucket with a cap of its own.
+taxonomy; the paper holds out 250 of 2,500, so they are one bucket with its own cap.
 
 "Quality-aware" is what filtering does before: the sampler draws from pairs that were kept.
 """
@@ -25,7 +25,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import stable_id
 
 from ..formats.shards import ShardWriter, read_rows
-from ..reports.data_card import content_id, read_finished, write_report
+from ..reports.data_card import content_id, read_finished, read_report, write_report
 from ..reports.statistics_report import LABELS, compute_statistics, plot_overview, read_labels, render_table1
 
 
@@ -78,20 +78,15 @@ class BenchSettings:
         return self.candidates == "all" or label["split"] == BENCH_SPLIT
 
 
-def sample_bench(labels: Iterable[Mapping[str, Any]], **options: Any) -> set[str]:
+def sample_bench(labels: Iterable[Mapping[str, Any]], settings: BenchSettings) -> set[str]:
     """Choose the pairs of ESDR-Bench; return their ids.
 
-    Within a bucket the groups take turns, so that one recording does not fill it. The choice depends on the seed and
+    Within a bucket the groups alternate, so that one recording does not fill it. The choice depends on the seed and
     the ids alone, not on the order of the labels.
 
-    Args:
-        labels (`Iterable[Mapping]`): `pair_id`, `group_id`, `criterion`, `split` and the columns of `bucket_by`.
-        **options: Fields of `BenchSettings`: `cap`, `colloquialness_cap`, `seed`, `candidates`, `bucket_by`.
-
     Raises:
-        ValueError: An option is out of range, or a pair comes twice.
+        ValueError: A pair comes twice.
     """
-    settings = BenchSettings(**options)
     buckets: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     seen: set[str] = set()
     for label in labels:
@@ -122,8 +117,8 @@ def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
 def isolate(labels: Labels, bench: set[str]) -> tuple[dict[str, str], list[Skipped]]:
     """Return the split of every pair that stays, and what is skipped.
 
-    The bench becomes the test split. A pair outside it stays in train or validation unless its group is in the bench;
-    a pair of the test split that was not chosen goes, for its synthesizer may be one that training must not meet.
+    The benchmark becomes the test split. Pairs of train and validation stay unless their group is in the benchmark.
+    Other pairs of the test split are skipped: their synthesizer may be a held-out one.
 
     Raises:
         ValueError: A group is in two splits nevertheless.
@@ -161,44 +156,32 @@ def check_isolation(labels: Iterable[Mapping[str, Any]]) -> None:
         )
 
 
-def make_bench(folder: Path, output: Path, **options: Any) -> dict[str, Any]:
+def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str, Any]:
     """Write a data set folder whose test split is ESDR-Bench, with `bench.json`, `bench.md` and `bench.png`.
 
-    Rows are copied one after another: memory does not grow with the audio. A result that is already there is kept.
-
-    Args:
-        folder (`Path`): As `build` writes it.
-        output (`Path`): Another folder to write.
-        **options: Fields of `BenchSettings`.
+    Rows are copied one after another: memory does not grow with the audio. An existing result is kept.
 
     Returns:
         `dict[str, Any]`: The report of `output`; its `bench` is what `bench.json` holds.
 
     Raises:
         FileNotFoundError: `folder` holds no shards.
-        ValueError: `output` is `folder`, an option is out of range, or a group is in two splits.
+        ValueError: `output` is `folder`, or a group is in two splits.
     """
-    settings = BenchSettings(**options)
     if output.resolve() == folder.resolve():
         raise ValueError(f"{output}: is the data set itself, and some pairs are removed; write to another folder.")
     plan_id = stable_id(content_id(folder), json.dumps(asdict(settings)))
     if finished := read_finished(output, plan_id):
         return finished
     labels = list(read_labels(folder))
-    assignment, skipped = isolate(labels, sample_bench(labels, **options))
+    assignment, skipped = isolate(labels, sample_bench(labels, settings))
     counts = _copy(folder, output, assignment)
     found = _describe_bench(output, labels, assignment, settings)
     plot_overview(found["statistics"], output / "bench.png")
     write_file(output / "bench.md", render_bench(found))
     write_file(output / "bench.json", json.dumps(found, indent=2, ensure_ascii=False) + "\n")
-    config = {**_config_of(folder), "bench": asdict(settings)}
+    config = {**read_report(folder).get("config", {}), "bench": asdict(settings)}
     return write_report(output, counts, skipped, config, plan_id=plan_id, bench=found)
-
-
-def _config_of(folder: Path) -> dict[str, Any]:
-    """Return what the data set was built with, as far as its report says."""
-    path = folder / "report.json"
-    return json.loads(path.read_text(encoding="utf-8"))["config"] if path.is_file() else {}
 
 
 def _copy(folder: Path, output: Path, assignment: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -215,7 +198,7 @@ def _copy(folder: Path, output: Path, assignment: Mapping[str, str]) -> list[dic
 def _describe_bench(
     output: Path, labels: Labels, assignment: Mapping[str, str], settings: BenchSettings
 ) -> dict[str, Any]:
-    """Return what was taken from each bucket, what training lacks, and the statistics of the benchmark."""
+    """Return the counts of each bucket, the held-out synthesizers, and the statistics of the benchmark."""
     now = [{**label, "now": assignment.get(label["pair_id"])} for label in labels]
     buckets: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for label in now:

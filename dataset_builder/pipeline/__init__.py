@@ -2,8 +2,8 @@
 
 Stages, in this order: decode, enhancement, voice activity detection, diarization, turns, speech recognition. The paper
 names diarization before voice activity detection; the turns are formed from the intersection of both, which does not
-depend on the order, and this one spares a diarizer the silence. `turns` says how the rules of the paper are read,
-`stages` what lies in the work directory.
+depend on the order, and this one skips silence before the diarizer. `turns` documents how the rules of the paper are
+read, `stages` what lies in the work directory.
 
     settings = read_settings("configs/pipeline_offline.yaml")
     result = run_pipeline(recordings, settings, Path("work"))
@@ -22,10 +22,9 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn
 from sdiareward.pairs.schema import UNKNOWN
 
-from .components import ComponentError, require_packages
-from .engines import Engine, run_stages
+from .engines import Engine, require_engine, run_stages
 from .jobs import COMPONENT_FAILURE, Job, format_job
-from .settings import PipelineSettings, make_settings, read_settings
+from .settings import ComponentError, PipelineSettings, make_settings, read_settings, require_packages
 
 
 __all__ = [
@@ -40,7 +39,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """What the pipeline made of the recordings.
+    """The episodes of the recordings, and what was skipped.
 
     Args:
         episodes (`list[Episode]`): Sorted by recording and time; `primary` and `secondary` are not annotated yet.
@@ -62,7 +61,7 @@ def run_pipeline(
     engine: Engine = "datasets",
     num_workers: int = 2,
 ) -> PipelineResult:
-    """Cut recordings into episodes, or read what an earlier run already found.
+    """Cut recordings into episodes; resume an earlier run.
 
     A recording that cannot be used is skipped and does not stop the others. With the engine `datasets` and more than
     one worker, or with `ray`, call it under `if __name__ == "__main__":`.
@@ -79,10 +78,7 @@ def run_pipeline(
         ComponentError: A package or model of the settings is missing.
         ValueError: The engine is unknown or there is no worker.
     """
-    if engine not in ("datasets", "ray"):
-        raise ValueError(f"engine is {engine!r}; it must be 'datasets' or 'ray'.")
-    if num_workers < 1:
-        raise ValueError(f"num_workers is {num_workers}; it must be at least 1.")
+    require_engine(engine, num_workers)
     require_packages(settings)
     jobs, skipped = _start_jobs(recordings, Path(work_dir).resolve())
     rows = [job.to_row() for job in jobs]

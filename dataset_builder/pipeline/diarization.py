@@ -1,7 +1,7 @@
-"""Tell who speaks when (section B.1): pyannote's pipeline as in the paper, or Resemblyzer's embeddings in clusters.
+"""Diarize (section B.1): pyannote's pipeline as in the paper, or clusters of Resemblyzer's embeddings.
 
-The second needs no network and no gated model. It gives every moment of speech to one speaker, so that it finds no
-overlaps, and is only as good as embeddings of 1.6 s: a choice for trying things out and for machines without access.
+The second needs no network and no gated model. It assigns every moment of speech to one speaker, so it finds no
+overlaps, and it is only as good as embeddings of 1.6 s: for trials, and for machines without access to the first.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 
-from .components import ComponentError
-from .settings import PyannoteSettings, ResemblyzerSettings
+from .settings import ComponentError, PyannoteSettings, ResemblyzerSettings
 from .turns import Segment
 
 
 if TYPE_CHECKING:
     import soundfile
 
-# What Resemblyzer was trained on.
+# The windows that Resemblyzer was trained on.
 _WINDOW_S = 1.6
 _WINDOW_FRAMES = 160
 _FRAME_SAMPLES = 160
 _LEVEL = 10 ** (-30 / 20)
 _BATCH_SIZE = 64
-# Windows on either side that are averaged before clustering: one window of 1.6 s alone says too little.
+# Windows on either side that are averaged before clustering: the embedding of one window of 1.6 s is noisy.
 _CONTEXT_WINDOWS = 2
 _ROUNDS = 10
-# Two halves of the windows of one voice are further apart the fewer windows there are: at this number, twice as far.
+# The fewer windows one voice has, the further apart are two halves of them: at this number, twice as far.
 # Tuned on single speakers of the development half of `benchmarks/speech_world.py`, cut to 5-80 s of speech.
 _FEW_WINDOWS = 24
 # A stretch of speech is embedded in pieces of at most this many windows.
@@ -41,9 +40,6 @@ _PIECE_WINDOWS = 256
 
 class PyannoteDiarizer:
     """Runs a pipeline of pyannote.audio 4; it reads a whole recording, 0.7 GB for three hours.
-
-    Args:
-        settings (`PyannoteSettings`): Its options.
 
     Raises:
         ComponentError: The pipeline cannot be loaded: no access to the gated model, or no network.
@@ -56,7 +52,7 @@ class PyannoteDiarizer:
         self._settings = settings
         try:
             pipeline = Pipeline.from_pretrained(settings.model, token=os.environ.get("HF_TOKEN"))
-        except Exception as error:  # The package and the Hub raise many kinds; each means the same here.
+        except Exception as error:  # The package and the Hub raise many kinds; each means that it cannot be loaded.
             raise ComponentError(_no_access(settings.model, str(error))) from error
         if pipeline is None:
             raise ComponentError(_no_access(settings.model, "it was not found"))
@@ -67,7 +63,7 @@ class PyannoteDiarizer:
 
         Args:
             wav (`Path`): A 16 kHz mono WAV.
-            speech (`Sequence[tuple[float, float]]`): Where anyone speaks, in seconds.
+            speech (`Sequence[tuple[float, float]]`): Start and end of each span of speech, in seconds.
         """
         import soundfile
         import torch
@@ -89,11 +85,7 @@ def _no_access(model: str, error: str) -> str:
 
 
 class ResemblyzerDiarizer:
-    """Embeds windows of the speech, clusters them, and smooths the sequence of clusters.
-
-    Args:
-        settings (`ResemblyzerSettings`): Its options.
-    """
+    """Embeds windows of the speech, clusters them, and smooths the sequence of clusters."""
 
     def __init__(self, settings: ResemblyzerSettings):
         from resemblyzer import VoiceEncoder
@@ -102,12 +94,7 @@ class ResemblyzerDiarizer:
         self._encoder = VoiceEncoder(settings.device, verbose=False)
 
     def find_speakers(self, wav: Path, speech: Sequence[tuple[float, float]]) -> list[Segment]:
-        """Return who speaks when, at every moment of `speech` one speaker.
-
-        Args:
-            wav (`Path`): A 16 kHz mono WAV.
-            speech (`Sequence[tuple[float, float]]`): Where anyone speaks, in seconds.
-        """
+        """Return who speaks when, at every moment of `speech` one speaker; see `PyannoteDiarizer.find_speakers`."""
         if not speech:
             return []
         starts_s = [window_starts(start_s, end_s, self._settings.hop_s) for start_s, end_s in speech]
@@ -196,13 +183,13 @@ def cluster(embeddings: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray
     """Return the centroids of the speakers: Ward's clusters, refined by k-means.
 
     Ward's linkage starts from compact clusters, so that windows in which two people speak at once do not make a bridge
-    between them; k-means then lets every window change its cluster. Of the numbers of speakers whose centroids are
-    far enough apart, the one with the best silhouette is taken, and `min_speakers` where there is no such number.
+    between them; k-means then lets every window change its cluster. Each number of speakers gives centroids; of those
+    that are far enough apart, the ones with the best silhouette are taken, or `min_speakers` if there are none.
 
     Args:
         embeddings (`np.ndarray` of shape `(num_windows, size)`): Of length 1. An even sample of at most
             `max_clustered` is clustered.
-        settings (`ResemblyzerSettings`): The number of speakers, or what decides on it.
+        settings (`ResemblyzerSettings`): The number of speakers, or the limits to estimate it.
 
     Returns:
         `np.ndarray` of shape `(num_speakers, size)`: Of length 1, the speaker with the most windows first.
@@ -262,6 +249,7 @@ def smooth(similarity: np.ndarray, switch_penalty: float) -> np.ndarray:
     Returns:
         `np.ndarray` of shape `(num_windows,)`: Labels. With a penalty of 0, the nearest centroid of each window.
     """
+    # Viterbi's algorithm; `librosa.sequence.viterbi` gives the same path, but librosa is not a dependency.
     num_windows, num_speakers = similarity.shape
     total = similarity[0].astype(np.float64)
     came_from = np.zeros((num_windows, num_speakers), dtype=int)

@@ -1,7 +1,6 @@
 """Run the stages over many recordings: `datasets` with processes on one machine, or Ray Data on one or many.
 
-Both carry the same rows through the same stages, so that their output is identical; the work directory must be one
-that all machines see.
+Both run the same stages on the same rows, so their output is identical; all machines must see the work directory.
 """
 
 from __future__ import annotations
@@ -9,10 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from .components import ComponentError
-from .settings import PipelineSettings
+from .settings import ComponentError, PipelineSettings
 from .stages import STAGES, Stage
 
 
@@ -20,12 +18,20 @@ Engine = Literal["datasets", "ray"]
 Rows = list[dict[str, str]]
 
 
+def require_engine(engine: str, num_workers: int) -> None:
+    """Raise `ValueError` if there is no such engine or no worker."""
+    if engine not in get_args(Engine):
+        raise ValueError(f"engine is {engine!r}; it must be 'datasets' or 'ray'.")
+    if num_workers < 1:
+        raise ValueError(f"num_workers is {num_workers}; it must be at least 1.")
+
+
 def run_stages(rows: Rows, settings: PipelineSettings, engine: Engine, num_workers: int) -> Rows:
     """Take every row through every stage.
 
     Args:
-        rows (`list[dict]`): Of jobs.
-        settings (`PipelineSettings`): Of all stages; `num_gpus` and `concurrency` count with `"ray"` only.
+        rows (`list[dict]`): Rows of `Job`s.
+        settings (`PipelineSettings`): `num_gpus` and `concurrency` count with `"ray"` only.
         engine (`str`): `"datasets"` or `"ray"`.
         num_workers (`int`): Processes of `datasets`; CPUs of a Ray that is started here.
 
@@ -45,7 +51,7 @@ def _run_with_datasets(rows: Rows, settings: PipelineSettings, num_workers: int)
     with _clean_processes():
         for stage in STAGES:
             step = stage(settings)
-            # The stages keep their own results; a cache of rows would hide from them that a file is gone.
+            # The stages cache their results; with a cache of rows they would not notice a missing file.
             table = table.map(
                 _OneThread(step) if num_proc > 1 and step.has_model else step,
                 num_proc=num_proc if num_proc > 1 else None,

@@ -11,9 +11,8 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.files import replace_atomically
 
-from .components import ComponentError
 from .media import read_media
-from .settings import AudioSeparatorSettings
+from .settings import AudioSeparatorSettings, ComponentError
 
 
 class AudioSeparatorEnhancer:
@@ -21,9 +20,6 @@ class AudioSeparatorEnhancer:
 
     It works on the decoded recording at 16 kHz, which is all that later stages use; the package resamples it to the
     44.1 kHz of its models.
-
-    Args:
-        settings (`AudioSeparatorSettings`): Its options.
 
     Raises:
         ComponentError: The model cannot be loaded or downloaded.
@@ -41,13 +37,13 @@ class AudioSeparatorEnhancer:
             output_dir=self._folder.name,
             output_format="WAV",
             output_single_stem="Vocals",
-            # Scaling chunks to a peak of their own would make steps between them.
+            # Scaling each chunk to its own peak would make steps between chunks.
             normalization_threshold=1.0,
             **options,
         )
         try:
             self._separator.load_model(model_filename=settings.model)
-        except Exception as error:  # Network, missing model, damaged file: each means the same here.
+        except Exception as error:  # Network, missing model, damaged file: each means that it cannot be loaded.
             raise ComponentError(
                 f"enhancement: model {settings.model!r} cannot be loaded ({error}); put its files into model_dir or "
                 "choose 'none'."

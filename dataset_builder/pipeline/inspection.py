@@ -1,4 +1,4 @@
-"""Look at recordings as they came: what makes one unusable, and what is usable but worth a line in the report."""
+"""Inspect recordings as they are: what makes one unusable, and what is usable but noted in the report."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _USUAL_RATE = 48_000
 
 
 class SilentAudioError(AudioError):
-    """Raised for a recording in which nothing is heard."""
+    """Raised for a silent recording."""
 
 
 def require_sound(array: np.ndarray, label: str) -> np.ndarray:
-    """Return `array`, or refuse it when it is silent.
+    """Return `array` unless it is silent.
 
     Args:
         array (`np.ndarray` of shape `(num_samples,)`): A recording, full scale 1.
@@ -54,7 +54,7 @@ def clipped_share(array: np.ndarray) -> float:
 
 
 def inspect_episode(episode: Episode) -> Iterator[Skipped]:
-    """Yield a note on each recording of an episode that was used although something about it is unusual.
+    """Yield a note on each recording of an episode that is unusual but was used.
 
     Kinds: `eight_bit`, `many_channels` (averaged), `high_rate` (resampled), `clipping`.
     """
@@ -76,10 +76,10 @@ def _unusual(part: Part) -> Iterator[tuple[str, str]]:
     try:
         with soundfile.SoundFile(source) as file:
             rate, channels, subtype = file.samplerate, file.channels, file.subtype
-            # No more than a turn may last: a recording of hours is looked at in its beginning.
+            # The longest turn: of a recording of hours only the beginning is inspected.
             array = file.read(60 * rate, dtype="float32", always_2d=True)
     except soundfile.LibsndfileError:
-        return  # Another decoder's; it has said what it had to say.
+        return  # Another decoder reads it, and reports its problems.
     if subtype in _EIGHT_BIT:
         yield "eight_bit", "has 8 bits a sample, so its noise floor is that of the format; used."
     if channels > _USUAL_CHANNELS:

@@ -1,12 +1,12 @@
 """Decode audio: clips of any format, recordings of any length, and spans of decoded recordings.
 
-libsndfile decodes WAV, FLAC, OGG and MP3; PyAV (FFmpeg) what it cannot: MP4, M4A, WebM, AAC. Either way the channels
+libsndfile decodes WAV, FLAC, OGG and MP3; PyAV (FFmpeg) decodes MP4, M4A, WebM and AAC. In both cases the channels
 are averaged and soxr resamples, block by block, to the same samples that `read_audio` gives, so that memory does not
 grow with the length of a recording. A recording that lasts hours in a few kilobytes is refused: it would fill the disk
 with silence.
 
-A file that ends before its header says so is an error, never a shorter recording. Two cases cannot be detected:
-an MP3 without a Xing header, and a bare AAC stream that was cut between two frames.
+A file that is shorter than the length in its header is an error, never a shorter recording. Two cases cannot be
+detected: an MP3 without a Xing header, and a bare AAC stream that was cut between two frames.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from sdiareward.common.files import replace_atomically
 
 # One second of 48 kHz; the samples do not depend on it.
 _BLOCK_FRAMES = 48_000
-# Of all channels of a block together.
+# In all channels of a block together.
 _BLOCK_VALUES = 16 * _BLOCK_FRAMES
-# Speech takes 80 bytes a second at the least, silence in a FLAC file of the usual kind 20.
+# Speech takes at least 80 bytes per second, silence in a usual FLAC file 20.
 _MIN_BYTES_PER_S = 4
 _MAX_WAV_S = (2**32 - 2**16) / (2 * SAMPLING_RATE)
 # An encoder's delay may be counted in the header or not; a video may last a little longer than its sound.
@@ -36,7 +36,7 @@ _SNDFILE_TOLERANCE_S = 0.1
 _MP4_TOLERANCE_S = 0.3
 _MATROSKA_TOLERANCE_S = 1.0
 _END_TOLERANCE_S = 0.05
-# Containers of sound and nothing that names other files, such as playlists: recordings come from strangers.
+# No containers that name other files, such as playlists: recordings are not trusted.
 _CONTAINERS = "mov,matroska,webm,aac,mp3,ogg,flac,wav,w64,aiff,caf,asf,avi,flv,mpegts,mpeg,amr,ac3,eac3,au,ape,wv,tta"
 
 
@@ -59,8 +59,8 @@ def read_media(source: str | Path | bytes, *, name: str | None = None, max_s: fl
 
     Args:
         source (`str`, `Path` or `bytes`): A file, or an encoded file in memory.
-        name (`str`, *optional*): What to call the clip in an error, for instance `"meld dia3_utt2"`.
-        max_s (`float`, *optional*): Refuse what lasts longer, before memory is spent on it.
+        name (`str`, *optional*): Name of the clip in an error, for instance `"meld dia3_utt2"`.
+        max_s (`float`, *optional*): Refuse a longer clip before it is decoded.
 
     Returns:
         `np.ndarray` of shape `(num_samples,)`, float32, finite, at least `MIN_SAMPLES` long.
@@ -76,10 +76,6 @@ def read_media(source: str | Path | bytes, *, name: str | None = None, max_s: fl
 
 def decode_recording(path: str | Path, target_wav: str | Path) -> float:
     """Decode a recording of any length to a mono 16 kHz 16-bit WAV file, in constant memory.
-
-    Args:
-        path (`str` or `Path`): The recording.
-        target_wav (`str` or `Path`): The file to write; it appears when it is complete.
 
     Returns:
         `float`: Duration in seconds.
@@ -106,11 +102,6 @@ def decode_recording(path: str | Path, target_wav: str | Path) -> float:
 def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> np.ndarray:
     """Read a span of a recording: only its samples from a 16 kHz mono WAV or FLAC, else by decoding the whole file.
 
-    Args:
-        path (`str` or `Path`): The recording.
-        start_s (`float`): Where the span begins, in seconds.
-        end_s (`float`, *optional*): Where it ends; None for the end of the recording.
-
     Returns:
         `np.ndarray` of shape `(round(end_s * 16000) - round(start_s * 16000),)`, float32.
 
@@ -131,7 +122,7 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
                 file.seek(start)
                 return file.read(end - start, dtype="float32")
     except soundfile.LibsndfileError:
-        pass  # Not libsndfile's; `read_media` decodes it or says why not.
+        pass  # libsndfile cannot read it; `read_media` decodes it or raises the reason.
     array = read_media(path, max_s=MAX_RECORDING_S)
     start, end = _span_samples(start_s, end_s, array.size, label)
     return array[start:end]
@@ -149,7 +140,7 @@ def _span_samples(start_s: float, end_s: float | None, num_samples: int, label: 
 
 
 def _decode_blocks(source: str | Path | bytes, label: str, max_s: float | None = None) -> Iterator[np.ndarray]:
-    """Yield a recording as mono float32 blocks at 16 kHz; raise `AudioError` at the first thing that is wrong."""
+    """Yield a recording as mono float32 blocks at 16 kHz; raise `AudioError` at the first problem."""
     import soxr
 
     track = _open_track(source, label)
@@ -228,7 +219,7 @@ def _sndfile_blocks(file: Any, label: str, problem: str | None) -> Iterator[np.n
 
 
 def _missing_end(source: str | Path | bytes) -> str | None:
-    """Tell from the container whether a WAV, AIFF or OGG file lost its end, which libsndfile passes over."""
+    """Return the problem of a WAV, AIFF or OGG file that lost its end, which libsndfile ignores."""
     with _open_bytes(source) as file:
         head = file.read(8)
         size = file.seek(0, os.SEEK_END)
@@ -267,7 +258,7 @@ def _open_with_av(source: str | Path | bytes, label: str, sndfile_error: str) ->
         container.close()
         raise AudioError(f"{label}: its audio track is of no kind that FFmpeg decodes; export it again, as WAV.")
     promised_s, tolerance_s = None, 0.0
-    # Of other containers FFmpeg estimates the duration from the bit rate.
+    # For other containers FFmpeg estimates the duration from the bit rate.
     if "mp4" in container.format.name and stream.duration:
         promised_s, tolerance_s = float(stream.duration * stream.time_base), _MP4_TOLERANCE_S
     elif "matroska" in container.format.name and container.duration:

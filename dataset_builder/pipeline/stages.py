@@ -1,9 +1,9 @@
 """The stages of the pipeline: each turns one recording's row into the next, and keeps its result on disk.
 
-A row is small and holds text only, so that any engine can carry it; what it speaks of lies in the recording's folder
-under the work directory. A stage writes `STAGE-KEY.json` there, and audio beside it, where KEY is a hash of the
-recording's content and of the settings of this stage and all before it: a finished stage is never run again, a changed
-option runs it and what follows anew. A file has its name only when it is complete.
+A row is small and holds text only, so that any engine can carry it; results lie in the recording's folder under the
+work directory. A stage writes `STAGE-KEY.json` there, and audio beside it. KEY is a hash of the recording's content
+and of the settings of this stage and all stages before it: a finished stage is not run again, and a changed option
+runs its stage and all later ones again. A file gets its name when it is complete.
 
 An artifact is one JSON object:
 
@@ -11,8 +11,8 @@ An artifact is one JSON object:
     source, recording_id         on what
     audio_s, wall_s              seconds of audio it processed and seconds it took, models' loading not counted
     result                       see each stage
-    drops                        what it skipped: [{"item", "kind", "reason"}]
-    recording_drop               {"kind", "reason"} where the whole recording ends here, else null
+    drops                        skipped items: [{"item", "kind", "reason"}]
+    recording_drop               {"kind", "reason"} if the whole recording is skipped here, else null
 
 Times in results are seconds from the beginning of the recording.
 """
@@ -33,10 +33,9 @@ from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.pairs.schema import stable_id
 
-from .components import ComponentError
 from .jobs import COMPONENT_FAILURE, Job, format_job
 from .media import decode_recording, read_span
-from .settings import AudioSeparatorSettings, PipelineSettings, ResemblyzerSettings
+from .settings import AudioSeparatorSettings, ComponentError, PipelineSettings, ResemblyzerSettings
 from .turns import (
     Segment,
     SkipError,
@@ -55,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class Outcome:
-    """What a stage found: the fields of its artifact that it decides."""
+    """The fields of an artifact that its stage decides."""
 
     result: Any
     audio_s: float
@@ -65,11 +64,7 @@ class Outcome:
 
 
 class Stage(ABC):
-    """A callable that takes a row and returns it one stage further; models are loaded when first needed.
-
-    Args:
-        settings (`PipelineSettings`): Of the whole pipeline.
-    """
+    """A callable that takes a row and returns it one stage further; models are loaded when first needed."""
 
     name: ClassVar[str]
 
@@ -80,7 +75,7 @@ class Stage(ABC):
         self._component_error: ComponentError | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave the model behind: every process loads its own."""
+        """Omit the model: every process loads its own."""
         return self.__dict__ | {"_component": None}
 
     def __call__(self, row: dict[str, str]) -> dict[str, str]:
@@ -95,17 +90,17 @@ class Stage(ABC):
         """Process one recording."""
 
     def load(self) -> Any:
-        """Return the component that does the work, None where there is none to load."""
+        """Return the model or package that does the work; None if the stage needs none."""
         return None
 
     @property
     def has_model(self) -> bool:
-        """Whether there is a model to load and to keep from one recording to the next."""
+        """Whether the stage loads a model, which it keeps from one recording to the next."""
         return type(self).load is not Stage.load
 
     @property
     def component(self) -> Any:
-        """The loaded component; an attempt that failed is not repeated for every recording."""
+        """The loaded component; a failed attempt is not repeated for every recording."""
         if self._component_error is not None:
             raise self._component_error
         if self._component is None:
@@ -132,10 +127,10 @@ class Stage(ABC):
         job.is_finished = job.artifact(self.name)["recording_drop"] is not None
 
     def _try(self, job: Job) -> Outcome | None:
-        """Return the outcome, or None where the stage failed in a way that may pass."""
+        """Return the outcome, or None if the stage failed in a way that may not recur."""
         Path(job.folder).mkdir(parents=True, exist_ok=True)
         try:
-            # Before the clock starts: the time of loading is the machine's, not the recording's.
+            # Loaded before the clock starts: `wall_s` does not count loading.
             _ = self.component
         except ComponentError as error:
             job.fail(COMPONENT_FAILURE, str(error))
@@ -278,7 +273,7 @@ class TurnStage(Stage):
 class AsrStage(Stage):
     """Transcribe the turns of the episodes; `result` is `{"episodes": [[{"start_s", "end_s", "speaker", "text"}]]}`.
 
-    The words of each turn are kept as they come, in `asr-KEY.jsonl` (`start_s`, `end_s`, `text`, `wall_s`), so that a
+    The words of each turn are kept in `asr-KEY.jsonl` (`start_s`, `end_s`, `text`, `wall_s`), so that a
     run that was killed resumes with the next turn. `audio_s` and `wall_s` count the turns that were transcribed.
     """
 

@@ -9,10 +9,9 @@ of the shorter turn starts a new episode, a smaller one is kept as natural speec
 last end an episode lasts at most 90 s. Phase 1 of the filter is applied here too, before any turn is transcribed: an
 even number of turns, at most 16, each at most 60 s; the roles alternate, the first speaker of an episode is the user.
 
-Two things follow that the paper does not spell out. A segment that lies wholly inside a turn of the other speaker
-overlaps by a ratio of 1 and can neither precede nor follow that turn: it is dropped, and the next turn starts a new
-episode. And where an episode ends because the next turn would break a cap, its odd last turn is not lost but begins
-the next episode.
+The paper leaves two cases open. A segment that lies wholly inside a turn of the other speaker overlaps by a ratio of 1
+and can neither precede nor follow that turn: it is dropped, and the next turn starts a new episode. If an episode ends
+because the next turn would break a cap, its odd last turn begins the next episode.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .settings import TurnSettings
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch in which one speaker speaks, in seconds from the beginning of the recording."""
+    """A span of one speaker, in seconds from the beginning of the recording."""
 
     start_s: float
     end_s: float
@@ -44,8 +43,8 @@ class SpokenTurn(Segment):
     """Consecutive segments of one speaker.
 
     Args:
-        is_after_break (`bool`): Something was dropped between the turn before and this one, so that the two do not
-            belong to one episode.
+        is_after_break (`bool`): Speech was dropped between the previous turn and this one, so the two are not in one
+            episode.
     """
 
     is_after_break: bool = False
@@ -53,7 +52,7 @@ class SpokenTurn(Segment):
 
 @dataclass(frozen=True)
 class SkippedSpan:
-    """A stretch that was skipped, with the `kind` and `reason` of its `Skipped`; times in seconds."""
+    """A span that was skipped, with the `kind` and `reason` of its `Skipped`; times in seconds."""
 
     start_s: float
     end_s: float
@@ -108,13 +107,7 @@ def find_two_speakers(segments: Sequence[Segment], settings: TurnSettings) -> tu
 def merge_turns(
     segments: Iterable[Segment], speakers: tuple[str, str], settings: TurnSettings
 ) -> tuple[list[SpokenTurn], list[SkippedSpan]]:
-    """Merge consecutive segments of one speaker into turns; return the turns, and what was dropped.
-
-    Args:
-        segments (`Iterable[Segment]`): Of all speakers.
-        speakers (`tuple[str, str]`): The two that are kept.
-        settings (`TurnSettings`): `min_segment_s` and `max_pause_s` count here.
-    """
+    """Merge consecutive segments of one speaker into turns; return the turns, and what was dropped."""
     turns: list[SpokenTurn] = []
     skipped = []
     is_after_break = False
@@ -152,12 +145,7 @@ def _is_long_pause(last: Segment, segment: Segment, settings: TurnSettings) -> b
 def group_episodes(
     turns: Iterable[SpokenTurn], settings: TurnSettings
 ) -> tuple[list[tuple[SpokenTurn, ...]], list[SkippedSpan]]:
-    """Group turns into episodes by the rules above; return the episodes, each with its turns, and what was dropped.
-
-    Args:
-        turns (`Iterable[SpokenTurn]`): Sorted by time, as `merge_turns` gives them.
-        settings (`TurnSettings`): The limits.
-    """
+    """Group turns into episodes by the rules above; return the episodes, each with its turns, and what was dropped."""
     episodes: list[tuple[SpokenTurn, ...]] = []
     skipped: list[SkippedSpan] = []
     current: list[SpokenTurn] = []
@@ -211,11 +199,7 @@ def _is_full(current: list[SpokenTurn], turn: SpokenTurn, settings: TurnSettings
 def split_at_silent_turns(
     turns: Sequence[SpokenTurn], texts: Sequence[str]
 ) -> tuple[list[tuple[tuple[SpokenTurn, str], ...]], list[SkippedSpan]]:
-    """Split an episode at the turns in which no words were found; return what is left of it, and what was dropped.
-
-    Args:
-        turns (`Sequence[SpokenTurn]`): Of one episode.
-        texts (`Sequence[str]`): What was recognised in each.
+    """Split an episode at the turns in which no words were found; return the pieces, and what was dropped.
 
     Returns:
         `tuple`: Episodes of an even number of `(turn, text)`, and the turns dropped.

@@ -1,4 +1,4 @@
-"""Find where anyone speaks: the fine-grained voice activity detection of section B.1, by silero-vad."""
+"""Find speech: the fine-grained voice activity detection of section B.1, by silero-vad."""
 
 from __future__ import annotations
 
@@ -14,17 +14,13 @@ from .settings import SileroSettings
 from .turns import SkippedSpan
 
 
-# What the model takes at 16 kHz: 32 ms.
+# The model's frame at 16 kHz: 32 ms.
 _FRAME_SAMPLES = 512
 _BLOCK_SAMPLES = 1000 * _FRAME_SAMPLES
 
 
 class SileroVad:
-    """Finds speech frame by frame, so that memory does not grow with the recording.
-
-    Args:
-        settings (`SileroSettings`): Its options.
-    """
+    """Finds speech frame by frame, so that memory does not grow with the recording."""
 
     def __init__(self, settings: SileroSettings):
         from silero_vad import VADIterator, load_silero_vad
@@ -40,7 +36,7 @@ class SileroVad:
         )
 
     def find_speech(self, wav: Path) -> tuple[list[tuple[float, float]], list[SkippedSpan]]:
-        """Return the stretches of speech in a 16 kHz mono WAV, and those too short to keep.
+        """Return the spans of speech in a 16 kHz mono WAV, and the spans that are too short.
 
         Returns:
             `tuple`: Start and end in seconds, disjoint and sorted; the stretches shorter than `min_speech_s`.
@@ -84,7 +80,7 @@ def _frames(wav: Path) -> Iterator[np.ndarray]:
 
 
 def _merge(stretches: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Join stretches that their padding made overlap."""
+    """Join spans that overlap because of their padding."""
     current: tuple[int, int] | None = None
     for start, end in stretches:
         if current is not None and start <= current[1]:

@@ -1,6 +1,6 @@
 """Fingerprints of recordings: tell the same recording from a re-encoded, a truncated and a wrong one.
 
-A fingerprint says nothing of the words and cannot be played. It has four parts, together 140 bytes for 10 s:
+A fingerprint does not reveal the words and cannot be played. It has four parts, together 140 bytes for 10 s:
 
 - the number of samples at 16 kHz;
 - the level of what lies below 4 kHz, in hundredths of a decibel;
@@ -58,18 +58,18 @@ _MAX_SAMPLES = 600 * SAMPLING_RATE
 MAX_BIT_ERRORS = 0.24
 MIN_SAME_SNR_DB = 58.0
 MAX_SAME_GAIN_DB = 0.05
-# Encoders put silence before and after; cut files miss more.
+# Encoders add silence at both ends; cut files miss more.
 TOLERANCE_SAMPLES = round(0.15 * SAMPLING_RATE)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a recording is, compared with the one that a fingerprint was taken of.
+    """The result of comparing a recording with a fingerprint.
 
     Args:
         kind (`str`): `"same"` (decoders and resamplers may differ), `"reencoded"` (the same recording through a lossy
             codec, or at another level), `"truncated"` (the same recording, not all of it) or `"wrong"`.
-        bit_errors (`float`): Share of the coarse bits that differ, at the best alignment; near 0.5 for another one.
+        bit_errors (`float`): Share of the coarse bits that differ, at the best alignment; near 0.5 if it is another.
         snr_db (`float`): Level of the expected recording above the difference, below 4 kHz, in dB.
         gain_db (`float`): Level of the recording relative to the expected one, in dB.
         offset_samples (`int`): Where in the expected recording this one begins, at 16 kHz.
@@ -121,11 +121,7 @@ def fingerprint(array: np.ndarray) -> str:
 
 
 def compare(expected: str, array: np.ndarray) -> Verdict:
-    """Compare a recording with the fingerprint of the one that it should be.
-
-    Args:
-        expected (`str`): What `fingerprint` returned.
-        array (`np.ndarray` of shape `(num_samples,)`): 16 kHz mono.
+    """Compare a recording with the fingerprint of the expected one.
 
     Raises:
         ValueError: `expected` is not a fingerprint of this version.
@@ -266,7 +262,7 @@ def _align(known: _Fingerprint, array: np.ndarray) -> tuple[int, float, bool]:
         if not expected.size:
             continue
         errors = float((expected != found[: len(expected)]).mean())
-        # Of few bits, some alignment of another recording gets many right by chance.
+        # With few bits, some alignment of another recording matches many by chance.
         limit = min(MAX_BIT_ERRORS, 0.5 - 2.5 / math.sqrt(expected.size))
         best = min(best, (offset, errors, errors > limit), key=lambda result: (result[2], result[1]))
     return best
@@ -290,7 +286,7 @@ def _refine(known: _Fingerprint, array: np.ndarray, offset: int) -> int:
         ],
         axis=1,
     )
-    # Stretches that the array does not cover whole say nothing of where it lies.
+    # Stretches that the array covers only in part do not tell its position.
     covered = (edges[:-1] >= offset - reach) & (edges[1:] <= offset + reach + array.size)
     values *= covered if covered.any() else 1.0
     likeness = values @ known.fine / np.maximum(np.linalg.norm(values, axis=1), _QUIET_LEVEL)

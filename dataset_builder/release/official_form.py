@@ -4,9 +4,9 @@
 `{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio": PATH}]}` in which absent keys are None, and
 mostly `category` and `source`. The authors evaluate on its split `validation`: that is ESDR-Bench, our `test`.
 
-Values that the form does not state stay unknown: primary and secondary dimension are then `"Unknown"`, synthesizer and
+Values that the form lacks stay unknown: primary and secondary dimension are then `"Unknown"`, synthesizer and
 licence `"unknown"`, the language `"und"`. A pair's id is a hash of its words and audio. Its group is the folder of its
-chosen recordings; where that is no dialogue's own folder, because several splits share it, a hash of the chosen side.
+chosen recordings; if several splits share that folder, it is a hash of the chosen side.
 Our other columns are written beside the form's columns and read back if present; only `audio_ref` is lost.
 """
 
@@ -15,12 +15,14 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import MAX_RECORDING_S, SAMPLING_RATE, AudioError
+from sdiareward.common.files import write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.labels import SUBSET_OF_SOURCE
@@ -30,7 +32,6 @@ from sdiareward.pairs.rows import leave_audio_encoded
 from sdiareward.pairs.schema import SIDES, SUBSETS, TAXONOMY, UNKNOWN, features, stable_id, validate_row
 from sdiareward.perturbations.channel import encode_flac
 
-from ..formats.file_export import export_turns
 from ..formats.shards import SPLITS, read_rows
 from ..pipeline.media import read_media
 from ..sources.reading import existing_file
@@ -39,7 +40,7 @@ from ..sources.reading import existing_file
 if TYPE_CHECKING:
     import datasets
 
-# What a row says where the released form has no such column.
+# Values of columns that the released form lacks.
 _UNSTATED: dict[str, Any] = {
     "synthesizer": "unknown",
     "language": "und",
@@ -49,6 +50,8 @@ _UNSTATED: dict[str, Any] = {
     "quality": None,
 }
 _KEPT_FORMATS = ("FLAC", "WAV", "OGG")
+_SAFE_NAME = re.compile(r"\w[\w.-]{0,99}", re.ASCII)
+_ENDINGS = {b"fLaC": ".flac", b"OggS": ".ogg", b"RIFF": ".wav"}
 
 
 def read_official(
@@ -61,7 +64,7 @@ def read_official(
     Args:
         path (`Path`): Folder that `datasets.load_from_disk` reads.
         audio_root (`Path`): Where the audio lies; paths that leave it are refused.
-        path_prefix (`str`, *optional*): Taken off the front of every path, such as the folder of who made the data.
+        path_prefix (`str`, *optional*): Prefix to remove from every path, such as the authors' folder.
         splits (`Mapping[str, str]`, *optional*): Our split by theirs; by default `validation` is `test` where they
             have no `test`.
 
@@ -100,17 +103,17 @@ def _load(path: Path, splits: Mapping[str, str] | None) -> dict[str, tuple[str, 
     result = {}
     for name, pairs in named.items():
         if splits.get(name) not in SPLITS:
-            raise ValueError(f"{path}: has a split {name!r}; say in splits which of {list(SPLITS)} it is.")
+            raise ValueError(f"{path}: has a split {name!r}; map it in splits to one of {list(SPLITS)}.")
         if missing := [side for side in SIDES if side not in pairs.column_names]:
             raise ValueError(f"{path}: {name} has columns {pairs.column_names}; the released form needs {missing}.")
         encoded = leave_audio_encoded(pairs.features)
-        # A cast writes a copy, which a table of paths does not need.
+        # A table of paths needs no cast, which writes a copy.
         result[name] = (splits[name], pairs if encoded == pairs.features else pairs.cast(encoded))
     return result
 
 
 def _shared_folders(loaded: Iterable[tuple[str, datasets.Dataset]]) -> set[str]:
-    """Return the folders, as the paths name them, whose recordings are chosen in several splits."""
+    """Return the folders, as in the paths, with chosen recordings in several splits."""
     splits: dict[str, set[str]] = {}
     for split, pairs in loaded:
         for messages in pairs.select_columns(["chosen"])["chosen"]:
@@ -120,7 +123,7 @@ def _shared_folders(loaded: Iterable[tuple[str, datasets.Dataset]]) -> set[str]:
 
 
 def _first_path(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Return the path of the first recording of a side; empty where there is none."""
+    """Return the path of the first recording of a side; empty if there is none."""
     try:
         items = [item for message in messages if isinstance(message["content"], list) for item in message["content"]]
         return next((item["audio"] for item in items if isinstance(item.get("audio"), str)), "")
@@ -150,7 +153,10 @@ def _checked_row(example: Mapping[str, Any], root: Path, path_prefix: str, share
     unit = contents[0] if folder in shared_folders or not folder else folder.removeprefix(path_prefix)
     row["pair_id"] = example.get("pair_id") or stable_id(row["criterion"], source, *contents)
     row["group_id"] = example.get("group_id") or stable_id(source, unit)
-    _validate(row)
+    try:
+        validate_row(row)
+    except ValueError as error:
+        raise SkipError("invalid_pair", str(error)) from error
     return row
 
 
@@ -162,7 +168,7 @@ def _subset(example: Mapping[str, Any], source: str) -> str:
             return name
     raise SkipError(
         "unknown_subset",
-        f"neither category {example.get('category')!r} nor source {source!r} tells one of {list(SUBSETS)}.",
+        f"neither category {example.get('category')!r} nor source {source!r} is one of {list(SUBSETS)}.",
     )
 
 
@@ -186,8 +192,7 @@ def _turn(message: Mapping[str, Any], root: Path, path_prefix: str, place: str) 
         raise SkipError("unsupported_turn", f"{place}: has {found}; a turn is text with one recording.")
     data, name = _fetch(recordings[0], root, path_prefix, place)
     data, duration_s = _conform(data, f"{place}: {name}")
-    ending = {b"fLaC": "flac", b"OggS": "ogg"}.get(data[:4], "wav")
-    audio = {"bytes": data, "path": f"{Path(name).stem}.{ending}"}
+    audio = {"bytes": data, "path": f"{Path(name).stem}{_ENDINGS.get(data[:4], '.wav')}"}
     text = " ".join(texts)
     return {"role": message["role"], "text": text, "audio": audio, "duration_s": duration_s, "audio_ref": []}
 
@@ -218,7 +223,7 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
         if (info.samplerate, info.channels) == (SAMPLING_RATE, 1) and info.format in _KEPT_FORMATS:
             return data, info.frames / SAMPLING_RATE
     except soundfile.LibsndfileError:
-        pass  # Not libsndfile's: `read_media` knows more formats, and says what is wrong with the rest.
+        pass  # `read_media` knows more formats, and raises what is wrong with the rest.
     try:
         array = read_media(data, name=label, max_s=MAX_RECORDING_S)
     except AudioError as error:
@@ -229,13 +234,6 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
 def _content(turns: Sequence[Mapping[str, Any]]) -> str:
     """Hash the words and the audio of one side."""
     return stable_id(*((t["role"], t["text"], hashlib.sha256(t["audio"]["bytes"]).hexdigest()) for t in turns))
-
-
-def _validate(row: Mapping[str, Any]) -> None:
-    try:
-        validate_row(row)
-    except ValueError as error:
-        raise SkipError("invalid_pair", str(error)) from error
 
 
 def write_official(
@@ -277,7 +275,7 @@ def write_official(
     unfinished = output / ".unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     datasets.DatasetDict(named).save_to_disk(unfinished)
-    # Last, for it says that the rest is complete.
+    # `dataset_dict.json` comes last: it marks the rest as complete.
     for name in (*named, "dataset_dict.json"):
         os.replace(unfinished / name, output / name)
     unfinished.rmdir()
@@ -288,9 +286,27 @@ def _example(row: Mapping[str, Any], output: Path, path_prefix: str) -> dict[str
     """Write the audio of a pair; return the pair in the released form, with our further columns."""
     sides: dict[str, Sequence[Any]] = {}
     for side in SIDES:
-        turns = [{**turn, "audio": path_prefix + turn["audio"]} for turn in export_turns(row, side, output)]
+        turns = []
+        for position, turn in enumerate(row[side]):
+            path = _audio_path(row["pair_id"], f"{side}-{position}", turn["audio"])
+            _write_audio(output / path, turn["audio"]["bytes"])
+            turns.append({**turn, "audio": path_prefix + path})
         sides[side] = turns_to_messages(turns)
     return {**row, **sides, "category": row["subset"]}
+
+
+def _audio_path(pair_id: str, name: str, audio: Mapping[str, Any]) -> str:
+    """Return the path of a turn's audio, relative to the output folder."""
+    # An id from a foreign table may not be a valid name of a folder.
+    folder = pair_id if _SAFE_NAME.fullmatch(pair_id) else stable_id(pair_id)
+    return f"audio/{folder}/{name}{_ENDINGS.get(audio['bytes'][:4], PurePosixPath(audio['path'] or '').suffix)}"
+
+
+def _write_audio(path: Path, data: bytes) -> None:
+    """Write a file as it is encoded, unless a run that was stopped wrote it."""
+    if not path.is_file() or path.read_bytes() != data:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, data)
 
 
 def _official_features() -> datasets.Features:

@@ -1,6 +1,6 @@
 """Rebuild one pair of a metadata release: find its recordings, check their fingerprints, make the row again.
 
-The row comes from a file of unknown origin: every value is checked before it is used.
+The row is not trusted: every value is checked before it is used.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class RebuildSettings:
     """How pairs are rebuilt.
 
     Args:
-        roots (`AudioRoots`): Where the user's copies of the corpora lie.
-        cache_dir (`Path`): Where decoded long recordings are kept.
+        roots (`AudioRoots`): The user's copies of the corpora.
+        cache_dir (`Path`): Folder of decoded long recordings.
         allow_reencoded (`bool`): Take recordings that went through another codec or have another level.
         synthesizer_options (`Mapping[str, Mapping]`): Options of the synthesizers that take some, by name.
     """
@@ -74,16 +74,7 @@ class Rebuilt:
 
 
 def rebuild_row(split: str, row: Mapping[str, Any], settings: RebuildSettings) -> Rebuilt | Skipped:
-    """Rebuild a released pair.
-
-    Args:
-        split (`str`): Where it goes.
-        row (`Mapping`): A row of the release.
-        settings (`RebuildSettings`): How.
-
-    Returns:
-        `Rebuilt` or `Skipped`: The pair, or why there is none; `reconstruct` lists the kinds.
-    """
+    """Rebuild a released pair; return it, or why it is skipped (`reconstruct` lists the kinds)."""
     counts: Counter[str] = Counter()
     try:
         plan = _plan(split, row, settings, counts)

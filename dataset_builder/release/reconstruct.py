@@ -1,4 +1,4 @@
-"""Rebuild the pairs of a metadata release from audio that the user obtained.
+"""Rebuild the pairs of a metadata release from the user's own audio.
 
 Each pair is rebuilt by itself. Its recordings are found by their references, cut and resampled as in the build, and
 compared with the released fingerprints. The row gets the same ids, channel and noise; the same synthesizer speaks the
@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,15 +28,14 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.schema import stable_id
 
-from ..formats.shards import ShardWriter, count_pairs
+from ..formats.shards import count_pairs, list_paths, read_shard
 from ..parts import PartFolder, run_jobs
-from ..reports.data_card import read_finished, summarize_skipped, write_report
+from ..reports.data_card import read_finished, read_report, summarize_skipped, write_report
 from .rebuilding import RebuildSettings, Rebuilt, rebuild_row
 from .recorded_parts import AudioRoots, find_part, is_long
 
 
 logger = logging.getLogger(__name__)
-_ROWS_PER_BATCH = 200
 
 
 class _Task(NamedTuple):
@@ -60,7 +59,7 @@ def reconstruct(
     """Rebuild a metadata release as a data set folder and return its report, which also lies there as `report.json`.
 
     Decoded recordings and finished pairs are kept in `<output>-work`: an interrupted run resumes, and a run after more
-    audio was obtained rebuilds only the missing pairs. The folder may be deleted when all is there.
+    audio was obtained rebuilds only the missing pairs. The folder may be deleted after a complete run.
 
     Args:
         release_folder (`Path`): As `release` writes it.
@@ -93,7 +92,10 @@ def reconstruct(
         settings = RebuildSettings(audio_roots, work / "recordings", allow_reencoded, options)
         _decode_long_recordings(tasks, settings, num_workers)
         skipped += _rebuild_pairs(tasks, settings, parts, num_workers)
-        counts, turns = _write_shards(tasks, parts, output)
+        counts = parts.write_shards(output, {task.key: task.split for task in tasks})
+        turns: Counter[str] = Counter()
+        for task in tasks:
+            turns.update(parts.read_notes(task.key) or {})
         config = {**_public_config(release_folder), "allow_reencoded": allow_reencoded}
         return write_report(output, counts, skipped, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
 
@@ -103,7 +105,7 @@ def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Skipped]
     tasks: dict[str, _Task] = {}
     skipped: list[Skipped] = []
     for split, row in _read_shards(folder, skipped):
-        # A dump also compares NaN and values of any type.
+        # A dump can compare NaN and values of any type.
         key = stable_id(split, json.dumps([row, settings], sort_keys=True, default=repr))
         name = str(row.get("pair_id"))
         if name in tasks:
@@ -114,17 +116,11 @@ def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Skipped]
 
 def _read_shards(folder: Path, skipped: list[Skipped]) -> Iterator[tuple[str, dict[str, Any]]]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    paths = sorted((folder / "data").glob("*/*-of-*.parquet"))
-    if not paths:
-        raise FileNotFoundError(f"{folder}: holds no data/<criterion>/<split>-*.parquet; give a release's folder.")
-    for path in paths:
+    for path in list_paths(folder):
         try:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(batch_size=_ROWS_PER_BATCH):
-                    yield from ((path.name.split("-")[0], row) for row in batch.to_pylist())
-        # The last for texts that are none.
+            yield from read_shard(path)
+        # The last for texts that are not UTF-8.
         except (pa.ArrowException, OSError, ValueError) as error:
             reason = f"cannot be read to its end ({error}); get the release again."
             skipped.append(Skipped(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
@@ -172,23 +168,10 @@ def _rebuild_one(task: _Task, settings: RebuildSettings, parts: PartFolder) -> S
     return None
 
 
-def _write_shards(
-    tasks: Iterable[_Task], parts: PartFolder, output: Path
-) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """Gather the rebuilt rows into shards; return the counts of what they hold and of how the turns compare."""
-    turns: Counter[str] = Counter()
-    with ShardWriter(output) as writer:
-        for task in tasks:
-            turns.update(parts.read_notes(task.key) or {})
-            for row in parts.read_rows(task.key):
-                writer.write(task.split, row)
-    return writer.counts, turns
-
-
 def _public_config(folder: Path) -> dict[str, Any]:
-    """Return what the release's report says of the build, for the card; nothing where it says nothing."""
+    """Return the seed and channel of the build from the release's report; nothing if the report is damaged."""
     try:
-        config = json.loads((folder / "report.json").read_text(encoding="utf-8"))["config"]
+        config = read_report(folder)["config"]
         return {key: config.get(key) for key in ("seed", "channel")}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return {}

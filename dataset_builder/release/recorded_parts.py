@@ -1,8 +1,8 @@
-"""Find and read the recordings that the references of a data set name, in anybody's copy of the corpora.
+"""Find and read the recordings that the references of a data set name, in the user's copies of the corpora.
 
-What is read is what the build read: a clip, or the span of a file, as it is; spans of long recordings (`youtube`, and
-`folder`) from a 16-bit copy, as the pipeline cut them. Spans of short files of the source `folder` are read that way
-too, which changes a sample by half a step of 16 bits at most.
+The samples are those that the build read: clips and spans of files as they are, spans of long recordings (`youtube`
+and `folder`) from a 16-bit copy, as the pipeline cut them. Spans of short files of the source `folder` are read that
+way too, which changes a sample by at most half a step of 16 bits.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from importlib import import_module
 from math import isfinite
 from pathlib import Path
@@ -23,9 +23,9 @@ from sdiareward.common.files import write_file
 from sdiareward.dataset_builder.episodes import Part, SkipError
 from sdiareward.pairs.schema import stable_id
 
-from ..pairing.pairing import MAX_FILE_S, read_part
+from ..pairing.pairing import file_version, read_part, read_whole
 from ..pipeline.inspection import SilentAudioError, require_sound
-from ..pipeline.media import TruncatedAudioError, decode_recording, read_media
+from ..pipeline.media import TruncatedAudioError, decode_recording
 from ..references import inside, split_reference
 from ..sources import SOURCES, locate
 
@@ -36,12 +36,11 @@ _ENHANCEMENT = "?enhancement="
 
 @dataclass(frozen=True)
 class AudioRoots:
-    """Where somebody's copies of the corpora lie.
+    """The user's copies of the corpora.
 
     Args:
         base (`Path`, *optional*): Folder with a folder for each source.
-        by_source (`Mapping[str, Path]`): Places of single sources, which go before `base`; what `build` takes as the
-            `path` of a source.
+        by_source (`Mapping[str, Path]`): Paths of single sources, as `build` takes them; they override `base`.
     """
 
     base: Path | None = None
@@ -63,10 +62,10 @@ class AudioRoots:
         return cls(Path(bases[0]) if bases else None, {source: Path(path) for source, path in named.items()})
 
     def of(self, source: str) -> Path:
-        """Return the place of a source: its own, its folder in `base`, or where its package puts it.
+        """Return the path of a source: its own, its folder in `base`, or its default.
 
         Raises:
-            SkipError: There is no such source, or no place is known.
+            SkipError: There is no such source, or no path is known.
         """
         if source not in SOURCES:
             raise SkipError("invalid_row", f"there is no source {source!r}; one of {list(SOURCES)} is needed.")
@@ -85,8 +84,8 @@ def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) 
 
     Args:
         reference (`Mapping`): `uri`, `start_s`, `end_s` and `text`.
-        roots (`AudioRoots`): Where the corpora lie.
-        cache_dir (`Path`): Where decoded long recordings are kept.
+        roots (`AudioRoots`): The copies of the corpora.
+        cache_dir (`Path`): Folder of decoded long recordings.
 
     Returns:
         `Part`: Its `audio` is what `pairing.read_part` reads.
@@ -99,7 +98,7 @@ def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) 
     if not uri:
         raise SkipError("no_reference", "a part has no reference to its recording; its source does not name one.")
     if start_s is None or not 0 <= start_s < (1e9 if end_s is None else end_s) or not isfinite(end_s or 0.0):
-        raise SkipError("invalid_row", f"{uri}: the span from {start_s} to {end_s} s is none.")
+        raise SkipError("invalid_row", f"{uri}: the span from {start_s} to {end_s} s is invalid.")
     source, path, member = _split(uri)
     path, _, enhancement = path.partition(_ENHANCEMENT)
     root = roots.of(source)
@@ -129,7 +128,7 @@ def read_recording(part: Part) -> np.ndarray:
     try:
         if is_file and str(part.audio).endswith(".wav") and part.end_s is not None:
             return read_part(part, label)
-        whole = _read_file(*file_version(str(part.audio))) if is_file else _read_whole(part.audio, label)
+        whole = require_sound(read_whole(part.audio or b"", label), str(part.audio) if is_file else label)
     except (FileNotFoundError, AudioError) as error:
         raise _skip_error(label, error, str(part.audio) if is_file else label) from error
     end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
@@ -138,22 +137,6 @@ def read_recording(part: Part) -> np.ndarray:
         lasts_s = whole.size / SAMPLING_RATE
         raise SkipError("truncated_audio", f"{label}: lasts {lasts_s:.1f} s and the part begins at {part.start_s} s.")
     return array
-
-
-def file_version(path: str) -> tuple[str, int, int]:
-    """Return what changes when a file does: its path, size, and time of change."""
-    status = Path(path).stat()
-    return path, status.st_size, status.st_mtime_ns
-
-
-@lru_cache(maxsize=4)
-def _read_file(path: str, _size: int, _changed_ns: int) -> np.ndarray:
-    """Read a file that several parts are cut from once."""
-    return _read_whole(path, path)
-
-
-def _read_whole(source: str | bytes | None, label: str) -> np.ndarray:
-    return require_sound(read_media(source or b"", name=label, max_s=MAX_FILE_S), label)
 
 
 def _split(uri: str) -> tuple[str, str, str | None]:
@@ -171,7 +154,7 @@ def _locate(uri: str, root: Path, source: str, path: str, member: str | None) ->
     try:
         return locate(source, root, path, member)
     except FileNotFoundError as error:
-        raise SkipError("missing_audio", f"{uri}: not found; get the corpus as the card of {source} says.") from error
+        raise SkipError("missing_audio", f"{uri}: not found; get the corpus, see the card of {source}.") from error
     except (ValueError, OSError) as error:
         raise SkipError("invalid_row", f"{uri}: {str(error).replace(str(root), source)}") from error
 
@@ -188,7 +171,7 @@ def _decoded(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
             decode_recording(path, wav)
     except AudioError as error:
         problem = _skip_error(uri, error, str(path))
-        # A damaged recording of hours is not decoded again for each pair that is cut from it.
+        # A damaged recording is not decoded again for each of its pairs.
         write_file(failure, json.dumps([problem.kind, str(problem)]))
         raise problem from error
     if not enhancement:
@@ -201,9 +184,8 @@ def _decoded(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
 
 @cache
 def _enhancer(name: str) -> Any:
-    from ..pipeline.components import ComponentError
     from ..pipeline.enhancement import AudioSeparatorEnhancer
-    from ..pipeline.settings import AudioSeparatorSettings
+    from ..pipeline.settings import AudioSeparatorSettings, ComponentError
 
     if name != AudioSeparatorSettings.name:
         raise SkipError(
@@ -217,7 +199,7 @@ def _enhancer(name: str) -> Any:
 
 
 def _skip_error(uri: str, error: Exception, path: str) -> SkipError:
-    """Sort an error of reading by what the user can do about it; take the local path out of its message."""
+    """Return the `SkipError` of an error of reading, without the local path."""
     reason = str(error).replace(path, uri)
     if isinstance(error, FileNotFoundError):
         return SkipError("missing_audio", reason)

@@ -1,14 +1,13 @@
 """Write the metadata release of a data set: the same table without audio, from which `reconstruct` rebuilds it.
 
-Each turn keeps its words, scrubbed (`scrubbing.py`), its duration and `audio_ref`, and gets `fingerprints`: of a
-recorded turn one per part, taken of the recording as it was cut from its source and before channel matching, so that
-somebody who obtained it can be told whether it is the right one (`fingerprints.py`); of a synthetic turn one of its
-audio. It holds no speaker identifiers, names of uploaders or local paths (appendix B.5).
+Each turn keeps its words, scrubbed (`scrubbing.py`), its duration and `audio_ref`, and gets `fingerprints`. A recorded
+turn has one per part, of the recording before channel matching, so that `reconstruct` can verify a user's copy
+(`fingerprints.py`); a synthetic turn has one of its audio. The release holds no speaker identifiers, names of
+uploaders or local paths (appendix B.5).
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,9 +24,10 @@ from sdiareward.dataset_builder.episodes import SkipError, is_recorded
 from sdiareward.pairs.schema import features, stable_id
 
 from ..formats.shards import ShardWriter, read_rows
-from ..reports.data_card import content_id, render_card, save_report, summarize_skipped
+from ..pairing.pairing import file_version
+from ..reports.data_card import content_id, read_report, render_card, save_report, summarize_skipped
 from .fingerprints import fingerprint
-from .recorded_parts import AudioRoots, file_version, find_part, read_recording
+from .recorded_parts import AudioRoots, find_part, read_recording
 from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
 
 
@@ -65,8 +65,8 @@ def release(
     Args:
         folder (`Path`): Data set folder, as `build` writes it.
         output (`Path`): Folder to write.
-        audio_roots (`AudioRoots`, *optional*): Where the recordings lie; by default where their packages put them.
-        names (`Sequence[str]`): Names to take out, of uploaders for instance. They are not written anywhere.
+        audio_roots (`AudioRoots`, *optional*): Where the recordings lie; by default the paths of their packages.
+        names (`Sequence[str]`): Names to remove, of uploaders for instance. They are not written anywhere.
         regions (`Sequence[str]`): See `scrubbing.scrub`.
 
     Raises:
@@ -101,7 +101,7 @@ def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _Fingerprin
             else:
                 fingerprints = [fingerprint(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
             if not parts:
-                raise SkipError("no_reference", f"a {side} turn does not say where it comes from; build it again.")
+                raise SkipError("no_reference", f"a {side} turn has no reference to its source; build it again.")
             text = scrubber.join([part["text"] for part in parts])
             turns.append({**turn, "text": text, "audio_ref": parts, "fingerprints": fingerprints})
         sides[side] = [{name: value for name, value in turn.items() if name != "audio"} for turn in turns]
@@ -110,7 +110,7 @@ def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _Fingerprin
 
 def _public_part(part: Mapping[str, Any], scrubber: _Scrubber) -> dict[str, Any]:
     if contains_name(re.sub(r"[\W_]+", " ", part["uri"] or ""), scrubber.names):
-        raise SkipError("name_in_reference", "a reference holds one of the names to take out; rename the file.")
+        raise SkipError("name_in_reference", "a reference holds one of the names to remove; rename the file.")
     return {**part, "text": scrubber.scrub(part["text"])}
 
 
@@ -130,7 +130,7 @@ class _Scrubber:
         return self._texts[text]
 
     def join(self, texts: Sequence[str]) -> str:
-        """Join the scrubbed parts of a turn; an identifier that goes over the border of two parts remains one."""
+        """Join the scrubbed parts of a turn; an identifier may cross the border of two parts."""
         text = " ".join(texts)
         if len(texts) > 1 and (found := scrub(text, self.names, self._regions)[1]):
             raise SkipError(
@@ -160,12 +160,10 @@ class _FingerprintTaker:
 
 
 def _public_settings(folder: Path) -> dict[str, Any]:
-    """Return what a build's report says of its seed and channel; the rest may hold local paths."""
-    path = folder / "report.json"
-    report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {key: report.get("config", {}).get(key) for key in ("seed", "channel")} | {
-        "released_from": report.get("build_id")
-    }
+    """Return the seed and channel of a build, from its report; its other settings may hold local paths."""
+    report = read_report(folder)
+    config = report.get("config", {})
+    return {**{key: config.get(key) for key in ("seed", "channel")}, "released_from": report.get("build_id")}
 
 
 def _write_report(

@@ -1,19 +1,19 @@
-"""Take personal identifiers out of transcripts before they are released (section B.5): pattern matching, no model.
+"""Remove personal identifiers from transcripts before they are released (section B.5): pattern matching, no model.
 
-What is found is replaced by a placeholder that names its kind, and counted:
+Each identifier is replaced by a placeholder of its kind, and counted:
 
 - `[EMAIL]`: written (`a.b@c.org`) or as it is spoken ("a dot b at c dot org").
 - `[PHONE]`: what `phonenumbers` holds for a valid number, grouped as its country groups it, plus the local numbers
-  `555-1234` that belong to no area. Digits that are spelled out count from seven in a row, unless somebody counts.
+  `555-1234` that belong to no area. Spelled-out digits count from seven in a row, unless they count up or down.
 - `[ADDRESS]`: what `pyap` finds (United States, Canada, United Kingdom) and a street line without its town, which is
-  how people say it. `pyap2` is the kept fork of `pyap`, whose last release is of 2020. The others do not fit:
+  how people say it. `pyap2` is the maintained fork of `pyap`, which was last released in 2020. The others do not fit:
   `usaddress` labels the words of a string that is known to be an address and cannot say where in a text there is one;
   `scrubadub` asks a Stanford or spaCy model for addresses, `presidio-analyzer` a spaCy model, and neither model is on
   a package index; `postal` needs a C library and two gigabytes of data.
 - `[URL]`, `[HANDLE]`: links, and `@name`.
 - `[NAME]`: the names that the caller gives, of uploaders for instance, as whole words in any case.
 
-A pattern finds a form, not a person: a name that nobody listed stays, and so does an address in words.
+A pattern finds a form, not a person: a name that is not listed stays, and so does an address in words.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DEFAULT_REGIONS = ("US", "GB")
 _KINDS = ("EMAIL", "URL", "HANDLE", "PHONE", "ADDRESS", "NAME")
 _PLACEHOLDER = re.compile(rf"\[(?:{'|'.join(_KINDS)})\]")
 
-# What may repeat is bounded, so that a search takes time in proportion to the text, whatever stands in it.
+# Repetitions are bounded, so that a search takes linear time on any text.
 _EMAIL = re.compile(r"[\w.+-]{1,128}@\w[\w-]{0,62}(?:\.[\w-]{1,63})+", re.ASCII)
 _TOP_LEVEL = r"(?:com|org|net|edu|gov|info|io|co|uk|us|ca|de|fr|es|it|cz|eu)"
 _SPOKEN_EMAIL = re.compile(
@@ -65,9 +65,9 @@ def scrub(text: str, names: Sequence[str] = (), regions: Sequence[str] = DEFAULT
     Scrubbing a second time changes nothing.
 
     Args:
-        text (`str`): What was said.
-        names (`Sequence[str]`): Names to take out, of uploaders for instance.
-        regions (`Sequence[str]`): ISO 3166 codes of the countries whose phone numbers may be written without `+`.
+        text (`str`): A transcript.
+        names (`Sequence[str]`): Names to remove, of uploaders for instance.
+        regions (`Sequence[str]`): ISO 3166 codes of countries; their phone numbers may be written without `+`.
 
     Returns:
         `tuple[str, Counter[str]]`: The scrubbed text, and how many of each kind (`"email"`, `"phone"`, `"address"`,
@@ -84,7 +84,7 @@ def scrub(text: str, names: Sequence[str] = (), regions: Sequence[str] = DEFAULT
             text, found = _replace(text, kind, find)
             if found:
                 counts[kind.lower()] += found
-        # What is left around a placeholder may match anew.
+        # The text around a placeholder may match in the next round.
         if text == before:
             return text, counts
 
@@ -161,7 +161,7 @@ def _find_addresses(text: str) -> Iterator[_Span]:
 
 @lru_cache(maxsize=64)
 def _loosely(found: str) -> re.Pattern[str]:
-    """Match a string in whose original spaces, commas and dashes may be written otherwise: `pyap` tidies the text."""
+    """Match a string with any spaces, commas and dashes between its words: `pyap` normalizes them."""
     words = re.findall(r"[^\s,\u2010-\u2015-]+", found)
     return re.compile(r"[\s,\u2010-\u2015-]+".join(map(re.escape, words)))
 

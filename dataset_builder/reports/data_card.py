@@ -1,4 +1,4 @@
-"""The card and the report of a data set folder: what it holds, what was skipped and why."""
+"""The card and the report of a data set folder: its content, and the skipped items with their reasons."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HEADER: dict[str, Any] = {
 }
 
 
-# What those who are heard in a source spoke for.
+# The purpose that the speakers of a source spoke for.
 _ACTORS = "The actors of {} spoke for a game, not for research on speech."
 _SPOKE_FOR = {
     "amazon_queen": _ACTORS,
@@ -53,15 +53,7 @@ def write_report(
     settings: Mapping[str, Any],
     **more: Any,
 ) -> dict[str, Any]:
-    """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report.
-
-    Args:
-        folder (`Path`): Data set folder.
-        counts (`Sequence[Mapping]`): `ShardWriter.counts`.
-        skipped (`Sequence[Skipped]`): What was skipped.
-        settings (`Mapping`): What decided the content, JSON values by name.
-        **more: Further entries of the report.
-    """
+    """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report."""
     report = {"build_id": content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
     report |= summarize_skipped(skipped)
     return save_report(folder, report, render_card(report))
@@ -75,17 +67,15 @@ def save_report(folder: Path, report: dict[str, Any], card: str) -> dict[str, An
 
 
 def read_finished(folder: Path, plan_id: str) -> dict[str, Any] | None:
-    """Return the report of a folder that is complete and was made by the same plan, else None.
-
-    Args:
-        folder (`Path`): Data set folder.
-        plan_id (`str`): Hash of all that decides its content.
-    """
-    path = folder / "report.json"
-    if not path.is_file() or not (folder / "data").is_dir():
-        return None
-    report: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    """Return the report of a folder if it is complete and has this `plan_id`, a hash of its settings; else None."""
+    report = read_report(folder) if (folder / "data").is_dir() else {}
     return report if report.get("plan_id") == plan_id else None
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """Return the report of a data set folder; empty if there is none."""
+    path = folder / "report.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def summarize_skipped(skipped: Sequence[Skipped]) -> dict[str, Any]:
@@ -153,7 +143,7 @@ def _render_channel(config: Mapping[str, Any]) -> str:
 
 
 def _render_speakers(sources: Iterable[str]) -> str:
-    """Return what those who are heard spoke for, as far as it is known."""
+    """Return the purposes that the speakers spoke for, as far as they are known."""
     named = [name for name in sorted(sources) if name != _SYNTHETIC_ONLY]
     texts = [_SPOKE_FOR.get(name, _UNKNOWN_SPEAKERS).format(escape_code(name)) for name in named]
     return " ".join(texts) or "No recordings of persons are in here."

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +52,54 @@ def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, A
     Raises:
         FileNotFoundError: The folder holds no shards.
     """
-    tally = _Tally()
+    pairs: list[dict[str, Any]] = []
+    recordings: dict[str, float] = {}
+    series: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in _MEASURES} for kind in _KINDS}
     for row_split, row in read_rows(folder, columns=_COLUMNS):
-        if split in (None, row_split):
-            tally.add({**row, "split": row_split})
-    return tally.summary()
+        if split not in (None, row_split):
+            continue
+        pair = {**{name: row[name] for name in LABELS}, "split": row_split, **dict.fromkeys(_KINDS, 0.0)}
+        for side in SIDES:
+            kind = _KINDS[not is_recorded(row["criterion"], side)]
+            pair[kind] += (seconds := _add_side(row[side], series[kind]))
+            if kind == "real":
+                heard = stable_id(row["group_id"], *(f"{t['text']} {t['duration_s']}" for t in row[side]))
+                recordings[heard] = seconds
+        pairs.append(pair)
+    subsets = Counter((pair["subset"], name) for pair in pairs for name in (pair["split"], "total"))
+    categories = Counter((pair["source"], pair["primary"], pair["secondary"]) for pair in pairs)
+    return {
+        "pairs": len(pairs),
+        "groups": len({pair["group_id"] for pair in pairs}),
+        "turns": sum(len(measured["turn_s"]) for measured in series.values()),
+        "real_h": _to_hours(series["real"]["dialogue_s"]),
+        "distinct_real_h": _to_hours(recordings.values()),
+        "synthetic_h": _to_hours(series["synthetic"]["dialogue_s"]),
+        "table1": {s: {name: subsets[s, name] for name in (*SPLITS, "total")} for s in SUBSETS},
+        "by": {name: _count_by(pairs, name) for name in _BY},
+        "categories": [
+            dict(zip(("source", "primary", "secondary"), key, strict=True)) | {"pairs": count}
+            for key, count in sorted(categories.items(), key=str)
+        ],
+        "distributions": {
+            kind: {name: _distribution(values) for name, values in measured.items()}
+            for kind, measured in series.items()
+        },
+        "histograms": {
+            name: {kind: _histogram(series[kind][name], width) for kind in _KINDS}
+            for name, width in (("dialogue_s", _BIN_S), ("turns", 1))
+        },
+    }
+
+
+def _add_side(turns: Sequence[Mapping[str, Any]], series: Mapping[str, list[float]]) -> float:
+    """Add the measures of one side of a pair to the series; return its duration in seconds."""
+    durations_s = [turn["duration_s"] for turn in turns]
+    series["dialogue_s"].append(sum(durations_s))
+    series["turns"].append(len(turns))
+    series["turn_s"].extend(durations_s)
+    series["words_per_turn"].extend(len(turn["text"].split()) for turn in turns)
+    return sum(durations_s)
 
 
 def read_labels(folder: Path) -> Iterator[dict[str, Any]]:
@@ -65,75 +108,22 @@ def read_labels(folder: Path) -> Iterator[dict[str, Any]]:
         yield {**row, "split": split}
 
 
-class _Tally:
-    """What is counted while the rows go by."""
-
-    def __init__(self) -> None:
-        self.by: dict[str, dict[str, dict[str, float]]] = {name: {} for name in _BY}
-        self.table1 = {subset: Counter[str]() for subset in SUBSETS}
-        self.categories: Counter[tuple[str, str, str]] = Counter()
-        self.groups: set[str] = set()
-        self.recordings: dict[str, float] = {}
-        self.values: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in _MEASURES} for kind in _KINDS}
-
-    def add(self, row: Mapping[str, Any]) -> None:
-        seconds = dict.fromkeys(_KINDS, 0.0)
-        for side in SIDES:
-            kind = _KINDS[not is_recorded(row["criterion"], side)]
-            seconds[kind] += self._add_side(row[side], self.values[kind])
-            if kind == "real":
-                heard = stable_id(row["group_id"], *(f"{t['text']} {t['duration_s']}" for t in row[side]))
-                self.recordings[heard] = seconds["real"]
-        for name in _BY:
-            counts = self.by[name].setdefault(str(row[name]), dict.fromkeys(("pairs", *_KINDS), 0.0))
-            for key, amount in {"pairs": 1, **seconds}.items():
-                counts[key] += amount
-        self.table1[row["subset"]].update([row["split"], "total"])
-        self.categories[(row["source"], row["primary"], row["secondary"])] += 1
-        self.groups.add(row["group_id"])
-
-    def _add_side(self, turns: Sequence[Mapping[str, Any]], values: dict[str, list[float]]) -> float:
-        durations_s = [turn["duration_s"] for turn in turns]
-        values["dialogue_s"].append(sum(durations_s))
-        values["turns"].append(len(turns))
-        values["turn_s"] += durations_s
-        values["words_per_turn"] += [len(turn["text"].split()) for turn in turns]
-        return sum(durations_s)
-
-    def summary(self) -> dict[str, Any]:
-        hours = {kind: sum(values["dialogue_s"]) / 3600 for kind, values in self.values.items()}
-        return {
-            "pairs": sum(counts["total"] for counts in self.table1.values()),
-            "groups": len(self.groups),
-            "turns": int(sum(sum(values["turns"]) for values in self.values.values())),
-            "real_h": round(hours["real"], 4),
-            "distinct_real_h": round(sum(self.recordings.values()) / 3600, 4),
-            "synthetic_h": round(hours["synthetic"], 4),
-            "table1": {s: {name: counts[name] for name in (*SPLITS, "total")} for s, counts in self.table1.items()},
-            "by": {name: {key: _hours(c) for key, c in sorted(counts.items())} for name, counts in self.by.items()},
-            "categories": [
-                dict(zip(("source", "primary", "secondary"), key, strict=True)) | {"pairs": count}
-                for key, count in sorted(self.categories.items(), key=str)
-            ],
-            "distributions": {
-                kind: {name: _distribution(series) for name, series in values.items()}
-                for kind, values in self.values.items()
-            },
-            "histograms": {
-                "dialogue_s": {kind: _histogram(self.values[kind]["dialogue_s"], _BIN_S) for kind in _KINDS},
-                "turns": {kind: _histogram(self.values[kind]["turns"], 1) for kind in _KINDS},
-            },
-        }
+def _count_by(pairs: Sequence[Mapping[str, Any]], name: str) -> dict[str, dict[str, Any]]:
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for pair in pairs:
+        groups[str(pair[name])].append(pair)
+    return {
+        key: {"pairs": len(group), **{f"{kind}_h": _to_hours(pair[kind] for pair in group) for kind in _KINDS}}
+        for key, group in sorted(groups.items())
+    }
 
 
-def _hours(counts: Mapping[str, float]) -> dict[str, Any]:
-    """Turn the seconds of both kinds into hours."""
-    hours = {f"{kind}_h": round(counts[kind] / 3600, 4) for kind in _KINDS}
-    return {"pairs": int(counts["pairs"]), **hours}
+def _to_hours(seconds: Iterable[float]) -> float:
+    return round(sum(seconds) / 3600, 4)
 
 
 def _distribution(values: Sequence[float]) -> dict[str, float] | None:
-    """Return the moments and percentiles of a series; None where there is nothing."""
+    """Return the moments and percentiles of a series; None if it is empty."""
     if not values:
         return None
     array = np.asarray(values, dtype=np.float64)
@@ -144,22 +134,13 @@ def _distribution(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def _histogram(values: Sequence[float], width: int) -> dict[str, int]:
-    """Return how many values fall into each bin, by its lower edge; the bins are `width` wide."""
+    """Return the number of values in each bin, by its lower edge; the bins are `width` wide."""
     counts = Counter(math.floor(value / width) * width for value in values)
     return {str(edge): counts[edge] for edge in sorted(counts)}
 
 
 def write_statistics(folder: Path, output: Path, *, split: str | None = None) -> dict[str, Any]:
-    """Write `stats.json`, `stats.md` and `stats.png` on a data set folder; return the statistics.
-
-    Args:
-        folder (`Path`): As `build` writes it.
-        output (`Path`): Folder to write into.
-        split (`str`, *optional*): Count only this split.
-
-    Raises:
-        FileNotFoundError: `folder` holds no shards.
-    """
+    """Write `stats.json`, `stats.md` and `stats.png` to `output`; return the statistics. See `compute_statistics`."""
     statistics = compute_statistics(folder, split=split)
     output.mkdir(parents=True, exist_ok=True)
     plot_overview(statistics, output / "stats.png")
@@ -169,12 +150,7 @@ def write_statistics(folder: Path, output: Path, *, split: str | None = None) ->
 
 
 def render_statistics(statistics: Mapping[str, Any], figure: str | None = None) -> str:
-    """Render the statistics as Markdown.
-
-    Args:
-        statistics (`Mapping`): From `compute_statistics`.
-        figure (`str`, *optional*): Path of the PNG from `plot_overview`, as the page should name it.
-    """
+    """Render the statistics as Markdown; `figure` is the path of the PNG of `plot_overview`, if there is one."""
     lines = [
         "# Statistics",
         "",
@@ -209,12 +185,7 @@ def render_table1(table: Mapping[str, Mapping[str, int]]) -> list[str]:
 
 
 def plot_overview(statistics: Mapping[str, Any], path: Path) -> None:
-    """Draw the three panels of Figure 5: categories, durations of dialogues, and numbers of turns.
-
-    Args:
-        statistics (`Mapping`): From `compute_statistics`.
-        path (`Path`): The PNG to write; it appears when it is complete.
-    """
+    """Draw the three panels of Figure 5 into a PNG: categories, durations of dialogues, and numbers of turns."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

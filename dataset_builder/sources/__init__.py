@@ -1,6 +1,6 @@
 """Corpora, one file each; the docstring of the file is the corpus' card.
 
-What a source yields: `Episode` (recorded dialogues), `ScriptPair` (text only), `Recording` (long recordings, for the
+A source yields `Episode` (recorded dialogues), `ScriptPair` (text only), `Recording` (long recordings, for the
 pipeline), and `Skipped` for every item that cannot be used. It raises only if the whole corpus is missing or
 malformed.
 """
@@ -42,12 +42,12 @@ def read_source(name: str, path: str | Path | None = None, options: Mapping[str,
 
     Args:
         name (`str`): One of `SOURCES`.
-        path (`str` or `Path`, *optional*): Where the corpus lies; each source says what it expects and its default.
+        path (`str` or `Path`, *optional*): Path of the corpus; the card of each source has its tree and default.
         options (`Mapping`, *optional*): Further arguments of the source, such as `language` of `folder`.
 
     Raises:
-        ValueError: There is no source or option of that name, or the corpus is not what it should be.
-        FileNotFoundError: The corpus is not there; the message says how to get it.
+        ValueError: There is no source or option of that name, or the corpus is malformed.
+        FileNotFoundError: The corpus is missing; the message tells how to get it.
     """
     module = _load(name)
     read: Callable[..., Iterator[Item]]
@@ -72,7 +72,7 @@ def locate(source: str, root: str | Path, path: str, member: str | None = None) 
 
     Raises:
         FileNotFoundError: The copy has no such file or member.
-        ValueError: There is no such source, or the path climbs out of `root`.
+        ValueError: There is no such source, or the path leaves `root`.
     """
     module = _load(source)
     try:

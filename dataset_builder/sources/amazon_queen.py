@@ -40,7 +40,7 @@ _EXCHANGES_PER_EPISODE = 3
 
 
 class Conversation(NamedTuple):
-    """The strings of one `.DOG` entry by id: what the player says and what is answered."""
+    """The strings of one `.DOG` entry by id: the lines of the player and the answers."""
 
     key: int
     player: dict[int, str]

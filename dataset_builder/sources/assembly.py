@@ -1,8 +1,8 @@
 """Cut dialogues that come as single utterances into episodes (section B.1, for sources with their own metadata).
 
-Consecutive utterances of one speaker are one turn with several parts. An episode is a stretch of two speakers in turn,
-as long as it goes: it ends before a third speaker, where an utterance is missing (its neighbours do not answer each
-other), and after 16 turns. Of an odd number the last turn begins the next stretch, or is dropped where none follows.
+Consecutive utterances of one speaker are one turn with several parts. An episode is the longest stretch of two
+alternating speakers: it ends before a third speaker, at a missing utterance (its neighbours do not answer each other),
+and after 16 turns. If the number of turns is odd, the last one begins the next stretch, or is skipped if none follows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sdiareward.pairs.schema import UNKNOWN
 
 
 class Utterance(NamedTuple):
-    """A line of a dialogue: its number in it, who says it, the recording, and its two labels (Table 5)."""
+    """A line of a dialogue: its number, speaker, recording, and two labels (Table 5)."""
 
     number: int
     speaker: str
@@ -44,7 +44,7 @@ def cut_dialogue(utterances: Sequence[Utterance], item: str) -> Iterator[Stretch
 
     Args:
         utterances (`Sequence[Utterance]`): Sorted by `number`; a jump in it marks an utterance that is missing.
-        item (`str`): What to call the dialogue in the report.
+        item (`str`): Name of the dialogue in the report.
     """
     for run in _unbroken(utterances):
         turns = [list(members) for _, members in groupby(run, key=lambda utterance: utterance.speaker)]

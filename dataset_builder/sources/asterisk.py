@@ -7,7 +7,7 @@ How to obtain: `apt-get install asterisk-core-sounds-en-wav asterisk-core-sounds
 holds the recordings, the second their words:
 
     /usr/share/asterisk/sounds/en_US_f_Allison/*.wav
-    /usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz      one `name: words` a line
+    /usr/share/doc/asterisk-core-sounds-en/core-sounds-en.txt.gz      one `name: words` per line
 
 These are announcements, not conversation: an episode lines up consecutive prompts of one application (voice mail,
 conference, ...) and gives them to the two roles in turn. They serve as read speech of studio quality.
@@ -33,7 +33,7 @@ from .reading import find_clip
 DEFAULT_PATH = Path("/usr/share")
 _SOUNDS = Path("asterisk/sounds/en_US_f_Allison")
 _TRANSCRIPT = Path("doc/asterisk-core-sounds-en/core-sounds-en.txt.gz")
-# The list has 50 kilobytes; a thousandth of this, packed, could unpack to it.
+# The real list has 50 kilobytes; a small packed file could unpack to gigabytes.
 _MAX_TRANSCRIPT_BYTES = 16 * 2**20
 _TURNS_PER_EPISODE = 4
 _MIN_WORDS = 3
@@ -103,7 +103,7 @@ def _prompt(root: Path, name: str, text: str, known: Mapping[str, Part]) -> Part
     if "[" in text:
         return Skipped(item, "no_speech", f"described as {text!r}; brackets stand for tones and music.")
     if len(text.split()) < _MIN_WORDS:
-        return Skipped(item, "too_short", f"says {text!r}; a turn needs at least {_MIN_WORDS} words.")
+        return Skipped(item, "too_short", f"is {text!r}; a turn needs at least {_MIN_WORDS} words.")
     clip = find_clip(root, relative, item)
     return clip if isinstance(clip, Skipped) else Part(text, str(clip), ref=make_reference("asterisk", relative))
 

@@ -1,4 +1,4 @@
-"""Colloquial scripts: dialogues in written style, each rewritten as people would say it (section 3.1, text only).
+"""Colloquial scripts: dialogues in written style, each rewritten in spoken style (section 3.1, text only).
 
 Origin: written for this project, in ten domains of everyday life (the paper has 250 scenarios in ten domains). Some
 are marked hard: the written side is plain and short, the spoken one has no filler to give it away.

@@ -41,7 +41,7 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
 
     Raises:
         FileNotFoundError: There is no `metadata.json`.
-        ValueError: It is not the JSON object that it should be.
+        ValueError: It is not a JSON object.
     """
     if path is None or not (path / "metadata.json").is_file():
         raise FileNotFoundError(

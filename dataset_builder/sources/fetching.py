@@ -1,8 +1,8 @@
 """Fetch recordings from the web with `yt-dlp` as a library (section B.1: best audio, never overwriting).
 
 Slow on purpose: the rate is limited, there is a pause before each download, and one runs at a time. A line of the
-manifest is written when its file is complete, so a killed fetch resumes: complete files
-are not requested again, and a partial file (`.part`) is continued if the server allows it.
+manifest is written when its file is complete, so a killed fetch resumes: complete files are not requested again, and a
+partial file (`.part`) is continued if the server allows it.
 
 YouTube itself needs what `yt-dlp[default]` installs and a JavaScript runtime such as Deno.
 """
@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sdiareward.common.files import JsonLines, write_file
+from sdiareward.common.settings import make_settings, require_minimums
 from sdiareward.common.skipped import Skipped
 
 from .youtube import DEFAULT_LICENSE, MANIFEST
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from yt_dlp import YoutubeDL
 
 logger = logging.getLogger(__name__)
-# What else an extractor raises when a site has changed; one recording is no reason to stop.
+# Errors of an extractor when a site has changed; they skip one recording.
 _EXTRACTOR_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _VIDEO_ID = re.compile(r"[\w-]{11}")
 _SCHEME = re.compile(r"(https?|file)://", re.IGNORECASE)
@@ -47,7 +48,7 @@ class Channel:
 
     url: str
     title_keywords: tuple[str, ...] = ("podcast", "interview")
-    limit: int | None = None
+    limit: int | None = field(default=None, metadata={"minimum": 1})
 
     def __post_init__(self) -> None:
         if "://" not in self.url:
@@ -56,8 +57,7 @@ class Channel:
             )
         if isinstance(self.title_keywords, str):
             raise ValueError(f"title_keywords is the text {self.title_keywords!r}; a list of words is needed.")
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"channel {self.url}: limit is {self.limit}; it must be at least 1.")
+        require_minimums(self, f"channel {self.url}: ")
         object.__setattr__(self, "title_keywords", tuple(self.title_keywords))
 
 
@@ -75,26 +75,27 @@ class FetchSettings:
         rate_limit_bytes_per_s (`int`, *optional*): Download rate; None for no limit.
         sleep_s (`float`): Pause before each download, in seconds.
         retries (`int`): How often a download is tried again.
-        language (`str`): BCP-47 tag of the recordings; the sites do not say it reliably.
-        license (`str`): Licence of recordings whose site names none.
-        allow_file_urls (`bool`): Whether `file://` addresses may be read. Only for lists that you wrote yourself.
+        language (`str`): BCP-47 tag of the recordings; sites do not state it reliably.
+        license (`str`): Licence of recordings without a licence on their site.
+        allow_file_urls (`bool`): Whether `file://` addresses may be read. Only for your own lists.
     """
 
     output_dir: str
     channels: tuple[Channel, ...] = ()
     videos: tuple[str, ...] = ()
     searches: tuple[str, ...] = ()
-    results_per_search: int = 20
+    results_per_search: int = field(default=20, metadata={"minimum": 1})
     format: str = "bestaudio/best"
-    rate_limit_bytes_per_s: int | None = 4_000_000
-    sleep_s: float = 5.0
-    retries: int = 5
+    rate_limit_bytes_per_s: int | None = field(default=4_000_000, metadata={"minimum": 1})
+    sleep_s: float = field(default=5.0, metadata={"minimum": 0})
+    retries: int = field(default=5, metadata={"minimum": 0})
     language: str = "en"
     license: str = DEFAULT_LICENSE
     allow_file_urls: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "channels", tuple(_channel(value) for value in self.channels))
+        given = [c if isinstance(c, Channel) else make_settings(Channel, c, "channels") for c in self.channels]
+        object.__setattr__(self, "channels", tuple(given))
         for name in ("videos", "searches"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is the text {getattr(self, name)!r}; a list is needed.")
@@ -105,12 +106,8 @@ class FetchSettings:
             raise ValueError(f"videos {wrong} are neither ids of 11 characters nor addresses.")
         addresses += [channel.url for channel in self.channels]
         if wrong := [address for address in addresses if not _SCHEME.match(address)]:
-            raise ValueError(f"{wrong} are read by none of http://, https:// and file://; give such addresses.")
-        for name, least in (("results_per_search", 1), ("sleep_s", 0), ("retries", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
-        if self.rate_limit_bytes_per_s is not None and self.rate_limit_bytes_per_s < 1:
-            raise ValueError(f"rate_limit_bytes_per_s is {self.rate_limit_bytes_per_s}; give at least 1, or none.")
+            raise ValueError(f"{wrong} have none of the schemes http://, https:// and file://.")
+        require_minimums(self)
 
     def may_read(self, address: str) -> bool:
         """Tell whether an address that a page listed is of a scheme that is read, or the id of a video."""
@@ -122,12 +119,12 @@ class FetchSettings:
 
 @dataclass
 class FetchReport:
-    """What a fetch did.
+    """The result of a fetch.
 
     Args:
         fetched (`list[str]`): Names of the files that are new.
         num_present (`int`): Recordings that had been fetched before.
-        num_other_titles (`int`): Recordings of channels whose titles have no keyword.
+        num_other_titles (`int`): Recordings of channels without a keyword in their title.
         skipped (`list[Skipped]`): Recordings and lists that failed, with the reason.
     """
 
@@ -144,20 +141,8 @@ class _Candidate(NamedTuple):
     item: str
 
 
-def _channel(value: Channel | Mapping[str, Any]) -> Channel:
-    if isinstance(value, Channel):
-        return value
-    known = [known.name for known in fields(Channel)]
-    if not isinstance(value, Mapping) or "url" not in value or set(value) - set(known):
-        raise ValueError(f"channels: found {value!r}; a mapping with url and any of {known[1:]} is needed.")
-    return Channel(**value)
-
-
 def fetch(settings: FetchSettings) -> FetchReport:
     """Fetch what the settings name into their folder; run it again to resume, or to fetch new recordings.
-
-    Args:
-        settings (`FetchSettings`): What to fetch.
 
     Returns:
         `FetchReport`: What is new, what was there, and what failed. A failure does not stop the others.

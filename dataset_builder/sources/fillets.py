@@ -1,8 +1,8 @@
 """Fish Fillets: acted Czech dialogue of a puzzle game's two fish, with other characters here and there (semi-wild).
 
 Origin: the game by ALTAR interactive, now Fish Fillets NG; every line is spoken by an actor for its character.
-Size: 1,782 clips, 1.7 hours, OGG/Vorbis, of which the two fish, one small (`m`, female, malá) and one big (`v`, male,
-velká), speak about 1,400; 256 exchanges of theirs, 39 minutes, become episodes. The package does not name the actors.
+Size: 1,782 clips, 1.7 hours, OGG/Vorbis. The two fish, one small (`m`, female, malá) and one big (`v`, male, velká),
+speak about 1,400 of them; 256 of their exchanges, 39 minutes, become episodes. The package does not name the actors.
 Language: cs. Licence: GPL-2.0-only, text and sound.
 
 How to obtain: `apt-get install fillets-ng-data fillets-ng-data-cs` (Debian main), the scripts and the sound. Expected
@@ -12,10 +12,10 @@ tree below `/usr/share/games/fillets-ng`:
     script/<level>/dialogs_cs.lua     dialogId("<id>", "<font>", "<English>")  dialogStr("<Czech>")
     script/<level>/code.lua           addm(<delay>, "<id>") and addv(<delay>, "<id>"), demo*.lua likewise
 
-What is a conversation here: the order of `dialogs_cs.lua` is none, it is a table. The order comes from the level's
-code, which queues lines of the small (`addm`) and the big fish (`addv`): lines queued one after another, with nothing
+Conversations: `dialogs_cs.lua` is a table without an order. The order comes from the level's code, which queues lines
+ of the small (`addm`) and the big fish (`addv`): lines queued one after another, with nothing
 but delays, assignments and an `if` without `else` between them, are spoken in that order, and are an exchange. Such an
-`if` is read as taken. Any other statement (an alternative, a loop, a line whose id is computed, another character)
+`if` is read as taken. Any other statement (an alternative, a loop, a computed id, another character)
 ends the exchange. What the player does between two exchanges is unknown, so none are joined. Lines that the fish say
 alone, and those of other characters, are in no exchange and counted for each level. Groups are the levels.
 
@@ -52,7 +52,7 @@ _PASSING = re.compile(r"\s*(--.*|adddel\(.*\)|[\w.\[\]]+\s*=(?!.*\bfunction\b)[^
 
 
 class Line(NamedTuple):
-    """A line that the code queues: which fish (`m` or `v`) and the id of what it says."""
+    """A line that the code queues: the fish (`m` or `v`) and the id of its words."""
 
     fish: str
     dialog: str
@@ -110,11 +110,7 @@ def read_dialogs(script: str) -> dict[str, str]:
 
 
 def read_exchanges(code: Iterable[str]) -> Iterator[list[Line]]:
-    """Yield the lines that are queued one after another, where both fish speak.
-
-    Args:
-        code (`Iterable[str]`): Lines of Lua code.
-    """
+    """Yield the lines that are queued one after another, where both fish speak."""
     exchange: list[Line] = []
     depth = 0
     for line in [*code, "return"]:

@@ -1,9 +1,9 @@
 """Your own recordings: dialogues that are cut and transcribed already, or long recordings for the pipeline.
 
-Origin, size, language and licence: yours; every item says its language and licence. Expected tree, where audio may lie
-anywhere below the folder and in any format that the package decodes:
+Origin, size, language and licence: yours; every item names its language and licence. Expected tree; audio may lie
+anywhere below the folder, in any format that the package decodes:
 
-    manifest.jsonl      one object a line, see below
+    manifest.jsonl      one object per line, see below
     **/*.wav, ...       the recordings that it names
 
 A line with `turns` is a dialogue (an even number, at most 16, of alternating turns that begin with `user`):
@@ -13,7 +13,7 @@ A line with `turns` is a dialogue (an even number, at most 16, of alternating tu
 
 `group` (never in two splits; the id by default), `primary`, `secondary`, `start_s` and `end_s` (the whole
 file by default) are optional. A line with `audio` in place of `turns` is a long recording. `language`, `license`
-and `subset` (`wild` by default) may be given once for all as options. Other keys are refused: they may be misspelt.
+and `subset` (`wild` by default) may be given once for all as options. Unknown keys are refused: they may be misspelt.
 
 Without a manifest every audio or video file below the folder is a long recording, and the options are needed.
 """
@@ -52,7 +52,7 @@ def items(
 
     Args:
         path (`Path`): The folder.
-        language (`str`, *optional*): BCP-47 tag of what does not say its own.
+        language (`str`, *optional*): BCP-47 tag of items without their own.
         license (`str`, *optional*): SPDX id or name of the licence, likewise.
         subset (`str`, *optional*, defaults to `"wild"`): `wild`, `semi_wild` or `scripted`, likewise.
 

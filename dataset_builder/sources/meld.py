@@ -2,7 +2,7 @@
 
 Origin: Poria et al., 2019, from the series Friends. Size: 1,433 dialogues of 13,708 utterances, 3.6 s each on average
 (the paper counts 21.67 hours of turns). Language: en. Licence: the annotations are GPL-3.0; the clips belong to the
-owners of the series, and whoever uses them for research does so under their own responsibility.
+owners of the series, using them for research is the user's own responsibility.
 
 How to obtain: download `MELD.Raw.tar.gz` from https://affective-meld.github.io, unpack it and the three archives
 in it. Expected tree, as they unpack; a table and its folder may also lie together in `train/`, `dev/`, `test/`:
@@ -102,7 +102,7 @@ def _read_split(root: Path, split: str, table: Path) -> Iterator[Episode | Skipp
 
 
 def read_table(path: Path) -> Iterator[tuple[str, dict[str, str] | Skipped]]:
-    """Yield `(item, row)` for each line of a MELD table; a `Skipped` stands in for a line that is no row.
+    """Yield `(item, row)` for each line of a MELD table; a `Skipped` for a malformed line.
 
     Args:
         path (`Path`): One of the three CSV files. Each line is parsed by itself: a stray quote costs one row.

@@ -1,4 +1,4 @@
-"""Read what somebody else wrote (tables, manifests, clips) so that one bad line or file costs only itself."""
+"""Read foreign tables, manifests and clips so that a bad line or file is skipped alone."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _WINDOWS_CHARACTERS = {
 
 
 def find_clip(root: Path, relative: str, item: str) -> Path | Skipped:
-    """Return the file `root / relative`, or why it cannot be used.
+    """Return the file `root / relative`, or why it is skipped.
 
     Args:
         root (`Path`): Folder of the corpus.
         relative (`str`): Path as a table or manifest gives it.
-        item (`str`): What to call it in the report.
+        item (`str`): Its name in the report.
 
     Returns:
         `Path` or `Skipped`: Of kind `outside_root`, `missing_audio` or `empty_audio`.
@@ -49,20 +49,20 @@ def existing_file(root: Path, relative: str) -> Path:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The path climbs out of `root`.
+        ValueError: The path leaves `root`.
     """
     path = inside(root, relative)
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: not found; get the corpus as the card of its source says.")
+        raise FileNotFoundError(f"{path}: not found; get the corpus as the card of its source describes.")
     return path
 
 
 def read_json_lines(path: Path, label: str) -> Iterator[tuple[str, dict[str, Any] | Skipped]]:
-    """Yield `(item, object)` for each line of a JSONL file; a `Skipped` stands in for what is no object.
+    """Yield `(item, object)` for each line of a JSONL file; a `Skipped` for a line that is not an object.
 
     Args:
         path (`Path`): The file.
-        label (`str`): What to call it; an item is `label`, file name and line number.
+        label (`str`): Its name; an item is `label`, file name and line number.
     """
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -84,11 +84,7 @@ def _parse_line(line: bytes, item: str) -> dict[str, Any] | Skipped:
 
 
 def decode_table_line(line: bytes) -> str:
-    """Decode a line of a table that may be UTF-8, Windows-1252, or one saved as the other.
-
-    Args:
-        line (`bytes`): A line; each is decoded by itself, so that one stray byte does not change the others.
-    """
+    """Decode a line of a table that may be UTF-8, Windows-1252, or one saved as the other."""
     try:
         text = line.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -2,8 +2,8 @@
 
 Origin, language and licences: those of the two corpora; `sample/README.md` has their notices. Expected tree:
 
-    sample/manifest.jsonl                  one episode a line, each part with its words, start_s and end_s
-    sample/amazon_queen/*.ogg              one file an episode, 16 kHz mono, the parts one after another
+    sample/manifest.jsonl                  one episode per line, each part with its words, start_s and end_s
+    sample/amazon_queen/*.ogg              one file per episode, 16 kHz mono, the parts one after another
     sample/asterisk/*.ogg
 
 It is written by `python -m sdiareward.dataset_builder sample`.
@@ -82,16 +82,7 @@ def _from_row(row: Mapping[str, Any], root: Path, item: str) -> Episode | Skippe
 
 
 def write_sample(source: Iterable[Episode], root: Path, max_bytes: int) -> int:
-    """Write episodes as OGG/Opus with a manifest until `max_bytes` of audio are reached.
-
-    Args:
-        source (`Iterable[Episode]`): Recorded episodes, in the order in which they are taken.
-        root (`Path`): Folder to write.
-        max_bytes (`int`): Stop before the OGG files exceed this.
-
-    Returns:
-        `int`: Number of episodes written.
-    """
+    """Write episodes as OGG/Opus with a manifest until `max_bytes` of audio are reached."""
     root.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
     for episode in source:

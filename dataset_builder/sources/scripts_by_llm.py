@@ -1,4 +1,4 @@
-"""Have a language model write colloquialness scripts: each scenario several times, then each as people would say it.
+"""Have a language model write colloquialness scripts: each scenario several times, then each in spoken style.
 
 Section 3.1 and figures 10 and 11: 250 scenarios in ten domains, ten variations each, give the paper's 2,500 pairs. The
 scenarios (`scenarios.jsonl`) were written for this project. A dialogue is first written in full sentences, then turned
@@ -17,20 +17,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sdiareward.audio_sdiareward import MAX_TURNS, ROLES
-from sdiareward.common.files import JsonLines, split_lines
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
 
 from .. import prompts
+from ..llm_files import open_written, read_scenario_lines
 
 
 DEFAULT_SCENARIOS = SCRIPTS / "scenarios.jsonl"
@@ -53,7 +52,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class ScriptSettings:
-    """What is asked for.
+    """Numbers and limits of the scripts that a model writes.
 
     Args:
         variations (`int`, *optional*, defaults to 10): Dialogues of each scenario.
@@ -82,30 +81,22 @@ class ScriptSettings:
 
 
 def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
-    """Return the scenarios of a JSONL file with `scenario_id`, `domain` and `topic`.
-
-    Args:
-        path (`str` or `Path`, *optional*): The file; the project's own 250 by default.
+    """Return the scenarios of a JSONL file with `scenario_id`, `domain` and `topic`; by default the project's own 250.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: A line lacks a field, or two have the same id.
     """
-    path = Path(path or DEFAULT_SCENARIOS)
-    scenarios = []
-    for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), start=1):
-        try:
-            row = json.loads(line)
-            scenarios.append(Scenario(str(row["scenario_id"]), str(row["domain"]), str(row["topic"])))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise ValueError(
-                f"{path}, line {number}: needs a JSON object with scenario_id, domain and topic "
-                f"({type(error).__name__}: {error})."
-            ) from error
-    counts = Counter(scenario.scenario_id for scenario in scenarios)
-    if twice := sorted(name for name, count in counts.items() if count > 1):
-        raise ValueError(f"{path}: scenario_id {twice[:5]} comes more than once; give each scenario its own.")
-    return scenarios
+    return read_scenario_lines(Path(path or DEFAULT_SCENARIOS), _make_scenario)
+
+
+def _make_scenario(row: Any) -> Scenario:
+    try:
+        return Scenario(str(row["scenario_id"]), str(row["domain"]), str(row["topic"]))
+    except (TypeError, KeyError) as error:
+        raise ValueError(
+            f"needs a JSON object with scenario_id, domain and topic ({type(error).__name__}: {error})."
+        ) from error
 
 
 def plan_scripts(scenarios: Iterable[Scenario], variations: int) -> list[tuple[Scenario, int]]:
@@ -121,11 +112,7 @@ def write_scripts(
 ) -> list[Skipped]:
     """Write scripts to a JSONL file that the source `colloquial_scripts` reads; resume an earlier run.
 
-    Args:
-        path (`str` or `Path`): The file; one line is added as soon as it is complete.
-        client (`ChatClient`): Asks the model.
-        scenarios (`Iterable[Scenario]`, *optional*): The project's own 250 by default.
-        settings (`ScriptSettings`, *optional*): What is asked for.
+    A line is written as soon as it is complete.
 
     Returns:
         `list[Skipped]`: What could not be written; the next run asks for it again.
@@ -135,37 +122,25 @@ def write_scripts(
         ValueError: The file holds scripts of another model, prompt or settings.
     """
     settings = settings or ScriptSettings()
-    file = JsonLines(Path(path))
-    file.path.parent.mkdir(parents=True, exist_ok=True)
-    written = file.read()
-    _require_same_writer(file.path, written, _writer(client, settings))
+    file, written = open_written(path, _writer(client, settings))
     known = {row["scenario_id"] for row in written}
     plan = plan_scripts(read_scenarios() if scenarios is None else scenarios, settings.variations)
     todo = [(scenario, number) for scenario, number in plan if _script_id(scenario, number) not in known]
+    fingerprints = {_fingerprint(row["written"]) for row in written}
     skipped = []
-    for row in _script_rows(client, todo, settings, seen={_fingerprint(row["written"]) for row in written}):
+    make = partial(_make_script, client=client, settings=settings)
+    for row in client.map(make, todo, failures=(), description="scripts"):
+        # `failures` is empty: an exception would have been raised.
+        assert not isinstance(row, Exception)
+        if isinstance(row, dict) and _fingerprint(row["written"]) in fingerprints:
+            reason = "the model wrote the same dialogue before; raise the temperature."
+            row = Skipped(f"{SOURCE} {row['scenario_id']}", "duplicate_script", reason)
         if isinstance(row, Skipped):
             skipped.append(row)
         else:
+            fingerprints.add(_fingerprint(row["written"]))
             file.append([row])
     return skipped
-
-
-def _script_rows(
-    client: ChatClient, plan: Sequence[tuple[Scenario, int]], settings: ScriptSettings, seen: Iterable[str] = ()
-) -> Iterator[dict[str, Any] | Skipped]:
-    """Yield a row of the JSONL file for each entry of the plan; the second of two equal dialogues is dropped."""
-    fingerprints = set(seen)
-    make = partial(_make_script, client=client, settings=settings)
-    for row in client.map(make, plan, failures=(), description="scripts"):
-        assert not isinstance(row, Exception)
-        if isinstance(row, dict):
-            fingerprint = _fingerprint(row["written"])
-            if fingerprint in fingerprints:
-                reason = "the model wrote the same dialogue before; raise the temperature."
-                row = Skipped(f"{SOURCE} {row['scenario_id']}", "duplicate_script", reason)
-            fingerprints.add(fingerprint)
-        yield row
 
 
 def _make_script(
@@ -234,7 +209,7 @@ def _read_spoken(answer: Any, *, given: Mapping[str, Any], settings: ScriptSetti
         raise ValueError(f"there are {len(spoken)} turns; the written dialogue has {len(written)}.")
     same = sum(_plain(a["content"]) == _plain(b["content"]) for a, b in zip(written, spoken, strict=True))
     if 2 * same >= len(written):
-        raise ValueError(f"{same} of {len(written)} turns are as they were written; say them as people would.")
+        raise ValueError(f"{same} of {len(written)} turns are as they were written; rewrite them in spoken style.")
     return spoken
 
 
@@ -244,7 +219,7 @@ def _read_script(answer: Any, settings: ScriptSettings) -> Script:
         raise ValueError("the dialogue must be a JSON array of objects with 'role' and 'content'.")
     roles = [turn.get("role") for turn in answer]
     if not roles or len(roles) % 2 or roles != [*ROLES] * (len(roles) // 2):
-        raise ValueError(f"the roles are {roles}; they must alternate from 'user' at first to 'assistant' at last.")
+        raise ValueError(f"the roles are {roles}; they must alternate, begin with 'user' and end with 'assistant'.")
     return [
         {"role": turn["role"], "content": _read_content(turn.get("content"), position, settings)}
         for position, turn in enumerate(answer, start=1)
@@ -259,7 +234,7 @@ def _read_content(content: Any, position: int, settings: ScriptSettings) -> str:
     if found := _EMOJI.search(content) or _EMOTICON.search(content):
         raise ValueError(f"turn {position} holds {found.group().strip()!r}; use neither emojis nor emoticons.")
     if (count := len(content.split())) > settings.max_words:
-        raise ValueError(f"turn {position} has {count} words; {settings.max_words} are the most.")
+        raise ValueError(f"turn {position} has {count} words; at most {settings.max_words} are allowed.")
     return " ".join(content.split())
 
 
@@ -276,14 +251,6 @@ def _script_id(scenario: Scenario, number: int) -> str:
 
 
 def _writer(client: ChatClient, settings: ScriptSettings) -> dict[str, Any]:
-    """Say what a script was written by: the model, its prompts and what was asked for."""
+    """Return the writer of a script: the model, its prompts and the limits."""
     limits = f"{settings.variations} x {settings.min_rounds}-{settings.max_rounds} rounds, {settings.max_words} words"
     return {"writer": client.settings.model, "prompt_version": PROMPT_VERSION, "limits": limits}
-
-
-def _require_same_writer(path: Path, written: Sequence[Mapping[str, Any]], writer: Mapping[str, Any]) -> None:
-    for number, row in enumerate(written, start=1):
-        different = {name: row.get(name) for name, value in writer.items() if row.get(name) != value}
-        if different:
-            wanted = {name: writer[name] for name in different}
-            raise ValueError(f"{path}, line {number}: was written with {different}, not {wanted}; use another file.")

@@ -1,18 +1,18 @@
-"""YouTube: interviews and podcasts, spontaneous speech as people put it on the web (wild).
+"""YouTube: interviews and podcasts, spontaneous speech from the web (wild).
 
 Origin: channels of your choice; the paper takes interviews and podcasts, 1,954.2 hours of raw audio (section B.1).
 Language: as you choose, English by default. Licence: the one each video is published under, else
 `LicenseRef-YouTube`: the standard licence forbids redistributing the audio, so none of it is ever part of a release.
 
-How to obtain: `fetching.fetch` downloads them with `yt-dlp`, for non-commercial research, where the law that you live
-under and the terms of the site allow it. Expected tree, as it writes it:
+How to obtain: `fetching.fetch` downloads them with `yt-dlp`, for non-commercial research, if the law and the terms of
+the site allow it. Expected tree, as it writes it:
 
     <folder>/<video id>.<extension>
     <folder>/manifest.jsonl     id, extractor, url, file, duration_s, language, license; written when a file is whole
 
-The manifest has no title, uploader or channel: none of that is needed, and what is not kept cannot be released. Of
+The manifest has no title, uploader or channel: they are not needed, and cannot be released by mistake. Of
 its fields only the id gets into a release, as part of a reference: `youtube:<video id>`, so that a copy in another
-format is found too. The recordings go through the pipeline, which says how they become episodes.
+format is found too. The pipeline cuts the recordings into episodes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OTHER_SUFFIXES = {".part", ".ytdl", ".temp", ".json", ".jsonl", ".txt", ".vtt"}
 def recordings(
     path: Path | None = None, *, language: str | None = None, license: str | None = None
 ) -> Iterator[Recording | Skipped]:
-    """Yield what was fetched, in the order of the manifest.
+    """Yield the fetched recordings, in the order of the manifest.
 
     Args:
         path (`Path`): The folder that `fetching.fetch` wrote.
@@ -72,7 +72,7 @@ def locate(root: Path, path: str, member: str | None = None) -> Path:
     files = [file for file in files if file.suffix not in _OTHER_SUFFIXES]
     if not files:
         raise FileNotFoundError(f"{stem}.*: not found; fetch video {path} again.")
-    # The name is the video's, what it links to may be anything.
+    # A file with the name of a video may be a link out of the folder.
     return inside(root, files[0].name)
 
 

@@ -109,7 +109,7 @@ def test_the_card_counts_what_the_report_counts(built):
 
 def test_a_killed_build_goes_on_without_making_a_pair_twice(write_config, monkeypatch, tmp_path):
     path = write_config(sources=[{"name": "sample", "limit": 4}], num_workers=1)
-    monkeypatch.setattr(builder, "_write_shards", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(builder.PartFolder, "write_shards", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
     assert main(["build", "--config", str(path)]) == 130
     parts = sorted((tmp_path / "sdiareward" / ".parts").glob("*.parquet"))
     assert len(parts) >= 4

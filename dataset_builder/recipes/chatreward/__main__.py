@@ -58,7 +58,7 @@ def summarize(report: dict[str, Any]) -> str:
     rejected = ", ".join(f"{kind} {count}" for kind, count in report["rejected_lines"].items())
     lines.append(f"lines rejected and tried with other voices: {rejected or 'none'}")
     lines.append(f"{len(report['skipped'])} samples missing")
-    lines += [f"  {kind}: {count}" for kind, count in report["skipped"].items()]
+    lines += [f"  {kind}: {count}" for kind, count in report["drops"].items()]
     return "\n".join(lines)
 
 
@@ -69,8 +69,8 @@ class WriteArguments:
     output: Path = field(metadata={"help": "JSONL file of scenarios"})
     count: int = field(metadata={"help": "scenarios in all"})
     endpoint: dict[str, Any] = field(metadata={"help": "fields of ChatSettings"})
-    seed: int | None = field(default=None, metadata={"help": "seed of what the scenarios are about"})
-    license: str | None = field(default=None, metadata={"help": "licence that the scenarios are marked with"})
+    seed: int = field(default=0, metadata={"help": "seed of the topics"})
+    license: str = field(default="LicenseRef-model-output", metadata={"help": "licence of the scenarios"})
 
 
 def write(args: WriteArguments) -> int:
@@ -84,9 +84,7 @@ def write(args: WriteArguments) -> int:
     client = ChatClient(
         make_settings(ChatSettings, args.endpoint, "endpoint"), args.output.with_name(f"{args.output.name}-answers")
     )
-    options: dict[str, Any] = {"seed": args.seed, "license": args.license}
-    given = {name: value for name, value in options.items() if value is not None}
-    skipped = write_scenarios(args.output, client, args.count, **given)
+    skipped = write_scenarios(args.output, client, args.count, seed=args.seed, license=args.license)
     done = len(read_scenarios(args.output)) if args.output.is_file() else 0
     sys.stdout.write(f"{args.output}: {done} scenarios, {len(skipped)} missing; {client.usage}\n")
     for skip in skipped:

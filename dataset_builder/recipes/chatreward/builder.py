@@ -21,7 +21,6 @@ from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import stable_id
 
-from ...formats.shards import ShardWriter
 from ...parts import PartFolder, run_jobs
 from ...reports.data_card import content_id, read_finished, save_report, summarize_skipped
 from .data_card import render_card
@@ -53,9 +52,6 @@ class Plan:
 def build(config: ChatRewardConfig) -> dict[str, Any]:
     """Build the data set of `config` and return its report, which also lies in the folder as `report.json`.
 
-    Args:
-        config (`ChatRewardConfig`): What to build.
-
     Raises:
         FileNotFoundError: There is no such file of scenarios.
         ValueError: A scenario breaks a rule, an engine is not installed, or no sample is left.
@@ -83,7 +79,7 @@ def _build(config: ChatRewardConfig) -> dict[str, Any]:
     reasons = [entry["reason"] for note in notes for entry in note["drops"]]
     if len(reasons) == sum(len(scenario.answers) for scenario in scenarios):
         raise ValueError(f"no sample is left of {len(plans)} scenarios: {reasons[:3]}.")
-    _write_shards(plans, parts, output)
+    parts.write_shards(output, {plan.part: plan.split for plan in plans})
     report = _write_report(output, notes, plan_id, config, engine_versions(casts))
     shutil.rmtree(output / _PARTS)
     return report
@@ -101,13 +97,6 @@ def _record_part(plan: Plan, recorder: Recorder, parts: PartFolder) -> None:
     recorded = recorder.record(plan.scenario, plan.split)
     notes = {"drops": recorded.skipped, "rejected": recorded.rejected}
     parts.write(plan.part, recorded.rows, {name: list(map(asdict, items)) for name, items in notes.items()})
-
-
-def _write_shards(plans: Sequence[Plan], parts: PartFolder, output: Path) -> None:
-    with ShardWriter(output, features()) as writer:
-        for plan in plans:
-            for row in parts.read_rows(plan.part):
-                writer.write(plan.split, row)
 
 
 def _write_report(

@@ -18,12 +18,7 @@ _TEMPLATE = CARDS / "chatreward_card.md"
 
 
 def render_card(report: Mapping[str, Any], statistics: Mapping[str, Any]) -> str:
-    """Render the card.
-
-    Args:
-        report (`Mapping`): What `report.json` holds.
-        statistics (`Mapping`): From `compute_statistics`.
-    """
+    """Render the card of a folder from its `report.json` and its `compute_statistics`."""
     config, present = report["config"], [name for name in SPLITS if name in statistics["by"]["split"]]
     counts = statistics["by"]["split"]
     experts = report.get("experts")

@@ -1,6 +1,6 @@
 """Sounds around the user (attribute `audio`): synthesised, or read from a folder of clips.
 
-The paper takes its sounds from AudioCaps, whose recordings cannot be shared. Twelve of Table 4's categories are
+The paper takes its sounds from AudioCaps. These recordings cannot be shared. Twelve of Table 4's categories are
 synthesised here from oscillators, damped resonances and noise; the same seed gives the same sound on any machine. They
 are stylised: a knock, a siren, bubbles, thunder or a bee is easily recognised, a car or ice less so. Voices of people
 and larger animals need clips: `EVENTS_DIR/CATEGORY/*.wav`, which also replace synthesised sounds.
@@ -25,11 +25,7 @@ _TWO_PI = 2 * np.pi
 
 
 def list_events(events_dir: str | Path | None = None) -> tuple[str, ...]:
-    """Return the available categories of sounds, in the order of Table 4.
-
-    Args:
-        events_dir (`str` or `Path`, *optional*): Folder of clips, one folder per category.
-    """
+    """Return the available categories of sounds, in the order of Table 4."""
     return tuple(name for name in CATEGORIES["audio"] if name in _MAKERS or find_clips(name, events_dir))
 
 

@@ -28,27 +28,23 @@ from .statistics_report import compute_statistics, read_labels
 
 
 _COLUMNS = ("sample_id", "rater", "score")
-# From here on two raters disagree on more than a shade.
+# From this difference on, two raters disagree clearly.
 _WIDE = 2
 # By sample, the score of each rater.
 Ratings = Mapping[str, Mapping[str, int]]
 
 
-def read_ratings(path: str | Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Skipped]]:
-    """Read a CSV of ratings.
+def read_ratings(path: Path, known: set[str]) -> tuple[dict[str, dict[str, int]], list[Skipped]]:
+    """Return the ratings of a CSV by sample and rater, and a `Skipped` for each row that cannot be used.
 
     Args:
-        path (`str` or `Path`): The file, UTF-8.
+        path (`Path`): The file, UTF-8.
         known (`set[str]`): The `sample_id`s of the data set.
-
-    Returns:
-        `tuple`: The ratings by sample and rater, and a `Skipped` for each row that cannot be used.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: The header lacks a column.
     """
-    path = Path(path)
     ratings: dict[str, dict[str, int]] = defaultdict(dict)
     skipped = []
     with path.open(encoding="utf-8-sig", newline="") as file:
@@ -66,7 +62,7 @@ def read_ratings(path: str | Path, known: set[str]) -> tuple[dict[str, dict[str,
 
 
 def _find_problem(row: Mapping[str, str | None], known: set[str], ratings: Ratings) -> tuple[str, str] | None:
-    """Return kind and reason of what is wrong with a row, None if nothing is."""
+    """Return kind and reason of the problem of a row, None if it is usable."""
     sample, rater, score = ((row[name] or "").strip() for name in _COLUMNS)
     if sample not in known:
         return "unknown_sample", f"sample_id {sample!r} is not in the data set."
@@ -127,13 +123,8 @@ def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, 
     }
 
 
-def merge_experts(folder: str | Path, ratings_path: str | Path, output: str | Path) -> dict[str, Any]:
+def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, Any]:
     """Copy a data set and merge the expert scores of a CSV; memory holds a few rows at a time.
-
-    Args:
-        folder (`str` or `Path`): As `build` writes it.
-        ratings_path (`str` or `Path`): The CSV; see the module.
-        output (`str` or `Path`): Another folder to write.
 
     Returns:
         `dict[str, Any]`: The report of `output`; `experts` holds what `measure_agreement` returns, `bad_rows` the
@@ -143,7 +134,6 @@ def merge_experts(folder: str | Path, ratings_path: str | Path, output: str | Pa
         FileNotFoundError: `folder` holds no data set, or there is no such CSV.
         ValueError: `output` is `folder`, or the CSV lacks a column or has no usable row.
     """
-    folder, output = Path(folder), Path(output)
     if output.resolve() == folder.resolve():
         raise ValueError(f"{output}: is the data set itself; write to another folder.")
     design = {row["sample_id"]: row["design_score"] for row in read_labels(folder)}

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -27,11 +27,7 @@ _BY_CHARACTER = ("zh", "ja", "th")
 
 
 class WordErrors:
-    """Measures how well speech is understood.
-
-    Args:
-        settings (`FasterWhisperSettings`): The recogniser.
-    """
+    """Measures word error rates with a recogniser that is loaded when it is first used."""
 
     def __init__(self, settings: FasterWhisperSettings):
         self._settings = settings
@@ -42,12 +38,7 @@ class WordErrors:
         return FasterWhisperTranscriber(self._settings)
 
     def rate(self, text: str, array: np.ndarray, language: str) -> float | None:
-        """Return the word error rate of what is recognised; None where the recogniser does not know the language.
-
-        Args:
-            text (`str`): The words that were spoken.
-            array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
-            language (`str`): BCP-47 tag.
+        """Return the word error rate of 16 kHz mono speech; None if the recogniser does not know the language.
 
         Raises:
             ComponentError: The recogniser cannot be loaded.
@@ -65,8 +56,8 @@ def word_error_rate(reference: str, hypothesis: str, language: str = "en") -> fl
     English is brought to one spelling of numbers and contractions first, as Whisper's own evaluation does.
 
     Args:
-        reference (`str`): What was said.
-        hypothesis (`str`): What was recognised.
+        reference (`str`): The spoken words.
+        hypothesis (`str`): The recognised words.
         language (`str`, *optional*, defaults to `"en"`): BCP-47 tag.
 
     Raises:
@@ -111,23 +102,8 @@ class EmotionSettings:
             raise ValueError(f"threshold is {self.threshold}; it must be from 0 to 1.")
 
 
-class EmotionClassifier(Protocol):
-    """Says how much a voice sounds like each emotion."""
-
-    def scores(self, array: np.ndarray) -> dict[str, float]:
-        """Return a score from 0 to 1 by emotion of Table 4; one that is missing has none.
-
-        Args:
-            array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
-        """
-        ...
-
-
-class PipelineClassifier:
+class EmotionClassifier:
     """An audio classifier of `transformers`, such as a fine-tuned wav2vec 2.0.
-
-    Args:
-        settings (`EmotionSettings`): Which, and what its labels mean.
 
     Raises:
         ValueError: The model has none of the labels.
@@ -148,15 +124,14 @@ class PipelineClassifier:
             )
 
     def scores(self, array: np.ndarray) -> dict[str, float]:
-        """Score each emotion; see `EmotionClassifier.scores`."""
+        """Return a score from 0 to 1 by emotion of Table 4; an emotion without a label is absent.
+
+        Args:
+            array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
+        """
         scores: dict[str, float] = {}
         # The pipeline takes the mapping apart.
         for entry in self._pipeline({"raw": array, "sampling_rate": SAMPLING_RATE}, top_k=None):
             if emotion := self._labels.get(entry["label"]):
                 scores[emotion] = scores.get(emotion, 0.0) + float(entry["score"])
         return scores
-
-
-def load_emotion_classifier(settings: EmotionSettings) -> EmotionClassifier:
-    """Load the classifier of the settings."""
-    return PipelineClassifier(settings)

@@ -61,7 +61,7 @@ _WORDS: dict[str, dict[str, str]] = {
         "waterfall burbling": "waterfall burbling stream brook",
     },
 }
-# As a right and a wrong label these would not be told apart for certain.
+# Too similar for a right and a wrong label.
 _ALIKE: dict[str, tuple[frozenset[str], ...]] = {
     "age": (
         frozenset({"children", "adolescent"}),

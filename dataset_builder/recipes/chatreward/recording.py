@@ -17,15 +17,16 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.messages import join_turns
 from sdiareward.pairs.schema import stable_id
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.synthesis import SynthesisError
 
 from .events import load_event, mix_event
-from .filters import EmotionClassifier, WordErrors, load_emotion_classifier
+from .filters import EmotionClassifier, WordErrors
 from .scenarios import Line, Scenario
-from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE, validate_sample
+from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE
 from .settings import ChatRewardConfig
 from .voices import Cast, order_casts, speak_line
 
@@ -34,14 +35,6 @@ from .voices import Cast, order_casts, speak_line
 Speaker = tuple[Cast, str]
 QUESTION = "question"
 _GENDERS = ("female", "male")
-
-
-class LineRejected(Exception):  # noqa: N818 - an outcome that is counted, not an error
-    """Raised for a line that cannot be used; has the `kind` and the `reason` of its `Skipped`."""
-
-    def __init__(self, kind: str, reason: str):
-        super().__init__(reason)
-        self.kind, self.reason = kind, reason
 
 
 @dataclass(frozen=True)
@@ -82,11 +75,7 @@ class Recorded:
 
 
 class Recorder:
-    """Synthesises scenarios; holds the models of one process.
-
-    Args:
-        config (`ChatRewardConfig`): Casts and filters.
-    """
+    """Synthesises scenarios; holds the models of one process."""
 
     def __init__(self, config: ChatRewardConfig):
         self._config = config
@@ -98,7 +87,7 @@ class Recorder:
 
     @cached_property
     def _emotions(self) -> EmotionClassifier | None:
-        return load_emotion_classifier(self._config.emotion) if self._config.emotion else None
+        return EmotionClassifier(self._config.emotion) if self._config.emotion else None
 
     def record(self, scenario: Scenario, split: str) -> Recorded:
         """Return the samples of a scenario.
@@ -149,7 +138,7 @@ class Recorder:
     def _record_answers(
         self, scenario: Scenario, speakers: list[Speaker], rejected: list[Skipped]
     ) -> dict[int, Take | Skipped]:
-        """Return the answers of the first speaker all of whose answers pass, else of the one with the most.
+        """Return the answers of the first speaker with three that pass, else of the one with the most.
 
         A speaker is skipped at the first answer that fails; only if all fail are their other answers synthesised.
         """
@@ -171,20 +160,20 @@ class Recorder:
     def _try_line(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take | Skipped:
         try:
             return self._speak(cast, scenario, name, line, gender)
-        except LineRejected as error:
-            return Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error.reason}")
+        except SkipError as error:
+            return Skipped(f"{scenario.scenario_id} {name}", error.kind, f"{cast.name}: {error}")
 
     def _speak(self, cast: Cast, scenario: Scenario, name: str, line: Line, gender: str) -> Take:
         """Speak and check a line; a question with the attribute `audio` then gets its sound."""
         attribute = scenario.voices
         voice = cast.find_voice(attribute, line.category, gender)
         if voice is None:
-            raise LineRejected(NO_VOICE, f"has no voice for {attribute} {line.category!r}.")
+            raise SkipError(NO_VOICE, f"has no voice for {attribute} {line.category!r}.")
         try:
             is_instructed = attribute in cast.instructed
             array = speak_line(line.text, voice, attribute, line.category, is_instructed=is_instructed)
         except SynthesisError as error:
-            raise LineRejected("synthesis_failed", str(error)) from error
+            raise SkipError("synthesis_failed", str(error)) from error
         language = LANGUAGE_TAGS[line.category or "english"] if attribute == "language" else "en"
         wer = self._check_words(line.text, array, language)
         if attribute == "emotion" and line.category:
@@ -199,7 +188,7 @@ class Recorder:
             return None
         wer = self._words.rate(text, array, language)
         if wer is not None and wer > limit:
-            raise LineRejected("wer", f"the word error rate is {wer:.3f}; at most {limit} is allowed.")
+            raise SkipError("wer", f"the word error rate is {wer:.3f}; at most {limit} is allowed.")
         return wer
 
     def _check_emotion(self, category: str, array: np.ndarray) -> None:
@@ -207,7 +196,7 @@ class Recorder:
             return
         score, least = self._emotions.scores(array).get(category, 0.0), self._config.emotion.threshold
         if score < least:
-            raise LineRejected("emotion", f"{category!r} has the score {score:.3f}; at least {least} is needed.")
+            raise SkipError("emotion", f"{category!r} has the score {score:.3f}; at least {least} is needed.")
 
     def _add_event(self, category: str, scenario_id: str, speech: np.ndarray) -> np.ndarray:
         events = self._config.events
@@ -215,7 +204,7 @@ class Recorder:
         try:
             event = load_event(category, events.lead_s + len(speech) / SAMPLING_RATE, seed, events.folder)
         except (ValueError, AudioError) as error:
-            raise LineRejected("no_event", str(error)) from error
+            raise SkipError("no_event", str(error)) from error
         return mix_event(speech, event, snr_db=events.snr_db, lead_s=events.lead_s)
 
     def _join(
@@ -247,7 +236,7 @@ def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, arra
     line = scenario.answers[score]
     labels = (scenario.part, scenario.attribute, scenario.category, scenario.question.category, line.category)
     sample_id = stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)
-    row = {
+    return {
         "sample_id": sample_id,
         "scenario_id": scenario.scenario_id,
         "part": scenario.part,
@@ -271,5 +260,3 @@ def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, arra
         "language": question.language if question.language == answer.language else MIXED_LANGUAGES,
         "license": scenario.license,
     }
-    validate_sample(row)
-    return row

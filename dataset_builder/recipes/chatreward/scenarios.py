@@ -2,30 +2,28 @@
 
 What makes an answer right depends on the part:
 
-- content: 5 answers in a neutral voice, 3 says the same in a voice that does not suit it, 1 is beside the point.
+- content: 5 answers in a neutral voice, 3 has the same words in a voice that does not suit them.
 - understanding: the user asks what is heard. 5 names it, in a voice like the user's; 3 names another category, in a
   voice of that one (appendix A).
-- generation: the user asks for a voice. 5 has it, 3 says what was asked for in another.
-- implicit: nobody names what is heard. 5 answers in a voice that suits it, 3 in one that does not.
+- generation: the user asks for a voice. 5 has it, 3 has the same words in another voice.
+- implicit: neither side names what is heard. 5 answers in a voice that suits it, 3 in one that does not.
 - attribute `audio`, in both parts: what counts is the sound in the question that the answer speaks of.
 
-1 is beside the point, whatever its voice. `scenarios.jsonl` was written for this project.
+1 is off topic, whatever its voice. `scenarios.jsonl` was written for this project.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.files import split_lines
 from sdiareward.common.package_files import CHATREWARD
 from sdiareward.pairs.schema import stable_id
 
+from ...llm_files import read_scenario_lines
 from .labels import are_alike, named_categories, names_category
 from .schema import CATEGORIES, DESIGN_SCORES, PARTS, PLAIN, TOPICS, voice_attribute
 
@@ -34,13 +32,13 @@ DEFAULT_SCENARIOS = CHATREWARD / "scenarios.jsonl"
 DEFAULT_LICENSE = "Apache-2.0"
 # At 2 words a second half of the 35 s that a dialogue may last (section 3.2.2).
 MAX_WORDS = 35
-# The implicit attributes whose every text keeps silent about them; of the others only the question must.
+# Implicit attributes that no text may name; the other attributes may be named in the answers.
 _UNSPOKEN = ("emotion", "speed", "volume")
 
 
 @dataclass(frozen=True)
 class Line:
-    """What one side says.
+    """A line of a dialogue.
 
     Args:
         text (`str`): The words.
@@ -62,12 +60,12 @@ class Scenario:
         attribute (`str`, *optional*): One of `CATEGORIES`; None for the part content.
         category (`str`, *optional*): What is heard or asked for; None for the part content.
         topic (`str`): One of `TOPICS`.
-        question (`Line`): What the user says.
+        question (`Line`): The user's line.
         answers (`dict[int, Line]`): By score, 5, 3 and 1.
         license (`str`): SPDX identifier or name.
 
     Raises:
-        ValueError: A rule of the part is broken; the message names the scenario and what to mend.
+        ValueError: A rule of the part is broken; the message names the scenario and the rule.
     """
 
     scenario_id: str
@@ -121,26 +119,13 @@ def make_scenario(row: Mapping[str, Any]) -> Scenario:
 
 
 def read_scenarios(path: str | Path | None = None) -> list[Scenario]:
-    """Read a JSONL file of scenarios.
-
-    Args:
-        path (`str` or `Path`, *optional*): The file; the project's own 140 by default.
+    """Read a JSONL file of scenarios; by default the project's own 140.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: A line is not JSON or breaks a rule, or two scenarios share an id.
     """
-    path = Path(path or DEFAULT_SCENARIOS)
-    scenarios = []
-    for number, line in enumerate(split_lines(path.read_text(encoding="utf-8")), start=1):
-        try:
-            scenarios.append(make_scenario(json.loads(line)))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}, line {number}: {error}") from error
-    counts = Counter(scenario.scenario_id for scenario in scenarios)
-    if twice := sorted(name for name, count in counts.items() if count > 1):
-        raise ValueError(f"{path}: scenario_id {twice[:5]} comes more than once; give each scenario its own.")
-    return scenarios
+    return read_scenario_lines(Path(path or DEFAULT_SCENARIOS), make_scenario)
 
 
 def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> dict[str, str]:
@@ -148,11 +133,6 @@ def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> d
 
     The scenarios are sorted by attribute, part and a hash, and test takes them at equal distances. Its share of every
     attribute and part is `test`, give or take one scenario.
-
-    Args:
-        scenarios (`Sequence[Scenario]`): All of them.
-        test (`float`): Share of the test split, between 0 and 1.
-        seed (`int`): Another seed gives another assignment.
 
     Returns:
         `dict[str, str]`: `"train"` or `"test"` by `scenario_id`.
@@ -205,9 +185,9 @@ def _validate_texts(scenario: Scenario) -> None:
         if not isinstance(line.text, str) or not line.text.strip():
             raise ValueError(f"{name} has no text.")
         if (count := len(line.text.split())) > MAX_WORDS:
-            raise ValueError(f"{name} has {count} words; {MAX_WORDS} are the most.")
+            raise ValueError(f"{name} has {count} words; at most {MAX_WORDS} are allowed.")
     if scenario.answers[1].text in (scenario.answers[5].text, scenario.answers[3].text):
-        raise ValueError("answer 1 has the words of another; it must be beside the point.")
+        raise ValueError("answer 1 has the words of another; it must be off topic.")
 
 
 def _validate_content(scenario: Scenario) -> None:

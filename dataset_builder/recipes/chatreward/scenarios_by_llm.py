@@ -7,24 +7,24 @@ JSONL file as they are done: a run that was killed resumes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, repeat, zip_longest
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.files import JsonLines
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
 from sdiareward.pairs.schema import stable_id
 
+from ...llm_files import open_written
 from . import prompts
 from .scenarios import MAX_WORDS, Scenario, make_scenario
 from .schema import CATEGORIES, PARTS, PLAIN, TOPICS, voice_attribute
 
 
-# Implicit dialogues hang on these more than on others (appendix D); sounds are the fourth that can be left unsaid.
+# Implicit dialogues depend on the first three most (appendix D); sounds can be left unnamed too.
 _IMPLICIT = ("emotion", "speed", "volume", "audio")
 _LICENSE = "LicenseRef-model-output"
 
@@ -87,7 +87,7 @@ def _labels(part: str) -> list[tuple[str | None, str | None]]:
         "generation": tuple(name for name in CATEGORIES if name != "audio"),
         "implicit": _IMPLICIT,
     }[part]
-    # Without a category that is heard nothing is left unsaid.
+    # A plain voice gives an implicit dialogue nothing to react to.
     skipped = set(PLAIN.values()) if part == "implicit" else set()
     columns = [zip(repeat(name), (c for c in CATEGORIES[name] if c not in skipped)) for name in attributes]
     return [label for label in chain.from_iterable(zip_longest(*columns)) if label is not None]
@@ -112,16 +112,15 @@ def write_scenarios(
         EndpointError: The model cannot be reached at all; what is written stays.
         ValueError: The file was written by another model or other prompts.
     """
-    file = JsonLines(Path(path))
-    file.path.parent.mkdir(parents=True, exist_ok=True)
-    written, writer = file.read(), {"writer": client.settings.model, "prompt_version": prompts.PROMPT_VERSION}
-    for number, row in enumerate(written, start=1):
-        if other := {name: row.get(name) for name, value in writer.items() if row.get(name) != value}:
-            raise ValueError(f"{file.path}, line {number}: was written with {other}, not {writer}; use another file.")
+    writer = {"writer": client.settings.model, "prompt_version": prompts.PROMPT_VERSION}
+    file, written = open_written(path, writer)
     known, questions = {row["scenario_id"] for row in written}, {_plain(row["question"]["text"]) for row in written}
     slots = [slot for slot in plan_slots(count, seed=seed) if slot.scenario_id not in known]
     skipped = []
-    for slot, found in zip(slots, _ask_all(client, slots, license), strict=True):
+    ask = partial(_ask, client=client, license=license)
+    for slot, found in zip(slots, client.map(ask, slots, failures=(), description="scenarios"), strict=True):
+        # `failures` is empty: an exception would have been raised.
+        assert not isinstance(found, Exception)
         if isinstance(found, Scenario) and _plain(found.question.text) in questions:
             found = Skipped(slot.scenario_id, "duplicate_question", "was asked before; raise the temperature.")
         if isinstance(found, Skipped):
@@ -132,17 +131,11 @@ def write_scenarios(
     return skipped
 
 
-def _ask_all(client: ChatClient, slots: Sequence[Slot], license: str) -> Iterable[Scenario | Skipped]:
-    ask = partial(_ask, client=client, license=license)
-    for slot, found in zip(slots, client.map(ask, slots, description="scenarios"), strict=True):
-        yield Skipped(slot.scenario_id, "writing_failed", str(found)) if isinstance(found, Exception) else found
-
-
-def _ask(slot: Slot, *, client: ChatClient, license: str) -> Scenario:
+def _ask(slot: Slot, *, client: ChatClient, license: str) -> Scenario | Skipped:
     try:
         return client.ask_json(_messages(slot), partial(_read_answer, slot=slot, license=license))
     except ChatError as error:
-        raise ChatError(f"{slot.scenario_id}: {error}") from error
+        return Skipped(slot.scenario_id, "writing_failed", f"{slot.scenario_id}: {error}")
 
 
 def _messages(slot: Slot) -> list[dict[str, str]]:
@@ -163,7 +156,7 @@ def _messages(slot: Slot) -> list[dict[str, str]]:
 
 
 def _has_mistake(slot: Slot) -> bool:
-    """Tell whether the answer of 3 points has words of its own, and not only another voice."""
+    """Tell whether the answer of 3 points has its own words, not only another voice."""
     return slot.part == "understanding" or slot.attribute in ("audio", "language")
 
 
@@ -175,29 +168,29 @@ def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
         raise ValueError(f"the answer must be a JSON object with exactly the fields {needed}.")
     if empty := [name for name in needed if not isinstance(answer[name], str) or not answer[name].strip()]:
         raise ValueError(f"{empty} must be texts.")
-    said = {name: " ".join(text.split()) for name, text in answer.items()}
+    words = {name: " ".join(text.split()) for name, text in answer.items()}
     right = slot.category or PLAIN[voice_attribute(slot.part, slot.attribute)]
-    if said["appropriate_label"] != right:
-        raise ValueError(f"appropriate_label is {said['appropriate_label']!r}; it must be {right!r}.")
-    return make_scenario({**_labels_of(slot), **_lines(said, slot, right), "license": license})
+    if words["appropriate_label"] != right:
+        raise ValueError(f"appropriate_label is {words['appropriate_label']!r}; it must be {right!r}.")
+    return make_scenario({**_labels_of(slot), **_lines(words, slot, right), "license": license})
 
 
 def _labels_of(slot: Slot) -> dict[str, Any]:
     return {name: getattr(slot, name) for name in ("scenario_id", "part", "attribute", "category", "topic")}
 
 
-def _lines(said: Mapping[str, str], slot: Slot, right: str) -> dict[str, Any]:
-    wrong = said["incorrect_label"]
+def _lines(words: Mapping[str, str], slot: Slot, right: str) -> dict[str, Any]:
+    wrong = words["incorrect_label"]
     heard = right
     if slot.part == "generation":
         heard = PLAIN["language"] if slot.attribute == "language" else ""
     off_topic = None if slot.attribute == "audio" else right
     return {
-        "question": {"text": said["question"], "category": heard or None},
+        "question": {"text": words["question"], "category": heard or None},
         "answers": {
-            "5": {"text": said["good_answer"], "category": right},
-            "3": {"text": said.get("mistaken_answer", said["good_answer"]), "category": wrong},
-            "1": {"text": said["off_topic_answer"], "category": off_topic},
+            "5": {"text": words["good_answer"], "category": right},
+            "3": {"text": words.get("mistaken_answer", words["good_answer"]), "category": wrong},
+            "1": {"text": words["off_topic_answer"], "category": off_topic},
         },
     }
 

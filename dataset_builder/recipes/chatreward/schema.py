@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ CATEGORIES: dict[str, tuple[str, ...]] = {
         *("duck", "horse", "ice", "knocking", "ocean", "pig", "police", "sneezing", "thunder", "waterfall burbling"),
     ),
 }
-# What a voice does where nothing is asked of it.
+# Category of a voice without a request.
 PLAIN: dict[str, str] = {"age": "middle-aged", "language": "english", "emotion": "neutral"} | dict.fromkeys(
     ("pitch", "speed", "volume"), "normal"
 )
@@ -37,18 +36,18 @@ TOPICS = (
     *("daily_life", "health_management", "education", "entertainment", "family_relations", "dietary_culture"),
     *("healthcare", "shopping", "internet_usage", "fitness", "career_development", "social_interaction"),
 )
-# What an answer is designed to deserve: content and voice right; content right, voice wrong; content wrong.
+# Scores of answers: content and voice right; content right, voice wrong; content wrong.
 DESIGN_SCORES = (5, 3, 1)
 SPLITS = ("train", "test")
 # BCP-47 tags of the categories of `language`; "mul" stands for a dialogue in both.
 LANGUAGE_TAGS = {"english": "en", "chinese": "zh"}
 MIXED_LANGUAGES = "mul"
-# Kind of the drops of lines that a cast has no voice for: nothing was spoken.
+# Kind of the skipped lines that a cast has no voice for.
 NO_VOICE = "no_voice"
 
 
 def voice_attribute(part: str, attribute: str | None) -> str:
-    """Return the attribute that the voices of a scenario differ in; the content part has no other of its own."""
+    """Return the attribute that the voices of a scenario differ in; for the content part, `CONTENT_VOICES`."""
     return attribute or CONTENT_VOICES
 
 
@@ -84,26 +83,3 @@ def features() -> datasets.Features:
             "license": text,
         }
     )
-
-
-def validate_sample(row: Mapping[str, Any]) -> None:
-    """Check one row against the columns' vocabularies.
-
-    Raises:
-        ValueError: A value is outside of them; the message names the sample.
-    """
-    label = f"sample {row['sample_id']!r}"
-    allowed: dict[str, tuple[Any, ...]] = {
-        "part": tuple(PARTS),
-        "attribute": (None,) if row["part"] == "content" else tuple(CATEGORIES),
-        "topic": TOPICS,
-        "score": (1, 2, 3, 4, 5),
-        "design_score": DESIGN_SCORES,
-    }
-    for column, values in allowed.items():
-        if row[column] not in values:
-            raise ValueError(f"{label}: {column} is {row[column]!r}; it must be one of {list(values)}.")
-    categories = CATEGORIES[voice_attribute(row["part"], row["attribute"])]
-    for column in ("category", "response_category"):
-        if row[column] is not None and row[column] not in categories:
-            raise ValueError(f"{label}: {column} is {row[column]!r}; it must be None or one of {list(categories)}.")

@@ -15,7 +15,7 @@ from .filters import EmotionSettings
 from .voices import CASTS, ENDPOINT, INSTRUCTIONS, Cast, endpoint_cast, missing_engines
 
 
-# What may differ between two builds of the same data set.
+# Settings that may differ between two builds of the same data set.
 _PLACES = ("output_dir", "num_workers")
 
 
@@ -24,7 +24,7 @@ class EventSettings:
     """How sounds are put under questions.
 
     Args:
-        folder (`str`, *optional*): Clips, `FOLDER/CATEGORY/*.wav`; they come before made sounds.
+        folder (`str`, *optional*): Clips, `FOLDER/CATEGORY/*.wav`; they replace synthesised sounds.
         snr_db (`float`): Level of the speech above that of the sound, in dB.
         lead_s (`float`): How long the sound is heard before the speech, in seconds.
     """
@@ -42,11 +42,11 @@ class EventSettings:
 
 @dataclass(frozen=True)
 class EndpointSettings:
-    """A speech endpoint whose voices follow instructions.
+    """A speech endpoint with voices that follow instructions.
 
     Args:
-        options (`Mapping`): Options of the synthesizer `openai-speech`; `voices` are a woman's and a man's.
-        attributes (`tuple[str, ...]`): What it does by instruction.
+        options (`Mapping`): Options of the synthesizer `openai-speech`; `voices` are female and male, in this order.
+        attributes (`tuple[str, ...]`): Attributes that it follows by instruction.
     """
 
     options: Mapping[str, Any]
@@ -55,13 +55,13 @@ class EndpointSettings:
 
 @dataclass(frozen=True)
 class ChatRewardConfig:
-    """Everything that decides what a build writes.
+    """Everything that determines the content of a build.
 
     Args:
         output_dir (`str`): Folder to write.
         scenarios (`str`, *optional*): JSONL file of scenarios; the project's own by default.
         limit (`int`, *optional*): Take only this many scenarios, evenly spaced over the file.
-        casts (`tuple[str, ...]`): Who speaks: names in `voices.CASTS`, and `openai-speech` for the endpoint.
+        casts (`tuple[str, ...]`): Casts of voices: names in `voices.CASTS`, and `openai-speech` for the endpoint.
         left_out (`tuple[str, ...]`): Engines that speak in the test split only.
         endpoint (`EndpointSettings`, *optional*): The cast `openai-speech`.
         events (`EventSettings`): The sounds.
@@ -75,7 +75,7 @@ class ChatRewardConfig:
         num_workers (`int`): Processes.
 
     Raises:
-        ValueError: A value is out of range or names something that does not exist or is not installed.
+        ValueError: A value is out of range or names something that does not exist.
     """
 
     output_dir: str
@@ -154,7 +154,7 @@ def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ChatR
     }
     for name, kind in sections.items():
         if values.get(name) is not None:
-            # Whisper's prompt of fillers is for people; what is read out has none.
+            # Whisper's prompt of fillers is for spontaneous speech; synthesised lines have none.
             given = {"prompt": "", **values[name]} if name == "asr" else values[name]
             values[name] = make_settings(kind, given, f"{path}: {name}")
     return make_settings(ChatRewardConfig, values, str(path))

@@ -37,23 +37,13 @@ _COMMON = frozenset(
 
 
 def read_labels(folder: str | Path) -> Iterator[dict[str, Any]]:
-    """Yield the columns of each sample but its audio, and its `split`.
-
-    Args:
-        folder (`str` or `Path`): As `build` writes it.
-
-    Raises:
-        FileNotFoundError: The folder holds no shards.
-    """
+    """Yield the columns of each sample but its audio, and its `split`."""
     for split, row in read_rows(Path(folder), _COLUMNS):
         yield {**row, "split": split}
 
 
 def compute_statistics(folder: str | Path) -> dict[str, Any]:
     """Return the statistics of a ChatReward folder.
-
-    Args:
-        folder (`str` or `Path`): As `build` writes it.
 
     Returns:
         `dict[str, Any]`: `samples`, `hours`; `scenarios` by split; `by`: samples and hours by split, part, attribute,
@@ -116,14 +106,6 @@ def _count_words(rows: Sequence[Mapping[str, Any]]) -> Counter[str]:
 def write_statistics(folder: str | Path, output: str | Path, *, stem: str = "chatreward") -> dict[str, Any]:
     """Write `STEM_statistics.json` and `.md`, `STEM_attributes.png` (figure 6) and `STEM_words.png` (figure 7).
 
-    Args:
-        folder (`str` or `Path`): As `build` writes it.
-        output (`str` or `Path`): Folder to write into.
-        stem (`str`, *optional*, defaults to `"chatreward"`): How the files' names begin.
-
-    Returns:
-        `dict[str, Any]`: What `compute_statistics` returns.
-
     Raises:
         FileNotFoundError: `folder` holds no shards.
     """
@@ -149,12 +131,7 @@ def render_table4(statistics: Mapping[str, Any]) -> list[str]:
 
 
 def render_statistics(statistics: Mapping[str, Any], figures: Sequence[str] = ()) -> str:
-    """Render the statistics as Markdown.
-
-    Args:
-        statistics (`Mapping`): From `compute_statistics`.
-        figures (`Sequence[str]`, *optional*): Paths of the figures, as the page should name them.
-    """
+    """Render the statistics as Markdown."""
     scenarios = statistics["scenarios"]
     lines = [
         "# ChatReward: statistics",
@@ -182,12 +159,7 @@ def render_statistics(statistics: Mapping[str, Any], figures: Sequence[str] = ()
 
 
 def plot_attributes(statistics: Mapping[str, Any], path: Path) -> None:
-    """Draw the samples of each attribute as a pie and of each category as bars (figure 6).
-
-    Args:
-        statistics (`Mapping`): From `compute_statistics`.
-        path (`Path`): The PNG to write; it appears when it is complete.
-    """
+    """Draw the samples of each attribute as a pie and of each category as bars into a PNG (figure 6)."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -213,12 +185,7 @@ def plot_attributes(statistics: Mapping[str, Any], path: Path) -> None:
 
 
 def draw_words(statistics: Mapping[str, Any], path: Path) -> None:
-    """Draw the words that are said most as a cloud, with the package `wordcloud` (figure 7).
-
-    Args:
-        statistics (`Mapping`): From `compute_statistics`.
-        path (`Path`): The PNG to write; it appears when it is complete.
-    """
+    """Draw the most frequent words as a cloud into a PNG, with the package `wordcloud` (figure 7)."""
     from wordcloud import WordCloud
 
     cloud = WordCloud(width=1000, height=560, background_color="white", random_state=0, colormap="cividis")

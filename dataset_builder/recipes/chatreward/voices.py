@@ -23,7 +23,7 @@ from sdiareward.synthesis.espeak import EspeakSynthesizer
 
 ENDPOINT = "openai-speech"
 MANDARIN = "espeak-ng cmn"
-# The attributes whose categories are other voices of a cast.
+# Attributes with a voice of the cast for each category.
 _BY_VOICE = ("gender", "accent", "language")
 # After Murray and Arnott (1993) and Burkhardt and Sendlmeier (2000): the directions are theirs, the sizes are ours.
 SHAPES: dict[str, dict[str, VoiceShape]] = {
@@ -155,7 +155,7 @@ CASTS: dict[str, Cast] = {
 
 
 def endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
-    """Return the cast of a speech endpoint whose voices follow instructions.
+    """Return the cast of a speech endpoint with voices that follow instructions.
 
     Args:
         options (`Mapping`): Options of the engine `openai-speech`; its `voices` are female and male, in this order.
@@ -191,13 +191,6 @@ def order_casts(casts: Sequence[Cast], seed: int, key: str) -> list[Cast]:
 
 def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *, is_instructed: bool) -> np.ndarray:
     """Speak a line in a voice and apply the rule of its category.
-
-    Args:
-        text (`str`): The words.
-        voice (`Voice`): The voice.
-        attribute (`str`): Attribute that the voices of the scenario differ in.
-        category (`str`, *optional*): Category of the line; None if it has none.
-        is_instructed (`bool`): Whether the engine has an instruction for it, so that no rule applies.
 
     Returns:
         `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32, without silence at its ends.

@@ -14,7 +14,6 @@ from support.paths import ROOT
 
 import sdiareward.dataset_builder.formats.loading  # noqa: F401 -- enters the builder
 from sdiareward.dataset_builder.formats import sdiareward as script
-from sdiareward.dataset_builder.formats.file_export import export_files
 from sdiareward.dataset_builder.formats.loading import register
 from sdiareward.dataset_builder.formats.sdiareward import SDiaReward, make_features
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
@@ -64,10 +63,25 @@ def folder(tmp_path_factory, make_tone):
     return path
 
 
+def write_apart(folder, output):
+    """Write the pairs of a data set folder as tables and audio files apart."""
+    for split, row in read_rows(folder):
+        for side in schema.SIDES:
+            for position, turn in enumerate(row[side]):
+                path = output / f"audio/{row['pair_id']}/{side}-{position}.flac"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(turn["audio"]["bytes"])
+                turn["audio"] = path.relative_to(output).as_posix()
+        table = output / row["criterion"] / f"{split}.jsonl"
+        table.parent.mkdir(exist_ok=True)
+        with table.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 @pytest.fixture
 def audio_root(folder, tmp_path):
     """Return the same pairs with tables and audio files apart."""
-    export_files(folder, tmp_path / "audio_root")
+    write_apart(folder, tmp_path / "audio_root")
     return tmp_path / "audio_root"
 
 
@@ -240,21 +254,10 @@ def test_a_folder_without_the_configuration_is_an_error(folder, tmp_path):
         SDiaReward(config_name="modality", data_dir=str(tmp_path / "empty")).download_and_prepare()
     with pytest.raises(FileNotFoundError, match="no such folder"):
         SDiaReward(config_name="modality", data_dir=str(tmp_path / "absent")).download_and_prepare()
-    export_files(folder, folder.parent / "both")
+    write_apart(folder, folder.parent / "both")
     (folder.parent / "both" / "data").symlink_to(folder / "data")
     with pytest.raises(ValueError, match="holds both"):
         script.find_tables(str(folder.parent / "both"), "default")
-
-
-def test_exporting_twice_is_refused_and_a_stopped_export_goes_on(folder, audio_root):
-    with pytest.raises(FileExistsError, match="already there"):
-        export_files(folder, audio_root)
-    audio = audio_root / "audio" / "p0" / "chosen-0.flac"
-    written = audio.stat().st_mtime_ns
-    for table in audio_root.glob("*/*.jsonl"):
-        table.unlink()
-    assert export_files(folder, audio_root)["modality/train.jsonl"] == 2
-    assert audio.stat().st_mtime_ns == written
 
 
 def test_a_missing_table_of_builders_is_explained(monkeypatch):

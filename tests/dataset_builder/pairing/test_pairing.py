@@ -131,5 +131,5 @@ def test_left_out_synthesizers_speak_in_the_test_split_only(recorded, script):
 
 
 def test_a_synthesizer_cannot_be_both_seen_and_left_out():
-    with pytest.raises(ValueError, match="both seen and left out"):
+    with pytest.raises(ValueError, match="both seen and held out"):
         SynthesizerSpec(("piper",), ("piper",))

@@ -6,7 +6,13 @@ import pytest
 
 from sdiareward.dataset_builder.formats.shards import ShardWriter, read_rows
 from sdiareward.dataset_builder.pairing import stratify
-from sdiareward.dataset_builder.pairing.stratify import check_isolation, isolate, make_bench, sample_bench
+from sdiareward.dataset_builder.pairing.stratify import (
+    BenchSettings,
+    check_isolation,
+    isolate,
+    make_bench,
+    sample_bench,
+)
 
 
 def label(pair_id, secondary="Joy", *, group=None, split="test", source="meld", synthesizer="flite"):
@@ -29,38 +35,38 @@ def many(count, *args, name="p", **kwargs):
 
 def test_a_bucket_gives_its_cap_and_a_smaller_one_all_it_has():
     labels = many(5, "Joy", name="joy") + many(2, "Fear", name="fear")
-    bench = sample_bench(labels, cap=3)
+    bench = sample_bench(labels, BenchSettings(cap=3))
     assert Counter(pair.rstrip("01234") for pair in bench) == {"joy": 3, "fear": 2}
 
 
 def test_the_same_secondary_of_another_source_is_another_bucket():
     labels = many(4, name="a", source="meld") + many(4, name="b", source="dailytalk")
-    assert Counter(pair[0] for pair in sample_bench(labels, cap=3)) == {"a": 3, "b": 3}
+    assert Counter(pair[0] for pair in sample_bench(labels, BenchSettings(cap=3))) == {"a": 3, "b": 3}
 
 
 def test_groups_take_turns_within_a_bucket():
     labels = many(10, name="long", group="one recording") + [label("x", group="x"), label("y", group="y")]
-    bench = sample_bench(labels, cap=4)
+    bench = sample_bench(labels, BenchSettings(cap=4))
     assert {"x", "y"} <= bench
     assert Counter(pair.rstrip("0123456789") for pair in bench) == {"x": 1, "y": 1, "long": 2}
 
 
 def test_only_the_test_split_is_drawn_from_unless_all_is_asked_for():
     labels = many(2, name="seen", split="train") + many(2, name="held")
-    assert sample_bench(labels) == {"held0", "held1"}
-    assert sample_bench(labels, candidates="all") == {"held0", "held1", "seen0", "seen1"}
+    assert sample_bench(labels, BenchSettings()) == {"held0", "held1"}
+    assert sample_bench(labels, BenchSettings(candidates="all")) == {"held0", "held1", "seen0", "seen1"}
 
 
 def test_colloquialness_pairs_have_a_cap_of_their_own():
     labels = many(5, "plain", name="a", source="scripts") + many(5, "hard", name="b", source="scripts")
-    assert len(sample_bench(labels, cap=1, colloquialness_cap=7)) == 7
-    assert len(sample_bench(labels, cap=1)) == 10
+    assert len(sample_bench(labels, BenchSettings(cap=1, colloquialness_cap=7))) == 7
+    assert len(sample_bench(labels, BenchSettings(cap=1))) == 10
 
 
 def test_finer_buckets_can_be_asked_for():
     labels = [{**row, "primary": primary} for primary in "AB" for row in many(3, name=primary)]
-    assert len(sample_bench(labels, cap=2)) == 2
-    assert len(sample_bench(labels, cap=2, bucket_by=("source", "primary", "secondary"))) == 4
+    assert len(sample_bench(labels, BenchSettings(cap=2))) == 2
+    assert len(sample_bench(labels, BenchSettings(cap=2, bucket_by=("source", "primary", "secondary")))) == 4
 
 
 def random_labels(seed):
@@ -82,7 +88,7 @@ def random_labels(seed):
 def test_every_choice_keeps_its_promises(seed, candidates):
     labels = random_labels(seed)
     options = {"cap": 12, "colloquialness_cap": 20, "candidates": candidates, "seed": seed}
-    bench = sample_bench(labels, **options)
+    bench = sample_bench(labels, BenchSettings(**options))
     available, taken = Counter(), Counter()
     for row in labels:
         bucket = row["source"] if row["source"] == "scripts" else (row["source"], row["secondary"])
@@ -91,12 +97,12 @@ def test_every_choice_keeps_its_promises(seed, candidates):
     for bucket, count in available.items():
         assert taken[bucket] == min(count, 20 if bucket == "scripts" else 12)
     random.Random(99).shuffle(labels)
-    assert sample_bench(labels, **options) == bench
+    assert sample_bench(labels, BenchSettings(**options)) == bench
 
 
 def test_another_seed_gives_another_choice():
     labels = many(100)
-    assert sample_bench(labels, seed=1) != sample_bench(labels, seed=2)
+    assert sample_bench(labels, BenchSettings(seed=1)) != sample_bench(labels, BenchSettings(seed=2))
 
 
 BAD_OPTIONS = {
@@ -110,12 +116,12 @@ BAD_OPTIONS = {
 def test_a_wrong_option_is_refused(option):
     options, message = BAD_OPTIONS[option]
     with pytest.raises(ValueError, match=message):
-        sample_bench([], **options)
+        BenchSettings(**options)
 
 
 def test_a_pair_that_comes_twice_is_refused():
     with pytest.raises(ValueError, match="pair 'p' comes twice"):
-        sample_bench([label("p"), label("p")])
+        sample_bench([label("p"), label("p")], BenchSettings())
 
 
 def test_what_shares_a_group_with_the_bench_leaves_training():
@@ -164,7 +170,7 @@ def folder(tmp_path):
 
 @pytest.mark.slow
 def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
-    report = make_bench(folder, tmp_path / "sdiareward", cap=2)
+    report = make_bench(folder, tmp_path / "sdiareward", BenchSettings(cap=2))
     splits = {}
     for split, row in read_rows(tmp_path / "sdiareward"):
         splits.setdefault(split, []).append(row["pair_id"])
@@ -189,20 +195,20 @@ def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
 
 @pytest.mark.slow
 def test_rows_are_copied_whole(folder, tmp_path):
-    make_bench(folder, tmp_path / "out")
+    make_bench(folder, tmp_path / "out", BenchSettings())
     before = {row["pair_id"]: row for _, row in read_rows(folder)}
     assert all(row == before[row["pair_id"]] for _, row in read_rows(tmp_path / "out"))
 
 
 @pytest.mark.slow
 def test_a_benchmark_that_is_there_is_not_made_again(folder, tmp_path, monkeypatch):
-    first = make_bench(folder, tmp_path / "out", cap=2)
+    first = make_bench(folder, tmp_path / "out", BenchSettings(cap=2))
     monkeypatch.setattr(stratify, "_copy", lambda *args: pytest.fail("copied again"))
-    assert json.dumps(make_bench(folder, tmp_path / "out", cap=2)) == json.dumps(first)
+    assert json.dumps(make_bench(folder, tmp_path / "out", BenchSettings(cap=2))) == json.dumps(first)
     with pytest.raises(pytest.fail.Exception):
-        make_bench(folder, tmp_path / "out", cap=1)
+        make_bench(folder, tmp_path / "out", BenchSettings(cap=1))
 
 
 def test_the_data_set_itself_is_not_overwritten(folder):
     with pytest.raises(ValueError, match="is the data set itself"):
-        make_bench(folder, folder)
+        make_bench(folder, folder, BenchSettings())

@@ -9,7 +9,6 @@ import soundfile
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.pipeline.asr import FasterWhisperTranscriber, count_repeats, is_loop
-from sdiareward.dataset_builder.pipeline.components import ComponentError
 from sdiareward.dataset_builder.pipeline.diarization import (
     PyannoteDiarizer,
     ResemblyzerDiarizer,
@@ -20,6 +19,7 @@ from sdiareward.dataset_builder.pipeline.diarization import (
 from sdiareward.dataset_builder.pipeline.enhancement import AudioSeparatorEnhancer
 from sdiareward.dataset_builder.pipeline.settings import (
     AudioSeparatorSettings,
+    ComponentError,
     FasterWhisperSettings,
     PyannoteSettings,
     ResemblyzerSettings,

@@ -4,13 +4,14 @@ import pytest
 from support.paths import CONFIGS
 
 from sdiareward.dataset_builder.pipeline import make_settings, read_settings
-from sdiareward.dataset_builder.pipeline.components import ComponentError, require_packages
 from sdiareward.dataset_builder.pipeline.settings import (
     AudioSeparatorSettings,
+    ComponentError,
     FasterWhisperSettings,
     PipelineSettings,
     PyannoteSettings,
     ResemblyzerSettings,
+    require_packages,
 )
 
 

@@ -57,7 +57,7 @@ def changed(scenario_id, path, value):
         ("content-text-01", "attribute", "emotion", "attribute is 'emotion'; the part content has none"),
         ("content-text-01", "question/category", "happy", "the question's 'happy'"),
         ("content-text-01", "question/text", "  ", "question has no text"),
-        ("content-text-01", "answers/1/text", "so " * 36, "answer 1 has 36 words; 35 are the most"),
+        ("content-text-01", "answers/1/text", "so " * 36, "answer 1 has 36 words; at most 35 are allowed"),
         ("content-text-01", "answers", {"5": {"text": "Yes."}}, r"scores \[5\]; they must be \[5, 3, 1\]"),
         ("generation-emotion-01", "attribute", "mood", "attribute is 'mood'"),
         ("generation-emotion-01", "answers/3/category", "bored", "answer 3's category is 'bored'"),
@@ -82,7 +82,7 @@ def test_a_broken_rule_is_told_with_the_scenario_and_the_value(scenario_id, path
 
 def test_an_answer_beside_the_point_may_not_be_the_good_one():
     good = ROWS["content-text-01"]["answers"]["5"]["text"]
-    with pytest.raises(ValueError, match="beside the point"):
+    with pytest.raises(ValueError, match="off topic"):
         make_scenario(changed("content-text-01", "answers/1/text", good))
 
 

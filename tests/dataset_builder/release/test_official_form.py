@@ -211,7 +211,7 @@ def test_a_pair_that_comes_twice_is_kept_once(save):
 
 def test_an_unknown_split_has_to_be_named(save):
     path, root = save({"dev": [example("d1", category="wild")]})
-    with pytest.raises(ValueError, match="has a split 'dev'; say in splits which"):
+    with pytest.raises(ValueError, match="has a split 'dev'; map it in splits to one of"):
         list(read_official(path, root))
     ((split, _),) = read_official(path, root, splits={"dev": "validation"})
     assert split == "validation"

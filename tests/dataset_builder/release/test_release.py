@@ -131,7 +131,7 @@ def test_a_recording_that_is_gone_is_a_line_of_the_report(make_data, roots, tmp_
         {
             "item": "pair 0123456789abcdef",
             "kind": "missing_audio",
-            "reason": "folder:b.flac: not found; get the corpus as the card of folder says.",
+            "reason": "folder:b.flac: not found; get the corpus, see the card of folder.",
         }
     ]
 
