@@ -31,7 +31,8 @@ from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.files import JsonLines, replace_atomically
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.summary import Labels
-from sdiareward.pairs.labels import describe_pairs, fingerprint_pairs
+from sdiareward.pairs.content import fingerprint_pairs
+from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.schema import SIDES
 
 from .leave_one_out_folds import SCORERS, SPLITS, Fold, describe_folds, plan_folds
@@ -115,7 +116,7 @@ def measure_left_out(
     if not folds:
         raise ValueError(f"nothing can be held out: {refused[0]['criterion']}: {refused[0]['reason']}.")
     name = _locate(model, folder)
-    pairs = {split: fingerprint_pairs(labels[split]) for split in SPLITS}
+    pairs = {split: fingerprint_pairs(labels[split], splits[split]) for split in SPLITS}
     claim_run_dir(folder, {"model": fingerprint_model(name), "pairs": pairs, "settings": _plain(settings)})
     log = JsonLines(folder / "folds.jsonl")
     known = {(record["kind"], record["name"]): record for record in log.read()}

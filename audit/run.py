@@ -17,7 +17,8 @@ from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.baselines import KINDS
 from sdiareward.evaluation.pair_scoring import score_with_baseline
 from sdiareward.evaluation.report.content import plain
-from sdiareward.pairs.labels import describe_pairs, fingerprint_pairs, require_other_recordings
+from sdiareward.pairs.content import fingerprint_pairs
+from sdiareward.pairs.labels import describe_pairs, require_other_recordings
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
@@ -47,6 +48,8 @@ from .verdicts import judge
 
 
 if TYPE_CHECKING:
+    import datasets
+
     from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.scorer import Scorer
 
@@ -95,14 +98,14 @@ class AuditJob:
     seed: int = 0
     num_bootstrap: int = 1000
 
-    def identity(self, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    def identity(self, labels: Sequence[Mapping[str, Any]], pairs: datasets.Dataset) -> dict[str, Any]:
         """Return what a line of rewards depends on: not the size of the sample, nor the list of conditions."""
         sounds = {} if self.sounds_dir is None else {"sounds": fingerprint_sounds(self.sounds_dir)}
         return {
             **sounds,
             **self.model.identity(),
             "split": self.split,
-            "pairs": fingerprint_pairs(labels),
+            "pairs": fingerprint_pairs(labels, pairs),
             "seed": self.seed,
         }
 
@@ -123,7 +126,7 @@ class Auditor:
         self.folder = job.output_dir
         self.pairs = load_pairs(job.data, job.split)
         self.labels = describe_pairs(self.pairs)
-        self.run = job.identity(self.labels)
+        self.run = job.identity(self.labels, self.pairs)
         claim_run_dir(self.folder, self.run)
         self.sample = PairSample(self.pairs, self.labels, sample_rows(self.labels, job.num_pairs, job.seed))
         self.attacks = {name: ATTACKS[name] for name in job.attacks}

@@ -14,7 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.pairs.labels import describe_pairs, fingerprint_pairs
+from sdiareward.pairs.content import fingerprint_pairs
+from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
 
 
@@ -54,8 +55,8 @@ class Study:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Return a hash of the labels of each split."""
-        return {split: fingerprint_pairs(labels) for split, labels in self.labels.items()}
+        """Return a hash of each split."""
+        return {split: fingerprint_pairs(labels, self.pairs[split]) for split, labels in self.labels.items()}
 
     def count_pairs(self) -> dict[str, dict[str, dict[str, int]]]:
         """Count the pairs and groups by split and subset."""

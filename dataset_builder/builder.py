@@ -12,7 +12,7 @@ import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
+from sdiareward.pairs.content import hash_audio
 from sdiareward.pairs.schema import stable_id, validate_row
 from sdiareward.perturbations.channel import ChannelSettings
 from sdiareward.synthesis import SynthesisError, is_available
@@ -121,13 +122,15 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     plans, skipped = _plan(config, dry_run=False)
     output = Path(config.output_dir)
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
-    plan_id = stable_id(json.dumps(settings, sort_keys=True), *sorted(plan.pair_id for plan in plans))
+    contents = _hash_recordings(plans)
+    plan_id = stable_id(json.dumps(settings, sort_keys=True), *sorted(contents.items()))
     finished = None if (output / ".parts").exists() else read_finished(output, plan_id)
     if finished:
         logger.warning("%s is up to date; delete its report.json to build it again.", output)
         return finished
     _require_synthesizers(plans)
     parts = PartFolder(output / ".parts")
+    parts.drop_changed(contents)
     skipped_pairs = _make_pairs(plans, parts, config.num_workers)
     skipped += skipped_pairs
     counts = parts.write_shards(output, {plan.pair_id: plan.split for plan in sorted(plans, key=lambda p: p.pair_id)})
@@ -198,6 +201,26 @@ def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, skipped:
     result = run_pipeline(recordings, settings, work, engine=config.engine, num_workers=config.num_workers)
     skipped += result.skipped
     yield from result.episodes
+
+
+def _hash_recordings(plans: Sequence[PairPlan]) -> dict[str, str]:
+    """Return a hash of the recordings of each pair; their names stay when they are mended."""
+    hash_once = cache(_hash_recording)
+    audio = {plan.pair_id: _list_audio(plan) for plan in plans}
+    return {pair_id: stable_id(*map(hash_once, found)) for pair_id, found in audio.items()}
+
+
+def _list_audio(plan: PairPlan) -> list[bytes | str]:
+    sides = (plan.chosen, plan.rejected)
+    return [part.audio for side in sides for turn in side.turns for part in turn.parts if part.audio is not None]
+
+
+def _hash_recording(audio: bytes | str) -> str:
+    try:
+        return hash_audio(audio)
+    except FileNotFoundError:
+        # Its pairs are skipped.
+        return "missing"
 
 
 def _require_synthesizers(plans: Iterable[PairPlan]) -> None:

@@ -12,7 +12,8 @@ from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.common.user_errors import PairsError, UserError
-from sdiareward.pairs.labels import describe_pairs, fingerprint_pairs, require_other_recordings
+from sdiareward.pairs.content import fingerprint_pairs
+from sdiareward.pairs.labels import describe_pairs, require_other_recordings
 from sdiareward.pairs.loading import load_pairs
 
 from .arguments import EvalArguments

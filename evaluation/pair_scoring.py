@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.skipped import Skipped
+from sdiareward.pairs.content import digest_pair, fingerprint_pairs
 from sdiareward.pairs.dialogues import Dialogues
-from sdiareward.pairs.labels import fingerprint_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.engine import Labels, Outcome, PairScorer, Record, Session, complete_items, score_pending
 from sdiareward.scoring.model_spec import ModelSpec
@@ -116,20 +116,31 @@ class PairLog:
     """The scores of pairs in a run's folder: `scores.jsonl`, `skipped.jsonl` and `sessions.jsonl`.
 
     Args:
-        folder (`Path`): The run's folder.
+        folder (`Path`): The run's folder; lines of pairs that have changed since are dropped.
+        pairs (`datasets.Dataset`): The pairs.
         labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
         retry_failed (`bool`): Drop the lines of pairs that have no reward, so that they are scored again.
     """
 
-    def __init__(self, folder: Path, labels: Labels, retry_failed: bool = False):
+    def __init__(self, folder: Path, pairs: datasets.Dataset, labels: Labels, retry_failed: bool = False):
         self._folder = folder
+        self._pairs = pairs
         self._labels = labels
         self._lines = JsonLines(folder / "scores.jsonl")
         self.scores: Scores = {record["pair_id"]: record for record in self._lines.read()}
         self.skipped: dict[int, Skipped] = {}
+        num_lines = len(self.scores)
         if retry_failed:
             self.scores = {key: record for key, record in self.scores.items() if record["margin"] is not None}
+        for row, label in enumerate(labels):
+            record = self.scores.get(label["pair_id"])
+            if record is not None and record.get("content") != self._digest(row):
+                del self.scores[label["pair_id"]]
+        if len(self.scores) < num_lines:
             self._write("scores.jsonl", list(self.scores.values()))
+
+    def _digest(self, row: int) -> list[str | None]:
+        return digest_pair(self._pairs[row], self._labels[row]["criterion"])
 
     def pending(self) -> list[int]:
         """Return the rows that have no line yet."""
@@ -140,7 +151,7 @@ class PairLog:
         if isinstance(outcome, Skipped):
             self.skipped[item] = outcome
             return
-        record = {**self._labels[item], **outcome}
+        record = {**self._labels[item], **outcome, "content": self._digest(item)}
         self._lines.append([record])
         self.scores[record["pair_id"]] = record
 
@@ -183,7 +194,7 @@ def score_pairs(
         `tuple[dict, list]`: The line of each scored pair by `pair_id` (its labels, `chosen`, `rejected`, `margin`),
         and the labels of each skipped pair with `kind` and `reason`.
     """
-    log = PairLog(folder, labels, retry_failed)
+    log = PairLog(folder, pairs, labels, retry_failed)
     score_pending(log.pending(), lambda: _BoundPairs(load_scorer(), pairs, labels), log, label="scoring", unit="pair")
     return log.scores, log.write_skipped()
 
@@ -210,7 +221,7 @@ def score_with_baseline(
         `tuple[dict, dict]`: `chosen` and `rejected` by `pair_id`, and what the baseline was fitted on.
     """
     path = folder / f"{kind}.json"
-    identity = {"train": fingerprint_pairs(train_labels), "pairs": fingerprint_pairs(labels)}
+    identity = {"train": fingerprint_pairs(train_labels, train), "pairs": fingerprint_pairs(labels, pairs)}
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if kept.get("identity") != identity:
         result = score_baseline(

@@ -73,15 +73,31 @@ def digest_dialogue(turns: Any, criterion: str | None) -> str | None:
         return None
 
 
-def digest_pairs(pairs: datasets.Dataset, labels: Sequence[Mapping[str, Any]] | None = None) -> list[list[str | None]]:
-    """Return the digests of both sides of each pair; every recording is read.
+def fingerprint_pairs(labels: Sequence[Mapping[str, Any]], rows: datasets.Dataset | None = None) -> str:
+    """Return a hash of the labels of pairs and, if the pairs are given, of all that they hold.
 
     Args:
-        pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
-        labels (`Sequence[Mapping]`, *optional*): Their labels, as `labels.describe_pairs` gives them; by default the
-            criterion is that of the row.
+        labels (`Sequence[Mapping]`): As `labels.describe_pairs` gives them.
+        rows (`datasets.Dataset`, *optional*): Pairs as `loading.load_pairs` gives them, or rows with columns of
+            recordings; every recording is read.
     """
-    return [digest_pair(pair, (labels[row] if labels else pair).get("criterion")) for row, pair in enumerate(pairs)]
+    content = [] if rows is None else [_hash_row(row) for row in rows]
+    return hash_json([list(labels), *content])
+
+
+def _hash_row(row: Mapping[str, Any]) -> Any:
+    if set(SIDES) <= set(row):
+        return digest_pair(row, None)
+    return [[name, _hash_value(value)] for name, value in sorted(row.items())]
+
+
+def _hash_value(value: Any) -> Any:
+    if not isinstance(value, Mapping) or "bytes" not in value:
+        return value
+    try:
+        return hash_audio(value)
+    except (TypeError, OSError):
+        return None
 
 
 def digest_pair(pair: Mapping[str, Any], criterion: str | None) -> list[str | None]:

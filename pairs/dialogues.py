@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import DialogueError, audio_duration_s, validate_form
+from sdiareward.audio_sdiareward import DialogueError, audio_duration_s, validate_messages
 
 from .messages import turns_to_messages
 from .path_sandbox import audio_roots, require_inside
@@ -97,7 +97,31 @@ class Dialogues(Sequence[Any]):
             raise IndexError(f"dialogue {index} of {len(self)}")
         position, side = divmod(index, len(self._sides))
         messages = turns_to_messages(self._rows[self._numbers[position]][self._sides[side]])
-        validate_form(messages)
+        validate_messages(messages)
         if self._heard is not None:
             self.audio_s[index], self.num_cut[index] = self._heard.measure(messages)
+        return messages
+
+
+class WholeDialogues(Sequence[Any]):
+    """Dialogues that are checked on access: a model can score any beginning of one, but is asked for whole ones.
+
+    Args:
+        dialogues (`Sequence`): Messages of each.
+    """
+
+    def __init__(self, dialogues: Sequence[Any]):
+        self._dialogues = dialogues
+
+    def __len__(self) -> int:
+        return len(self._dialogues)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return the messages of a dialogue.
+
+        Raises:
+            DialogueError: It is malformed, or breaks a rule of `validate_messages`.
+        """
+        messages = self._dialogues[index]
+        validate_messages(messages)
         return messages

@@ -87,8 +87,3 @@ def require_other_recordings(
                 f"{train_split!r} and {split!r} share {len(shared)} {name}, such as {min(shared)!r}; baselines need a "
                 "training split of other recordings: give train_split, or turn them off."
             )
-
-
-def fingerprint_pairs(labels: Sequence[Mapping[str, Any]]) -> str:
-    """Return a hash of the pairs' labels; an id depends on the recordings of a pair, so nothing else is read."""
-    return hash_json(list(labels))

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from sdiareward.audio_sdiareward import validate_messages
 from sdiareward.processing_sdiareward import AUDIO_BOS_TOKEN, SDiaRewardProcessor
 
 
@@ -228,9 +227,7 @@ class DialoguePreparer:
         batch = PreparedBatch()
         for index in indices:
             try:
-                dialogue = dialogues[index]
-                validate_messages(dialogue)
-                prepared = self.processor.prepare(dialogue, criteria[index])
+                prepared = self.processor.prepare(dialogues[index], criteria[index])
             except DIALOGUE_ERRORS as error:
                 batch.failures[index] = error
             else:

@@ -41,9 +41,7 @@ def _items(turn: dict[str, Any]) -> list[dict[str, Any]]:
     return [] if isinstance(turn["content"], str) else turn["content"]
 
 
-def drop_changed(
-    folder: Path, rows: Rows, sides: Sequence[str], criterion: str | None, audio_root: str | None, dataset: str
-) -> int:
+def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str | None, heard: HeardAudio) -> int:
     """Drop the records of rows that have changed; return their number.
 
     Args:
@@ -51,8 +49,7 @@ def drop_changed(
         rows (`Rows`): The data set as it is now.
         sides (`Sequence[str]`): Its columns that hold dialogues.
         criterion (`str`, *optional*): Of all rows; by default that of the column `criterion`.
-        audio_root (`str`, *optional*): Where relative paths of recordings begin.
-        dataset (`str`): Where the rows are from.
+        heard ([`HeardAudio`]): Finds the recordings.
 
     Raises:
         ValueError: A record is malformed, or a row cannot be read.
@@ -63,9 +60,9 @@ def drop_changed(
         scored.setdefault(record["row"], record)
     stamps = folder / "tables.json"
     tables = [list(stamp) for stamp in rows.tables]
-    is_same = stamps.is_file() and json.loads(stamps.read_text(encoding="utf-8")) == tables
+    # Rows that are in no file have no stamp.
+    is_same = bool(tables) and stamps.is_file() and json.loads(stamps.read_text(encoding="utf-8")) == tables
     doubtful = [row for row in sorted(scored) if row < rows.num_rows and not (is_same and _has_its_files(scored[row]))]
-    heard = HeardAudio(0.0, audio_root, dataset)
     changed = {
         row
         for row, content in _iter_contents(rows, doubtful, sides, criterion, heard)

@@ -6,6 +6,7 @@ Rows with a record are not scored again, whatever the engine or the number of pr
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -139,7 +140,7 @@ def open_results(job: ScoringJob, folder: Path, *, is_main: bool = True) -> tupl
             raise ValueError(f"{job.dataset}: {num_rows} rows are to be scored; give a data set or a limit of some.")
         claim_run_dir(folder, job.identity())
         if is_main:
-            drop_changed(folder, rows, sides, job.criterion, job.audio_root, job.dataset)
+            drop_changed(folder, rows, sides, job.criterion, HeardAudio(math.inf, job.audio_root, job.dataset))
         return rows, Results(folder, num_rows, sides)
     except (OSError, ValueError) as error:
         raise ScoringError(str(error)) from error

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
+from sdiareward.pairs.content import hash_items
 from sdiareward.processing_sdiareward import SDiaRewardProcessor, expand_criteria
 
 from .batching import DIALOGUE_ERRORS, reason_of
@@ -153,9 +154,8 @@ class FeatureCache:
             TypeError: A recording has a form that cannot be read.
         """
         messages = self.processor.with_prompt(dialogue, criterion)
-        turns = [
-            [message["role"], hash_items(message["content"], self.processor.sampling_rate)] for message in messages
-        ]
+        rate = self.processor.sampling_rate
+        turns = [[message["role"], hash_items(message["content"], rate)] for message in messages]
         return _digest([self.identity, turns])[:_KEY_DIGITS]
 
     def keys(

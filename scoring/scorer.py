@@ -20,6 +20,7 @@ from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.checkpoint_io.adapters import is_adapter, load_adapted
 from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.pairs.dialogues import WholeDialogues
 from sdiareward.processing_sdiareward import SDiaRewardProcessor, expand_criteria
 
 from .batching import (
@@ -217,21 +218,9 @@ class Scorer:
             OSError: A recording cannot be read.
         """
         value_of = self._make_calibrator(expand_criteria(criterion, len(dialogues)), calibrated, subsets)
-        found = self.iter_features(dialogues, criterion, groups=groups, skipped=skipped, progress=progress)
-        return self._iter_finite(found, value_of, skipped)
-
-    def _iter_finite(
-        self,
-        found: Iterator[tuple[int, Features]],
-        value_of: Callable[[int, float], float],
-        skipped: MutableMapping[int, str] | None,
-    ) -> Iterator[tuple[int, float]]:
-        for index, features in found:
-            if math.isfinite(features.reward):
-                yield index, value_of(index, features.reward)
-            else:
-                problem = f"its reward is {features.reward}; score with dtype float32, or check the checkpoint."
-                _skip(index, DialogueError(problem), skipped)
+        whole = WholeDialogues(dialogues)
+        found = self.iter_features(whole, criterion, groups=groups, skipped=skipped, progress=progress)
+        return ((index, value_of(index, reward)) for index, reward in _iter_finite(found, skipped))
 
     def _make_calibrator(
         self, criteria: list[str], calibrated: bool, subsets: str | Sequence[str] | None
@@ -257,7 +246,7 @@ class Scorer:
         """Yield `(index, Features)`, on which a head on a frozen backbone is trained, as `iter_scores` yields rewards.
 
         Args:
-            dialogues (`Sequence[list[dict]]`): As in `iter_scores`.
+            dialogues (`Sequence[list[dict]]`): As in `iter_scores`, or beginnings of dialogues.
             criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): As in `iter_scores`.
             layer (`int`, *optional*, defaults to -1): -1 for the last hidden states, after the final norm, from which
                 rewards are computed; `k >= 0` for the output of text layer `k`, 0 being the embeddings.
@@ -386,6 +375,17 @@ def _skip(index: int, error: Exception, skipped: MutableMapping[int, str] | None
     if skipped is None:
         raise error
     skipped[index] = reason_of(error)
+
+
+def _iter_finite(
+    found: Iterator[tuple[int, Features]], skipped: MutableMapping[int, str] | None
+) -> Iterator[tuple[int, float]]:
+    for index, features in found:
+        if math.isfinite(features.reward):
+            yield index, features.reward
+        else:
+            problem = f"its reward is {features.reward}; score with dtype float32, or check the checkpoint."
+            _skip(index, DialogueError(problem), skipped)
 
 
 def _check_agreement(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> None:

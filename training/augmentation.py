@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.loading import pair_names
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import MAX_TURN_S, SIDES, stable_id
@@ -139,8 +140,6 @@ class AugmentedPairs(Sequence[Any]):
         self.settings = settings
         self.max_turn_s = max_turn_s
         self.column_names = list(dict.fromkeys([*pairs.column_names, "pair_id"]))
-        # Key of the precomputed rows.
-        self._fingerprint = stable_id(_FORMAT, pairs._fingerprint, max_turn_s, sorted(asdict(settings).items()))
         self._perturbations, self._attacks = settings.list_perturbations(), settings.find_attacks()
         self._variants = [variant for row, name in enumerate(pair_names(pairs)) for variant in self._plan(row, name)]
         self._read = lru_cache(_CACHED_ROWS)(self._read_variant)
@@ -149,6 +148,11 @@ class AugmentedPairs(Sequence[Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         """Let each process of a data loader build its own."""
         return AugmentedPairs, (self.pairs, self.settings, self.max_turn_s)
+
+    def fingerprint(self) -> str:
+        """Return a hash of the pairs and the settings, the key of the precomputed rows; every recording is read."""
+        settings = sorted(asdict(self.settings).items())
+        return stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings)
 
     def __len__(self) -> int:
         return len(self._variants)

@@ -17,6 +17,7 @@ import torch
 from accelerate import PartialState
 
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.loading import pair_names
@@ -74,9 +75,10 @@ def precompute_pairs(
     """
     state = PartialState()
     kind = "described" if model is None else f"encoded_{str(model.dtype).removeprefix('torch.')}_{model_revision[:16]}"
+    content = pairs.fingerprint() if isinstance(pairs, AugmentedPairs) else fingerprint_pairs([], pairs)[:16]
     folder.mkdir(parents=True, exist_ok=True)
     shares = [
-        folder / f"{split}_{kind}_{pairs._fingerprint}_{rank}_of_{state.num_processes}.arrow"
+        folder / f"{split}_{kind}_{content}_{rank}_of_{state.num_processes}.arrow"
         for rank in range(min(state.num_processes, math.ceil(len(pairs) / _PAIRS_AT_A_TIME)))
     ]
     if state.process_index < len(shares):

@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sdiareward.common.files import write_file
 from sdiareward.dataset_builder.episodes import Recording
+from sdiareward.pairs.content import stamp_file
 from sdiareward.pairs.schema import stable_id
 
 
 # Carried in the row, as Ray Data does not let an exception through whole; `run_pipeline` raises it.
 COMPONENT_FAILURE = "component"
-_FINGERPRINT_BYTES = 2**16
 
 
 @dataclass
@@ -45,7 +46,7 @@ class Job:
         folder = work_dir / f"{safe}-{stable_id(recording.source, recording.recording_id)[:8]}"
         job = cls(recording, str(folder), "")
         try:
-            job.key = _fingerprint(Path(recording.path))
+            job.key = _hash_source(Path(recording.path), folder / "source.json")
         except OSError as error:
             job.fail("missing_audio", f"{recording.path}: cannot be read ({error.strerror}).")
         return job
@@ -79,14 +80,16 @@ class Job:
         return Path(self.folder) / self.result("enhancement" if "enhancement" in self.artifacts else "decode")["wav"]
 
 
-def _fingerprint(path: Path) -> str:
-    """Return a hash of a file's size, beginning and end: a file fetched again counts as new where it differs."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256(file.read(_FINGERPRINT_BYTES))
-        size = path.stat().st_size
-        file.seek(max(0, size - _FINGERPRINT_BYTES))
-        digest.update(file.read())
-    return stable_id(size, digest.hexdigest())
+def _hash_source(path: Path, notes: Path) -> str:
+    """Return a hash of a file, which is not read again while it has the stamp that is kept in `notes`."""
+    stamp = list(stamp_file(path))
+    kept = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
+    if kept.get("stamp") != stamp:
+        with path.open("rb") as file:
+            kept = {"stamp": stamp, "key": stable_id(hashlib.file_digest(file, "sha256").hexdigest())}
+        notes.parent.mkdir(parents=True, exist_ok=True)
+        write_file(notes, json.dumps(kept) + "\n")
+    return str(kept["key"])
 
 
 def format_job(recording: Recording, start_s: float | None = None, end_s: float | None = None) -> str:

@@ -155,7 +155,7 @@ def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
 def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str, Any]:
     """Return the settings that the answers depend on."""
     from sdiareward.checkpoint_io.fingerprint import fingerprint_model
-    from sdiareward.pairs.labels import fingerprint_pairs
+    from sdiareward.pairs.content import fingerprint_pairs
 
     from .prompts import JudgingPrompt, prompt_of_judge
 
@@ -172,7 +172,7 @@ def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str,
         **asdict(args.asking),
         "prompt_version": prompt.version,
         "split": args.split,
-        "samples": {name: fingerprint_pairs(samples.labels) for name, samples in sets.items()},
+        "samples": {name: fingerprint_pairs(samples.labels, samples.rows) for name, samples in sets.items()},
     }
 
 

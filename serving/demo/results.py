@@ -69,13 +69,15 @@ def compute_result(
     Raises:
         ValueError: A dialogue cannot be scored, or the model has no prompt for the criterion.
     """
-    beginnings = [dialogue[:end] for dialogue in dialogues for end in range(1, len(dialogue) + 1)]
     names = CHECKS if with_checks else ()
     changed = [change_dialogue(dialogue, name) for name in names for dialogue in dialogues]
-    rewards = iter(scorer.score([*beginnings, *changed], criterion))
-    growth = [[next(rewards) for _ in dialogue] for dialogue in dialogues]
-    finals = [values[-1] for values in growth]
+    rewards = iter(scorer.score([*dialogues, *changed], criterion))
+    finals = [next(rewards) for _ in dialogues]
     after = {name: [next(rewards) for _ in dialogues] for name in names}
+    beginnings = [dialogue[:end] for dialogue in dialogues for end in range(1, len(dialogue))]
+    features = dict(scorer.iter_features(beginnings, criterion))
+    parts = (features[index].reward for index in range(len(beginnings)))
+    growth = [[*(next(parts) for _ in dialogue[1:]), final] for dialogue, final in zip(dialogues, finals, strict=True)]
     return Result(
         criterion,
         finals,

@@ -6,7 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import soundfile
 import yaml
+from support.paths import SAMPLE
 
 from sdiareward.dataset_builder import builder
 from sdiareward.dataset_builder.__main__ import main
@@ -138,6 +140,35 @@ def test_a_bad_recording_is_skipped_with_its_reason_and_fails_a_strict_build(wri
     assert [rows[0]["name"] in entry["item"] for entry in report["skipped"]] == [True]
     assert "is not audio, or is damaged" in report["skipped"][0]["reason"]
     assert sum(row["pairs"] for row in report["pairs"]) == 2
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_a_recording_mended_under_the_same_name_is_built_again(write_config, tmp_path, monkeypatch, is_killed):
+    folder = tmp_path / "sample"
+    (folder / "asterisk").mkdir(parents=True)
+    rows = [json.loads(line) for line in (SAMPLE / "manifest.jsonl").open()][:2]
+    for row in rows:
+        (folder / row["audio"]).write_bytes((SAMPLE / row["audio"]).read_bytes())
+    (folder / "manifest.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = write_config(sources=[{"name": "sample", "path": str(folder)}], num_workers=1, test=0.0, validation=0.0)
+
+    def chosen():
+        assert main(["build", "--config", str(path)]) == 0
+        pairs = load_pairs(tmp_path / "sdiareward", "train", name="modality")
+        return {pair["pair_id"]: [turn["audio"]["bytes"] for turn in pair["chosen"]] for pair in pairs}
+
+    first = chosen()
+    if is_killed:
+        shutil.rmtree(tmp_path / "sdiareward")
+        with monkeypatch.context() as patch:
+            patch.setattr(builder.PartFolder, "write_shards", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+            assert main(["build", "--config", str(path)]) == 130
+    audio, rate = soundfile.read(folder / rows[0]["audio"])
+    soundfile.write(folder / rows[0]["audio"], audio / 2, rate)
+    second = chosen()
+    assert first.keys() == second.keys()
+    changed = {pair_id for pair_id in first if first[pair_id] != second[pair_id]}
+    assert 0 < len(changed) < len(first)
 
 
 def test_a_second_build_does_nothing(write_config, tmp_path, capsys, monkeypatch):

@@ -209,6 +209,29 @@ def test_a_line_that_was_torn_by_a_kill_is_scored_again(run):
 
 
 @pytest.mark.slow
+def test_recordings_mended_under_the_same_ids_are_scored_again(run, dataset):
+    _, out = run()
+    (shard,) = dataset.rglob("test*.parquet")
+    rows = pq.read_table(shard).to_pylist()
+    before = {line["pair_id"]: line for line in lines(out / "scores.jsonl")}
+    acoustic = json.loads((out / "acoustic.json").read_text())["scores"]
+    for row in rows[2:4]:
+        row["chosen"], row["rejected"] = row["rejected"], row["chosen"]
+    mended = [row["pair_id"] for row in rows[2:4]]
+    pq.write_table(pa.Table.from_pylist(rows, schema=pq.read_schema(shard)), shard)
+    StubScorer.num_scored = 0
+    run()
+    assert StubScorer.num_scored == 4
+    after = {line["pair_id"]: line for line in lines(out / "scores.jsonl")}
+    assert len(lines(out / "scores.jsonl")) == 8
+    again = json.loads((out / "acoustic.json").read_text())["scores"]
+    for pair_id, line in before.items():
+        sides = ("rejected", "chosen") if pair_id in mended else ("chosen", "rejected")
+        assert [after[pair_id][side] for side in ("chosen", "rejected")] == [line[side] for side in sides]
+        assert list(again[pair_id].values()) == pytest.approx([acoustic[pair_id][side] for side in sides])
+
+
+@pytest.mark.slow
 def test_baselines_can_be_added_to_a_finished_run_and_are_not_computed_twice(run, monkeypatch):
     _, out = run("--no_baselines")
     assert list(json.loads((out / "results.json").read_text())["accuracies"]) == ["model"]

@@ -18,8 +18,10 @@ import torch
 from support import forked
 
 from sdiareward.cli import main
+from sdiareward.pairs.content import stamp_file
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.rows import ArrowRows, ParquetRows, open_rows
+from sdiareward.scoring import changes
 from sdiareward.scoring.model_spec import ModelSpec
 from sdiareward.scoring.scorer import Scorer
 
@@ -224,7 +226,7 @@ def test_what_is_finished_is_not_scored_again_and_a_higher_limit_goes_on(
     assert [row["row"] for row in scores(tmp_path)] == [0, 1, 2, 3, 4]
 
 
-def test_a_folder_is_not_used_for_other_prompts_or_rows(score, write_rows, make_pair, tmp_path):
+def test_a_folder_is_not_used_for_other_prompts(score, write_rows, make_pair, tmp_path):
     path = write_rows([make_pair(0), make_pair(1)])
     score(path)
     before = scores(tmp_path)
@@ -232,11 +234,100 @@ def test_a_folder_is_not_used_for_other_prompts_or_rows(score, write_rows, make_
     code, _, err = score(path, "--prompt-file", tmp_path / "prompt.txt")
     assert code == 2
     assert "prompts was None" in err
-    write_rows([make_pair(2), make_pair(1)])
+    assert scores(tmp_path) == before
+
+
+def rewards_in(tmp_path):
+    return np.array([[row[side] for side in SIDES] for row in scores(tmp_path)])
+
+
+def test_rows_that_have_changed_places_are_scored_again_though_the_footer_is_the_same(
+    score, make_pair, scorer, tmp_path
+):
+    # Recordings of one size, stored as they are: sizes, places and extremes of the columns stay.
+    rows = [make_pair(3 * number) for number in range(4)]
+    order, path = [2, 1, 0, 3], tmp_path / "pairs.parquet"
+    options = {"compression": "none", "use_dictionary": False}
+    pq.write_table(pa.Table.from_pylist(rows), path, **options)
+    before = path.read_bytes()
+    score(path)
+    pq.write_table(pa.Table.from_pylist([rows[number] for number in order]), path, **options)
+    footer = -8 - int.from_bytes(before[-8:-4], "little")
+    assert path.read_bytes()[footer:] == before[footer:] and path.read_bytes() != before
+    assert "2 of them scored now" in score(path)[1]
+    assert [row["pair_id"] for row in scores(tmp_path)] == [f"pair-{3 * number}" for number in order]
+    np.testing.assert_allclose(rewards_in(tmp_path), expected(scorer, [rows[number] for number in order]), atol=1e-5)
+
+
+@pytest.mark.parametrize("change", ["audio", "text", "criterion"])
+def test_only_the_row_that_has_changed_is_scored_again(score, write_rows, make_pair, scorer, tmp_path, change):
+    rows = [make_pair(number) for number in range(5)]
+    path = write_rows(rows)
+    score(path)
+    before = rewards_in(tmp_path)
+    mended = {**rows[3], "chosen": [dict(turn) for turn in rows[3]["chosen"]]}
+    if change == "criterion":
+        mended["criterion"] = "colloquialness"
+    else:
+        mended["chosen"][1][change] = make_pair(8)["chosen"][1][change]
+    rows[3] = mended
+    write_rows([*rows, make_pair(6)])
+    assert "2 of them scored now" in score(path)[1]
+    np.testing.assert_allclose(rewards_in(tmp_path), expected(scorer, [*rows, make_pair(6)]), atol=1e-5)
+    assert (rewards_in(tmp_path)[:3] == before[:3]).all() and rewards_in(tmp_path)[3, 0] != before[3, 0]
+    assert sorted(record["row"] for record in partial_records(tmp_path)) == list(range(6))
+
+
+def test_recordings_mended_under_the_same_paths_are_scored_again(score, write_rows, make_pair, scorer, tmp_path):
+    rows = [make_pair(number) for number in range(4)]
+    named = json.loads(json.dumps(rows, default=lambda _: None))
+    for row, stored in zip(rows, named, strict=True):
+        for side in SIDES:
+            for number, turn in enumerate(row[side]):
+                name = f"{row['pair_id']}-{side}-{number}.flac"
+                (tmp_path / name).write_bytes(turn["audio"]["bytes"])
+                stored[side][number]["audio"] = {"bytes": None, "path": name}
+    path = write_rows(named)
+    score(path, "--audio-root", tmp_path)
+    before = rewards_in(tmp_path)
+    np.testing.assert_allclose(before, expected(scorer, rows), atol=1e-5)
+    # Both sides of one pair are exchanged, as of a build with swapped labels.
+    for number in range(2):
+        chosen, rejected = (tmp_path / f"pair-2-{side}-{number}.flac" for side in SIDES)
+        chosen.rename(tmp_path / "kept"), rejected.rename(chosen), (tmp_path / "kept").rename(rejected)
+    assert "1 of them scored now" in score(path, "--audio-root", tmp_path)[1]
+    # The texts of the assistant, "chosen" and "rejected", have stayed.
+    assert (rewards_in(tmp_path)[[0, 1, 3]] == before[[0, 1, 3]]).all()
+    assert (rewards_in(tmp_path)[2] != before[2]).all()
+    assert "0 of them scored now" in score(path, "--audio-root", tmp_path)[1]
+
+
+def test_rows_in_the_same_files_are_not_read_again(score, write_rows, make_pair, monkeypatch):
+    path = write_rows([make_pair(number) for number in range(3)])
+    score(path)
+    monkeypatch.setattr(changes, "read_block", lambda *_: pytest.fail("a row was read"))
+    assert "0 of them scored now" in score(path)[1]
+    monkeypatch.undo()
+    os.utime(path)
+    assert "0 of them scored now" in score(path)[1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"rewards": [1, 2]}',
+        '{"row": 1.5, "reason": "none"}',
+        '{"row": 0, "rewards": [3]}',
+        '{"row": 0, "rewards": [3, NaN]}',
+    ],
+)
+def test_a_record_that_is_none_is_refused_by_its_line(score, write_rows, make_pair, tmp_path, line):
+    path = write_rows([make_pair(0)])
+    score(path)
+    (tmp_path / "out" / "partial" / "0000000001.jsonl").write_text(line + "\n")
     code, _, err = score(path)
     assert code == 2
-    assert "rows was" in err
-    assert scores(tmp_path) == before
+    assert "0000000001.jsonl, line 1: is no record of a row with 2 rewards; remove it." in err
 
 
 def test_a_prompt_file_takes_the_place_of_the_models_prompts(score, write_rows, make_pair, tiny_checkpoint, tmp_path):
@@ -360,7 +451,7 @@ def test_parquet_is_read_across_row_groups_and_files_with_gaps(write_rows, tmp_p
         assert table["id"].to_pylist() == numbers
         assert [turns[0]["text"] for turns in table["messages"].to_pylist()] == list(map(str, numbers))
     assert open_rows(files[0]).num_rows == 23
-    assert open_rows(files[0]).fingerprint != opened.fingerprint
+    assert opened.tables == [stamp_file(file) for file in files]
     with pytest.raises(IndexError, match="row 50 of 50"):
         opened.read([50], ["id"])
 
@@ -386,7 +477,7 @@ def test_a_data_set_that_datasets_saved_is_read(tmp_path):
     opened = open_rows(tmp_path / "saved")
     assert isinstance(opened, ArrowRows)
     assert opened.read([1, 3], ["id"])["id"].to_pylist() == [1, 3]
-    assert opened.fingerprint == open_rows(tmp_path / "saved", "validation").fingerprint
+    assert opened.tables == open_rows(tmp_path / "saved", "validation").tables != []
 
 
 def test_files_with_other_columns_are_refused_by_name(write_rows, tmp_path):

@@ -96,7 +96,7 @@ def test_a_row_depends_on_pair_copy_and_seed_alone(pairs):
     rows = AugmentedPairs(pairs, settings)
     again = pickle.loads(pickle.dumps(rows))
     other = AugmentedPairs(pairs, AugmentationSettings(["all"], augmented_copies=3, seed=1))
-    assert rows._fingerprint == again._fingerprint != other._fingerprint
+    assert rows.fingerprint() == again.fingerprint() != other.fingerprint()
     for index in reversed(range(len(again))):
         assert samples(again, index) == samples(rows, index), rows["pair_id"][index]
     copies = [samples(rows, index) for index in (1, 2, 3, 5)] + [samples(other, 1)]

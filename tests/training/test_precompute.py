@@ -58,6 +58,25 @@ def test_what_was_read_is_not_read_again(tone_pairs, tiny_processor, make_tiny_m
         precompute_pairs(tone_pairs, tiny_processor, tmp_path, split="train", model=model, model_revision="b")
 
 
+def test_a_recording_mended_under_the_same_path_is_read_again(tone_pairs, tiny_processor, make_tiny_model, tmp_path):
+    turns = [(side, number) for side in SIDES for number in range(2)]
+    rows = tone_pairs.select([0]).to_list()
+    for side, number in turns:
+        audio = rows[0][side][number]["audio"]
+        (tmp_path / f"{side}{number}.wav").write_bytes(audio["bytes"])
+        rows[0][side][number]["audio"] = {"bytes": None, "path": str(tmp_path / f"{side}{number}.wav")}
+    pairs, model = datasets.Dataset.from_list(rows), make_tiny_model()
+
+    def vectors():
+        found, _ = precompute_pairs(pairs, tiny_processor, tmp_path / "out", split="train", model=model)
+        return found.remove_columns("row").to_list()
+
+    before = vectors()
+    assert vectors() == before
+    (tmp_path / "chosen1.wav").write_bytes((tmp_path / "rejected1.wav").read_bytes())
+    assert vectors() != before
+
+
 def test_vectors_are_kept_in_float16():
     vectors = torch.tensor([[0.5, -2.0, 1 / 3], [0.0, 1e4, -0.25]])
     assert torch.equal(vectors_from_bytes(vectors_to_bytes(vectors), 3), vectors.half().float())

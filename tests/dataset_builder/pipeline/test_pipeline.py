@@ -18,6 +18,7 @@ from support.paths import SAMPLE
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.episodes import Recording, validate_episode
 from sdiareward.dataset_builder.pipeline import ComponentError, make_settings, run_pipeline
+from sdiareward.dataset_builder.pipeline.jobs import Job
 from sdiareward.dataset_builder.pipeline.media import read_span
 from sdiareward.pairs.schema import UNKNOWN
 
@@ -171,6 +172,16 @@ def test_a_recording_that_was_replaced_is_processed_anew(tmp_path):
     soundfile.write(path, np.zeros(2 * RATE), RATE)
     second = run_pipeline([recording(path)], SETTINGS, tmp_path / "work", num_workers=1)
     assert (first.stats["decode"]["audio_s"], second.stats["decode"]["audio_s"]) == (1.0, 2.0)
+
+
+def test_a_recording_of_the_same_size_beginning_and_end_is_processed_anew(tmp_path):
+    path, silence = tmp_path / "a.wav", np.zeros(20 * RATE, np.int16)
+    soundfile.write(path, silence, RATE)
+    first = Job.start(recording(path), tmp_path / "work")
+    assert Job.start(recording(path), tmp_path / "work").key == first.key
+    silence[10 * RATE] = 1
+    soundfile.write(path, silence, RATE)
+    assert Job.start(recording(path), tmp_path / "work").key != first.key
 
 
 def test_bad_recordings_are_drops_with_reasons_and_do_not_stop_the_others(dialogue, result, work_dir, tmp_path):
