@@ -269,7 +269,7 @@ def test_only_the_row_that_has_changed_is_scored_again(score, write_rows, make_p
     if change == "criterion":
         mended["criterion"] = "colloquialness"
     else:
-        mended["chosen"][1][change] = make_pair(8)["chosen"][1][change]
+        mended["chosen"][0][change] = make_pair(8)["chosen"][0][change]
     rows[3] = mended
     write_rows([*rows, make_pair(6)])
     assert "2 of them scored now" in score(path)[1]

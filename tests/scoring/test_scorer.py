@@ -182,11 +182,11 @@ def test_bad_dialogues_are_skipped_with_their_reasons_and_the_others_scored(scor
     assert sorted(skipped) == [0, 2, 3, 5]
     assert skipped[0].startswith("turn 1: lasts 0.1 ms")
     assert "cannot be decoded" in skipped[2]
-    assert "has no messages" in skipped[3]
+    assert "has no turns" in skipped[3]
 
 
 def test_the_first_bad_dialogue_raises_without_skipped(scorer, dialogues):
-    with pytest.raises(ValueError, match="has no messages"):
+    with pytest.raises(ValueError, match="has no turns"):
         scorer.score([dialogues[0], []])
 
 

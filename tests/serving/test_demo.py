@@ -159,8 +159,10 @@ def test_a_result_has_the_rewards_of_the_scorer(nano, examples, found):
 
 
 def test_the_reward_grows_over_the_beginnings_of_a_dialogue(nano, examples, found):
-    expected = [[nano.score([side[:end]], "modality")[0] for end in (1, 2)] for side in examples]
-    for values, rewards in zip(found.growth, expected, strict=True):
+    beginnings = [side[:end] for side in examples for end in (1, 2)]
+    features = dict(nano.iter_features(beginnings, "modality"))
+    for number, values in enumerate(found.growth):
+        rewards = [features[2 * number + k].reward for k in range(2)]
         assert values == pytest.approx(rewards, abs=1e-4)
     assert [values[-1] for values in found.growth] == found.rewards
 
