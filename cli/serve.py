@@ -68,7 +68,7 @@ class ServeArguments(ModelArguments):
     )
     max_body_mib: float = field(
         default=Limits.max_body_bytes / _MIB,
-        metadata={"help": "size of the largest request, and of the recordings that its addresses give, in MiB"},
+        metadata={"help": "size of the largest request, in MiB"},
     )
     max_in_flight: int = field(
         default=Limits.max_in_flight, metadata={"help": "concurrent requests; further ones get 503"}

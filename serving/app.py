@@ -21,6 +21,7 @@ from .bodies import JSON, MULTIPART, REQUEST_PART, BadRequestError, read_body
 from .cluster import UnavailableError
 from .forms import CompareRequest, CompareResponse, Health, Problems, ScoreRequest, ScoreResponse
 from .metrics import Metrics
+from .own_names import OwnNames
 from .replica import ScoringFailedError
 from .scoring import RequestScorer, list_limits
 from .settings import Limits, ServiceSettings
@@ -37,6 +38,7 @@ _ALWAYS_OPEN = ("/health", "/metrics")
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     400: {"description": "The multipart body is malformed."},
     401: {"description": "No API key, or a wrong one."},
+    403: {"description": "The server has no API key, and another site may have caused the request."},
     408: {"description": "The body came too slowly."},
     413: {"description": "The body is too large."},
     422: {"description": "Something cannot be scored: where, and why.", "model": Problems},
@@ -58,7 +60,8 @@ def create_app(cluster: ModelCluster, settings: ServiceSettings) -> ASGIApp:
     _add_monitoring(app, cluster, settings, metrics)
     _add_errors(app, settings.limits)
     _add_body_schemas(app)
-    return Gate(app, metrics, settings.limits)
+    own = OwnNames(app, settings.host) if settings.api_key is None else app
+    return Gate(own, metrics, settings.limits)
 
 
 def _authorize(settings: ServiceSettings) -> Any:

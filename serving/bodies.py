@@ -78,7 +78,7 @@ async def read_body(request: Request, limits: Limits) -> Body:
     """Read the body of a request.
 
     Raises:
-        HTTPException: 400 malformed multipart, 408 too slow, 413 too large, 415 another type or charset.
+        HTTPException: 400 malformed multipart, 408 too slow, 413 too large, 415 another type, charset or encoding.
         BadRequestError: A multipart body has no JSON, or two parts of one name.
         UnavailableError: A recording that is too large for memory cannot be written to the disk.
     """
@@ -87,6 +87,8 @@ async def read_body(request: Request, limits: Limits) -> Body:
         raise HTTPException(415, f"content type is {kind[:80] or 'missing'!r}; send {JSON} or {MULTIPART}.")
     if kind == MULTIPART:
         _require_utf8(request.headers["content-type"])
+    if (coding := request.headers.get("content-encoding", "identity").lower()) != "identity":
+        raise HTTPException(415, f"content encoding is {coding[:80]!r}; send the body as it is.")
     try:
         async with asyncio.timeout(limits.body_timeout_s):
             if kind == MULTIPART:

@@ -24,6 +24,7 @@ FOR_AUDIO = {"soundfile", "soxr"}
 STANDARD = {
     "__future__",
     "collections",
+    "contextlib",
     "copy",
     "dataclasses",
     "hashlib",
@@ -151,9 +152,9 @@ def test_the_audited_process_did_load_and_score(audited):
     assert first == pytest.approx(second, abs=0.05)
 
 
-def test_remote_code_opens_no_file_by_itself_but_the_index_of_its_checkpoint(audited):
+def test_remote_code_opens_no_file_but_the_index_of_its_checkpoint_and_a_recording_given(audited):
     done = {(event, name) for event, name, _ in audited["own"] if event != "import"}
-    assert done == {("open", "model.safetensors.index.json")}
+    assert done == {("open", "model.safetensors.index.json"), ("open", "clip.flac")}
 
 
 def test_remote_code_imports_what_it_says_when_it_runs(audited):

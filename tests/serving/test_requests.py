@@ -174,7 +174,7 @@ def test_a_request_of_the_largest_size_has_few_enough_values():
     assert len(Body(json.dumps(request).encode()).parse(ScoreRequest, Limits()).dialogues) == 64
 
 
-def read_parts(*names, options="", content="{}"):
+def read_parts(*names, options="", content="{}", coding=None):
     """Read a multipart body with a file under each name."""
     head = 'Content-Disposition: form-data; name="{0}"; filename="{0}"'
     lines = [line for name in names for line in ("--b", head.format(name), "", content)]
@@ -184,8 +184,16 @@ def read_parts(*names, options="", content="{}"):
         return {"type": "http.request", "body": body, "more_body": False}
 
     kind = f"multipart/form-data; boundary=b{options}".encode()
-    scope = {"type": "http", "headers": [(b"content-type", kind)]}
+    codings = [(b"content-encoding", coding.encode())] if coding else []
+    scope = {"type": "http", "headers": [(b"content-type", kind), *codings]}
     return asyncio.run(read_body(Request(scope, receive), Limits()))
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "deflate, gzip"])
+def test_a_body_in_a_coding_is_refused_unread(coding):
+    assert read_parts("request", coding="identity").text == b"{}"
+    with pytest.raises(HTTPException, match=f"415: content encoding is '{coding}'; send the body as it is"):
+        read_parts("request", coding=coding)
 
 
 @pytest.mark.parametrize("name", ["user", "request"])
