@@ -15,6 +15,7 @@ Notable choices:
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -86,6 +87,9 @@ def run_command(
 def _run(command: Command, argv: Sequence[str], prog: str, extra: str) -> int:
     """Parse the arguments and run the command; print a user error in one line."""
     module, _, function = str(command.target).partition(":")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A path may have characters that the terminal's encoding lacks; the work is done when it is printed.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         run = getattr(import_module(module), function)
         kinds = [hint for name, hint in get_type_hints(run).items() if name != "return"]

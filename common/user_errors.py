@@ -24,6 +24,10 @@ _REMEDIES = {
     errno.EROFS: "make it writable or name another output",
     errno.EIO: "look after its disk",
     errno.ENOENT: "put it back",
+    errno.EEXIST: "move that file away or name another output",
+    errno.ENOTDIR: "move that file away or name another output",
+    errno.EISDIR: "move that folder away or name another output",
+    errno.ENAMETOOLONG: "give it a shorter name",
 }
 # How torch.save reports that a write failed, whatever the reason, and how Rust reports an error of the system.
 _TORCH_WRITER = re.compile(r"PytorchStreamWriter failed|inline_container\.cc:\d+\] \. unexpected pos")

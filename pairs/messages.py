@@ -50,7 +50,7 @@ def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
         DialogueError: The file is missing or malformed, the turns do not alternate, or a recording cannot be used.
     """
     path = Path(path)
-    if path.is_dir():
+    if _is_dir(path):
         turns, base = _turns_of_folder(path), path
     elif path.is_file():
         turns, base = _turns_of_json(path), path.parent
@@ -65,6 +65,13 @@ def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
         except (ValueError, FileNotFoundError) as error:
             raise DialogueError(str(error).replace("\n", " "), number, str(path)) from error
     return messages
+
+
+def _is_dir(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise DialogueError(f"{path}: cannot be opened ({error.strerror}); give another name.") from error
 
 
 def sort_naturally(path: Path) -> tuple[Any, ...]:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from .scorer import Scorer
 
 
+# PyTorch asserts that it was built for a device, and raises RuntimeError when memory runs out. A file of a checkpoint
+# that holds another kind of JSON value fails where it is first used.
+_LOADING_ERRORS = (OSError, ValueError, RuntimeError, AssertionError, AttributeError, TypeError, LookupError)
+
+
 class ScoringError(ValueError):
     """Raised for a model, data set or folder that a run cannot work with; the message is for the user."""
 
@@ -60,9 +65,9 @@ class ModelSpec:
         options: dict[str, Any] = {"device": self.device or device, "batch_tokens": self.batch_tokens}
         try:
             scorer = Scorer.from_pretrained(self.name, dtype=self.dtype, prompts=self.prompts, **options)
-        # PyTorch asserts that it was built for a device, and raises RuntimeError when memory runs out.
-        except (OSError, ValueError, RuntimeError, AssertionError) as error:
+        except _LOADING_ERRORS as error:
             reason = str(error).strip().partition("\n")[0]
+            reason = reason if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {reason}"
             # A library that finds nothing does not always report that the Hub did not answer.
             reach = "" if Path(self.name).exists() else ", and check the connection to the Hub"
             raise ScoringError(

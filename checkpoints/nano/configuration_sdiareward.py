@@ -26,6 +26,7 @@ from transformers import AutoConfig, PreTrainedConfig, Qwen2_5OmniThinkerConfig
 
 
 POOLING_MODES = ("mean", "attention", "last_token")
+_LARGEST_FLOAT = math.nextafter(math.inf, 0.0)
 # The longest recording that is read.
 LONGEST_TURN_S = 3600.0
 # The authors' code cuts a turn where its feature extractor does, at 300 s.
@@ -368,7 +369,8 @@ def _is_positive_finite(value: Any) -> bool:
 
 
 def _is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    # A comparison, for an integer may be too large for a float.
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST_FLOAT
 
 
 def _is_count(value: Any) -> bool:

@@ -1,5 +1,7 @@
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -138,6 +140,66 @@ def test_json_of_a_wrong_shape_is_refused_in_one_line(text, problem, write_dialo
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"sdiareward score: error: {path}")
     assert problem in err
+
+
+def test_a_name_that_is_too_long_is_refused_in_one_line(score):
+    code, out, err = score("n" * 300)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "File name too long" in err
+
+
+def test_an_output_that_is_a_file_is_refused_in_one_line(score, write_dialogue, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"messages": json.loads(write_dialogue().read_text())}))
+    (tmp_path / "taken").touch()
+    for output in (tmp_path / "taken", "/dev/null", tmp_path / "taken" / "below"):
+        code, out, err = score("--dataset", rows, "--output", output, "--audio-root", tmp_path)
+        assert (code, out) == (2, "")
+        assert re.search(r"(File exists|Not a directory); move that file away", err.splitlines()[-1]), err
+        assert "Traceback" not in err
+
+
+def test_a_table_that_is_a_folder_costs_no_reward(score, write_dialogue, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"messages": json.loads(write_dialogue().read_text())}))
+    command = ["--dataset", rows, "--output", tmp_path / "out", "--audio-root", tmp_path]
+    (tmp_path / "out" / "scores.parquet").mkdir(parents=True)
+    code, _, err = score(*command)
+    assert code == 2
+    assert "Is a directory; move that folder away" in err.splitlines()[-1]
+    (tmp_path / "out" / "scores.parquet").rmdir()
+    assert "0 of them scored now" in score(*command)[1]
+
+
+@pytest.mark.slow
+def test_a_path_with_other_characters_than_the_terminals_is_printed(write_dialogue, tmp_path, tiny_checkpoint):
+    path = write_dialogue(name="caf\N{LATIN SMALL LETTER E WITH ACUTE}.json")
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "sdiareward.cli", "score", path, "--model", tiny_checkpoint]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert re.search(r"caf\S+\.json +[+-]\d", done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.json", "[]"),
+        ("config.json", "3"),
+        ("processor_config.json", '{"feature_extractor": "text"}'),
+        ("processor_config.json", "[]"),
+    ],
+)
+def test_a_checkpoint_of_another_kind_of_json_is_refused_in_one_line(
+    write_dialogue, tiny_checkpoint, tmp_path, capsys, file, content
+):
+    broken = tmp_path / "broken"
+    shutil.copytree(tiny_checkpoint, broken)
+    (broken / file).write_text(content)
+    assert main(["score", str(write_dialogue()), "--model", str(broken)]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" not in err
+    assert err.splitlines()[-1].startswith(f"sdiareward score: error: model {broken}: cannot be loaded (")
 
 
 BAD_TURNS = {

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sdiareward.audio_sdiareward import AudioError
+from sdiareward.audio_sdiareward import AudioError, DialogueError
 from sdiareward.common.locks import LOCK_FILE, lock_folder
 from sdiareward.common.user_errors import PairsError, UserError, exit_on_user_error, format_user_error
 
@@ -128,6 +128,11 @@ def test_no_room_for_a_file_is_understood_in_the_words_of_every_library_that_wri
         (UserError("as it says."), "as it says."),
         (ValueError("the disk says: No space left on device"), None),
         (FileNotFoundError(errno.ENOENT, "", "a"), "a: No such file or directory; put it back, then run the same"),
+        (FileExistsError(errno.EEXIST, "", "a"), "a: File exists; move that file away or name another output"),
+        (IsADirectoryError(errno.EISDIR, "", "a"), "a: Is a directory; move that folder away"),
+        (NotADirectoryError(errno.ENOTDIR, "", "a/b"), "a/b: Not a directory; move that file away"),
+        (OSError(errno.ENAMETOOLONG, "", "a"), "a: File name too long; give it a shorter name"),
+        (DialogueError("has no turns.", 2, "d.json"), "d.json, turn 2: has no turns."),
         (FileNotFoundError("a: no such file."), None),
         (PairsError("a: has no split 'b'."), "a: has no split 'b'."),
         (AudioError("a.wav: no such audio file."), "a.wav: no such audio file; see to that recording, then run"),

@@ -153,6 +153,10 @@ def test_what_cannot_be_fitted_is_refused(rewards, subsets, criteria, message):
     [
         ({"subsets": {"wild": {"offset": 0.0, "temperature": 0.0, "num_pairs": 1}}}, "positive finite temperature"),
         ({"subsets": {"wild": {"offset": math.inf, "temperature": 1.0, "num_pairs": 1}}}, "finite offset"),
+        (
+            {"subsets": {"wild": {"offset": 0.0, "temperature": 10**400, "num_pairs": 1}}},
+            "positive finite temperature",
+        ),
         ({"subsets": {"wild": [0.0, 1.0]}}, "calibration of subset 'wild'"),
         ({"subsets": []}, "subsets is"),
         ({"quantiles": [1.0, 0.0]}, "ascending"),
