@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
-import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from trl import RewardConfig
 
 from benchmarks.ablation_features import Backbone
 from sdiareward.common.files import JsonLines
+from sdiareward.common.worker_pool import open_worker_pool
 from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy
 from sdiareward.evaluation.pair_scoring import ModelPairScorer, score_pairs
 from sdiareward.pairs.labels import describe_pairs
@@ -244,28 +242,15 @@ def spread(function: Callable[[Any], Any], items: Sequence[Any], num_workers: in
     if num_workers == 0 or not items:
         yield from enumerate(map(function, items))
         return
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(num_workers, len(items)), mp_context=context, initializer=_begin_worker)
-    try:
+    with open_worker_pool(min(num_workers, len(items)), _begin_worker) as pool:
         indices = {pool.submit(function, item): index for index, item in enumerate(items)}
         for future in as_completed(indices):
             yield indices[future], future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 def _begin_worker() -> None:
     torch.set_num_threads(1)
     datasets.disable_progress_bars()
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent was killed: the pool's queues would wait forever."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
 
 
 def _mean(values: Sequence[float]) -> float:

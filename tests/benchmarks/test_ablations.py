@@ -9,6 +9,7 @@ import datasets
 import numpy as np
 import pytest
 import yaml
+from support import forked
 
 from benchmarks import ablation_runs, ablations
 from benchmarks.ablation_data import choose_rows, load_study
@@ -330,12 +331,11 @@ def test_a_killed_command_resumes(command, tmp_path):
     options = ("--only", "layers", "--seeds", "3")
     log = JsonLines(tmp_path / "killed" / "runs.jsonl")
     program = [sys.executable, "-m", "benchmarks.ablations", *command("killed", *options)]
-    with subprocess.Popen(
-        program, cwd=ablations.ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as process:
-        while process.poll() is None and (not log.path.exists() or log.path.read_bytes().count(b"\n") < 2):
-            time.sleep(0.01)
-        process.kill()
+    process = forked.Popen(program, cwd=ablations.ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and (not log.path.exists() or log.path.read_bytes().count(b"\n") < 2):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
     before = log.read()
     assert process.returncode == -signal.SIGKILL
     assert 2 <= len(before) < 9

@@ -140,16 +140,6 @@ def test_setting_the_clock_of_the_lab_keeps_durations(tmp_path):
     assert 0.01 <= short < 100 and 0.01 <= as_short < 100
 
 
-def test_a_server_reports_a_read_only_disk_and_starts_when_it_is_writable(disk):
-    pytest.importorskip("ray", reason="no serving: pip install 'sdiareward[serve]'")
-    from faults.serving import ServingTrials
-
-    with ServingTrials() as serving:
-        trial = serving.make("read-only output", 0)
-    assert "make it writable or name another output" in trial["first"]
-    assert not trial["problems"], trial
-
-
 def end(status, err):
     return name_end(Done(status, 0.0, 1.0, None, err, []))
 

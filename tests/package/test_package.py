@@ -199,7 +199,7 @@ def brought():
 def test_every_import_belongs_to_the_core_or_to_an_extra_that_a_missing_one_is_told_by(brought):
     # Of what the core brings, the rest comes with `datasets`, `transformers` and `huggingface_hub`.
     core = distributions_of(PROJECT["project"]["dependencies"])
-    core |= {"multiprocess", "packaging", "pyarrow", "pydantic", "tokenizers"}
+    core |= {"multiprocess", "packaging", "pandas", "pyarrow", "pydantic", "tokenizers"}
     of_extras = {module for modules in EXTRAS.values() for module in modules}
     unknown = {
         f"{file}: {module}"

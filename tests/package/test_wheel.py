@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from support import human_world
-from support.paths import ROOT
+from support.paths import ROOT, TESTS
 
 
 pytestmark = pytest.mark.slow
@@ -194,33 +194,58 @@ def test_the_doctor_finds_the_core_sound_and_says_which_extras_are_not_there(run
     assert found["alone = batch"]["status"] == "passed"
 
 
-@pytest.mark.parametrize(
-    ("command", "extra"),
-    [
-        ("sdiareward-train --config recipe.yaml", "train"),
-        ("sdiareward-eval --model m --dataset d --output_dir o", "eval"),
-        ("sdiareward calibrate MODEL evaluation --output calibrated", "eval"),
-        ("sdiareward score --dataset dialogues.json --output scores --engine ray", "ray"),
-        ("sdiareward serve --model MODEL", "serve"),
-        ("sdiareward demo", "demo"),
-        ("python -m sdiareward.dataset_builder stats pairs/sdiareward --output-dir stats", "build"),
-        ("python -m sdiareward.judges.wavreward.train_grpo --config recipe.yaml", "judges"),
-        ("python -m sdiareward.judges.wavreward.train_sft --config recipe.yaml", "judges"),
-        ("python -m sdiareward.judges.wavreward.evaluate --model m --dataset d --output_dir o", "eval"),
-    ],
-)
-def test_a_command_that_needs_an_extra_names_it_in_one_line(command, extra, run, core, tmp_path):
+NEEDS = {
+    "sdiareward.train --config recipe.yaml": "train",
+    "sdiareward.eval --model m --dataset d --output_dir o": "eval",
+    "sdiareward.cli calibrate MODEL evaluation --output calibrated": "eval",
+    "sdiareward.cli score --dataset dialogues.json --output scores --engine ray": "ray",
+    "sdiareward.cli serve --model MODEL": "serve",
+    "sdiareward.cli demo": "demo",
+    "sdiareward.dataset_builder stats pairs/sdiareward --output-dir stats": "build",
+    "sdiareward.judges.wavreward.train_grpo --config recipe.yaml": "judges",
+    "sdiareward.judges.wavreward.train_sft --config recipe.yaml": "judges",
+    "sdiareward.judges.wavreward.evaluate --model m --dataset d --output_dir o": "eval",
+}
+RUN_ALL = """
+import json, os, sys
+sys.path.append(os.environ["TESTS"])
+from support import forked
+if __name__ == "__main__":
+    done = [forked.run([sys.executable, "-m", *command.split()]) for command in json.loads(sys.argv[1])]
+    print(json.dumps([[each.returncode, each.stderr] for each in done]))
+"""
+
+
+@pytest.fixture(scope="module")
+def refusals(core, tmp_path_factory):
+    """Return status and stderr of each command that needs an extra; all are forks of one process of the core."""
     [nano] = core.glob("lib/python*/site-packages/sdiareward/checkpoints/nano")
-    human_world.write_evaluation(tmp_path / "evaluation", [human_world.make_score(number, 1.0) for number in range(4)])
+    folder = tmp_path_factory.mktemp("refusals")
+    human_world.write_evaluation(folder / "evaluation", [human_world.make_score(number, 1.0) for number in range(4)])
     turns = [{"role": "user", "content": [{"type": "audio", "audio": str(nano.parents[1] / "examples/human-0.flac")}]}]
-    (tmp_path / "dialogues.json").write_text(json.dumps([{"messages": turns}]))
-    write_pairs(tmp_path / "pairs" / "sdiareward")
-    program, *arguments = command.replace("MODEL", str(nano)).split()
-    done = run(program, *arguments)
-    assert done.returncode == 2, done.stderr
-    last = done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    (folder / "dialogues.json").write_text(json.dumps([{"messages": turns}]))
+    write_pairs(folder / "pairs" / "sdiareward")
+    (folder / "run_all.py").write_text(RUN_ALL)
+    commands = json.dumps([command.replace("MODEL", str(nano)) for command in NEEDS])
+    variables = {"PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder), "TESTS": str(TESTS)}
+    program = [core / "bin" / "python", "run_all.py", commands]
+    done = subprocess.run(program, cwd=folder, env=variables, capture_output=True, text=True, check=True)
+    return dict(zip(NEEDS, json.loads(done.stdout), strict=True))
+
+
+@pytest.mark.parametrize(("command", "extra"), NEEDS.items())
+def test_a_command_that_needs_an_extra_names_it_in_one_line(command, extra, refusals):
+    status, stderr = refusals[command]
+    assert status == 2, stderr
+    last = stderr.splitlines()[-1]
+    assert "Traceback" not in stderr
     assert re.search(rf"pip install ['\"]sdiareward\[{extra}\]['\"]", last), last
+
+
+def test_a_script_of_the_wheel_names_the_extra_that_it_needs(run):
+    done = run("sdiareward-eval", "--model", "m", "--dataset", "d", "--output_dir", "o")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert 'pip install "sdiareward[eval]"' in done.stderr.splitlines()[-1]
 
 
 def write_pairs(folder):

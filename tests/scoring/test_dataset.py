@@ -9,7 +9,6 @@ import time
 
 import datasets
 import numpy as np
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -339,9 +338,13 @@ def test_a_prompt_file_takes_the_place_of_the_models_prompts(score, write_rows, 
     np.testing.assert_allclose(rewards, expected(prompted, rows), atol=1e-5)
 
 
-def run_in_background(tmp_path, checkpoint, dataset, *launcher):
+def score_command(tmp_path, checkpoint, dataset, *launcher):
     command = [sys.executable, *launcher, "-m", "sdiareward.cli", "score", "--dataset", str(dataset)]
-    command += ["--output", str(tmp_path / "out"), "--model", str(checkpoint), "--batch-tokens", "1"]
+    return command + ["--output", str(tmp_path / "out"), "--model", str(checkpoint), "--batch-tokens", "1"]
+
+
+def run_in_background(tmp_path, checkpoint, dataset, *launcher):
+    command = score_command(tmp_path, checkpoint, dataset, *launcher)
     with (tmp_path / "log.txt").open("a") as log:
         return forked.Popen(command, stdout=log, stderr=log)
 
@@ -428,11 +431,13 @@ def test_a_process_that_dies_leaves_a_folder_that_one_process_finishes(
     score, write_rows, make_pair, tiny_checkpoint, tmp_path
 ):
     path = write_rows([make_pair(number % 9) for number in range(600)])
-    process = run_in_background(tmp_path, tiny_checkpoint, path, *LAUNCHER)
-    wait_for_records(tmp_path, process, num_files=2)
-    ranks = [child for child in psutil.Process(process.pid).children(recursive=True) if "score" in child.cmdline()]
-    ranks[-1].kill()
-    assert process.wait() != 0
+    with (tmp_path / "log.txt").open("w") as log:
+        main_rank, other = forked.start_ranks(
+            score_command(tmp_path, tiny_checkpoint, path), 2, stdout=log, stderr=log
+        )
+    wait_for_records(tmp_path, main_rank, num_files=2)
+    other.kill()
+    assert main_rank.wait(60) != 0
     assert not (tmp_path / "out" / "scores.parquet").exists()
     assert 0 < len(partial_records(tmp_path)) < 600
     score(path)

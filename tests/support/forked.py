@@ -7,6 +7,7 @@ A fork saves each command the seconds of its imports. What a command reads at im
 import multiprocessing
 import os
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
@@ -74,6 +75,15 @@ class Popen:
 
     def terminate(self):
         self._process.terminate()
+
+
+def start_ranks(command, number, **options):
+    """Start a command in processes that join each other as those of `torchrun` do; return them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(number)} for rank in range(number)]
+    return [Popen(command, env={**os.environ, **address, **rank}, **options) for rank in ranks]
 
 
 def run(command, *, cwd=None, env=None, timeout=None, check=False):

@@ -39,12 +39,11 @@ OPTIONS = {
 
 @pytest.fixture
 def command(tiny_checkpoint, data_folder):
-    def make(output_dir, *flags, launcher=(), **changes):
+    def make(output_dir, *flags, **changes):
         options = {"model_name_or_path": tiny_checkpoint, "dataset": data_folder, "output_dir": output_dir}
         options |= {**OPTIONS, **changes}
         given = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-        start = ["-m", "torch.distributed.run", *launcher] if launcher else []
-        return [sys.executable, *start, "-m", "sdiareward.train", *given, *flags]
+        return [sys.executable, "-m", "sdiareward.train", *given, *flags]
 
     return make
 
@@ -66,10 +65,9 @@ def test_two_processes_learn_what_one_learns(command, tmp_path, tone_pairs, data
     # Three pairs cannot be dealt evenly to two processes. Adam would make large steps of gradients that are rounding.
     tone_pairs.select([0, 1, 2]).to_parquet(data_folder / "train.parquet")
     alone, shared = tmp_path / "alone", tmp_path / "shared"
-    launcher = ("--standalone", "--nproc_per_node", "2")
     train_here(command(alone, per_device_train_batch_size=4, optim="sgd"))
-    done = run(command(shared, launcher=launcher, per_device_train_batch_size=2, optim="sgd"))
-    assert done.returncode == 0, done.stderr[-2000:]
+    ranks = forked.start_ranks(command(shared, per_device_train_batch_size=2, optim="sgd"), 2, cwd=ROOT)
+    assert [rank.wait(120) for rank in ranks] == [0, 0]
     losses = [
         [line["loss"] for line in json.loads((folder / "run.json").read_text())["history"] if "loss" in line]
         for folder in (alone, shared)
