@@ -19,7 +19,7 @@ from typing import Any
 
 from sdiareward.audio_sdiareward import MAX_TURNS, ROLES, AudioError
 from sdiareward.common.skipped import Skipped
-from sdiareward.llm.client import ChatClient, ChatError, audio_content
+from sdiareward.llm.client import ChatClient, ChatError, EndpointError, audio_content
 from sdiareward.pairs.schema import CRITERIA, MAX_TURN_S, validate_row
 
 from .. import prompts
@@ -33,6 +33,8 @@ DIMENSIONS = {
 SIDES = {"A": "chosen", "B": "rejected"}
 PROMPT_VERSION = prompts.prompt_version(prompts.JUDGE, prompts.JUDGE_REQUEST)
 _SOUND_TURNS = [{"role": role, "duration_s": 1.0} for role in ROLES]
+# Of fewer pairs a share says nothing before the end.
+_FEWEST_JUDGED = 20
 Row = dict[str, Any]
 
 
@@ -81,6 +83,8 @@ class FilterSettings:
         criteria (`tuple[str, ...]`): Pairs that are judged; the paper judges those of modality.
         keep_unjudged (`bool`, *optional*, defaults to `False`): Keep a pair that the judge failed on, without
             `quality`, instead of dropping it as `judge_failed`.
+        max_failed (`float`, *optional*, defaults to 0.1): Largest share of the judged pairs that the judge may fail
+            on. Beyond it the filter stops: an endpoint that refuses a parameter fails on every pair.
 
     Raises:
         ValueError: A value is outside its vocabulary or range.
@@ -91,8 +95,11 @@ class FilterSettings:
     sides: tuple[str, ...] = ("chosen", "rejected")
     criteria: tuple[str, ...] = ("modality",)
     keep_unjudged: bool = False
+    max_failed: float = 0.1
 
     def __post_init__(self) -> None:
+        if not 0 <= self.max_failed <= 1:
+            raise ValueError(f"max_failed is {self.max_failed!r}; give a share from 0 to 1.")
         if self.min_score not in range(1, 6):
             raise ValueError(f"min_score is {self.min_score!r}; scores go from 1 to 5.")
         vocabularies = {"dimensions": tuple(DIMENSIONS), "sides": tuple(SIDES.values()), "criteria": CRITERIA}
@@ -157,30 +164,64 @@ def filter_rows(
         settings (`FilterSettings`, *optional*): What phase 2 keeps; the paper's by default.
 
     Raises:
-        EndpointError: The judge cannot be reached at all.
+        EndpointError: The judge cannot be reached at all, or fails on more than `max_failed` of the pairs.
     """
     if client is None:
         yield from (check_rules(row) or row for row in rows)
         return
-    examine = partial(_examine, client=client, settings=settings or FilterSettings())
+    settings = settings or FilterSettings()
+    examine = partial(_examine, client=client, settings=settings)
+    failed: list[str] = []
+    num_judged = 0
     for result in client.map(examine, rows, failures=(), description="judging"):
         # `failures` is empty: an exception would have been raised.
         assert not isinstance(result, Exception)
-        yield result
+        num_judged += result.is_judged
+        failed += [result.failure] if result.failure else []
+        if num_judged >= _FEWEST_JUDGED:
+            _require_few(failed, num_judged, settings)
+        yield result.outcome
+    _require_few(failed, num_judged, settings)
 
 
-def _examine(row: Row, *, client: ChatClient, settings: FilterSettings) -> Row | Skipped:
-    """Return the pair with its quality, or why it is dropped."""
+@dataclass(frozen=True)
+class _Examined:
+    """A pair or why it is dropped, whether the judge was asked, and why it failed."""
+
+    outcome: Row | Skipped
+    is_judged: bool = False
+    failure: str | None = None
+
+
+def _require_few(failed: Sequence[str], num_judged: int, settings: FilterSettings) -> None:
+    if len(failed) > settings.max_failed * num_judged:
+        raise EndpointError(
+            f"the judge failed on {len(failed)} of {num_judged} pairs, the first time with: {failed[0]} At most "
+            f"{settings.max_failed:.0%} may fail (filter.max_failed); mend the settings of the judge and run the same "
+            "command again: answers are kept."
+        )
+
+
+def _examine(row: Row, *, client: ChatClient, settings: FilterSettings) -> _Examined:
+    """Judge a pair that the rules keep and the settings name."""
     if skip := check_rules(row):
-        return skip
+        return _Examined(skip)
     if row["criterion"] not in settings.criteria:
-        return row
+        return _Examined(row)
+    try:
+        return _Examined(_judge(row, client, settings), is_judged=True)
+    except ChatError as error:
+        if settings.keep_unjudged:
+            return _Examined(row, is_judged=True)
+        return _Examined(Skipped(_name(row), "judge_failed", str(error)), is_judged=True, failure=str(error))
+
+
+def _judge(row: Row, client: ChatClient, settings: FilterSettings) -> Row | Skipped:
+    """Return the pair with its quality, or why it is dropped."""
     try:
         quality = judge_pair(row, client)
     except AudioError as error:
         return Skipped(_name(row), "unusable_audio", str(error))
-    except ChatError as error:
-        return row if settings.keep_unjudged else Skipped(_name(row), "judge_failed", str(error))
     low = [
         f"{side} {dimension} {score}"
         for side in settings.sides

@@ -56,6 +56,20 @@ def test_the_filter_configs_are_read(name):
         make_settings(ChatSettings, config.judge, name)
 
 
+def test_recipes_send_the_same_parameters_to_the_same_model():
+    judges = read_mapping(CONFIGS / "judges.yaml").values()
+    used = [
+        read_mapping(CONFIGS / "filter.yaml")["judge"],
+        *(each for each in judges if each["backend"] == "endpoint"),
+    ]
+    sent = {}
+    for settings in used:
+        parameters = {name: settings.get(name, "default") for name in ("seed", "max_tokens", "base_url")}
+        sent.setdefault(settings["model"], []).append(parameters)
+    assert len(sent["gemini-2.5-pro"]) == 2
+    assert all(each == parameters[0] for parameters in sent.values() for each in parameters)
+
+
 @pytest.mark.slow
 def test_the_commands_of_the_guide_run_as_they_stand(tmp_path, monkeypatch, capsys):
     guide = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")

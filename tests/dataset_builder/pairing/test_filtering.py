@@ -215,7 +215,7 @@ def test_a_judge_that_fails_for_good_costs_its_pair_unless_the_settings_keep_it(
     rows = [make_row("p0"), make_row("p1", turns=4)]
     with ChatServer("hm", "hm", "hm", verdict()) as server:
         client = ask(server, concurrency=1)
-        skip, kept = filter_rows(rows, client)
+        skip, kept = filter_rows(rows, client, FilterSettings(max_failed=0.5))
     assert skip.kind == "judge_failed"
     assert skip.item == "amazon_queen pair p0"
     assert "begins 'hm'" in skip.reason
@@ -225,6 +225,35 @@ def test_a_judge_that_fails_for_good_costs_its_pair_unless_the_settings_keep_it(
         unjudged, again = filter_rows(rows, ask(server), FilterSettings(keep_unjudged=True))
     assert unjudged == rows[0]
     assert again["quality"] == kept["quality"]
+
+
+def test_a_judge_that_fails_on_more_than_a_stated_share_stops_the_filter(ask, make_row):
+    rows = [make_row(f"p{number}", turns=2 + 2 * (number % 8)) for number in range(3)]
+    with (
+        ChatServer(Reply(status=400, error="seed is not supported")) as server,
+        pytest.raises(EndpointError, match=r"failed on 3 of 3 pairs, the first time with: .*seed is not supported"),
+    ):
+        list(filter_rows(rows, ask(server, concurrency=1)))
+    kept = FilterSettings(keep_unjudged=True)
+    with ChatServer("hm") as server:
+        assert list(filter_rows(rows, ask(server), kept)) == rows
+
+
+def test_a_judge_that_fails_on_every_pair_is_not_asked_about_all_of_them(ask, make_row):
+    row = make_row()
+    rows = ({**row, "pair_id": f"p{number}"} for number in range(500))
+    with (
+        ChatServer(Reply(status=400, error="no such parameter")) as server,
+        pytest.raises(EndpointError, match="failed on 20 of 20 pairs"),
+    ):
+        list(filter_rows(rows, ask(server, concurrency=2)))
+    assert len(server.requests) <= 40
+
+
+@pytest.mark.parametrize("max_failed", [-0.1, 1.5])
+def test_a_share_of_failures_out_of_range_is_refused(max_failed):
+    with pytest.raises(ValueError, match="max_failed is .*; give a share from 0 to 1"):
+        FilterSettings(max_failed=max_failed)
 
 
 def test_a_second_run_calls_nothing_and_a_stricter_one_neither(ask, make_row):
