@@ -91,6 +91,9 @@ class ServeArguments(ModelArguments):
 
 def run(args: ServeArguments) -> None:
     """Serve until SIGTERM or an interruption."""
+    from sdiareward.serving.settings import protect_ray
+
+    protect_ray()
     from sdiareward.serving.service import serve_model
 
     try:

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from packaging.version import Version
+
 from sdiareward.common.user_errors import UserError
 from sdiareward.scoring.model_spec import ScoringError
 
@@ -36,6 +38,7 @@ _HEALTH_CHECK_PERIOD_S = 2.0
 _STATUS_AGE_S = 1.0
 # Read when Ray is imported. By default it reports its usage, and its workers have a low priority.
 _RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
+_OLDEST_RAY = Version("2.60")
 _QUIET = {"log_level": "WARNING", "enable_access_log": False}
 
 
@@ -110,6 +113,8 @@ def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
     import ray
     from ray import serve
 
+    if Version(ray.__version__) < _OLDEST_RAY:
+        raise UserError(f"Ray is {ray.__version__}; its ports need a token: pip install 'ray[serve]>={_OLDEST_RAY}'.")
     is_started_here = not ray.is_initialized()
     if is_started_here:
         _start_ray(settings)
