@@ -203,11 +203,11 @@ def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, skipped:
     yield from result.episodes
 
 
-def _hash_recordings(plans: Sequence[PairPlan]) -> dict[str, str]:
-    """Return a hash of the recordings of each pair; their names stay when they are mended."""
+def _hash_recordings(plans: Sequence[PairPlan]) -> dict[str, str | None]:
+    """Return a hash of the recordings of each pair, whose names stay when they are mended; None if one is missing."""
     hash_once = cache(_hash_recording)
-    audio = {plan.pair_id: _list_audio(plan) for plan in plans}
-    return {pair_id: stable_id(*map(hash_once, found)) for pair_id, found in audio.items()}
+    hashes = {plan.pair_id: [hash_once(audio) for audio in _list_audio(plan)] for plan in plans}
+    return {pair_id: None if None in found else stable_id(*found) for pair_id, found in hashes.items()}
 
 
 def _list_audio(plan: PairPlan) -> list[bytes | str]:
@@ -215,12 +215,11 @@ def _list_audio(plan: PairPlan) -> list[bytes | str]:
     return [part.audio for side in sides for turn in side.turns for part in turn.parts if part.audio is not None]
 
 
-def _hash_recording(audio: bytes | str) -> str:
+def _hash_recording(audio: bytes | str) -> str | None:
     try:
         return hash_audio(audio)
     except FileNotFoundError:
-        # Its pairs are skipped.
-        return "missing"
+        return None
 
 
 def _require_synthesizers(plans: Iterable[PairPlan]) -> None:

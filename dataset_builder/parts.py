@@ -51,19 +51,20 @@ class PartFolder:
         with replace_atomically(self._path(name)) as temporary:
             pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), temporary)
 
-    def drop_changed(self, contents: Mapping[str, str]) -> None:
+    def drop_changed(self, contents: Mapping[str, str | None]) -> None:
         """Drop the parts that were made of something else.
 
         Args:
-            contents (`Mapping[str, str]`): By part, a hash of what it is made of.
+            contents (`Mapping[str, str]`): By part, a hash of what it is made of; None keeps the part.
         """
         kept = self.folder / "contents.json"
         before = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
         for name, content in contents.items():
-            if before.get(name) not in (None, content):
+            if content is not None and before.get(name) not in (None, content):
                 self._path(name).unlink(missing_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_file(kept, json.dumps(dict(contents)) + "\n")
+        known = {name: content for name, content in contents.items() if content is not None}
+        write_file(kept, json.dumps({**before, **known}) + "\n")
 
     def read_rows(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a part; none if it is not finished."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.content import digest_pair, fingerprint_pairs
+from sdiareward.pairs.content import digest_pair, fingerprint_pairs, has_changed
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.engine import Labels, Outcome, PairScorer, Record, Session, complete_items, score_pending
@@ -134,7 +134,7 @@ class PairLog:
             self.scores = {key: record for key, record in self.scores.items() if record["margin"] is not None}
         for row, label in enumerate(labels):
             record = self.scores.get(label["pair_id"])
-            if record is not None and record.get("content") != self._digest(row):
+            if record is not None and has_changed(record.get("content"), self._digest(row)):
                 del self.scores[label["pair_id"]]
         if len(self.scores) < num_lines:
             self._write("scores.jsonl", list(self.scores.values()))

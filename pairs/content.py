@@ -105,6 +105,16 @@ def digest_pair(pair: Mapping[str, Any], criterion: str | None) -> list[str | No
     return [digest_dialogue(pair[side], criterion) for side in SIDES]
 
 
+def has_changed(before: Sequence[str | None] | None, now: Sequence[str | None]) -> bool:
+    """Tell whether a dialogue differs from what it was; one that cannot be read now keeps the reward that it has.
+
+    Args:
+        before (`Sequence[str]`, *optional*): Digests that were kept; None if none were.
+        now (`Sequence[str]`): Digests of the same dialogues.
+    """
+    return before is None or any(new not in (None, old) for old, new in zip(before, now, strict=True))
+
+
 def stamp_file(path: str | Path) -> Stamp:
     """Return what tells without reading that a file is the same: path, size, time of change in ns, inode."""
     found = os.stat(path)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.common.files import write_file
-from sdiareward.pairs.content import digest_dialogue, is_unchanged, stamp_file
+from sdiareward.pairs.content import digest_dialogue, has_changed, is_unchanged, stamp_file
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
 from sdiareward.pairs.rows import Block, Rows, read_block
 
@@ -66,7 +66,7 @@ def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str 
     changed = {
         row
         for row, content in _iter_contents(rows, doubtful, sides, criterion, heard)
-        if content != scored[row].get("content")
+        if has_changed(scored[row].get("content"), content)
     }
     for path, records in logs.items():
         kept = [record for record in records if record["row"] not in changed]

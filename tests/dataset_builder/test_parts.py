@@ -35,3 +35,13 @@ def test_one_worker_is_this_process():
 
 def _name_process(_job):
     return os.getpid()
+
+
+def test_parts_made_of_something_else_are_dropped_and_those_of_missing_recordings_kept(parts):
+    for name in ("same", "mended", "missing", "new"):
+        parts.write(name, [{"id": name}])
+    parts.drop_changed({"same": "a", "mended": "a", "missing": "a"})
+    parts.drop_changed({"same": "a", "mended": "b", "missing": None, "new": "a"})
+    assert [parts.has(name) for name in ("same", "mended", "missing", "new")] == [True, False, True, True]
+    parts.drop_changed({"missing": "b"})
+    assert not parts.has("missing")

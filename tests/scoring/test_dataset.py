@@ -299,6 +299,11 @@ def test_recordings_mended_under_the_same_paths_are_scored_again(score, write_ro
     assert (rewards_in(tmp_path)[[0, 1, 3]] == before[[0, 1, 3]]).all()
     assert (rewards_in(tmp_path)[2] != before[2]).all()
     assert "0 of them scored now" in score(path, "--audio-root", tmp_path)[1]
+    # What cannot be read now was scored when it could be.
+    kept = rewards_in(tmp_path)
+    (tmp_path / "pair-1-chosen-0.flac").unlink()
+    assert "0 of them scored now" in score(path, "--audio-root", tmp_path)[1]
+    assert (rewards_in(tmp_path) == kept).all()
 
 
 def test_rows_in_the_same_files_are_not_read_again(score, write_rows, make_pair, monkeypatch):
