@@ -248,6 +248,17 @@ def test_the_server_says_what_it_is(server):
     assert health.json()["limits"]["max_dialogues"] == 4
 
 
+def test_who_does_not_know_the_token_of_a_servers_ray_cannot_join_it(server, tmp_path):
+    [store] = [child for child in server.children if "gcs_server" in child.name()]
+    [port] = {each.laddr.port for each in store.net_connections("tcp") if each.status == "LISTEN"}
+    code = "import sys, ray; ray.init(address=sys.argv[1], logging_level='ERROR')"
+    environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    command = [sys.executable, "-c", code, f"127.0.0.1:{port}"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode != 0
+    assert "uthentication" in done.stderr, done.stderr[-2000:]
+
+
 def test_the_openapi_page_describes_bodies_and_needs_no_other_server(server):
     content = requests.get(f"{server.url}/openapi.json", timeout=60).json()
     known = content["components"]["schemas"]
@@ -344,14 +355,3 @@ def test_a_server_told_to_end_answers_what_it_took_and_refuses_the_rest(server, 
     assert "Traceback" not in server.log.read_text()
     gone, alive = psutil.wait_procs(children, timeout=30)
     assert not [child for child in alive if "ServeReplica" in " ".join(child.cmdline())]
-
-
-def test_who_does_not_know_the_token_of_a_servers_ray_cannot_join_it(server, tmp_path):
-    [store] = [child for child in server.children if "gcs_server" in child.name()]
-    [port] = {each.laddr.port for each in store.net_connections("tcp") if each.status == "LISTEN"}
-    code = "import sys, ray; ray.init(address=sys.argv[1], logging_level='ERROR')"
-    environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
-    command = [sys.executable, "-c", code, f"127.0.0.1:{port}"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode != 0
-    assert "uthentication" in done.stderr, done.stderr[-2000:]
