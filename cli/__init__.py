@@ -1,14 +1,34 @@
-"""The command line `sdiareward COMMAND`; a module of this package for each command."""
+"""The command line `sdiareward COMMAND`; a module of this package for each command that has no room of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sdiareward.common.arguments import Command, run_command
+from sdiareward.common.commands import Command, run_command
 from sdiareward.common.escaping import log_printable
+from sdiareward.dataset_builder.__main__ import BUILD
+from sdiareward.eval import EVAL
+from sdiareward.judges.commands import JUDGE, WAVREWARD
+from sdiareward.train import TRAIN
 
 
+# In the order of the help: what most users need first.
 COMMANDS = {
+    "score": Command(
+        "sdiareward.cli.score:run",
+        "score one dialogue, two and their margin, or a data set",
+        "Give one or two dialogues, or --dataset and --output_dir. To use N devices, start it with\n"
+        "`accelerate launch --num_processes N -m sdiareward.cli score ...`.",
+    ),
+    "compare": Command(
+        "sdiareward.cli.compare:run",
+        "tell which of several systems sounds better, and whether that is sure",
+        "One command from two folders of dialogues to a verdict; docs/compare.md has the forms of folders and tables.",
+        extra="eval",
+    ),
+    "build": BUILD,
+    "train": TRAIN,
+    "eval": EVAL,
     "audit": Command(
         "sdiareward.cli.audit:run",
         "perturb and attack pairs, and measure how much the rewards of a model move",
@@ -19,24 +39,23 @@ COMMANDS = {
         "make rewards of different domains comparable",
         "Evaluate a validation split for this: a calibration fitted on the test split must not be tested on it.",
     ),
-    "convert": Command("sdiareward.cli.convert:run", "convert a released checkpoint of the authors to our format"),
-    "demo": Command("sdiareward.cli.demo:run", "open a page on which a model can be tried"),
-    "doctor": Command(
-        "sdiareward.cli.doctor:run",
-        "check this machine, and measure whether rewards on it are correct",
-        "Exit status: 0 if nothing failed, 1 if a check failed, 2 if the given checkpoint, device or output file\n"
-        "cannot be used. The report can be pasted into an issue: it shows no token, home folder or proxy.",
-    ),
-    "export": Command("sdiareward.cli.export:run", "write a checkpoint in the layout of the authors' code or of vLLM"),
     "human": Command(
         {
             "sample": Command("sdiareward.cli.human:sample", "draw a study from a finished evaluation"),
             "ab": Command("sdiareward.cli.human:compare", "draw a study of the scores of two judges (WavReward)"),
-            "rate": Command("sdiareward.cli.human:rate", "open a study for one rater on a local page"),
+            "rate": Command("sdiareward.cli.human:rate", "open a study for raters on a page"),
             "score": Command("sdiareward.cli.human:score", "compute agreement or wins from the answers"),
         },
         "let people rate pairs blindly, and measure agreement",
     ),
+    "judge": Command(JUDGE, "list and evaluate judges that were not trained on pairs"),
+    "wavreward": Command(WAVREWARD, "train and evaluate WavReward, which reasons and then scores (ChatReward)"),
+    "serve": Command(
+        "sdiareward.cli.serve:run",
+        "answer requests for rewards over HTTP",
+        "SIGTERM ends it: accepted requests are answered, new ones are refused, the exit status is 0.",
+    ),
+    "demo": Command("sdiareward.cli.demo:run", "open a page on which a model can be tried"),
     "push": Command(
         {
             kind: Command(
@@ -53,18 +72,17 @@ COMMANDS = {
         },
         "publish a data set, a model, the metric or the demo on the Hub",
     ),
-    "score": Command(
-        "sdiareward.cli.score:run",
-        "score one dialogue, two and their margin, or a data set",
-        "Give one or two dialogues, or --dataset and --output. To use N devices, start it with\n"
-        "`accelerate launch --num_processes N -m sdiareward.cli score ...`.",
-    ),
-    "serve": Command(
-        "sdiareward.cli.serve:run",
-        "answer requests for rewards over HTTP",
-        "SIGTERM ends it: accepted requests are answered, new ones are refused, the exit status is 0.",
+    "convert": Command("sdiareward.cli.convert:run", "convert a released checkpoint of the authors to our format"),
+    "export": Command("sdiareward.cli.export:run", "write a checkpoint in the layout of the authors' code or of vLLM"),
+    "doctor": Command(
+        "sdiareward.cli.doctor:run",
+        "check this machine, and measure whether rewards on it are correct",
+        "Exit status: 0 if nothing failed, 1 if a check failed, 2 if the given checkpoint, device or output file\n"
+        "cannot be used. The report can be pasted into an issue: it shows no token, home folder or proxy.",
     ),
 }
+_EPILOG = """Options are flags, with underscores or dashes, and keys of the YAML file of --config, which they override.
+A mistake ends with exit status 2 and one line; SDIAREWARD_TRACEBACK=1 shows where it was found."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,4 +95,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         `int`: Exit code: that of the command, or 2 for a user error.
     """
     log_printable()
-    return run_command(COMMANDS, argv, prog="sdiareward", description="Reward models for spoken dialogue.")
+    description = "Reward models for spoken dialogue."
+    return run_command(COMMANDS, argv, prog="sdiareward", description=description, epilog=_EPILOG)

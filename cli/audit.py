@@ -25,13 +25,23 @@ _ALL, _NONE = "all", "none"
 class AuditArguments(ModelArguments):
     """What to audit on what, how much of it, and what decides the exit status."""
 
-    data: str = field(
+    data: str | None = field(
+        default=None,
         metadata={
-            "aliases": ("--dataset",),
+            "flag": "dataset",
             "help": "folder or Hub id of pairs, or a .json, .jsonl or .parquet file",
-        }
+        },
     )
-    output_dir: Path = field(metadata={"help": "folder for audit.html, audit.md, audit.json and every reward"})
+    output_dir: Path | None = field(
+        default=None, metadata={"help": "folder for audit.html, audit.md, audit.json and every reward"}
+    )
+    render: Path | None = field(
+        default=None,
+        metadata={
+            "metavar": "FILE",
+            "help": "write the page from this audit.json, beside it or in --output_dir; needs no model and no data",
+        },
+    )
     split: str = field(default="test", metadata={"help": "split to audit on"})
     train_split: str = field(
         default="train", metadata={"help": "split that baselines and leave-one-out heads are fitted on"}
@@ -84,16 +94,41 @@ class AuditArguments(ModelArguments):
 
 
 def run(args: AuditArguments) -> int:
-    """Audit a model; return the exit status."""
+    """Audit a model, or render an earlier audit; return the exit status."""
+    if args.render is not None:
+        return _render(args.render, args)
+    missing = [f"--{name}" for name in ("data", "output_dir") if getattr(args, name) is None]
+    if args.data is None or args.output_dir is None:
+        raise UserError(
+            f"an audit needs {' and '.join(missing)}; or give --render FILE to write the page of an earlier audit."
+        )
     with lock_folder(args.output_dir):
-        return _audit(args)
+        return _audit(args, args.data, args.output_dir)
 
 
-def _audit(args: AuditArguments) -> int:
+def _render(path: Path, args: AuditArguments) -> int:
+    """Write the page of a finished audit; return the exit status."""
+    from sdiareward.audit.page import write_page
+    from sdiareward.audit.verdicts import read_audit
+
+    audit, earlier = read_audit(path), None if args.against is None else read_audit(args.against)["verdicts"]
+    folder = args.output_dir or path.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        page = write_page(folder, audit, {}, earlier)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path}: lacks {error} of the page; it comes from another version, audit the model again."
+        ) from error
+    print(f"Page: {page}")
+    return _report_failures(audit, args.fail_on, earlier)
+
+
+def _audit(args: AuditArguments, data: str, output_dir: Path) -> int:
     from sdiareward.audit.run import Auditor
     from sdiareward.audit.verdicts import read_audit, require_same_pairs
 
-    job = _make_job(args)
+    job = _make_job(args, data, output_dir)
     against = None if args.against is None else read_audit(args.against)
     auditor = Auditor(job)
     if against is not None:
@@ -103,7 +138,7 @@ def _audit(args: AuditArguments) -> int:
     return _report_failures(audit, args.fail_on, earlier)
 
 
-def _make_job(args: AuditArguments) -> AuditJob:
+def _make_job(args: AuditArguments, data: str, output_dir: Path) -> AuditJob:
     """Return the job, or raise if a name in it is unknown."""
     from sdiareward.audit.checks import check_names
     from sdiareward.audit.run import DEFAULT_PARTS, PARTS, AuditJob
@@ -119,8 +154,8 @@ def _make_job(args: AuditArguments) -> AuditJob:
         parts = (*parts, "left_out")
     return AuditJob(
         ModelSpec(args.model, dtype=args.dtype, device=args.device, batch_tokens=args.batch_tokens),
-        args.data,
-        args.output_dir,
+        data,
+        output_dir,
         nuisances=_choose_names("--nuisances", args.nuisances, PERTURBATIONS),
         attacks=_choose_names("--attacks", args.attacks, ATTACKS),
         parts=parts,

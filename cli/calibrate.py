@@ -16,16 +16,17 @@ class CalibrateArguments:
 
     checkpoint: Path = field(metadata={"positional": True, "help": "folder of a checkpoint"})
     eval_dir: Path = field(
-        metadata={"positional": True, "help": "output_dir of a finished evaluation of it, by eval.py"}
+        metadata={"positional": True, "help": "output_dir of a finished evaluation of it, by `sdiareward eval`"}
     )
     output: Path | None = field(
-        default=None, metadata={"help": "folder of the calibrated checkpoint; only config.json differs"}
+        default=None,
+        metadata={"flag": "output_dir", "help": "folder of the calibrated checkpoint; only config.json differs"},
     )
     in_place: bool = field(default=False, metadata={"help": "replace the checkpoint's own config.json"})
 
     def __post_init__(self) -> None:
         if (self.output is None) != self.in_place:
-            raise ValueError("give either --output, a folder for the calibrated checkpoint, or --in_place.")
+            raise ValueError("give either --output_dir, a folder for the calibrated checkpoint, or --in_place.")
 
 
 def run(args: CalibrateArguments) -> None:

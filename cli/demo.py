@@ -22,6 +22,10 @@ class DemoArguments:
     host: str = field(default="127.0.0.1", metadata={"help": "address to listen at; the default is this machine only"})
     port: int = field(default=7860, metadata={"help": "port of the page"})
     open: bool = field(default=False, metadata={"help": "open the page in a browser"})
+    share: bool = field(
+        default=False,
+        metadata={"help": "also give a public https address, through a server of Gradio; whoever knows it can enter"},
+    )
 
 
 def run(args: DemoArguments) -> None:
@@ -29,4 +33,11 @@ def run(args: DemoArguments) -> None:
     from sdiareward.serving.demo.app import build, launch
 
     page = build(model=args.model, dtype=args.dtype, device=args.device)
-    launch(page, server_name=args.host, server_port=args.port, inbrowser=args.open)
+    where = {"server_name": args.host, "server_port": args.port, "share": args.share}
+    # Quietly, because Gradio would advise to share in Python.
+    _, local, shared = launch(page, inbrowser=args.open, quiet=True, prevent_thread_lock=True, **where)
+    print(f"Page: {local}; Ctrl+C ends", flush=True)
+    if args.share:
+        reached = f"Public address: {shared}; uploads pass through Gradio's server"
+        print(reached if shared else "No public address: Gradio's server could not be reached", flush=True)
+    page.block_thread()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import sys
 from collections import Counter
 from dataclasses import dataclass, field
@@ -11,29 +12,40 @@ from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.user_errors import UserError
-from sdiareward.human.study import SIZES
+from sdiareward.human.strata import SIZES
 
 
 if TYPE_CHECKING:
-    from sdiareward.human.page.server import RatingSession
+    from sdiareward.human.page.sessions import Raters
 
 _STRATA = ("high", "low", "random", "wrong")
 _SEED = {"help": "seed of everything that is drawn"}
-_STUDY = {"help": "folder of the study; new or empty"}
+_STUDY = {"flag": "output_dir", "help": "folder of the study; new or empty"}
 _TIE = {"help": "let raters answer `cannot tell`"}
+_TEXTS = {
+    "metavar": "FILE",
+    "help": "YAML with `instructions` and `consent`, in place of the texts that raters read before they begin",
+}
 
 
 @dataclass(kw_only=True)
 class SampleArguments:
     """What to draw a study from, and how many pairs of each kind."""
 
-    eval_dir: Path = field(metadata={"positional": True, "help": "output_dir of a finished evaluation, by eval.py"})
+    eval_dir: Path = field(
+        metadata={"positional": True, "help": "output_dir of a finished evaluation, by `sdiareward eval`"}
+    )
     dataset: str | None = field(
         default=None, metadata={"help": "pairs that were evaluated (default: the evaluation's)"}
     )
     split: str | None = field(default=None, metadata={"help": "split of the data set (default: the evaluation's)"})
     name: str | None = field(
-        default=None, metadata={"help": "configuration of the data set (default: the evaluation's)"}
+        default=None,
+        metadata={
+            "flag": "dataset_config",
+            "aliases": ("--dataset_name",),
+            "help": "configuration of the data set (default: the evaluation's)",
+        },
     )
     output: Path = field(metadata=_STUDY)
     seed: int = field(default=0, metadata=_SEED)
@@ -46,14 +58,17 @@ class SampleArguments:
     random: int = field(default=SIZES["random"], metadata={"help": "pairs from all the rest", "minimum": 0})
     wrong: int = field(default=SIZES["wrong"], metadata={"help": "pairs that the model orders wrongly", "minimum": 0})
     tie: bool = field(default=True, metadata=_TIE)
+    texts: Path | None = field(default=None, metadata=_TEXTS)
 
 
 def sample(args: SampleArguments) -> None:
     """Draw a study from a finished evaluation."""
     from sdiareward.evaluation.results_files import read_evaluation
     from sdiareward.human.study import sample_study
+    from sdiareward.human.texts import read_texts
     from sdiareward.pairs.loading import load_pairs
 
+    texts = read_texts(args.texts)
     evaluation = read_evaluation(args.eval_dir)
     dataset = args.dataset or evaluation.config.get("dataset")
     split = args.split or evaluation.run.get("split")
@@ -61,7 +76,8 @@ def sample(args: SampleArguments) -> None:
         raise UserError("the evaluation does not say which pairs it read; name them with --dataset and --split.")
     pairs = load_pairs(dataset, split, name=args.name or evaluation.config.get("dataset_name"))
     sizes = {name: getattr(args, name) for name in _STRATA}
-    key = sample_study(evaluation, pairs, args.output, seed=args.seed, sizes=sizes, allow_tie=args.tie)
+    options: dict[str, Any] = {"seed": args.seed, "sizes": sizes, "allow_tie": args.tie, "texts": texts}
+    key = sample_study(evaluation, pairs, args.output, **options)
     for name, asked in sizes.items():
         drawn = [truth for truth in key["items"].values() if truth["stratum"] == name]
         print(_render_stratum(name, drawn, asked))
@@ -88,10 +104,12 @@ class CompareArguments:
     size: int = field(default=120, metadata={"help": "samples to draw", "minimum": 0})
     all: bool = field(default=False, metadata={"help": "also draw samples that both judges score the same"})
     tie: bool = field(default=True, metadata=_TIE)
+    texts: Path | None = field(default=None, metadata=_TEXTS)
 
 
 def compare(args: CompareArguments) -> None:
     """Draw a study of the scores of two judges."""
+    from sdiareward.human.texts import read_texts
     from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
     from sdiareward.judges.wavreward.predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
     from sdiareward.judges.wavreward.score_samples import read_out_of_domain, read_samples
@@ -103,7 +121,8 @@ def compare(args: CompareArguments) -> None:
     read = read_out_of_domain if args.out_of_domain else read_samples
     dataset = args.dataset or config["out_of_domain" if args.out_of_domain else "dataset"]
     samples = read(dataset, args.split or config["split"])
-    options: dict[str, Any] = {"seed": args.seed, "size": args.size, "allow_tie": args.tie, **counts}
+    texts = read_texts(args.texts, of_scores=True)
+    options: dict[str, Any] = {"seed": args.seed, "size": args.size, "allow_tie": args.tie, "texts": texts, **counts}
     names = (str(args.first_dir), str(args.second_dir))
     key = sample_ab_study(pairs, samples, args.output, judges=names, **options)
     by_column = sorted(Counter(truth["subset"] for truth in key["items"].values()).items())
@@ -123,30 +142,64 @@ def _render_stratum(name: str, drawn: list[dict[str, Any]], asked: int) -> str:
 
 @dataclass(kw_only=True)
 class RateArguments:
-    """Which study to open for whom."""
+    """Which study to open for whom, and where."""
 
     study_dir: Path = field(metadata={"positional": True, "help": "folder of the study; key.json need not be in it"})
-    rater: str = field(metadata={"help": "name of the rater; the same name resumes the rating"})
-    port: int = field(default=0, metadata={"help": "port of the page on this machine (default: a free one)"})
+    rater: str | None = field(
+        default=None,
+        metadata={"help": "name of the only rater; the same name resumes (default: raters give theirs on the page)"},
+    )
+    port: int = field(default=0, metadata={"help": "port of the page (default: a free one)"})
+    host: str = field(
+        default="127.0.0.1",
+        metadata={"help": "address to listen at, such as 0.0.0.0 for raters elsewhere; another one needs a key"},
+    )
+    key_file: Path | None = field(
+        default=None,
+        metadata={"help": "file with the key in the raters' address (default: with --host, a new key at every start)"},
+    )
+    public_url: str | None = field(
+        default=None, metadata={"help": "address by which raters reach the page, such as that of a proxy with TLS"}
+    )
 
 
 def rate(args: RateArguments) -> None:
-    """Open a study for one rater on a local page."""
-    from sdiareward.human.page.server import RatingServer, RatingSession
+    """Open a study for raters."""
+    from sdiareward.human.page.server import HOST, RatingServer
+    from sdiareward.human.page.sessions import Raters
 
-    session = RatingSession(args.study_dir, args.rater)
-    server = RatingServer(session, args.port)
-    print(f"{server.url} for {args.rater}: {_render_progress(session)}; Ctrl+C ends", flush=True)
+    raters = Raters(args.study_dir, args.rater)
+    needs_key = args.key_file is not None or args.host not in (HOST, "localhost")
+    key = _choose_key(args.key_file) if needs_key else None
+    server = RatingServer(raters, args.port, host=args.host, key=key, public_url=args.public_url)
+    # The content of a key file is the user's secret; a new key is known from here only.
+    address = server.url if args.key_file is None else f"{server.page}?key=(the key in {args.key_file})"
+    print(
+        f"{address} for {args.rater or 'raters, each under a name'}: {_render_progress(raters)}; Ctrl+C ends",
+        flush=True,
+    )
     try:
         server.serve_forever()
     except KeyboardInterrupt:
-        print(f"sdiareward: {_render_progress(session)}", file=sys.stderr)
+        print(f"sdiareward: {_render_progress(raters)}", file=sys.stderr)
     finally:
         server.server_close()
 
 
-def _render_progress(session: RatingSession) -> str:
-    return f"{len(session.answers)} of {len(session.items)} answered"
+def _choose_key(path: Path | None) -> str:
+    """Return the key in a file, or a new one."""
+    if path is None:
+        return secrets.token_urlsafe(24)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; write a key into it, or omit --key_file to have one made.")
+    return path.read_text(encoding="utf-8").strip()
+
+
+def _render_progress(raters: Raters) -> str:
+    num_items = len(raters.study["items"])
+    if raters.only is None:
+        return f"{num_items} items"
+    return f"{len(raters.find(raters.only).answers)} of {num_items} answered"
 
 
 @dataclass(kw_only=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from sdiareward.common.escaping import escape_terminal
 
 from .arguments import ModelArguments
 
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from sdiareward.scoring.scorer import Scorer
 
 _OF_DATASETS = ("output", "split", "name", "limit", "audio_root", "strict", "engine", "num_actors", "gpus_per_actor")
+_OF_DATA = "a data set"
+_NAMES = {"output": "output_dir", "name": "dataset_config"}
 _OF_RAY = ("num_actors", "gpus_per_actor")
 
 
@@ -29,7 +33,8 @@ class ScoreArguments(ModelArguments):
         default=None,
         metadata={
             "positional": True,
-            "help": "JSON file with the turns' role, audio and text, or folder of audio files by name, 2 before 10",
+            "help": "JSON file with the turns' role, audio and text, or folder of audio files by name, 2 before 10; "
+            "or, with --output_dir, a folder of dialogues",
         },
     )
     other: Path | None = field(
@@ -47,41 +52,82 @@ class ScoreArguments(ModelArguments):
     dataset: str | None = field(
         default=None,
         metadata={
+            "group": _OF_DATA,
             "help": "Parquet, JSON or JSON lines file, folder, or Hub id of pairs (chosen, rejected) or dialogues "
-            "(messages)"
+            "(messages), or a folder of dialogues",
         },
     )
     output: Path | None = field(
         default=None,
         metadata={
-            "help": "folder for scores.parquet, skipped.jsonl and run.json; the same command resumes a killed run"
+            "flag": "output_dir",
+            "group": _OF_DATA,
+            "help": "folder for scores.parquet, skipped.jsonl and run.json; the same command resumes a killed run",
         },
     )
-    split: str | None = field(default=None, metadata={"help": "split of the data set; needed if it has several"})
-    name: str | None = field(default=None, metadata={"help": "configuration of the data set"})
-    limit: int | None = field(default=None, metadata={"help": "score only the first rows, this number", "minimum": 1})
-    audio_root: str | None = field(
-        default=None, metadata={"help": "folder that relative paths of recordings begin at (default: the current one)"}
+    split: str | None = field(
+        default=None, metadata={"group": _OF_DATA, "help": "split of the data set; needed if it has several"}
     )
-    strict: bool = field(default=False, metadata={"help": "exit with 1 if a row was skipped"})
-    engine: Literal["local", "ray"] | None = field(default=None, metadata={"help": "what runs it (default: local)"})
+    name: str | None = field(
+        default=None,
+        metadata={
+            "flag": "dataset_config",
+            "aliases": ("--dataset_name",),
+            "group": _OF_DATA,
+            "help": "configuration of the data set",
+        },
+    )
+    limit: int | None = field(
+        default=None,
+        metadata={"group": _OF_DATA, "help": "score only the first rows, this number", "minimum": 1},
+    )
+    audio_root: str | None = field(
+        default=None,
+        metadata={
+            "group": _OF_DATA,
+            "help": "folder that relative paths of recordings begin at (default: the current one)",
+        },
+    )
+    strict: bool = field(default=False, metadata={"group": _OF_DATA, "help": "exit with 1 if a row was skipped"})
+    engine: Literal["local", "ray"] | None = field(
+        default=None, metadata={"group": _OF_DATA, "help": "what runs it (default: local)"}
+    )
     num_actors: int | None = field(
         default=None,
-        metadata={"help": "with ray: copies of the model (default: one for each GPU, or one)", "minimum": 1},
+        metadata={
+            "group": _OF_DATA,
+            "help": "with ray: copies of the model (default: one for each GPU, or one)",
+            "minimum": 1,
+        },
     )
     gpus_per_actor: float | None = field(
-        default=None, metadata={"help": "with ray: GPUs of each copy (default: 1 if there are any)"}
+        default=None,
+        metadata={"group": _OF_DATA, "help": "with ray: GPUs of each copy (default: 1 if there are any)"},
     )
 
     def __post_init__(self) -> None:
+        from sdiareward.pairs.dialogue_folders import holds_dialogues
+
+        folders = [path for path in (self.dialogue, self.other) if path is not None and holds_dialogues(path)]
+        if len(folders) == 2:
+            raise ValueError(
+                f"{self.dialogue} and {self.other} are folders of dialogues; `sdiareward compare {self.dialogue} "
+                f"{self.other}` compares them."
+            )
+        if folders == [self.dialogue] and self.dataset is None:
+            if self.output is None:
+                raise ValueError(
+                    f"{self.dialogue}: is a folder of dialogues; add --output_dir, a folder for the scores."
+                )
+            self.dataset, self.dialogue = str(self.dialogue), None
         if (self.dialogue is None) == (self.dataset is None):
             raise ValueError("give either a dialogue's file or --dataset; see `sdiareward score --help`.")
         if self.dataset is not None and self.output is None:
-            raise ValueError("--dataset needs --output, a folder for the scores.")
+            raise ValueError("--dataset needs --output_dir, a folder for the scores.")
         if self.dataset is not None and self.json:
-            raise ValueError("--json is for files of dialogues; the scores of a data set are in its --output folder.")
+            raise ValueError("--json is for files of dialogues; the scores of a data set are in its --output_dir.")
         foreign = _OF_DATASETS if self.dataset is None else _OF_RAY if self.engine != "ray" else ()
-        if given := [f"--{name}" for name in foreign if getattr(self, name)]:
+        if given := [f"--{_NAMES.get(name, name)}" for name in foreign if getattr(self, name)]:
             raise ValueError(f"{', '.join(given)} needs {'--dataset' if self.dataset is None else '--engine ray'}.")
 
 
@@ -167,16 +213,37 @@ def _score_dataset(args: ScoreArguments) -> int:
         summary = score_dataset(job, output)
     if summary is None:  # Of several processes the main one prints.
         return 0
-    print(f"{output / 'scores.parquet'}: {_as_sentence(summary)}")
+    hears_s = job.model.load_processor().max_turn_s if summary.num_cut else None
+    print(_describe_scores(summary, hears_s, output))
     return int(args.strict and summary.num_skipped > 0)
 
 
-def _as_sentence(summary: Summary) -> str:
-    parts = [f"{summary.num_scored} of {summary.num_rows} rows, {summary.audio_s / 3600:.2f} h of audio"]
-    if summary.num_skipped:
-        parts.append(f"{summary.num_skipped} skipped (see skipped.jsonl)")
-    if summary.num_cut:
-        parts.append(f"{summary.num_cut} turns cut to what the model hears")
+def _describe_scores(summary: Summary, hears_s: float | None, output: Path) -> str:
+    """Return what a terminal shows of a scored data set."""
     speed = f", real-time factor {summary.real_time_factor:.4f}" if summary.real_time_factor else ""
-    parts.append(f"{summary.num_new} of them scored now in {summary.seconds:.1f} s{speed}")
-    return "; ".join(parts)
+    lines = [
+        f"{summary.num_scored} of {summary.num_rows} rows, {summary.audio_s / 3600:.2f} h of audio; "
+        f"{summary.num_new} of them scored now in {summary.seconds:.1f} s{speed}",
+        *_as_table(summary.rewards),
+    ]
+    if summary.num_right is not None:
+        share = 100 * summary.num_right / summary.num_scored
+        ties = f", {summary.num_ties} ties" if summary.num_ties else ""
+        lines.append(f"chosen > rejected in {summary.num_right} of {summary.num_scored} rows ({share:.1f}%){ties}")
+    if summary.num_cut:
+        lines.append(f"{summary.num_cut} turns cut: this model hears their first {hears_s:g} s")
+    if summary.num_skipped:
+        lines.append(f"{summary.num_skipped} skipped:")
+        lines += [f"  row {row}: {escape_terminal(' '.join(why.split()))}" for row, why in summary.reasons.items()]
+        if summary.num_skipped > len(summary.reasons):
+            lines.append(f"  and {summary.num_skipped - len(summary.reasons)} more in {output / 'skipped.jsonl'}")
+    return "\n".join([*lines, f"Table: {output / 'scores.parquet'}"])
+
+
+def _as_table(rewards: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return mean and quantiles of each column as the lines of a table."""
+    heads = [
+        name.replace("q0", "q").replace("q", "") + "%" * name.startswith("q") for name in next(iter(rewards.values()))
+    ]
+    rows = [[name, *(f"{value:+.3f}" for value in found.values())] for name, found in rewards.items()]
+    return ["".join([row[0].ljust(10), *(cell.rjust(9) for cell in row[1:])]) for row in [["", *heads], *rows]]

@@ -32,7 +32,6 @@ _LIMITS = (
 class ServeArguments(ModelArguments):
     """Which model to serve where, in how many copies, and what to refuse."""
 
-    model: str = field(metadata={"help": "checkpoint folder or Hub id"})
     prompt_file: Path | None = field(
         default=None, metadata={"help": "system prompts instead of the model's, as in `score`"}
     )
@@ -94,21 +93,27 @@ def run(args: ServeArguments) -> None:
     from sdiareward.serving.settings import protect_ray
 
     protect_ray()
-    from sdiareward.serving.service import serve_model
-
     try:
         settings = _make_settings(args)
+    except UserError:
+        raise
     except (ValueError, OSError) as error:
         # A file that was never there cannot be put back: the message of the error is better than that remedy.
         raise UserError(str(error)) from None
+    from sdiareward.serving.service import serve_model
+
     serve_model(settings, lambda url: print(f"sdiareward: {args.model} at {url}, docs at {url}/docs", flush=True))
 
 
 def _make_settings(args: ServeArguments) -> ServiceSettings:
+    from sdiareward.checkpoint_io.hub_files import fetch_snapshot
     from sdiareward.pairs.prompts import read_prompts
     from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.serving.settings import Limits, Replicas, ServiceSettings, read_api_key
 
+    if not Path(args.model).is_dir():
+        # Before Ray starts: its copies of the model would report only that they cannot.
+        fetch_snapshot(args.model, ["config.json"])
     prompts = read_prompts(args.prompt_file) if args.prompt_file else None
     limits = {name: getattr(args, name) for name in _LIMITS}
     return ServiceSettings(

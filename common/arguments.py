@@ -1,8 +1,9 @@
-"""Parse flags and YAML into dataclasses, the same way for every command, and run the commands of a table.
+"""Parse flags and YAML into dataclasses, the same way for every command.
 
 A field of the dataclass is a flag, with underscores or dashes, and a key of the YAML file that `--config` names. Its
 `metadata` are keyword arguments of `argparse.ArgumentParser.add_argument`, above all `help`, as for
-`transformers.HfArgumentParser`. Three more are ours: `minimum` (see `settings`), `positional`, and `aliases`.
+`transformers.HfArgumentParser`. Ours are `minimum` (see `settings`), `positional`, `group` (its title in the help),
+`flag` (another name than the field's, which then is an alias) and `aliases`. Help lists no aliases.
 
 Notable choices:
 
@@ -15,96 +16,44 @@ Notable choices:
 from __future__ import annotations
 
 import argparse
-import io
 import json
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
+from difflib import get_close_matches
 from enum import Enum
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from .escaping import escape_terminal
-from .optional_dependencies import missing_extra_hint
 from .settings import read_mapping, require_known, require_minimums
-from .user_errors import AGAIN, UserError, format_user_error
+from .user_errors import UserError
 
 
+_MAX_LISTED = 50
 _BOOLEANS = dict.fromkeys(("yes", "true", "t", "y", "1"), True) | dict.fromkeys(("no", "false", "f", "n", "0"), False)
 
 
-class Command(NamedTuple):
-    """An entry of a table of commands.
+class Inherited(NamedTuple):
+    """A dataclass of a library whose fields are options of a command, too.
 
     Args:
-        target (`str` or `Mapping`): `module:function` that runs it, whose parameters are dataclasses of arguments and
-            which returns the exit status or None; or a table of commands below this one.
-        summary (`str`): What it does, in one line.
-        epilog (`str`, *optional*): What `--help` ends with.
+        kind (`str`): `module:class`, imported when its fields are read or `--help_all` lists them.
+        name (`str`): Its name in help texts.
+        shown (`Mapping[str, str]`): Help texts of the most used fields, which `--help` lists.
     """
 
-    target: str | Mapping[str, Command]
-    summary: str
-    epilog: str | None = None
+    kind: str
+    name: str
+    shown: Mapping[str, str]
 
-
-def run_command(
-    commands: Mapping[str, Command],
-    argv: Sequence[str] | None,
-    *,
-    prog: str,
-    description: str | None,
-    extra: str | None = None,
-) -> int:
-    """Run the command that the first argument names; import the module of no other.
-
-    Args:
-        commands (`Mapping[str, Command]`): The commands by name.
-        argv (`Sequence[str]`, *optional*): Arguments; by default those of the process.
-        prog (`str`): Name of the program.
-        description (`str`, *optional*): What `--help` begins with.
-        extra (`str`, *optional*): Extra of the package that the commands need; by default the one of a command's name.
-
-    Returns:
-        `int`: Exit status: that of the command, 2 for a user error, 130 if it was interrupted.
-    """
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(
-        prog=prog, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    names = parser.add_subparsers(required=True, metavar="COMMAND", dest="name")
-    for name, command in commands.items():
-        names.add_parser(name, help=command.summary, add_help=False)
-    name = parser.parse_args(arguments[:1]).name
-    command, prog, rest = commands[name], f"{prog} {name}", arguments[1:]
-    if not isinstance(command.target, str):
-        return run_command(command.target, rest, prog=prog, description=command.summary, extra=extra or name)
-    return _run(command, rest, prog, extra or name)
-
-
-def _run(command: Command, argv: Sequence[str], prog: str, extra: str) -> int:
-    """Parse the arguments and run the command; print a user error in one line."""
-    module, _, function = str(command.target).partition(":")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A path may have characters that the terminal's encoding lacks; the work is done when it is printed.
-        sys.stdout.reconfigure(errors="backslashreplace")
-    try:
-        run = getattr(import_module(module), function)
-        kinds = [hint for name, hint in get_type_hints(run).items() if name != "return"]
-        return run(*parse_arguments(kinds, argv, prog=prog, description=command.summary, epilog=command.epilog)) or 0
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{prog}: interrupted; {AGAIN}.\n")
-        return 130
-    except Exception as error:
-        line = format_user_error(error) or missing_extra_hint(error, extra)
-        if line is None and isinstance(error, (ValueError, OSError)):
-            line = str(error)
-        if line is None:
-            raise
-        sys.stderr.write(f"{prog}: error: {escape_terminal(' '.join(line.split()))}\n")
-        return 2
+    def load(self) -> type:
+        """Import the dataclass."""
+        module, _, name = self.kind.partition(":")
+        return getattr(import_module(module), name)
 
 
 def parse_arguments(
@@ -114,6 +63,7 @@ def parse_arguments(
     prog: str,
     description: str | None,
     epilog: str | None = None,
+    inherited: Inherited | None = None,
 ) -> tuple[Any, ...]:
     """Return an instance of each dataclass, from flags and the file that `--config` names; flags override the file.
 
@@ -123,35 +73,102 @@ def parse_arguments(
         prog (`str`): Name of the command.
         description (`str`, *optional*): What `--help` begins with.
         epilog (`str`, *optional*): What `--help` ends with.
+        inherited ([`Inherited`], *optional*): One more dataclass, the last of those returned.
 
     Raises:
         SystemExit: A flag is unknown or has a wrong value, or a required one is missing. An abbreviation is unknown.
         UserError: A key of the file is unknown or has a wrong value, or a dataclass refuses its values.
     """
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog=prog,
         description=description,
         epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpFormatter,
         allow_abbrev=False,
         argument_default=argparse.SUPPRESS,
     )
+    arguments = sys.argv[1:] if argv is None else argv
+    is_short = inherited is not None and bool({"-h", "--help"} & set(arguments))
     flags: dict[str, argparse.Action] = {}
     for kind in kinds:
         flags |= _add_flags(parser, kind)
+    if inherited is not None:
+        flags |= _add_inherited(parser, inherited, is_short)
+        kinds = kinds if is_short else [*kinds, inherited.load()]
     required = [item for kind in kinds for item in fields(kind) if item.init and _default(item) is MISSING]
     reads_file = "config" not in flags
     if reads_file:
         parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of these names; flags override it")
-    given = {name: value for name, value in vars(parser.parse_args(argv)).items() if value is not MISSING}
+    parser.usage = _describe_usage(flags, required)
+    given = {name: value for name, value in _parse_known(parser, arguments).items() if value is not MISSING}
     try:
         file = given.pop("config", None) if reads_file else None
         values = given if file is None else _read_file(file, flags) | given
         if missing := [_name_flag(item) for item in required if item.name not in values]:
             parser.error(f"the following arguments are required: {', '.join(missing)}")
         return tuple(make_arguments(kind, values) for kind in kinds)
+    except ImportError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"an option needs a library that is not installed ({reason}); install it, or omit it."
+        ) from error
     except (ValueError, FileNotFoundError) as error:
         raise UserError(str(error)) from error
+
+
+def _add_inherited(parser: argparse.ArgumentParser, inherited: Inherited, is_short: bool) -> dict[str, Any]:
+    """Add the fields of a library's dataclass; for a short help the most used ones, without their values."""
+    texts = ("--help_all", "--help-all")
+    parser.add_argument(*texts, action="help", help=f"also list every option of {inherited.name}, then exit")
+    if not is_short:
+        return _add_flags(parser, inherited.load(), f"options of {inherited.name}")
+    group = parser.add_argument_group(f"most used options of {inherited.name}; --help_all lists the others")
+    return {name: group.add_argument(f"--{name}", help=text) for name, text in inherited.shown.items()}
+
+
+def _describe_usage(flags: Mapping[str, argparse.Action], required: Sequence[Field[Any]]) -> str:
+    """Return the usage: what is required, and no list of a hundred flags."""
+    shown = ["%(prog)s"]
+    for item in required:
+        if not item.metadata.get("positional"):
+            shown.append(f"{_name_flag(item)} {flags[item.name].metavar or _name_flag(item)[2:].upper()}")
+    for flag in flags.values():
+        if not flag.option_strings:
+            name = f"{flag.metavar or flag.dest.upper()}{' ...' if flag.nargs == '+' else ''}"
+            shown.append(f"[{name}]" if flag.nargs == "?" else name)
+    return " ".join([*shown, "[options]"])
+
+
+class OneLineParser(argparse.ArgumentParser):
+    """Report an error in one line: the usage of a hundred flags would hide it."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with status 2."""
+        # argparse names every form of a flag.
+        line = re.sub(r"^argument (--\w+)/\S*:", r"argument \1:", " ".join(message.split()))
+        self.exit(2, f"{self.prog}: error: {escape_terminal(line)}\n")
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Show each flag once, by the first of its names, and no value that a switch does not need."""
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return str(action.metavar or action.dest.upper())
+        if action.option_strings[0] == "-h":
+            return ", ".join(action.option_strings)
+        name, is_switch = action.option_strings[0], action.type is parse_bool or action.nargs == 0
+        return name if is_switch else f"{name} {self._format_args(action, (action.dest or name[2:]).upper())}"
+
+
+def _parse_known(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the values of the flags; an unknown one ends the process, with the nearest name."""
+    found, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flags = [form for action in parser._actions for form in action.option_strings]
+        near = get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{f'; did you mean {near[0]}?' if near else ''}")
+    return vars(found)
 
 
 def make_arguments(kind: type, values: Mapping[str, Any]) -> Any:
@@ -161,20 +178,25 @@ def make_arguments(kind: type, values: Mapping[str, Any]) -> Any:
     return made
 
 
-def _add_flags(parser: argparse.ArgumentParser, kind: type) -> dict[str, argparse.Action]:
-    """Add the fields of a dataclass; return the flags by field."""
+def _add_flags(parser: argparse.ArgumentParser, kind: type, title: str | None = None) -> dict[str, argparse.Action]:
+    """Add the fields of a dataclass, under a title or that of each field's group; return the flags by field."""
     hints, flags = get_type_hints(kind), {}
+    groups: dict[str | None, Any] = {None: parser}
     items = [item for item in fields(kind) if item.init]
     has_positionals = any(item.metadata.get("positional") for item in items)
     for item in items:
-        options = {**_read_type(hints[item.name]), **item.metadata}
+        own = {key: value for key, value in item.metadata.items() if key != "group"}
+        options = {**_read_type(hints[item.name]), **own}
+        group = item.metadata.get("group") if title is None else title
+        if group not in groups:
+            groups[group] = parser.add_argument_group(group)
         # A flag that may have a value would take the positional argument that follows it.
         if options["type"] is parse_bool and has_positionals:
-            options = {"action": "store_true", **item.metadata}
-        flags[item.name] = parser.add_argument(*_pop_names(item, options), help=_describe(item), **options)
+            options = {"action": "store_true", **own}
+        flags[item.name] = groups[group].add_argument(*_pop_names(item, options), help=_describe(item), **options)
         if options.get("type", parse_bool) is parse_bool and item.default is True:
             names = (f"--no_{item.name}", f"--no-{item.name.replace('_', '-')}")
-            parser.add_argument(*names, dest=item.name, action="store_false", help=f"not --{item.name}")
+            groups[group].add_argument(*names, dest=item.name, action="store_false", help=f"not --{item.name}")
     return flags
 
 
@@ -229,6 +251,7 @@ def _pop_names(item: Field[Any], options: dict[str, Any]) -> list[str]:
     options.pop("minimum", None)
     options.pop("help", None)
     aliases = options.pop("aliases", ())
+    flag = options.pop("flag", item.name)
     if options.pop("positional", False):
         if _default(item) is not MISSING:
             # argparse would convert the default that marks an absent flag.
@@ -236,7 +259,10 @@ def _pop_names(item: Field[Any], options: dict[str, Any]) -> list[str]:
         return [item.name]
     if options.get("action") == "append":
         options.pop("nargs")
-    names = [f"--{item.name}", *((aliases,) if isinstance(aliases, str) else aliases)]
+    if flag != item.name:
+        options.setdefault("dest", item.name)
+        options.setdefault("metavar", None if "choices" in options else flag.upper())
+    names = [f"--{flag}", f"--{item.name}", *((aliases,) if isinstance(aliases, str) else aliases)]
     return list(dict.fromkeys(form for name in names for form in (name, f"--{name[2:].replace('_', '-')}")))
 
 
@@ -255,14 +281,23 @@ def _default(item: Field[Any]) -> Any:
 
 
 def _name_flag(item: Field[Any]) -> str:
-    return item.name if item.metadata.get("positional") else f"--{item.name}"
+    return item.name if item.metadata.get("positional") else f"--{item.metadata.get('flag', item.name)}"
 
 
 def _read_file(path: Path, flags: Mapping[str, argparse.Action]) -> dict[str, Any]:
     """Return the values of a YAML file; text becomes what the flag would make of it, such as `1e-5` a number."""
     values = read_mapping(path)
-    require_known(values, flags, str(path))
-    return {name: _convert(value, flags[name], path) for name, value in values.items()}
+    names = {name: name for name in flags}
+    for name, flag in flags.items():
+        names |= {form[2:]: name for form in flag.option_strings if "-" not in form[2:]}
+    # A hundred names would hide the nearest one.
+    require_known(values, names, str(path), is_listed=len(flags) <= _MAX_LISTED)
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if names[key] in found:
+            raise ValueError(f"{path}: gives {names[key]} under two names, of which {key} is one; omit one of them.")
+        found[names[key]] = _convert(value, flags[names[key]], path)
+    return found
 
 
 def _convert(value: Any, flag: argparse.Action, path: Path) -> Any:

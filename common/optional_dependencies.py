@@ -6,16 +6,16 @@ one line tells what to install.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from importlib.util import find_spec
 
 
 # Extra -> modules that its packages bring and that the package imports; as in pyproject.toml, which a test compares.
 EXTRAS: dict[str, tuple[str, ...]] = {
     "train": ("accelerate", "peft", "trl"),
-    "eval": ("evaluate", "jinja2", "krippendorff", "markupsafe", "matplotlib", "scipy", "sklearn", "trl"),
+    # Imported by accelerate and transformers.
+    "deepspeed": ("deepspeed",),
+    "eval": ("choix", "evaluate", "jinja2", "krippendorff", "markupsafe", "matplotlib", "scipy", "sklearn", "trl"),
     "build": (
         "av",
         "espeakng_loader",
@@ -81,27 +81,18 @@ def check_extra(extra: str) -> None:
     Raises:
         ModuleNotFoundError: A module of the extra is not installed.
     """
-    for module in EXTRAS[extra]:
-        if find_spec(module) is None:
-            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+    check_modules(EXTRAS[extra])
 
 
-@contextmanager
-def requires_extra(extra: str, *, command: str) -> Iterator[None]:
-    """End the process with one line and status 2 if a module of an extra is missing; decorates `main`.
+def check_modules(modules: Iterable[str]) -> None:
+    """Raise before any work if a module that the work needs is missing.
 
     Args:
-        extra (`str`): Extra that the command needs.
-        command (`str`): Name of the command, with which the line begins.
+        modules (`Iterable[str]`): Their names.
 
     Raises:
-        SystemExit: A module of an extra is not installed.
+        ModuleNotFoundError: One is not installed.
     """
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        hint = missing_extra_hint(error, extra)
-        if hint is None:
-            raise
-        sys.stderr.write(f"{command}: error: {hint}\n")
-        raise SystemExit(2) from error
+    for module in modules:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)

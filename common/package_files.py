@@ -24,6 +24,7 @@ METRIC: Path = PACKAGE / "esdr_accuracy"
 DEMO: Path = PACKAGE / "serving" / "demo"
 HUMAN_PAGE: Path = PACKAGE / "human" / "page"
 EVALUATION_PAGE: Path = PACKAGE / "evaluation" / "report"
+COMPARISON_PAGE: Path = PACKAGE / "evaluation" / "comparison"
 AUDIT: Path = PACKAGE / "audit"
 # Scenarios and scripts that the builder's sources read.
 SCRIPTS: Path = PACKAGE / "dataset_builder" / "sources"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,10 +35,20 @@ def require_mapping(values: Any, label: str) -> None:
         raise ValueError(f"{label}: holds {type(values).__name__}; a mapping of settings is needed.")
 
 
-def require_known(names: Collection[Any], known: Collection[str], label: str) -> None:
-    """Raise `ValueError` if a key is none of the known ones; `label` names the mapping in the error."""
+def require_known(names: Collection[Any], known: Collection[str], label: str, *, is_listed: bool = True) -> None:
+    """Raise `ValueError` if a key is none of the known ones.
+
+    Args:
+        names (`Collection`): The keys.
+        known (`Collection[str]`): Those that are known.
+        label (`str`): Name of the mapping in the error.
+        is_listed (`bool`, *optional*, defaults to `True`): List the known keys beside the nearest one.
+    """
     if unknown := sorted(map(str, set(names) - set(known))):
-        raise ValueError(f"{label}: unknown keys {unknown}; known are {list(known)}.")
+        near = get_close_matches(unknown[0], map(str, known), n=1)
+        listed = f"; known are {list(known)}" if is_listed or not near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
+        raise ValueError(f"{label}: unknown keys {unknown}{listed}{hint}")
 
 
 def require_minimums(settings: Any, label: str = "") -> None:

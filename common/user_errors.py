@@ -10,8 +10,6 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
 AGAIN = "run the same command again: what is finished is kept"
@@ -38,8 +36,8 @@ _LOST_CONNECTIONS = (
     ("httpx", "TransportError"),
     ("httpx2", "TransportError"),
     ("requests", "ConnectionError"),
-    ("huggingface_hub.errors", "LocalEntryNotFoundError"),
 )
+_NOT_IN_CACHE = ("huggingface_hub.errors", "LocalEntryNotFoundError")
 
 
 class UserError(RuntimeError):
@@ -52,26 +50,6 @@ class PairsError(UserError, ValueError):
 
 class PairsNotFoundError(PairsError, FileNotFoundError):
     """Raised where there are no data."""
-
-
-@contextmanager
-def exit_on_user_error(command: str) -> Iterator[None]:
-    """End the process with one line and status 2 on a user error; decorates `main`.
-
-    Args:
-        command (`str`): Name of the command, with which the line begins.
-
-    Raises:
-        SystemExit: A user error was raised.
-    """
-    try:
-        yield
-    except Exception as error:
-        line = format_user_error(error)
-        if line is None:
-            raise
-        sys.stderr.write(f"{command}: error: {line}\n")
-        raise SystemExit(2) from error
 
 
 def format_user_error(error: BaseException) -> str | None:
@@ -95,7 +73,7 @@ def format_user_error(error: BaseException) -> str | None:
 
 def _explain_recording(error: BaseException) -> str | None:
     """Return that a recording cannot be read, where the pair cannot be skipped."""
-    if _is_of(error, "sdiareward.audio_sdiareward", "DialogueError"):
+    if _is_of(error, "sdiareward.messages_sdiareward", "DialogueError"):
         # It names the dialogue and the turn, which its cause does not.
         return str(error)
     if not _is_of(error, "sdiareward.audio_sdiareward", "AudioError"):
@@ -125,6 +103,10 @@ def _explain_disk(error: BaseException) -> str | None:
 
 def _explain_network(error: BaseException) -> str | None:
     """Return that the connection failed, if the error reports that; only imported libraries are checked."""
+    if _is_of(error, *_NOT_IN_CACHE):
+        reason = " ".join(str(error).split())
+        found = f"the Hub cannot be reached, and a file that is needed is not in the cache ({reason})"
+        return f"{found}; connect, or give a local folder, then {AGAIN}."
     if not any(_is_of(error, module, kind) for module, kind in _LOST_CONNECTIONS):
         return None
     return f"the connection failed ({type(error).__name__}: {' '.join(str(error).split())}); check it, then {AGAIN}."

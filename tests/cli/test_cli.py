@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import soundfile
+from support.systems_world import write_system
 
-from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.cli import main
+from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.pairs.messages import read_dialogue, sort_naturally
 
 
@@ -126,7 +127,10 @@ BAD_JSON = {
     "empty": ("[]", "has no turns"),
     "turn_is_text": ('["hello"]', "turn 1: is a str; give an object"),
     "no_role": ('[{"audio": "a.wav"}]', "turn 1: its role is missing"),
-    "audio_is_number": ('[{"role": "user", "audio": 3}, {"role": "assistant"}]', "turn 1: its audio is a int"),
+    "audio_is_number": (
+        '[{"role": "user", "audio": 3}, {"role": "assistant", "audio": "b.wav"}]',
+        "turn 1: its audio is a int",
+    ),
     "content_is_number": ('[{"role": "user", "content": 3}]', "turn 1: its content is a int"),
     "item_is_text": ('[{"role": "user", "content": ["a"]}]', "turn 1: its content holds a str"),
     "image": ('[{"role": "user", "content": [{"type": "image"}]}]', "only text and audio"),
@@ -146,6 +150,21 @@ def test_a_name_that_is_too_long_is_refused_in_one_line(score):
     code, out, err = score("n" * 300)
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "File name too long" in err
+
+
+def test_a_recording_is_no_dialogue_and_is_refused_in_one_line(score, write_wav, tmp_path):
+    code, out, err = score(tmp_path / write_wav("a.wav"))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "a.wav: is a recording; a dialogue is a JSON file of turns, or a folder with one audio file per turn" in err
+
+
+def test_folders_of_dialogues_are_refused_with_what_takes_them(score, tmp_path):
+    for name in ("a", "b"):
+        write_system(tmp_path / name, 0, 1)
+    code, out, err = score(tmp_path / "a", tmp_path / "b")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"`sdiareward compare {tmp_path / 'a'} {tmp_path / 'b'}` compares them" in err
+    assert "is a folder of dialogues; add --output" in score(tmp_path / "a")[2]
 
 
 def test_an_output_that_is_a_file_is_refused_in_one_line(score, write_dialogue, tmp_path):
@@ -297,7 +316,7 @@ def test_what_is_not_there_is_refused(score, tmp_path, write_dialogue, capsys):
     assert "criterion is 'beauty'; this model knows" in score(write_dialogue(), "--criterion", "beauty")[2]
     assert main(["score", str(write_dialogue()), "--model", str(tmp_path / "none")]) == 2
     said = capsys.readouterr().err
-    assert "cannot be loaded" in said and "Hub id, and check the connection to the Hub." in said
+    assert "none: no such file or folder; correct the path" in said and said.count("\n") == 1
 
 
 WRONG_FORMS = {

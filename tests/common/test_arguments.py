@@ -8,8 +8,9 @@ from typing import Literal
 import pytest
 
 from sdiareward.cli import COMMANDS
-from sdiareward.common import arguments
-from sdiareward.common.arguments import Command, parse_arguments, run_command
+from sdiareward.common import arguments, commands
+from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import Command, run_command
 from sdiareward.common.user_errors import UserError
 
 
@@ -165,7 +166,7 @@ TABLE = {"say": Command(f"{__name__}:say", "say a word"), "more": Command({"say"
 
 @pytest.mark.parametrize(("word", "status"), [("ok", 0), ("one", 1), ("bad", 2), ("stop", 130)])
 def test_a_command_returns_its_exit_status(word, status, capsys, monkeypatch):
-    monkeypatch.setattr(arguments, "import_module", lambda name: argparse.Namespace(say=say))
+    monkeypatch.setattr(commands, "import_module", lambda name: argparse.Namespace(say=say))
     assert run_command(TABLE, ["say", "--word", word], prog="x", description=None) == status
     error = capsys.readouterr().err
     expected = {"bad": "x say: error: word is bad; it must be good.\n", "stop": "x say: interrupted; run the same"}
@@ -174,7 +175,7 @@ def test_a_command_returns_its_exit_status(word, status, capsys, monkeypatch):
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr(arguments, "import_module", lambda name: argparse.Namespace(say=say))
+    monkeypatch.setattr(commands, "import_module", lambda name: argparse.Namespace(say=say))
     with pytest.raises(ZeroDivisionError):
         run_command(TABLE, ["say", "--word", "bug"], prog="x", description=None)
 

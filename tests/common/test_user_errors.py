@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sdiareward.audio_sdiareward import AudioError, DialogueError
+from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.locks import LOCK_FILE, lock_folder
-from sdiareward.common.user_errors import PairsError, UserError, exit_on_user_error, format_user_error
+from sdiareward.common.user_errors import PairsError, UserError, format_user_error
+from sdiareward.messages_sdiareward import DialogueError
 
 
 HOLD = """
@@ -166,12 +167,3 @@ def test_the_reason_is_found_where_a_library_does_not_pass_it_on():
         except httpx.ConnectError:
             raise ValueError("bad row")  # noqa: B904
     assert format_user_error(caught.value) is None
-
-
-def test_a_user_error_ends_a_command_with_one_line_and_a_bug_with_its_traceback(capsys):
-    with pytest.raises(SystemExit) as caught, exit_on_user_error("sdiareward-x"):
-        raise UserError("it cannot.")
-    assert caught.value.code == 2
-    assert capsys.readouterr().err == "sdiareward-x: error: it cannot.\n"
-    with pytest.raises(ZeroDivisionError), exit_on_user_error("sdiareward-x"):
-        raise ZeroDivisionError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import soundfile
-from support import official_layout, wavreward_eval_world
+from support import official_layout, systems_world, wavreward_eval_world
 
 from sdiareward.common.package_files import EXAMPLES
 
@@ -94,6 +94,12 @@ def _scores(get):
     return {}
 
 
+def _systems(_):
+    for number, name in enumerate("ab"):
+        systems_world.write_system(Path("runs") / name, number, 3)
+    return {}
+
+
 def _adapter(get):
     from sdiareward.checkpoint_io.adapters import add_adapters, write_adapter_files
 
@@ -124,6 +130,8 @@ GIVEN = {
     "question_and_answer.wav": _question_and_answer,
     "reasons": lambda _: {"reasons": {}},
     "runs/SDiaReward-7B": _official,
+    "runs/a": _systems,
+    "runs/b": lambda _: {},
     "runs/calibrated": _calibrated,
     "runs/chatreward": _chatreward,
     "runs/demo/sdiareward": _demo_data,

@@ -7,6 +7,7 @@ A fork saves each command the seconds of its imports. What a command reads at im
 import multiprocessing
 import os
 import runpy
+import signal
 import socket
 import subprocess
 import sys
@@ -118,6 +119,8 @@ def _run_command(arguments, cwd, env, out, err, start_new_session):
     """Become the command: its folder, environment, streams and `sys.argv`."""
     # The pools of the command start as they do in a process of its own.
     multiprocessing.set_start_method(None, force=True)
+    # Tests in the background of a shell ignore interrupts, and so would their forks.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if start_new_session:
         os.setsid()
     os.chdir(cwd)

@@ -14,7 +14,7 @@ def train_policy(folder, tokenizer, make_tone, reward, **options):
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from trl import GRPOConfig, GRPOTrainer
 
-    from sdiareward.checkpoint_io.nano import CHAT_TEMPLATE
+    from sdiareward.chat_sdiareward import CHAT_TEMPLATE
 
     # Other tests share the tokenizer.
     tokenizer = copy.deepcopy(tokenizer)

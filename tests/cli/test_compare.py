@@ -1,0 +1,305 @@
+"""`sdiareward compare` from folders and tables to files, with a model of a few thousand parameters."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from support.systems_world import write_system, write_tone
+
+import sdiareward
+from sdiareward.cli import main
+from sdiareward.common.user_errors import UserError
+from sdiareward.pairs.messages import read_dialogue
+from sdiareward.scoring.dataset import RowScorer
+from sdiareward.scoring.scorer import Scorer
+
+
+NASTY = "<script>alert(1)</script>"
+
+
+@pytest.fixture(autouse=True)
+def own_place(monkeypatch, tmp_path):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def systems(tmp_path_factory):
+    """Return the folders of three systems; the first has a dialogue of its own, the second a broken one."""
+    folder = tmp_path_factory.mktemp("systems")
+    found = [write_system(folder / name, number) for number, name in enumerate("abc")]
+    write_system(folder / "a", 0, 1, first=90)
+    for name in "abc":
+        shutil.copytree(folder / name / "d00", folder / name / "d50")
+        (folder / name / "d00" / "1.txt").write_text(NASTY)
+    (folder / "b" / "d50" / "1.wav").write_bytes(b"no sound")
+    return found
+
+
+@pytest.fixture
+def compare(tiny_checkpoint, capsys):
+    """Return a function running `sdiareward compare` and giving exit code, standard output and standard error."""
+
+    def run(*arguments):
+        code = main(["compare", *map(str, arguments), "--model", str(tiny_checkpoint), "--num_bootstrap", "50"])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def two(systems, tiny_checkpoint, tmp_path_factory):
+    """Return a finished comparison of two systems."""
+    folder = tmp_path_factory.mktemp("two")
+    options = {"model": tiny_checkpoint, "criterion": "modality", "num_bootstrap": 50}
+    return sdiareward.compare(*systems[:2], output_dir=folder / "out", **options)
+
+
+@pytest.fixture
+def num_scored(monkeypatch):
+    """Return a list that the rows that are scored are added to."""
+    rows = []
+    score_block = RowScorer.score_block
+
+    def count(self, block):
+        rows.extend(block.numbers.tolist())
+        return score_block(self, block)
+
+    monkeypatch.setattr(RowScorer, "score_block", count)
+    return rows
+
+
+def test_counts_and_margins_are_those_of_the_rewards_of_single_dialogues(two, systems, tiny_checkpoint):
+    scorer = Scorer.from_pretrained(tiny_checkpoint)
+    names = [f"d{number:02}" for number in range(6)]
+    rewards = np.array(
+        [scorer.score([read_dialogue(system / name) for name in names], "modality") for system in systems[:2]]
+    )
+    [pair] = two.pairs
+    assert (pair.first, pair.second, pair.num_dialogues) == ("a", "b", 6)
+    assert pair.num_first == (rewards[0] > rewards[1]).sum() and pair.num_second == (rewards[0] < rewards[1]).sum()
+    assert pair.mean_margin == pytest.approx((rewards[0] - rewards[1]).mean(), abs=1e-5)
+    table = two.to_pandas().pivot(index="system", columns="dialogue", values="reward")
+    np.testing.assert_allclose(table.loc[["a", "b"], names].to_numpy(), rewards, atol=1e-5)
+    assert two.ranking == []
+
+
+def test_unmatched_and_broken_dialogues_are_listed_and_skipped(two):
+    assert two.unmatched == [{"dialogue": "d90", "missing_in": ["b"]}]
+    [broken] = two.skipped
+    assert (broken["system"], broken["dialogue"]) == ("b", "d50")
+    assert re.search(r"turn 2: .*d50/1\.wav.*cannot be decoded", broken["reason"])
+
+
+def test_the_files_hold_what_the_call_returns(two):
+    folder = Path(two.output_dir)
+    report = json.loads((folder / "compare.json").read_text())
+    assert report["verdict"] == two.verdict and report["pairs"][0]["num_first"] == two.pairs[0].num_first
+    assert report["num_dialogues"] == 6 and "excludes 50%" in report["rule"]
+    assert pq.read_table(folder / "compare.parquet").to_pylist() == two.dialogues
+    assert list(two.to_pandas().columns)[:5] == ["dialogue", "group_id", "system", "criterion", "reward"]
+    assert {path.name for path in (folder / "report").iterdir()} == {
+        "index.html", "margins_modality.png", "follows_modality.png"
+    }  # fmt: skip
+
+
+def test_the_page_has_the_verdict_first_and_plays_what_it_shows(two):
+    page = Path(two.page).read_text()
+    assert page.index(two.verdict[:20]) < page.index("<table>")
+    assert NASTY not in page and "&lt;script&gt;alert(1)" in page
+    # Six dialogues, two systems, two turns.
+    assert page.count("<audio controls") == 24 and page.count('src="data:audio/mpeg;base64,') == 24
+    assert "http" not in re.sub(r'http-equiv="', "", page)
+
+
+def test_a_terminal_shows_the_verdict_first_and_where_the_page_is(compare, systems, two):
+    code, out, _ = compare(*systems[:2], "--criterion", "modality", "--output", two.output_dir)
+    assert code == 0
+    assert out.splitlines()[0] == two.verdict
+    assert f"Page: {two.output_dir}/report/index.html" in out
+    assert "1 dialogues are not in all systems and were skipped: d90 (not in b)" in out
+    assert re.search(r"b, d50: .*cannot be decoded", out)
+    assert "A difference is clear only if" in out and "modality: how a dialogue sounds" in out
+
+
+def test_a_finished_comparison_is_not_scored_again(compare, systems, two, num_scored, monkeypatch):
+    monkeypatch.setattr(Scorer, "from_pretrained", lambda *_, **__: pytest.fail("the model was loaded"))
+    before = (Path(two.output_dir) / "compare.parquet").read_bytes()
+    assert compare(*systems[:2], "--criterion", "modality", "--output_dir", two.output_dir)[0] == 0
+    assert num_scored == []
+    assert (Path(two.output_dir) / "compare.parquet").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_killed_comparison_scores_the_rest_and_a_mended_recording(compare, systems, two, num_scored, tmp_path):
+    for name in "ab":
+        shutil.copytree(systems[0].parent / name, tmp_path / name)
+    command = ["a", "b", "--criterion", "modality", "--output_dir", "out"]
+    assert compare(*command)[0] == 0
+    [log] = (tmp_path / "out" / "scores" / "modality" / "partial").iterdir()
+    lines = log.read_text().splitlines(keepends=True)
+    # A kill in the middle of a line, before the table was written.
+    log.write_text("".join(lines[:5]) + lines[5][:20])
+    (tmp_path / "out" / "compare.json").unlink()
+    num_scored.clear()
+    assert compare(*command)[0] == 0
+    kept = [json.loads(line)["row"] for line in lines[:5]]
+    assert sorted(num_scored) == sorted(set(range(12)) - set(kept))
+    assert json.loads((tmp_path / "out" / "compare.json").read_text())["verdict"] == two.verdict
+    num_scored.clear()
+    write_tone(tmp_path / "b" / "d03" / "1.wav", 0.25, 777.0)
+    assert compare(*command)[0] == 0
+    assert num_scored == [7]
+
+
+@pytest.mark.slow
+def test_three_systems_under_every_criterion_are_ranked(compare, systems, num_scored):
+    code, out, err = compare(*systems, "--criterion", "all")
+    assert code == 0, err
+    folder = Path("compare-a-b-c")
+    report = json.loads((folder / "compare.json").read_text())
+    assert report["criteria"] == ["modality", "colloquialness", "joint"]
+    assert len(report["pairs"]) == 9 and len(report["ranking"]) == 9
+    assert len(num_scored) == 6 * 3 * 3
+    order = [row["system"] for row in report["ranking"] if row["criterion"] == "joint"]
+    num_clear = sum(pair["is_clear"] for pair in report["pairs"] if pair["criterion"] == "joint")
+    assert f"joint: Ranking, best first: {', '.join(order)}; {num_clear} of 3 differences are clear." in out
+    assert any("3 pairs of systems" in line for line in report["limits"])
+    assert (folder / "report" / "ranking_joint.png").is_file()
+
+
+def test_a_table_of_all_systems_and_their_folders_are_told_the_same(compare, systems, two, tmp_path):
+    rows = [
+        {
+            "system": system.name,
+            "id": f"d{number:02}",
+            "group_id": f"g{number // 3}",
+            "turns": [
+                {"role": "user", "audio": str(system / f"d{number:02}" / "0.wav"), "text": ""},
+                {
+                    "role": "assistant",
+                    "audio": str(system / f"d{number:02}" / "1.wav"),
+                    "text": (system / f"d{number:02}" / "1.txt").read_text(),
+                },
+            ],
+        }
+        for number in range(6)
+        for system in systems[:2]
+    ]
+    Path("all.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    root = systems[0].parent
+    code, out, err = compare("all.jsonl", "--criterion", "modality", "--audio_root", root, "--output_dir", "out")
+    assert code == 0, err
+    found = json.loads(Path("out/compare.json").read_text())
+    for name in ("num_first", "num_second", "mean_margin"):
+        assert found["pairs"][0][name] == pytest.approx(getattr(two.pairs[0], name))
+    assert found["num_groups"] == 2
+    assert "Only 6 dialogues of 2 groups were compared" in out
+
+
+def test_equal_systems_are_not_told_apart(compare, systems):
+    shutil.copytree(systems[0], "copy")
+    code, out, _ = compare(systems[0], "copy")
+    assert code == 0
+    assert out.startswith("No difference can be told between a and copy: their rewards are equal in all 8 dialogues.")
+
+
+@pytest.mark.slow
+def test_limits_name_cuts_levels_lengths_and_turns_of_the_user(compare, systems, tmp_path):
+    shutil.copytree(systems[0], "loud")
+    for number in range(6):
+        write_tone(Path(f"loud/d{number:02}/1.wav"), 31.0 if number == 0 else 1.5, 200.0 + number, amplitude=0.9)
+    write_tone(Path("loud/d01/0.wav"), 0.2, 900.0)
+    code, out, err = compare(systems[0], "loud", "--output_dir", "out")
+    assert code == 0, err
+    assert "loud: 1 of 16 turns are cut. This model hears their first 30 s; 1 of " in out
+    assert re.search(r"answers of loud last \d+\.\d s on average, those of a 0\.\d s", out)
+    assert re.search(r"answers of loud are \d+\.\d dB louder on average than those of a", out)
+    assert "not the same files and words for all systems in 1 of 8 dialogues, d01 for one" in out
+    assert "No evaluation lies beside this checkpoint" in out
+
+
+def test_the_accuracy_of_the_checkpoint_and_that_nano_is_a_demonstration_are_said():
+    from sdiareward.common.package_files import NANO
+    from sdiareward.evaluation.comparison.limits import describe_accuracy, list_limits
+    from sdiareward.evaluation.comparison.measures import DialogueMeasures
+    from sdiareward.evaluation.comparison.results import ScoredDialogues
+
+    results = json.loads((NANO / "results.json").read_text())["accuracies"]["model"]
+    [line] = describe_accuracy(str(NANO), ["modality"])
+    assert f"right on {100 * results['modality_micro']:.2f}%" in line and "colloquialness" not in line
+    [line] = describe_accuracy(str(NANO), ["joint"])
+    assert "135 colloquialness pairs" in line and line.endswith("It was not measured under joint.")
+    equal = DialogueMeasures(2, 0, 1.0, 0.0, 0.5, 0.5, -20.0, "")
+    scored = ScoredDialogues(["a", "b"], ["x"] * 12, list("abcdefghijkl"), {}, [[equal, equal]] * 12)
+    assert list_limits(str(NANO), scored, [], 6.0)[0].startswith("nano is a demonstration")
+    assert not any("nano" in line for line in list_limits("elsewhere", scored, [], 6.0))
+
+
+def test_a_call_without_a_folder_leaves_nothing(systems, tiny_checkpoint, two, tmp_path):
+    found = sdiareward.compare(*systems[:2], model=tiny_checkpoint, criterion="modality", num_bootstrap=50)
+    assert (found.verdict, found.output_dir, found.page) == (two.verdict, None, None)
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+MISTAKES = {
+    "nothing": ([], "the following arguments are required: SYSTEM"),
+    "one_system": (["a"], "a: is a single system; give a second folder or table"),
+    "missing": (["a", "none"], "none: no such file or folder"),
+    "twice": (["a", "a"], "is given twice"),
+    "recording": (["a", "a/d00/0.wav"], "a/d00/0.wav: is a recording; a system is a folder of dialogues"),
+    "dialogue": (["a", "b/d00"], r"d00: its recordings, such as 0\.wav, name no user's turn"),
+    "empty": (["a", "empty"], "empty: holds no dialogues"),
+    "no_common": (["a", "other"], "no dialogue is in all of 2 systems: a has d00, d01, d02 and 5 more; other has z"),
+    "all_broken": (["a", "broken"], r"none of 1 dialogues can be compared; broken, d00: .*cannot be decoded"),
+    "criterion": (["a", "b", "--criterion", "humor"], "criterion is 'humor'; this model knows colloquialness, joint"),
+    "pattern": (["a", "b", "--pattern", "{name}.wav"], r"pattern is '\{name\}\.wav'"),
+    "text": (["a", "notes.txt"], r"notes\.txt: is no folder and none of \.json"),
+    "user_turns": (["a", "b", "--user_turns", "none"], "none: no such folder"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "problem"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_ends_in_one_line(compare, systems, arguments, problem):
+    for name in ("a", "b"):
+        Path(name).symlink_to(systems[0].parent / name)
+    Path("empty").mkdir()
+    Path("notes.txt").touch()
+    write_system(Path("other"), 0, 1)
+    Path("other/d00").rename("other/z")
+    write_system(Path("broken"), 0, 1)
+    Path("broken/d00/1.wav").write_bytes(b"no sound")
+    if arguments == []:
+        with pytest.raises(SystemExit, match="2"):
+            compare()
+        return
+    code, out, err = compare(*arguments)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    last = err.splitlines()[-1]
+    assert last.startswith("sdiareward compare: error: ") and re.search(problem, last), last
+
+
+def test_a_folder_of_other_systems_is_not_mixed_with(compare, systems, two):
+    code, _, err = compare(systems[0], systems[2], "--criterion", "modality", "--output_dir", two.output_dir)
+    assert code == 2
+    assert "systems was" in err.splitlines()[-1] and "use another output_dir" in err.splitlines()[-1]
+
+
+def test_several_processes_are_told_to_score_one_criterion_at_a_time(compare, systems, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    code, _, err = compare(*systems[:2], "--criterion", "all")
+    assert code == 2
+    assert "run each criterion with them into one output_dir, then all in a single process" in err
+
+
+def test_python_raises_what_the_command_prints(systems):
+    with pytest.raises(UserError, match="is a single system"):
+        sdiareward.compare(systems[0])

@@ -1,0 +1,60 @@
+"""The same thing has the same name in every command; older names are aliases."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from sdiareward.cli import audit, calibrate, human, score
+from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.package_files import NANO
+from sdiareward.evaluation.arguments import EvalArguments
+from sdiareward.judges.wavreward.settings import JudgeArguments
+from sdiareward.training.arguments import TrainArguments
+
+
+NEEDED = {
+    score.ScoreArguments: ["--dataset", "d"],
+    audit.AuditArguments: ["--output_dir", "o"],
+    calibrate.CalibrateArguments: ["c", "e"],
+    human.SampleArguments: ["e"],
+    human.CompareArguments: ["a", "b"],
+    EvalArguments: ["--dataset", "d", "--output_dir", "o"],
+    TrainArguments: ["--dataset", "d"],
+    JudgeArguments: ["--dataset", "d"],
+}
+NAMES = [
+    (score.ScoreArguments, "output", ["--output_dir", "--output-dir", "--output"]),
+    (audit.AuditArguments, "data", ["--dataset", "--data"]),
+    (calibrate.CalibrateArguments, "output", ["--output_dir", "--output"]),
+    (human.SampleArguments, "output", ["--output_dir", "--output"]),
+    (human.CompareArguments, "output", ["--output_dir", "--output"]),
+    (EvalArguments, "dataset_name", ["--dataset_config", "--dataset-config", "--dataset_name"]),
+    (TrainArguments, "dataset_config", ["--dataset_config", "--dataset_name"]),
+    (TrainArguments, "model_name_or_path", ["--model", "--model_name_or_path", "--model-name-or-path"]),
+    (JudgeArguments, "model_name_or_path", ["--model", "--model_name_or_path"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "flag"), [(kind, name, flag) for kind, name, all in NAMES for flag in all])
+def test_a_name_and_its_aliases_are_the_same_flag(kind, name, flag):
+    (found,) = parse_arguments([kind], [*NEEDED[kind], flag, "x"], prog="p", description=None)
+    assert getattr(found, name) in ("x", Path("x"))
+
+
+def test_the_score_of_a_data_set_takes_its_configuration_under_every_name():
+    needed = ["--dataset", "d", "--output_dir", "o"]
+    for flag in ("--dataset_config", "--dataset_name", "--name"):
+        (found,) = parse_arguments([score.ScoreArguments], [*needed, flag, "x"], prog="p", description=None)
+        assert found.name == "x"
+
+
+def test_nano_is_the_default_model():
+    for kind, needed in ((EvalArguments, NEEDED[EvalArguments]), (TrainArguments, ["--dataset", "d"])):
+        (found,) = parse_arguments([kind], needed, prog="p", description=None)
+        assert str(NANO) in (getattr(found, "model", None), getattr(found, "model_name_or_path", None))
+
+
+@pytest.mark.parametrize("kind", NEEDED)
+def test_every_flag_has_help(kind):
+    assert [item.name for item in fields(kind) if not item.metadata.get("help")] == []

@@ -1,0 +1,38 @@
+"""What looks like a path is never asked of the Hub."""
+
+import pytest
+
+from sdiareward.common.local_paths import require_local
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    (tmp_path / "checkpoints" / "nano").mkdir(parents=True)
+    (tmp_path / "pairs.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["checkpoints/nano", "pairs.jsonl", "openai/whisper-tiny.en", "gpt2", "hf://a/b/c"])
+def test_paths_that_exist_and_names_of_repositories_pass(name):
+    require_local(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("checkpoint/nano", r"did you mean checkpoints/nano\?"),
+        ("checkpoints/nanno", r"did you mean checkpoints/nano\?"),
+        ("checkpoints/other", "correct the path, or give the name of a repository"),
+        ("./nano", "correct the path"),
+        ("~/nano", "correct the path"),
+        ("/nowhere/nano", "correct the path"),
+        ("runs/my/model", "correct the path"),
+        ("nano/", "correct the path"),
+        ("rows.parquet", "correct the path"),
+        ("others.jsonl", "correct the path"),
+        ("pair.jsonl", r"did you mean pairs.jsonl\?"),
+    ],
+)
+def test_a_path_to_nothing_is_refused_with_the_nearest_that_exists(name, remedy):
+    with pytest.raises(FileNotFoundError, match=f"^{name}: no such file or folder; {remedy}"):
+        require_local(name)

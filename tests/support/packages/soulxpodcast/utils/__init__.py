@@ -1,0 +1,1 @@
+"""Of the repository: seeds, the parser of scripts, the preparation of inputs."""

@@ -1,0 +1,188 @@
+"""Of the repository: `initiate_model` and `process_single_input`; the model gives tones and keeps notes.
+
+Turn N of a dialogue lasts N tenths of a second, so that a turn spoken by itself is told from one in a dialogue. A text
+with `<die>` ends the process, once; one with `<out of memory>` or `<CUDA>` fails as torch does. `FAKE_SOULX_NOTES`
+names a folder for a line of JSON for each dialogue, `FAKE_SOULX_PAUSE_S` is how long one takes.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+import wave
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from . import commons
+
+
+@dataclass
+class SamplingParams:
+    """As in `soulxpodcast.config`."""
+
+    temperature: float = 0.6
+    repetition_penalty: float = 1.25
+    top_k: int = 100
+    top_p: float = 0.9
+    min_tokens: int = 8
+    max_tokens: int = 3000
+    stop_token_ids: list[int] = field(default_factory=lambda: [151675])
+    use_ras: bool = True
+    win_size: int = 25
+    tau_r: float = 0.2
+
+
+@dataclass
+class Config:
+    """Of `soulxpodcast.config.Config`, what the server reads."""
+
+    model: str
+    llm_engine: str = "hf"
+
+
+class Tensor:
+    """Of `torch.Tensor`, what the server calls."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def detach(self):
+        """Return it."""
+        return self
+
+    def cpu(self):
+        """Return it."""
+        return self
+
+    def float(self):
+        """Return it."""
+        return self
+
+    def numpy(self):
+        """Return the array."""
+        return self.array
+
+
+class SoulXPodcast:
+    """Of `soulxpodcast.models.soulxpodcast.SoulXPodcast`, what the server calls."""
+
+    def __init__(self, config=None):
+        self.config = config
+
+    def forward_longform(
+        self,
+        prompt_mels_for_llm,
+        prompt_mels_lens_for_llm,
+        prompt_text_tokens_for_llm,
+        text_tokens_for_llm,
+        prompt_mels_for_flow_ori,
+        spk_emb_for_flow,
+        sampling_params,
+        spk_ids,
+        use_dialect_prompt=False,
+        dialect_prompt_text_tokens_for_llm=None,
+        dialect_prefix=None,
+        **kwargs,
+    ):
+        """Return a tone for each turn, higher for each further speaker."""
+        time.sleep(float(os.environ.get("FAKE_SOULX_PAUSE_S", "0")))
+        _note(
+            texts=text_tokens_for_llm,
+            spk_ids=spk_ids,
+            prompt_texts=prompt_text_tokens_for_llm,
+            prompts=prompt_mels_lens_for_llm,
+            sampling=vars(sampling_params),
+            seed=commons.SEEDS[-1],
+            infos=kwargs["infos"],
+        )
+        said = " ".join(text_tokens_for_llm)
+        died = os.path.join(os.environ.get("FAKE_SOULX_NOTES", "."), "died")
+        if "<die>" in said and not os.path.exists(died):
+            open(died, "w").close()
+            sys.stdout.write("the fake GPU has fallen off the bus\n")
+            sys.stdout.flush()
+            os._exit(9)
+        if "<out of memory>" in said:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        if "<CUDA>" in said:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+        waves = []
+        for number, speaker in enumerate(spk_ids, start=1):
+            phase = 2 * np.pi * 200 * (1 + speaker) * np.arange(2400 * number) / 24_000
+            waves.append(Tensor(np.sin(phase, dtype=np.float64)[None].astype(np.float32) / 2))
+        return {"generated_wavs": waves}
+
+
+def _note(**values):
+    folder = os.environ.get("FAKE_SOULX_NOTES")
+    if folder:
+        about = {
+            "pid": os.getpid(),
+            "gpu": os.environ.get("CUDA_VISIBLE_DEVICES"),
+            "path": os.environ.get("PYTHONPATH"),
+        }
+        with open(os.path.join(folder, f"{os.getpid()}.jsonl"), "a") as file:
+            file.write(json.dumps({**values, **about}) + "\n")
+
+
+class PodcastInferHandler:
+    """Of `soulxpodcast.utils.dataloader.PodcastInferHandler`: an item that cannot be read is None."""
+
+    def __init__(self):
+        self.datas = []
+
+    def update_datasource(self, data_list):
+        """Replace the data."""
+        self.datas = data_list
+
+    def __getitem__(self, idx):
+        item = self.datas[idx]
+        try:
+            lengths = []
+            for path in item["prompt_wav"]:
+                with wave.open(path) as file:
+                    lengths.append([file.getnframes(), file.getframerate()])
+            return {**item, "lengths": lengths}
+        except Exception as error:
+            sys.stdout.write(f"[WARNING] - Error processing data item {item['key']}: {error}\n")
+            return None
+
+
+def initiate_model(seed, model_path, llm_engine, fp16_flow):
+    """Return the model and the data; without vLLM the engine is "hf"."""
+    commons.set_all_random_seed(seed)
+    if "broken" in model_path:
+        raise FileNotFoundError(f"{model_path}/flow.pt")
+    with open(os.path.join(model_path, "soulxpodcast_config.json")):
+        return SoulXPodcast(Config(model_path, "hf")), PodcastInferHandler()
+
+
+def process_single_input(
+    dataset, target_text_list, prompt_wav_list, prompt_text_list, use_dialect_prompt, dialect_prompt_text_list
+):
+    """Prepare a dialogue; of each text, what follows its first line break is lost."""
+    matches = [re.match(r"(\[S[1-9]\])(.+)", text) for text in target_text_list]
+    item = {
+        "key": "001",
+        "prompt_text": prompt_text_list,
+        "prompt_wav": prompt_wav_list,
+        "text": [match.group(2) for match in matches],
+        "spk": [int(match.group(1)[2]) - 1 for match in matches],
+    }
+    dataset.update_datasource([item])
+    data = dataset[0]
+    return {
+        "prompt_mels_for_llm": data["prompt_wav"],
+        "prompt_mels_lens_for_llm": data["lengths"],
+        "prompt_text_tokens_for_llm": data["prompt_text"],
+        "text_tokens_for_llm": data["text"],
+        "prompt_mels_for_flow_ori": None,
+        "prompt_mels_lens_for_flow": None,
+        "spk_emb_for_flow": None,
+        "sampling_params": SamplingParams(use_ras=True, win_size=25, tau_r=0.2),
+        "spk_ids": data["spk"],
+        "infos": [{"cwd": os.getcwd()}],
+        "use_dialect_prompt": use_dialect_prompt,
+    }
