@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import Qwen2_5OmniThinkerConfig, WhisperFeatureExtractor
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import cached_file
+from transformers.utils.hub import is_offline_mode
 
 from .configuration_sdiareward import EXTERNAL_MODEL_TYPES, OWN_FIELDS_KEY, SDiaRewardConfig, validate_sizes
 
@@ -117,6 +119,12 @@ def _find_weights(name_or_path: Any, hub_kwargs: dict[str, Any]) -> tuple[str | 
         for file in (INDEX_FILE, SINGLE_FILE)
     )
     if index is None and single is None:
+        # Without the Hub, what is not in the cache looks like what is not in the repository.
+        if not os.path.isdir(name_or_path) and (is_offline_mode() or hub_kwargs.get("local_files_only")):
+            raise FileNotFoundError(
+                f"{name_or_path}: its weights are not in the cache, and the Hub is not asked (HF_HUB_OFFLINE or "
+                "local_files_only is set); connect, or give the folder of a checkpoint."
+            )
         raise FileNotFoundError(
             f"{name_or_path}: holds neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors are read, for files of "
             "other kinds (.bin, .pt, .pth, .ckpt, .pkl) can run code when they are loaded: load the checkpoint with "

@@ -1,12 +1,8 @@
-"""SDiaReward: the thinker of Qwen2.5-Omni, a pooling over its last hidden states, and one bias-free Linear.
+"""SDiaReward: the thinker of Qwen2.5-Omni under the head of `pooling_sdiareward`.
 
-Paper: SDiaReward, section 4, equation 1: `r = score(pool(H))`.
-
-Notable choices:
+Paper: SDiaReward, section 4, equation 1: `r = score(pool(H))`. Notable choices:
 
 - No vision tower, language-model head, talker or vocoder in memory; their weights in a checkpoint are skipped.
-- Pooling and head run in float32 whatever the backbone's dtype: in bfloat16 rewards near 5 move in steps of 0.03 and
-  tie.
 - A new head and a new attention pooler start at zero, so that a run does not depend on a seed: every reward is 0 and
   attention pooling starts as mean pooling.
 - Text and audio positions of the thinker are plain one-dimensional positions; they are counted from the mask, so
@@ -15,8 +11,7 @@ Notable choices:
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -28,8 +23,9 @@ from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
 )
+from transformers.modeling_utils import set_zero3_state
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniPreTrainedModel, Qwen2_5OmniThinkerModel
-from transformers.utils import ModelOutput
+from transformers.utils.generic import can_return_tuple
 
 from .configuration_sdiareward import EXTERNAL_MODEL_TYPES, SDiaRewardConfig
 from .layouts_sdiareward import (
@@ -43,73 +39,21 @@ from .layouts_sdiareward import (
     read_thinker_config,
     to_native_key,
 )
+from .pooling_sdiareward import (
+    Float32Linear,
+    SDiaRewardOutput,
+    SDiaRewardPooler,
+    compute_reward,
+    locate_tokens,
+    weight_dtype,
+)
+
+# Registers itself: with the model, the processor of its checkpoints is known too.
+from .processing_sdiareward import SDiaRewardProcessor  # noqa: F401
 
 
 _NEW_HEAD_PREFIXES = ("score.", "pooler.")
-
-
-@dataclass
-class SDiaRewardOutput(ModelOutput):
-    """Hold what `SDiaRewardModel` returns.
-
-    Args:
-        logits (`torch.FloatTensor` of shape `(batch_size, 1)`): Rewards, float32; higher is better.
-        pooled (`torch.FloatTensor` of shape `(batch_size, hidden_size)`): Pooled last hidden states, float32.
-    """
-
-    logits: torch.Tensor | None = None
-    pooled: torch.Tensor | None = None
-
-
-class SDiaRewardPooler(nn.Module):
-    """Pool the hidden states of all attended tokens, system prompt included, to one vector a row.
-
-    Args:
-        hidden_size (`int`): Width of the hidden states.
-        pooling_mode (`str`): `"mean"`, `"attention"` or `"last_token"`.
-    """
-
-    def __init__(self, hidden_size: int, pooling_mode: str):
-        super().__init__()
-        self.pooling_mode = pooling_mode
-        if pooling_mode == "attention":
-            self.attn = nn.Linear(hidden_size, 1)
-
-    def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-        """Pool in float32.
-
-        Args:
-            hidden_states (`torch.Tensor` of shape `(batch_size, sequence_length, hidden_size)`): Any floating dtype.
-            attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`): 1 on tokens, 0 on padding.
-
-        Returns:
-            `torch.Tensor` of shape `(batch_size, hidden_size)`, float32; zeros for a row that is all padding.
-        """
-        mask = attention_mask.bool()
-        hidden_states = hidden_states.float().masked_fill(~mask.unsqueeze(-1), 0.0)
-        return torch.einsum("bl,blh->bh", self._weights(hidden_states, mask), hidden_states)
-
-    def _weights(self, hidden_states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return weights of shape `(batch_size, sequence_length)` that sum to 1, or to 0 where all is padding."""
-        if self.pooling_mode == "mean":
-            return mask / mask.sum(dim=-1, keepdim=True).clamp(min=1)
-        if self.pooling_mode == "attention":
-            scores = self.attn(hidden_states.to(self.attn.weight.dtype)).squeeze(-1).float()
-            return scores.masked_fill(~mask, torch.finfo(torch.float32).min).softmax(dim=-1) * mask
-        is_last = mask & (mask.flip(-1).cumsum(-1).flip(-1) == 1)
-        return is_last.float()
-
-
-def compute_reward(score: nn.Linear, pooled: torch.Tensor, reward_scale: float) -> torch.Tensor:
-    """Compute `reward_scale * score(pooled)`, float32 of shape `(batch_size, 1)`.
-
-    Args:
-        score (`nn.Linear`): The score head.
-        pooled (`torch.Tensor` of shape `(batch_size, hidden_size)`): From the pooler.
-        reward_scale (`float`): As in [`SDiaRewardConfig`].
-    """
-    with torch.autocast(pooled.device.type, enabled=False):
-        return score(pooled.to(score.weight.dtype)).float() * reward_scale
+_WITHOUT_EFFECT = {"use_cache", "num_items_in_batch"}  # trainers pass them to every model; neither changes a reward
 
 
 class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
@@ -124,6 +68,8 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
     config_class = SDiaRewardConfig
     base_model_prefix = "model"
     _no_split_modules = ["Qwen2_5OmniDecoderLayer", "Qwen2_5OmniAudioEncoderLayer"]
+    # The loss is a mean over the batch, whatever is accumulated.
+    accepts_loss_kwargs = False
     _keep_in_fp32_modules_strict = ["score", "pooler"]
     _keys_to_ignore_on_load_unexpected = [r"(^|\.)visual\.", r"(^|\.)lm_head\.", r"^talker", r"^token2wav"]
 
@@ -133,7 +79,9 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         del self.model.visual
         hidden_size = self.model.language_model.config.hidden_size
         self.pooler = SDiaRewardPooler(hidden_size, config.pooling_mode)
-        self.score = nn.Linear(hidden_size, 1, bias=False)
+        self.score = Float32Linear(hidden_size, 1, bias=False)
+        # By default the library concludes it from the name of the class.
+        self.loss_type = "ForSequenceClassification"
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -141,6 +89,15 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         if module is self.score or module is getattr(self.pooler, "attn", None):
             init.zeros_(module.weight)
 
+    @property
+    def device(self) -> torch.device:
+        """Where inputs belong: of a model that `accelerate` offloaded, where it computes."""
+        device: torch.device = super().device
+        hooks = (getattr(module, "_hf_hook", None) for module in self.modules()) if device.type == "meta" else ()
+        found = (getattr(hook, "execution_device", None) for hook in hooks)
+        return torch.device(next((place for place in found if place is not None), device))
+
+    @can_return_tuple
     def forward(
         self,
         input_ids: torch.LongTensor | None = None,
@@ -148,6 +105,11 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         input_features: torch.Tensor | None = None,
         feature_attention_mask: torch.Tensor | None = None,
         audio_features: torch.Tensor | None = None,
+        position_ids: torch.LongTensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
         compute: Callable[..., SDiaRewardOutput] | None = None,
         **kwargs: Any,
     ) -> SDiaRewardOutput:
@@ -155,75 +117,106 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): Tokens, with one audio placeholder
-                for each vector of the audio tower. Required without `compute`.
+                for each vector of the audio tower. Either these or `inputs_embeds` are required without `compute`.
             attention_mask (`torch.Tensor` of shape `(batch_size, sequence_length)`, *optional*): 1 on tokens, 0 on
                 padding (either side); by default every token is attended.
             input_features (`torch.Tensor` of shape `(num_clips, num_mel_bins, num_frames)`, *optional*): Log-mel
                 features of all clips of the batch, in order.
             feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`, *optional*): 1 on real frames.
             audio_features (`torch.Tensor` of shape `(num_audio_tokens, d_model)`, *optional*): What `encode_audio`
-                returned for the same clips; replaces `input_features`.
+                returned for the same clips; replaces `input_features`. With it the model can be exported.
+            position_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): By default counted
+                from the mask.
+            inputs_embeds (`torch.Tensor` of shape `(batch_size, sequence_length, hidden_size)`, *optional*): In the
+                place of `input_ids`; embeddings of placeholders are replaced by audio vectors.
+            labels (`torch.Tensor` of shape `(batch_size,)`, *optional*): Rewards to regress on.
+            output_hidden_states (`bool`, *optional*): Return the hidden states of the text model.
+            output_attentions (`bool`, *optional*): Return its attention weights; requires
+                `attn_implementation="eager"`.
             compute (`Callable`, *optional*): Computes the output from the model and `kwargs` alone. DDP, FSDP and PEFT
                 wrap `forward` only: code that lays dialogues out in another way passes its function through here.
-            kwargs: Passed to the thinker, or to `compute`.
+            kwargs: Passed to `compute`. Without it only `return_dict`, and what has no effect, is accepted.
 
         Returns:
-            [`SDiaRewardOutput`]: `logits` and `pooled`, both float32.
+            [`SDiaRewardOutput`], or a tuple of its values with `return_dict=False`.
 
         Raises:
-            ValueError: The number of audio vectors differs from the number of audio placeholders.
+            TypeError: Neither or both of `input_ids` and `inputs_embeds` are given, or an unknown argument is.
+            ValueError: The number of audio vectors differs from the number of audio placeholders, that of labels from
+                that of dialogues, or attention weights are requested of an implementation that has none.
         """
         if compute is not None:
             return compute(self, **kwargs)
-        if input_ids is None:
-            raise TypeError("input_ids are missing; pass what SDiaRewardProcessor returns.")
+        inputs_embeds = self.embed(input_ids, input_features, feature_attention_mask, audio_features, inputs_embeds)
         if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        inputs_embeds = self.embed(input_ids, input_features, feature_attention_mask, audio_features)
-        positions = (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)
-        backbone_mask: torch.Tensor | None = attention_mask
-        if bool(attention_mask[:, 0].all()):
-            # Attention is causal: padding on the right is never looked at, and without a mask the fast kernels apply.
-            # Counting on over the padding keeps the library from taking it for a packed second sequence.
-            backbone_mask = None
-            positions = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        # PEFT passes every argument of a text classifier, absent ones as None.
-        given = {name: value for name, value in kwargs.items() if value is not None}
-        hidden_states = self.model(
+            attention_mask = torch.ones(inputs_embeds.shape[:2], dtype=torch.long, device=inputs_embeds.device)
+        backbone_mask, positions = locate_tokens(attention_mask)
+        outputs = self.model(
             inputs_embeds=inputs_embeds,
             attention_mask=backbone_mask,
-            position_ids=positions.expand(3, -1, -1),
-            **{**given, "use_cache": False, "return_dict": True},
-        ).last_hidden_state
+            position_ids=(positions if position_ids is None else position_ids).expand(3, -1, -1),
+            **self._require_known(kwargs, output_hidden_states, output_attentions),
+            use_cache=False,
+            return_dict=True,
+        )
+        hidden_states = outputs.last_hidden_state
         with torch.autocast(hidden_states.device.type, enabled=False):
             pooled = self.pooler(hidden_states, attention_mask)
-        return SDiaRewardOutput(logits=self.reward(pooled), pooled=pooled)
+        logits = self.reward(pooled)
+        loss = None if labels is None else self._compute_loss(logits, labels)
+        return SDiaRewardOutput(loss, logits, pooled, outputs.hidden_states, outputs.attentions)
+
+    def _require_known(self, kwargs: Mapping[str, Any], *requested: bool | None) -> dict[str, bool]:
+        """Return which outputs are requested; raise for what would be ignored."""
+        # PEFT passes every argument of a text classifier, absent ones as None.
+        if unknown := sorted(name for name in kwargs.keys() - _WITHOUT_EFFECT if kwargs[name] is not None):
+            raise TypeError(f"forward takes no {', '.join(unknown)}; pass what SDiaRewardProcessor returns.")
+        given = zip(("output_hidden_states", "output_attentions"), requested, strict=True)
+        outputs = {name: getattr(self.config, name) if value is None else value for name, value in given}
+        if outputs["output_attentions"] and (kind := self.model.language_model.config._attn_implementation) != "eager":
+            raise ValueError(f"attn_implementation is {kind!r}, which returns no attentions; load with 'eager'.")
+        return outputs
+
+    def _compute_loss(self, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        if labels.numel() != len(logits):
+            raise ValueError(
+                f"labels are of shape {list(labels.shape)} for {len(logits)} dialogues; give one for each."
+            )
+        loss: Any = self.loss_function(labels=labels.to(logits.dtype), pooled_logits=logits, config=self.config)
+        return loss
 
     def embed(
         self,
-        input_ids: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
         input_features: torch.Tensor | None = None,
         feature_attention_mask: torch.Tensor | None = None,
         audio_features: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return the input of the text model: token embeddings, and audio vectors in the place of placeholders.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`): As in `forward`.
+            input_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): As in `forward`.
             input_features (`torch.Tensor`, *optional*): As in `forward`.
             feature_attention_mask (`torch.Tensor`, *optional*): As in `forward`.
             audio_features (`torch.Tensor`, *optional*): As in `forward`.
+            inputs_embeds (`torch.Tensor`, *optional*): As in `forward`.
 
         Returns:
             `torch.Tensor` of shape `(batch_size, sequence_length, hidden_size)`.
 
         Raises:
+            TypeError: Neither or both of `input_ids` and `inputs_embeds` are given.
             ValueError: The number of audio vectors differs from the number of audio placeholders.
         """
-        inputs_embeds = self.model.get_input_embeddings()(input_ids)
+        if (input_ids is None) == (inputs_embeds is None):
+            found = "both are given" if input_ids is not None else "input_ids are missing"
+            raise TypeError(f"{found}; pass input_ids, as SDiaRewardProcessor returns them, or inputs_embeds.")
+        if inputs_embeds is None:
+            inputs_embeds = self.model.get_input_embeddings()(input_ids)
         if audio_features is not None:
             projection = self.model.audio_tower.proj
-            audio_embeds = projection(audio_features.to(projection.weight.dtype))
+            audio_embeds = projection(audio_features.to(weight_dtype(projection)))
         elif input_features is not None:
             audio_embeds = self.model.get_audio_features(input_features, feature_attention_mask).last_hidden_state
         else:
@@ -263,11 +256,15 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         self.model.audio_tower.proj.requires_grad_(True)
 
     def _insert_audio(
-        self, inputs_embeds: torch.Tensor, input_ids: torch.Tensor, audio_embeds: torch.Tensor
+        self, inputs_embeds: torch.Tensor, input_ids: torch.Tensor | None, audio_embeds: torch.Tensor
     ) -> torch.Tensor:
         """Put `(num_audio_tokens, hidden_size)` vectors on the audio placeholders, in order."""
-        is_audio = input_ids == self.config.audio_token_id
-        if int(is_audio.sum()) != audio_embeds.shape[0]:
+        if input_ids is None:
+            is_audio = self.model.get_placeholder_mask(None, inputs_embeds)[-1].squeeze(-1)
+        else:
+            is_audio = input_ids == self.config.audio_token_id
+        # The number is data, which a traced graph does not know.
+        if not torch.compiler.is_compiling() and int(is_audio.sum()) != audio_embeds.shape[0]:
             raise ValueError(
                 f"the dialogues hold {int(is_audio.sum())} audio placeholders but {audio_embeds.shape[0]} audio "
                 "vectors came with them; build both with one call of SDiaRewardProcessor."
@@ -304,7 +301,7 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         given = {name: kwargs[name] for name in SDiaRewardConfig.__annotations__ if name in kwargs}
         names = list_tensors(name_or_path, **hub_kwargs)
         config = read_foreign_config(config_dict, names, name_or_path, **given)
-        with torch.device("meta"):
+        with torch.device("meta"), set_zero3_state():
             check_keys(names, cls(config).state_dict(), name_or_path)
         return {**{name: value for name, value in kwargs.items() if name not in given}, "config": config}
 
@@ -362,7 +359,8 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         if not isinstance(config, PreTrainedConfig):
             fields = {name: kwargs[name] for name in SDiaRewardConfig.__annotations__ if name in kwargs}
             config = SDiaRewardConfig.from_pretrained(config or name_or_path, **hub_kwargs, **fields)
-        with torch.device("meta"):
+        # Under DeepSpeed's ZeRO-3 transformers would shard this model, and write values into its tensors without data.
+        with torch.device("meta"), set_zero3_state():
             expected = {name: tuple(tensor.shape) for name, tensor in cls(config).state_dict().items()}
         check_shapes(list_shapes(name_or_path, **hub_kwargs), expected, may_lack, name_or_path)
 
@@ -371,12 +369,17 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
 
         Tensors keep the names they have in memory, whatever the layout of the checkpoint they came from.
         """
+        # Imported here to be copied beside the model; it needs what a model does not.
+        from .pipeline_sdiareward import TASKS, SDiaRewardPipeline
+
         module = type(self).__module__.rpartition(".")[2]
         self.config.auto_map = {
             "AutoConfig": "configuration_sdiareward.SDiaRewardConfig",
             "AutoModel": f"{module}.{type(self).__name__}",
             "AutoModelForSequenceClassification": f"{module}.{type(self).__name__}",
         }
+        impl = f"pipeline_sdiareward.{SDiaRewardPipeline.__name__}"
+        self.config.custom_pipelines = {task: {"impl": impl, "pt": ["AutoModel"]} for task in TASKS}
         super().save_pretrained(save_directory, *args, **{"save_original_format": False, **kwargs})
 
 
@@ -394,4 +397,4 @@ register_checkpoint_conversion_mapping(
     overwrite=True,
 )
 
-__all__ = ["SDiaRewardModel", "SDiaRewardOutput", "SDiaRewardPooler", "compute_reward"]
+__all__ = ["Float32Linear", "SDiaRewardModel", "SDiaRewardOutput", "SDiaRewardPooler", "compute_reward"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.files import read_json_object
 
 from .files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from .hub_files import list_checkpoint_tensors
 
 
 if TYPE_CHECKING:
@@ -146,14 +147,14 @@ def load_adapted(
     from peft import PeftModel
 
     from sdiareward.configuration_sdiareward import SDiaRewardConfig
-    from sdiareward.layouts_sdiareward import HEAD, list_tensors, to_native_key
+    from sdiareward.layouts_sdiareward import HEAD, to_native_key
     from sdiareward.modeling_sdiareward import SDiaRewardModel
 
     trained_on = reject_custom_adapters(name_or_path)
     base = str(base_model or trained_on)
     fields = {name: kwargs.pop(name) for name in SDiaRewardConfig.__annotations__ if name in kwargs}
     config = SDiaRewardConfig.from_pretrained(name_or_path, **fields)
-    if HEAD in map(to_native_key, list_tensors(base)):
+    if HEAD in map(to_native_key, list_checkpoint_tensors(base)):
         model = SDiaRewardModel.from_pretrained(base, config=config, **kwargs)
     else:
         model = SDiaRewardModel.from_backbone(base, pooling_mode=config.pooling_mode, **kwargs)

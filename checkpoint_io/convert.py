@@ -28,6 +28,7 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .export import RENAMES, require_vllm_pooling, write_config_files
+from .hub_files import fetch_snapshot
 from .tensor_files import DTYPES, PlannedTensor, StoredTensor, read_header, write_checkpoint
 
 
@@ -174,9 +175,7 @@ def _find(source: str | Path) -> Path:
         return folder
     if isinstance(source, Path) or folder.is_absolute() or source.startswith("."):
         raise FileNotFoundError(f"{source}: no such folder; give the folder or the Hub id of a checkpoint.")
-    from huggingface_hub import snapshot_download
-
-    return Path(snapshot_download(source, allow_patterns=list(_HUB_FILES)))
+    return fetch_snapshot(source, _HUB_FILES)
 
 
 def _read_headers(folder: Path) -> dict[str, StoredTensor]:

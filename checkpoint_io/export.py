@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.chat_sdiareward import CHAT_TEMPLATE
 from sdiareward.configuration_sdiareward import OWN_FIELDS_KEY, SDiaRewardConfig
 from sdiareward.layouts_sdiareward import HEAD, OFFICIAL_ARCHITECTURE, to_official_key
 
@@ -19,14 +20,6 @@ from sdiareward.layouts_sdiareward import HEAD, OFFICIAL_ARCHITECTURE, to_offici
 if TYPE_CHECKING:
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-# ChatML as SDiaRewardProcessor writes it. An audio item is recognised by type too: vLLM removes the recording first.
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
-    "{% if message['content'] is string %}{{ message['content'] }}{% else %}{% for item in message['content'] %}"
-    "{% if item['type'] == 'audio' or item['audio'] %}<|audio_bos|><|AUDIO|><|audio_eos|>"
-    "{% else %}{{ item['text'] }}{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 # The names of sentence-transformers, whose files tell vLLM how to pool; its default is the last token.
 _VLLM_POOLING = {"mean": "pooling_mode_mean_tokens", "last_token": "pooling_mode_lasttoken"}
 _SENTENCE_TRANSFORMERS = "sentence_transformers.models"

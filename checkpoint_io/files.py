@@ -10,8 +10,16 @@ from sdiareward.common.files import read_json_object
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # The code of a checkpoint where this package is not installed.
-REMOTE_CODE = tuple(
-    f"{part}_sdiareward.py" for part in ("audio", "configuration", "layouts", "modeling", "processing")
+REMOTE_CODE = (
+    "audio_sdiareward.py",
+    "chat_sdiareward.py",
+    "configuration_sdiareward.py",
+    "layouts_sdiareward.py",
+    "messages_sdiareward.py",
+    "modeling_sdiareward.py",
+    "pipeline_sdiareward.py",
+    "pooling_sdiareward.py",
+    "processing_sdiareward.py",
 )
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from sdiareward.common.files import hash_json
 
+from .hub_files import fetch_snapshot
+
 
 # Larger files count by size and time of change, so that a checkpoint of many gigabytes is not read twice.
 _MAX_HASHED_BYTES = 64 * 2**20
@@ -17,12 +19,13 @@ def fingerprint_model(model: str) -> str:
 
     Args:
         model (`str`): Folder, or name of a repository on the Hub.
+
+    Raises:
+        ModelNotFoundError: See `fetch_snapshot`.
     """
     folder = Path(model)
     if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
-        return Path(snapshot_download(model, allow_patterns=["config.json"])).name
+        return fetch_snapshot(model, ["config.json"]).name
     files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     return hash_json({path.name: _fingerprint_file(path) for path in files})
 

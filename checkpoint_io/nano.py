@@ -31,6 +31,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import Qwen2Tokenizer, WhisperFeatureExtractor
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
+from sdiareward.chat_sdiareward import CHAT_TEMPLATE
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig
@@ -54,13 +55,6 @@ SPECIAL_TOKENS = (
     "<|vision_pad|>",
     "<|IMAGE|>",
     "<|VIDEO|>",
-)
-CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
-    "{% if message.content is string %}{{ message.content }}{% else %}{% for item in message.content %}"
-    "{% if item.audio %}<|audio_bos|><|AUDIO|><|audio_eos|>{% else %}{{ item.text }}{% endif %}"
-    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 WHISPER_HUB_ID = "openai/whisper-tiny.en"
 # Attention's cost grows with the square of a dialogue's length, which two CPU cores feel; most turns end before.

@@ -1,4 +1,4 @@
-"""The remote code of a checkpoint: the five files at the package's root that `trust_remote_code` loads.
+"""The remote code of a checkpoint: the files at the package's root that `trust_remote_code` loads.
 
 A checkpoint in the repository holds copies of them, written by `python -m sdiareward.checkpoint_io.remote_code`
 (`make nano-code`) and compared with the originals by a test.

@@ -1,9 +1,7 @@
-"""Read recordings as mono float32 arrays, and check the turns of a dialogue, without torch.
+"""Read recordings as mono float32 arrays, without torch.
 
 The one place where audio enters the package: the processor reads turns through it and so does `dataset_builder`, which
-therefore imports neither torch nor the model. The file travels to the Hub beside the processor that imports it. The
-rules of messages (`validate_form`, `validate_messages`) are here for the same reason: every reader of dialogues calls
-them, and most load no model.
+therefore imports neither torch nor the model. The file travels to the Hub beside the processor that imports it.
 
 Decoding is libsndfile's (WAV, FLAC, OGG/Vorbis, OGG/Opus, MP3), resampling is soxr's at its high quality setting, as
 the published model's inputs were.
@@ -19,7 +17,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -53,28 +51,10 @@ _STREAM_STARTS = {
 _BEGINS_OGG_STREAM = 2
 _UNTAGGED = (b"RIFF", b"RIFX", b"RF64", b"FORM")
 _READ_BYTES = 2**20
-# Of a dialogue, a system turn not counted.
-MAX_TURNS = 16
-ROLES = ("user", "assistant")
 
 
 class AudioError(ValueError):
     """Raised for audio that exists but cannot be scored: undecodable, empty, too short, or not finite."""
-
-
-class DialogueError(ValueError):
-    """Raised for a dialogue that cannot be scored.
-
-    Args:
-        reason (`str`): What was found, what is required and what to do.
-        turn (`int`, *optional*): Number of the turn, from 1; a system turn is not counted.
-        name (`str`, *optional*): What to call the dialogue, for instance its file.
-    """
-
-    def __init__(self, reason: str, turn: int | None = None, name: str | None = None):
-        place = ", ".join(filter(None, (name, None if turn is None else f"turn {turn}")))
-        super().__init__(f"{place}: {reason}" if place else reason)
-        self.turn = turn
 
 
 def resample(array: np.ndarray, sampling_rate: int, target_sampling_rate: int = SAMPLING_RATE) -> np.ndarray:
@@ -126,10 +106,10 @@ def read_audio(
     whole, so a long file costs no more than its beginning; without it, at most an hour is read.
 
     Args:
-        source (`str`, `Path`, `bytes`, mapping or `np.ndarray`):
-            A file; an encoded file in memory; `{"bytes", "path"}` as `datasets.Audio(decode=False)` gives it;
-            `{"array", "sampling_rate"}`; or a mono array that already has `sampling_rate`. Arrays hold floats of
-            full scale 1, or integers of 8, 16 or 32 bits, which are scaled.
+        source (`str`, `Path`, `bytes`, mapping, decoder or `np.ndarray`):
+            A file; an encoded file in memory; `{"bytes", "path"}` as `datasets.Audio(decode=False)` gives it; the
+            decoder that `datasets.Audio()` gives; `{"array", "sampling_rate"}`; or a mono array that already has
+            `sampling_rate`. Arrays hold floats of full scale 1, or integers of 8, 16 or 32 bits, which are scaled.
         sampling_rate (`int`, *optional*, defaults to 16000): Rate of the result, in Hz.
         max_duration_s (`float`, *optional*): Cut to this many seconds; `None` keeps everything, up to an hour.
         name (`str`, *optional*): What to call the recording in an error, for instance `"row 3, chosen turn 2"`.
@@ -190,6 +170,10 @@ def open_source(source: Any, sampling_rate: int = SAMPLING_RATE) -> tuple[Any, s
         if source.ndim != 1:
             raise TypeError(f"an audio array must be mono, shape (num_samples,); got shape {source.shape}.")
         return None, "audio array", _scale(source), sampling_rate
+    if hasattr(source, "get_all_samples"):
+        # A decoder of torchcodec, as `datasets` gives a recording that is not left encoded.
+        samples = source.get_all_samples()
+        source = {"array": samples.data.numpy(), "sampling_rate": samples.sample_rate}
     if isinstance(source, Mapping):
         if source.get("array") is not None:
             return None, str(source.get("path") or "audio array"), *_samples(source)
@@ -328,73 +312,3 @@ def _is_chained(content: _Content) -> bool:
         tail = chunk[-7:]
     content.seek(0)
     return False
-
-
-def validate_messages(messages: Any, name: str | None = None) -> None:
-    """Raise unless messages are an episode: user and assistant in turn, an even number of turns, at most 16.
-
-    A system turn at the beginning is not counted.
-
-    Args:
-        messages (`list[dict]`): Messages as the processor takes them.
-        name (`str`, *optional*): What to call the dialogue in the error, for instance its file.
-
-    Raises:
-        DialogueError: A message is malformed, or roles or the number of turns break these rules.
-    """
-    validate_form(messages, name)
-    turns = messages[1:] if messages and messages[0]["role"] == "system" else messages
-    if not turns:
-        raise DialogueError("has no turns; give at least one user turn and the assistant's reply.", name=name)
-    for number, turn in enumerate(turns, start=1):
-        _validate_role(turn["role"], number, name)
-    if len(turns) % 2:
-        problem = f"has {len(turns)} turns and ends with the user; end it with the assistant's reply."
-        raise DialogueError(problem, name=name)
-    if len(turns) > MAX_TURNS:
-        problem = f"has {len(turns)} turns; at most {MAX_TURNS} are scored, keep the last of them."
-        raise DialogueError(problem, name=name)
-
-
-def validate_form(messages: Any, name: str | None = None) -> None:
-    """Raise [`DialogueError`] unless messages are objects with a role and a text or text and audio items."""
-    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)):
-        raise DialogueError(f"is {_kind_of(messages)}; give a list of turns.", name=name)
-    has_system = bool(messages) and isinstance(messages[0], Mapping) and messages[0].get("role") == "system"
-    for number, message in enumerate(messages, start=0 if has_system else 1):
-        if problem := _find_problem(message):
-            raise DialogueError(problem, number, name)
-
-
-def _find_problem(message: Any) -> str | None:
-    """Return what is wrong with the form of one message."""
-    if not isinstance(message, Mapping):
-        return f"is {_kind_of(message)}; give an object with a role and content."
-    role = message.get("role") or None
-    if not isinstance(role, str):
-        return f"its role is {_kind_of(role)}; use 'user' or 'assistant'."
-    content = message.get("content")
-    if not isinstance(content, Sequence):
-        return f"its content is {_kind_of(content)}; give a text or a list of text and audio items."
-    for item in () if isinstance(content, str) else content:
-        if not isinstance(item, Mapping):
-            return f"its content holds {_kind_of(item)}; give text and audio items."
-        if item.get("audio") is not None:
-            continue
-        if item.get("type") not in (None, "text", "audio"):
-            return f"holds an item of type {item['type']!r}; only text and audio can be scored."
-        if not isinstance(item.get("text") or "", str):
-            return f"its text is {_kind_of(item['text'])}; give a string."
-    return None
-
-
-def _kind_of(value: Any) -> str:
-    return "missing" if value is None else f"a {type(value).__name__}"
-
-
-def _validate_role(role: str, number: int, name: str | None) -> None:
-    if role not in ROLES:
-        raise DialogueError(f"its role is {role!r}; use 'user' or 'assistant'.", number, name)
-    if role != ROLES[(number - 1) % 2]:
-        problem = f"two {role} turns in a row" if number > 1 else "the dialogue begins with the assistant"
-        raise DialogueError(f"{problem}; user and assistant must alternate, the user first.", number, name)

@@ -133,6 +133,8 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
     """
 
     model_type = "sdiareward"
+    # What `Trainer.predict` does not collect.
+    keys_to_ignore_at_inference = ["pooled"]
 
     pooling_mode: str = "mean"
     prompts: dict[str, str] | None = None
@@ -149,6 +151,8 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
         if self.id2label is None:
             self.id2label, self.label2id = {0: "reward"}, {"reward": 0}
             self.num_labels = kwargs.pop("num_labels", 1)
+        # A reward is no probability: without this, what is made for classifiers would apply a sigmoid.
+        self.problem_type = self.problem_type or "regression"
         super().__post_init__(**kwargs)
         self._validate_reward_fields()
 
@@ -196,6 +200,8 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
             raise ValueError(
                 f"num_labels is {self.num_labels}; a reward model has 1: leave num_labels and id2label out."
             )
+        if self.problem_type != "regression":
+            raise ValueError(f"problem_type is {self.problem_type!r}; a reward is a 'regression': leave it out.")
         if self.pooling_mode not in POOLING_MODES:
             raise ValueError(f"pooling_mode is {self.pooling_mode!r}; choose one of {', '.join(POOLING_MODES)}.")
         validate_prompts(self.prompts, self.prompt_version)

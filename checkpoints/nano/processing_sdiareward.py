@@ -9,6 +9,8 @@ Notable choices:
 - Mel features are computed at the true length of the clips. Padding every clip to the feature extractor's 300 s gives
   the same frames and takes 15 MB for each turn.
 - The prompts travel with the processor, as they do with the model's configuration.
+- Rendered texts with placeholders (`text=`, `audio=`) go through the library's own `__call__`. Dialogues do not: it
+  would tokenize every placeholder.
 """
 
 from __future__ import annotations
@@ -22,22 +24,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoTokenizer, BatchFeature, WhisperFeatureExtractor
+from transformers import AutoProcessor, AutoTokenizer, BatchFeature, WhisperFeatureExtractor
 from transformers.processing_utils import ProcessorMixin
 
-from .audio_sdiareward import (
-    DialogueError,
-    audio_duration_s,
-    read_audio,
-    validate_form,
+from .audio_sdiareward import audio_duration_s, read_audio
+from .chat_sdiareward import (
+    AUDIO_TOKEN,
+    CHAT_TEMPLATE,
+    accept_files,
+    read_padding_options,
+    render_dialogue,
+    require_special_tokens,
+    to_template_form,
 )
-from .configuration_sdiareward import DEFAULT_PROMPTS, PROMPT_VERSION, validate_max_turn_s, validate_prompts
+from .configuration_sdiareward import (
+    DEFAULT_PROMPTS,
+    PROMPT_VERSION,
+    SDiaRewardConfig,
+    name_prompts,
+    validate_max_turn_s,
+    validate_prompts,
+)
 from .layouts_sdiareward import HUB_KWARGS, read_processor_fields, reject_custom_code
+from .messages_sdiareward import DialogueError, turns_to_messages, validate_form
 
 
 logger = logging.getLogger(__name__)
 
-AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
 # Zeros after a clip that keep the reflection at its end, and the frame behind its last one, out of the frames kept.
 _MARGIN_FRAMES = 3
 
@@ -73,6 +86,8 @@ class SDiaRewardProcessor(ProcessorMixin):
         >>> inputs = processor(messages, criterion="joint")  # doctest: +SKIP
     """
 
+    audio_token = AUDIO_TOKEN
+
     def __init__(
         self,
         feature_extractor: WhisperFeatureExtractor | None = None,
@@ -82,25 +97,38 @@ class SDiaRewardProcessor(ProcessorMixin):
         max_turn_s: float = 30.0,
         **kwargs: Any,
     ):
-        super().__init__(feature_extractor, tokenizer, **kwargs)
+        # Not that of a checkpoint's file: what the model reads is decided here.
+        super().__init__(feature_extractor, tokenizer, chat_template=CHAT_TEMPLATE, **kwargs)
         self.prompts = copy(DEFAULT_PROMPTS if prompts is None else prompts)
         self.prompt_version = prompt_version
         self.max_turn_s = max_turn_s
         validate_prompts(self.prompts, prompt_version)
         validate_max_turn_s(max_turn_s)
-        _validate_special_tokens(tokenizer)
+        require_special_tokens(tokenizer)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load the processor of a native checkpoint or of one that the authors released; as in `transformers`."""
+        """Load the processor of a native checkpoint or of one that the authors released; as in `transformers`.
+
+        Prompts that override the checkpoint's are named after their hash, as [`SDiaRewardConfig`] does, unless
+        `prompt_version` names them.
+        """
         hub_kwargs = {name: kwargs[name] for name in HUB_KWARGS if name in kwargs}
+        prompts = kwargs.pop("prompts", None)
         fields = read_processor_fields(pretrained_model_name_or_path, **hub_kwargs)
         if fields is None:
             reject_custom_code(pretrained_model_name_or_path, **hub_kwargs)
             kwargs.setdefault("trust_remote_code", False)
-            return super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
-        given = {name: kwargs[name] for name in fields if name in kwargs}
-        return cls.from_backbone(pretrained_model_name_or_path, **{**fields, **given}, **hub_kwargs)
+            loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        else:
+            given = {name: kwargs[name] for name in fields if name in kwargs}
+            loaded = cls.from_backbone(pretrained_model_name_or_path, **{**fields, **given}, **hub_kwargs)
+        processor = loaded[0] if isinstance(loaded, tuple) else loaded
+        if prompts is not None and prompts != processor.prompts:
+            processor.prompts = copy(prompts)
+            processor.prompt_version = kwargs.get("prompt_version") or name_prompts(prompts)
+            validate_prompts(processor.prompts, processor.prompt_version)
+        return loaded
 
     @classmethod
     def from_backbone(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> SDiaRewardProcessor:
@@ -126,19 +154,28 @@ class SDiaRewardProcessor(ProcessorMixin):
 
     def __call__(
         self,
-        dialogues: Sequence[Any],
-        criterion: str | Sequence[str] = "joint",
-        padding_side: str | None = None,
+        dialogues: Sequence[Any] | None = None,
+        criterion: str | Sequence[str] | None = None,
+        *,
+        conversation: Sequence[Any] | None = None,
+        text: str | list[str] | None = None,
+        audio: Any = None,
+        **kwargs: Any,
     ) -> BatchFeature:
         """Prepare one dialogue or a batch of them.
 
         Args:
-            dialogues (`list[dict]` or `list[list[dict]]`): The messages of one dialogue, or of several. A dialogue
-                that begins with a system turn keeps it; to any other the prompt of its criterion is added. The lists
-                given are not changed.
-            criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all dialogues, or one for
-                each.
-            padding_side (`str`, *optional*): `"left"` or `"right"`; by default the tokenizer's.
+            dialogues (`list[dict]` or `list[list[dict]]`, *optional*): The messages of one dialogue, or of several, or
+                their turns as rows of a data set have them. A dialogue that begins with a system turn keeps it; to any
+                other the prompt of its criterion is added. The lists given are not changed.
+            criterion (`str` or `list[str]`, *optional*): One for all dialogues, or one for each; by default `"joint"`.
+            conversation (`list`, *optional*): Another name of `dialogues`.
+            text (`str` or `list[str]`, *optional*): In the place of dialogues: texts that `apply_chat_template`
+                rendered. They are taken as they are: no prompt is added.
+            audio (`np.ndarray` or `list[np.ndarray]`, *optional*): The recordings of the placeholders in `text`, in
+                order: mono, at the processor's rate.
+            kwargs: Options of every processor of `transformers`. Dialogues are padded to the longest, and returned as
+                tensors of PyTorch, by default; they are never truncated.
 
         Returns:
             [`BatchFeature`] with `input_ids` and `attention_mask` of shape `(batch_size, sequence_length)` and, if
@@ -146,17 +183,78 @@ class SDiaRewardProcessor(ProcessorMixin):
             `feature_attention_mask` of shape `(num_clips, num_frames)`: the clips of all dialogues in order.
 
         Raises:
-            ValueError: The criterion is unknown, a dialogue has no messages, or an item is neither text nor audio.
+            TypeError: An option is unknown, or would cut a dialogue.
+            ValueError: The criterion is unknown, a dialogue has no messages, an item is neither text nor audio, or the
+                texts have another number of placeholders than there are recordings.
             AudioError: A recording cannot be used.
         """
-        dialogues = _as_batch(dialogues)
-        criteria = expand_criteria(criterion, len(dialogues))
+        if dialogues is None and conversation is None:
+            if criterion is not None:
+                raise ValueError("criterion is for dialogues: apply_chat_template takes it, a rendered text has it.")
+            return super().__call__(text=text, audio=audio, **kwargs)
+        if (dialogues is not None and conversation is not None) or text is not None or audio is not None:
+            raise ValueError("give one of dialogues, conversation and text; audio belongs to a text only.")
+        dialogues = _as_batch(conversation if dialogues is None else dialogues)
+        criteria = expand_criteria("joint" if criterion is None else criterion, len(dialogues))
+        options, return_tensors = read_padding_options(kwargs)
         prepared = [self.prepare(dialogue, name) for dialogue, name in zip(dialogues, criteria, strict=True)]
-        batch = self.pad([dialogue.input_ids for dialogue in prepared], padding_side=padding_side)
+        batch = dict(self.tokenizer.pad({"input_ids": [each.input_ids.tolist() for each in prepared]}, **options))
         clips = [clip for dialogue in prepared for clip in dialogue.clips]
         if clips:
             batch["input_features"], batch["feature_attention_mask"] = self.log_mel(clips)
-        return BatchFeature(batch, tensor_type="pt")
+        return BatchFeature(batch, tensor_type=return_tensors)
+
+    def apply_chat_template(  # type: ignore[override]
+        self,
+        conversation: Sequence[Any],
+        chat_template: str | None = None,
+        *,
+        criterion: str | Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Render dialogues as the text that the model reads, with the prompt of their criterion; or prepare them.
+
+        Args:
+            conversation (`list[dict]` or `list[list[dict]]`): As `dialogues` of `__call__`. The recording of an audio
+                item may also be a file under `path` or `url`.
+            chat_template (`str`, *optional*): Another template; the messages are then rendered without a prompt.
+            criterion (`str` or `list[str]`, *optional*): As in `__call__`.
+            kwargs: Options of `transformers`; `tokenize=True, return_dict=True` returns what `__call__` does.
+
+        Returns:
+            `str`, or `list[str]` for several dialogues; with `tokenize=True` as in `transformers`.
+
+        Raises:
+            ValueError, AudioError: As `__call__`.
+        """
+        is_single = bool(conversation) and isinstance(conversation[0], Mapping)
+        dialogues = [turns_to_messages(accept_files(each)) for each in _as_batch(conversation)]
+        criteria = expand_criteria("joint" if criterion is None else criterion, len(dialogues))
+        rendered = []
+        for dialogue, name in zip(dialogues, criteria, strict=True):
+            messages = self.with_prompt(dialogue, name) if chat_template is None else dialogue
+            _, recordings = render_dialogue(messages, self.tokenizer)
+            clips = [self.load_clip(*each) if kwargs.get("tokenize") else None for each in recordings]
+            rendered.append(to_template_form(messages, clips))
+        if kwargs.get("tokenize"):
+            kwargs["processor_kwargs"] = {"padding": True, **(kwargs.get("processor_kwargs") or {})}
+            kwargs["return_tensors"] = {"auto": "pt"}.get(found := kwargs.get("return_tensors", "auto"), found)
+        return super().apply_chat_template(rendered[0] if is_single else rendered, chat_template, **kwargs)
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """Names of what `__call__` returns."""
+        return [*super().model_input_names, "feature_attention_mask"]
+
+    def _process_audio(self, audio: Any, **kwargs: Any) -> tuple[dict[str, Any], list[str]]:
+        """Return the mel features of recordings at the processor's rate, and the placeholders of each."""
+        rate = kwargs.get("sampling_rate")
+        if rate not in (None, self.sampling_rate):
+            raise ValueError(f"sampling_rate is {rate}; resample the audio to {self.sampling_rate} Hz.")
+        clips = [self.load_clip(np.asarray(clip, dtype=np.float32), f"recording {i}") for i, clip in enumerate(audio)]
+        features, mask = self.log_mel(clips)
+        placeholders = [AUDIO_TOKEN * self.num_audio_tokens(clip.size) for clip in clips]
+        return {"input_features": features, "feature_attention_mask": mask}, placeholders
 
     def prepare(self, dialogue: Sequence[Mapping[str, Any]], criterion: str = "joint") -> PreparedDialogue:
         """Return the token ids of one dialogue, audio placeholders included, and its clips.
@@ -170,7 +268,7 @@ class SDiaRewardProcessor(ProcessorMixin):
             ValueError: The criterion is unknown, there are no messages, or an item is neither text nor audio.
             AudioError: A recording cannot be used.
         """
-        text, recordings = self._render(self.with_prompt(dialogue, criterion))
+        text, recordings = render_dialogue(self.with_prompt(dialogue, criterion), self.tokenizer)
         clips = [self.load_clip(audio, name=name) for audio, name in recordings]
         ids = np.asarray(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=np.int64)
         repeats = np.ones(len(ids), dtype=np.int64)
@@ -185,7 +283,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         Raises:
             ValueError: As `prepare`, as far as headers tell.
         """
-        text, recordings = self._render(self.with_prompt(dialogue, criterion))
+        text, recordings = render_dialogue(self.with_prompt(dialogue, criterion), self.tokenizer)
         durations_s = [min(audio_duration_s(audio), self.max_turn_s) for audio, _ in recordings]
         num_vectors = [self.num_audio_tokens(math.ceil(duration * self.sampling_rate)) for duration in durations_s]
         return len(self.tokenizer(text, add_special_tokens=False)["input_ids"]) + sum(num_vectors) - len(num_vectors)
@@ -209,6 +307,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         Raises:
             ValueError: The criterion is unknown, or there are no messages.
         """
+        dialogue = turns_to_messages(dialogue)
         validate_form(dialogue)
         if not dialogue:
             raise DialogueError("a dialogue has no messages; give at least one turn.")
@@ -265,39 +364,6 @@ class SDiaRewardProcessor(ProcessorMixin):
         after_convolution = (num_frames - 1) // 2 + 1
         return (after_convolution - 2) // 2 + 1
 
-    def _render(self, messages: Sequence[Mapping[str, Any]]) -> tuple[str, list[tuple[Any, str]]]:
-        """Return the ChatML text of a dialogue, one audio placeholder for each recording, and these with names."""
-        recordings: list[tuple[Any, str]] = []
-        turns = []
-        for index, message in enumerate(messages):
-            content = message["content"]
-            items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-            rendered = self._render_items(items, index, recordings)
-            self._require_plain(message["role"], "role", index)
-            turns.append(f"<|im_start|>{message['role']}\n{rendered}<|im_end|>\n")
-        return "".join(turns), recordings
-
-    def _render_items(self, items: Sequence[Mapping[str, Any]], turn: int, recordings: list[tuple[Any, str]]) -> str:
-        """Return the text of one turn, a placeholder for each recording; append these to `recordings`."""
-        pieces = [None if item.get("audio") is not None else item.get("text") or "" for item in items]
-        recordings += [
-            (item["audio"], _clip_name(item["audio"], turn))
-            for item, piece in zip(items, pieces, strict=True)
-            if piece is None
-        ]
-        # As one text: two that are harmless could be a control token together, with no recording between them.
-        self._require_plain("".join("\n" if piece is None else piece for piece in pieces), "text", turn)
-        return "".join(AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN if piece is None else piece for piece in pieces)
-
-    def _require_plain(self, text: str, field: str, turn: int) -> None:
-        """Raise unless a text is of whole characters and holds no control token."""
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise DialogueError(f"its {field} holds half a character; save the transcript as UTF-8 again.", turn)
-        if forged := [token for token in self.tokenizer.all_special_tokens if token in text]:
-            raise DialogueError(
-                f"its {field} holds the control token {forged[0]!r}; take it out of the transcript.", turn
-            )
-
 
 def expand_criteria(criterion: str | Sequence[str], num_dialogues: int) -> list[str]:
     """Return the criterion of each dialogue.
@@ -315,25 +381,14 @@ def expand_criteria(criterion: str | Sequence[str], num_dialogues: int) -> list[
     return criteria
 
 
-def _validate_special_tokens(tokenizer: Any) -> None:
-    vocabulary = tokenizer.get_vocab()
-    for token in ("<|im_start|>", "<|im_end|>", AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN):
-        if token not in vocabulary:
-            raise ValueError(f"the tokenizer has no token {token}; use the tokenizer of a Qwen2.5-Omni checkpoint.")
-
-
-def _as_batch(dialogues: Sequence[Any]) -> Sequence[Sequence[Mapping[str, Any]]]:
+def _as_batch(dialogues: Sequence[Any] | None) -> Sequence[Sequence[Mapping[str, Any]]]:
     if not dialogues:
         raise ValueError("no dialogues were given; give the messages of at least one.")
     return [dialogues] if isinstance(dialogues[0], Mapping) else dialogues
 
 
-def _clip_name(audio: Any, turn: int) -> str:
-    path = audio.get("path") if isinstance(audio, Mapping) else audio
-    return f"turn {turn} ({path})" if isinstance(path, (str, Path)) else f"turn {turn}"
-
-
 SDiaRewardProcessor.register_for_auto_class()
+AutoProcessor.register(SDiaRewardConfig, SDiaRewardProcessor, exist_ok=True)
 
 __all__ = [
     "PreparedDialogue",

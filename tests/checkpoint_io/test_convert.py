@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from support.official_layout import official_tensors, write_official
 from transformers import AutoConfig, AutoModel
 
+from sdiareward.chat_sdiareward import render_dialogue
 from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint
 from sdiareward.checkpoint_io.nano import save_checkpoint
 from sdiareward.checkpoint_io.tensor_files import IN_PROGRESS, PlannedTensor, read_header
@@ -336,7 +337,7 @@ def test_the_exported_chat_template_writes_what_the_processor_writes(
 ):
     export_checkpoint(official, tmp_path / "exported", layout="vllm")
     messages = tiny_processor.with_prompt(make_dialogue())
-    expected = tiny_processor._render(messages)[0]
+    expected = render_dialogue(messages, tiny_processor.tokenizer)[0]
     if not keeps_audio:
         for message in messages[1:]:
             message["content"] = [

@@ -101,6 +101,25 @@ def test_a_bfloat16_backbone_stays_close_and_returns_float32(make_tiny_model, in
     torch.testing.assert_close(in_bfloat16, rewards(model, inputs), rtol=0, atol=BFLOAT16_TOLERANCE)
 
 
+def test_rewards_do_not_tie_where_an_engine_casts_the_head_to_bfloat16(make_tiny_model):
+    model = make_tiny_model("attention")
+    for parameter in model.parameters():
+        # DeepSpeed's bf16 casts parameters so, whatever a model keeps in float32.
+        parameter.data = parameter.data.bfloat16()
+    with torch.no_grad():
+        model.score.weight.copy_(torch.ones(1, 32))
+        model.pooler.attn.weight.copy_(torch.ones(1, 32))
+    # Between 4 and 8 bfloat16 has steps of 1/32.
+    pooled = torch.zeros(2, 32)
+    pooled[:, 0] = torch.tensor([5.0, 5.01])
+    rewards = model.reward(pooled)
+    assert rewards.dtype == torch.float32
+    assert rewards[:, 0].tolist() == [5.0, torch.tensor(5.01).item()]
+    # The weights of attention pooling are those of 5 and 5.01 too: their logit is 0.01.
+    weights = model.pooler._weights(pooled[None], torch.ones(1, 2, dtype=torch.bool))[0]
+    assert (weights[1] / weights[0]).log().item() == pytest.approx(0.01, abs=1e-5)
+
+
 def test_the_head_runs_in_float32_under_autocast(make_tiny_model, inputs):
     with torch.autocast("cpu", torch.bfloat16), torch.inference_mode():
         output = make_tiny_model()(**inputs)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from sdiareward.audio_sdiareward import validate_messages
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS
+from sdiareward.messages_sdiareward import validate_messages
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 

@@ -7,16 +7,18 @@ import numpy as np
 import pytest
 import torch
 
+from sdiareward.checkpoint_io.files import REMOTE_CODE
+
 
 pytestmark = pytest.mark.slow
 
 
-REMOTE_FILES = {f"{part}_sdiareward.py" for part in ("configuration", "modeling", "layouts", "processing", "audio")}
+REMOTE_FILES = set(REMOTE_CODE)
 SCRIPT = """
 import json, sys
 import numpy as np, torch
 assert "sdiareward" not in sys.modules
-from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoProcessor
+from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, AutoProcessor, pipeline
 folder, clip = sys.argv[1], np.load(sys.argv[2])
 content = [{"type": "text", "text": "hello"}, {"type": "audio", "audio": clip}]
 messages = [{"role": role, "content": content} for role in ("user", "assistant")]
@@ -26,6 +28,15 @@ for auto_class in (AutoModel, AutoModelForSequenceClassification):
     model = auto_class.from_pretrained(folder, trust_remote_code=True).eval()
     with torch.inference_mode():
         print(json.dumps(model(**processor(messages)).logits.item()))
+for task in ("audio-classification", "text-classification"):
+    reward = pipeline(task, model=folder, trust_remote_code=True, device="cpu")
+    print(json.dumps(reward(messages)["score"]))
+    try:
+        reward("hello")
+    except ValueError as error:
+        assert "this model scores dialogues, not a str; give [{'role': 'user'" in str(error), error
+    else:
+        raise AssertionError(task)
 model.save_pretrained(sys.argv[3])
 processor.save_pretrained(sys.argv[3])
 """
@@ -82,7 +93,7 @@ def test_a_checkpoint_loads_and_scores_where_the_package_is_not(
     with torch.inference_mode():
         batch = tiny_processor([{"role": role, "content": content} for role in ("user", "assistant")])
         expected = make_tiny_model()(**batch).logits.item()
-    assert [json.loads(line) for line in printed.splitlines()] == pytest.approx([expected, expected], abs=1e-6)
+    assert [json.loads(line) for line in printed.splitlines()] == pytest.approx([expected] * 4, abs=1e-6)
     assert auto_map(tmp_path / "again") == auto_map(tiny_checkpoint)
     assert {file.name for file in (tmp_path / "again").glob("*.py")} == REMOTE_FILES
 
@@ -112,8 +123,14 @@ def test_with_the_package_imported_the_auto_classes_need_no_remote_code(tiny_che
     # In a process of its own: where a checkpoint's own code was loaded before, the library knows that as its class.
     code = (
         "import sys\n"
-        "from transformers import AutoModelForSequenceClassification\n"
+        "from transformers import AutoModelForSequenceClassification, AutoProcessor, pipeline\n"
         "from sdiareward.modeling_sdiareward import SDiaRewardModel\n"
+        "processor = AutoProcessor.from_pretrained(sys.argv[1])\n"
+        "from sdiareward import SDiaRewardPipeline, SDiaRewardProcessor\n"
+        "assert type(processor) is SDiaRewardProcessor\n"
+        "options = {'model': sys.argv[1], 'pipeline_class': SDiaRewardPipeline, 'device': 'cpu'}\n"
+        "reward = pipeline('audio-classification', **options)\n"
+        "assert type(reward.model) is SDiaRewardModel\n"
         "print(type(AutoModelForSequenceClassification.from_pretrained(sys.argv[1])) is SDiaRewardModel)"
     )
     command = [sys.executable, "-c", code, str(tiny_checkpoint)]

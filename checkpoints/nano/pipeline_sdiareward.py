@@ -1,0 +1,100 @@
+"""The pipeline of SDiaReward: `transformers.pipeline` on spoken dialogues.
+
+It takes what `SDiaRewardProcessor` takes and answers as a pipeline of classification does. The package's `Scorer` is
+faster: it computes no padding, and what dialogues share once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import Pipeline
+
+from .messages_sdiareward import DialogueError, turns_to_messages, validate_messages
+from .processing_sdiareward import expand_criteria
+
+
+# Of `transformers.pipeline`. The second is what a model with one label is taken for, and would read texts.
+TASKS = ("audio-classification", "text-classification")
+_EXAMPLE = (
+    "[{'role': 'user', 'content': [{'type': 'text', 'text': 'What now?'}, {'type': 'audio', 'audio': 'turn1.wav'}]}, "
+    "{'role': 'assistant', 'content': ...}]"
+)
+
+
+class SDiaRewardPipeline(Pipeline):
+    """Score spoken dialogues.
+
+    Example:
+        >>> from transformers import pipeline
+        >>> reward = pipeline(
+        ...     "audio-classification", model="checkpoints/nano", trust_remote_code=True
+        ... )  # doctest: +SKIP
+        >>> reward(messages, criterion="joint")  # doctest: +SKIP
+        {'label': 'reward', 'score': 1.04}
+    """
+
+    processor: Any
+    _load_processor: Any = True
+    _load_tokenizer: Any = False
+    _load_feature_extractor: Any = False
+    _load_image_processor: Any = False
+    _load_video_processor: Any = False
+
+    def __call__(  # type: ignore[override]
+        self,
+        dialogues: Sequence[Any],
+        criterion: str | Sequence[str] = "joint",
+        *,
+        batch_size: int | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any] | list[dict[str, Any]]:
+        """Return the reward of one dialogue or of each of several.
+
+        Args:
+            dialogues (`list[dict]` or `list[list[dict]]`): The messages of one dialogue, or of several.
+            criterion (`str` or `list[str]`, *optional*, defaults to `"joint"`): One for all, or one for each.
+            batch_size (`int`, *optional*): Dialogues in one forward pass; by default the pipeline's, 1 at first.
+            kwargs: Other arguments of a pipeline, such as `num_workers`.
+
+        Returns:
+            `dict` or `list[dict]`: `label`, always `"reward"`, and `score`, the reward; higher is better.
+
+        Raises:
+            DialogueError: What is given is no dialogue, or breaks a rule of `validate_messages`.
+            ValueError: The criterion is unknown.
+        """
+        if not isinstance(dialogues, Sequence) or isinstance(dialogues, (str, bytes)) or not dialogues:
+            raise DialogueError(f"this model scores dialogues, not a {type(dialogues).__name__}; give {_EXAMPLE}.")
+        is_single = isinstance(dialogues[0], Mapping)
+        batch = [turns_to_messages(dialogue) for dialogue in ([dialogues] if is_single else dialogues)]
+        for number, messages in enumerate(batch, start=1):
+            validate_messages(messages, None if is_single else f"dialogue {number}")
+        criteria = expand_criteria(criterion, len(batch))
+        size = batch_size or self._batch_size or 1
+        # A batch is one item of the library's pipeline, which cannot pad recordings.
+        items = [(batch[first : first + size], criteria[first : first + size]) for first in range(0, len(batch), size)]
+        found = [result for results in super().__call__(items, batch_size=1, **kwargs) for result in results]
+        return found[0] if is_single else found
+
+    def _sanitize_parameters(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        if kwargs:
+            raise TypeError(f"the pipeline takes no {', '.join(sorted(kwargs))}; give criterion or batch_size.")
+        return {}, {}, {}
+
+    def preprocess(self, item: tuple[list[Any], list[str]], **parameters: Any) -> Any:  # type: ignore[override]
+        """Return the model's inputs for the dialogues of a batch and their criteria."""
+        dialogues, criteria = item
+        return self.processor(dialogues, criterion=criteria)
+
+    def _forward(self, inputs: Any, **parameters: Any) -> Any:  # type: ignore[override]
+        return self.model(**inputs)
+
+    def postprocess(self, outputs: Any, **parameters: Any) -> list[dict[str, Any]]:  # type: ignore[override]
+        """Return a result for each dialogue of a batch."""
+        labels: Any = self.model.config.id2label
+        return [{"label": labels[0], "score": reward} for reward in outputs.logits.squeeze(-1).tolist()]
+
+
+__all__ = ["TASKS", "SDiaRewardPipeline"]

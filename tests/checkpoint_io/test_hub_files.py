@@ -1,0 +1,64 @@
+"""A model on the Hub that cannot be had; the tests run without the Hub (HF_HUB_OFFLINE)."""
+
+import pytest
+
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.hub_files import ModelNotFoundError, fetch_snapshot, list_checkpoint_tensors
+from sdiareward.cli import main as command
+from sdiareward.eval import main as evaluate
+from sdiareward.layouts_sdiareward import list_tensors
+from sdiareward.train import main as train
+
+
+UNREACHABLE = (
+    r"ORG/absent: is no folder here; the Hub cannot be reached \(HF_HUB_OFFLINE is set\), and the model is not"
+)
+
+
+@pytest.mark.parametrize("read", [fingerprint_model, list_checkpoint_tensors])
+def test_a_model_that_is_not_in_the_cache_is_reported_as_that(read):
+    with pytest.raises(ModelNotFoundError, match=UNREACHABLE):
+        read("ORG/absent")
+
+
+def test_a_model_of_which_the_cache_lacks_the_weights_is_not_said_to_have_none(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--ORG--part" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (refs := tmp_path / "models--ORG--part" / "refs").mkdir()
+    (refs / "main").write_text("abc")
+    assert fetch_snapshot("ORG/part", ["config.json"]).name == "abc"
+    with pytest.raises(ModelNotFoundError, match="ORG/part: .* not whole, in the cache"):
+        list_checkpoint_tensors("ORG/part")
+    with pytest.raises(FileNotFoundError, match="ORG/part: its weights are not in the cache"):
+        list_tensors("ORG/part")
+
+
+def test_a_path_that_is_neither_a_folder_nor_a_name_is_reported_as_that():
+    with pytest.raises(ModelNotFoundError, match="runs/nano/typo: no such file or folder; correct the path"):
+        fingerprint_model("runs/nano/typo")
+
+
+def run(main, *arguments):
+    try:
+        return main(list(map(str, arguments)))
+    except SystemExit as ended:
+        return ended.code
+
+
+@pytest.mark.parametrize("name", ["train", "eval", "score", "convert"])
+def test_every_command_says_that_the_hub_cannot_be_reached(name, data_folder, tone_pairs, tmp_path, capsys):
+    subsets = ["wild" if name == "modality" else name for name in tone_pairs["criterion"]]
+    tone_pairs.add_column("subset", subsets).to_parquet(data_folder / "train.parquet")
+    data, output = ("--dataset", data_folder), ("--output_dir", tmp_path / "out")
+    commands = {
+        "train": (train, "--model_name_or_path", "ORG/absent", *data, *output, "--use_cpu", "--bf16", "False"),
+        "eval": (evaluate, "--model", "ORG/absent", *data, *output, "--split", "train", "--no_baselines"),
+        "score": (command, name, "--model", "ORG/absent", *data, "--split", "train", "--output", tmp_path / "s.jsonl"),
+        "convert": (command, name, "ORG/absent", tmp_path / "converted"),
+    }
+    assert run(*commands[name]) == 2
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "error: ORG/absent: is no folder here; the Hub cannot be reached (HF_HUB_OFFLINE is set)" in line

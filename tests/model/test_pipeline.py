@@ -1,0 +1,59 @@
+"""The pipeline of the package: dialogues in, rewards out."""
+
+import pytest
+
+from sdiareward.messages_sdiareward import DialogueError
+from sdiareward.pipeline_sdiareward import SDiaRewardPipeline
+from sdiareward.scoring.scorer import Scorer
+
+
+@pytest.fixture(scope="module")
+def parts(make_tiny_model, tiny_processor):
+    model = make_tiny_model()
+    pipeline = SDiaRewardPipeline(model=model, processor=tiny_processor, task="audio-classification", device="cpu")
+    return pipeline, Scorer(model, tiny_processor)
+
+
+def rewards_of(results):
+    assert {result["label"] for result in results} == {"reward"}
+    return [result["score"] for result in results]
+
+
+@pytest.mark.parametrize("batch_size", [None, 2, 8])
+def test_the_pipeline_gives_the_rewards_of_the_scorer(batch_size, parts, make_dialogue):
+    pipeline, scorer = parts
+    dialogues = [make_dialogue(0.5, 0.3), make_dialogue(0.2, 0.4, text="no"), make_dialogue(0.3, 0.3, text="oh")]
+    found = rewards_of(pipeline(dialogues, criterion="modality", batch_size=batch_size))
+    assert found == pytest.approx(scorer.score(dialogues, "modality"), abs=1e-6)
+    criteria = ["joint", "modality", "colloquialness"]
+    found = rewards_of(pipeline(dialogues, criteria, batch_size=batch_size))
+    assert found == pytest.approx(scorer.score(dialogues, criteria), abs=1e-6)
+
+
+def test_one_dialogue_gives_one_result(parts, make_dialogue):
+    pipeline, scorer = parts
+    result = pipeline(make_dialogue())
+    assert result == {"label": "reward", "score": pytest.approx(scorer.score([make_dialogue()])[0], abs=1e-6)}
+
+
+def test_turns_of_a_data_set_are_taken(parts, tone_pairs):
+    pipeline, scorer = parts
+    sides = [tone_pairs[0]["chosen"], tone_pairs[0]["rejected"]]
+    assert rewards_of(pipeline(sides)) == pytest.approx(scorer.score(sides), abs=1e-6)
+
+
+@pytest.mark.parametrize("given", ["hello", b"RIFF", [], {"text": "hello"}, None])
+def test_what_is_no_dialogue_is_refused_with_an_example(given, parts):
+    with pytest.raises(DialogueError, match=r"scores dialogues, not a .*; give \[\{'role': 'user', 'content'"):
+        parts[0](given)
+
+
+def test_bad_dialogues_and_options_are_named(parts, make_dialogue):
+    with pytest.raises(DialogueError, match="dialogue 2: has 1 turns and ends with the user"):
+        parts[0]([make_dialogue(), make_dialogue()[:1]])
+    with pytest.raises(DialogueError, match="dialogue 1: is a str; give a list of turns"):
+        parts[0](["one.wav", "two.wav"])
+    with pytest.raises(ValueError, match="criterion is 'warmth'"):
+        parts[0](make_dialogue(), criterion="warmth")
+    with pytest.raises(TypeError, match="takes no top_k"):
+        parts[0](make_dialogue(), top_k=2)
