@@ -5,11 +5,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.package_files import NANO
+
 
 if TYPE_CHECKING:
     from .augmentation import AugmentationSettings
 
 TRAIN_MODES = ("head", "lora", "full")
+_DATA, _MODEL, _WHAT, _RUN, _MORE = "data", "model", "what is trained", "the run", "additional training pairs"
+# The mode of training that an option is for; in the other modes it would change nothing.
+_MODE_OF = {
+    "through_backbone": "head",
+    "lora_r": "lora",
+    "lora_alpha": "lora",
+    "freeze_audio_tower": "full",
+    "freeze_text_model": "full",
+}
+# What an option needs beside it.
+_NEEDED_BY = {
+    "augmented_copies": "augmentations",
+    "augment_sides": "augmentations",
+    "hard_negative_share": "hard_negatives",
+}
 
 
 def _field(help_text: str, **options: Any) -> Any:
@@ -22,61 +39,104 @@ def _field(help_text: str, **options: Any) -> Any:
 class TrainArguments:
     """Arguments of a training run that `trl.RewardConfig` does not cover; the help of each field describes it."""
 
+    dataset: str = _field(
+        "Folder or repository of pairs with the splits train and validation, or a .json, .jsonl or .parquet file, of "
+        "which validation_share is held out.",
+        metadata={"group": _DATA},
+    )
     model_name_or_path: str = _field(
         "Checkpoint of this package to train further, Qwen2.5-Omni backbone (Hub id or folder), or `nano` for a new "
-        "nano model on Whisper's encoder."
+        "nano model on Whisper's encoder (default: the nano checkpoint of the package).",
+        default=str(NANO),
+        metadata={"flag": "model", "group": _MODEL},
     )
-    dataset: str = _field("Folder or repository of pairs with the splits train and validation.")
-    dataset_config: str | None = _field("Configuration of the data set, for instance modality.", default=None)
+    dataset_config: str | None = _field(
+        "Configuration of the data set, for instance modality.",
+        default=None,
+        metadata={"aliases": ("--dataset_name",), "group": _DATA},
+    )
+    validation_share: float = _field(
+        "Share of a file's pairs to hold out for validation, in complete groups.",
+        default=0.1,
+        metadata={"group": _DATA},
+    )
     train: str = _field(
         "What to train: head for score and pooler; lora for these and adapters in the text model; full for all "
         "weights.",
         default="full",
-        metadata={"choices": TRAIN_MODES},
+        metadata={"group": _WHAT, "choices": TRAIN_MODES},
     )
     from_cache: str | None = _field(
         "Folder of cached features to train the head on; missing features are computed first. Default: features in "
         "output_dir. Applies to train head.",
         default=None,
+        metadata={"group": _WHAT},
     )
     through_backbone: bool = _field(
-        "Train the head without a cache: run the frozen backbone in each step.", default=False
+        "Train the head without a cache: run the frozen backbone in each step.",
+        default=False,
+        metadata={"group": _WHAT},
     )
     freeze_audio_tower: bool = _field(
         "Freeze the audio tower up to its projection; its output is then computed once. Applies to train full; the "
         "other modes always freeze it.",
         default=True,
+        metadata={"group": _WHAT},
     )
-    freeze_text_model: bool = _field("Freeze the text model. Applies to train full.", default=False)
-    pooling_mode: str = _field("Pooling of a new head: mean, attention or last_token.", default="mean")
+    freeze_text_model: bool = _field(
+        "Freeze the text model. Applies to train full.", default=False, metadata={"group": _WHAT}
+    )
+    pooling_mode: str = _field(
+        "Pooling of a new head: mean, attention or last_token.", default="mean", metadata={"group": _MODEL}
+    )
+    prompt_file: str | None = _field(
+        "System prompts to train with, in place of the start model's: YAML (reward_* of configs/prompts.yaml), JSON "
+        "from criterion to text, or one text for all. They are saved with the checkpoint.",
+        default=None,
+        metadata={"group": _MODEL},
+    )
     batch_tokens: int | None = _field(
         "Tokens in one forward pass: the pairs of a step are split into micro-batches of this size. Default: 16384 on "
         "an accelerator, 4096 on a CPU.",
         default=None,
+        metadata={"group": _RUN},
     )
-    lora_r: int = _field("Rank of the adapters.", default=16)
-    lora_alpha: int = _field("Scale of the adapters, in units of 1 / rank.", default=32)
+    lora_r: int = _field("Rank of the adapters.", default=16, metadata={"group": _WHAT})
+    lora_alpha: int = _field("Scale of the adapters, in units of 1 / rank.", default=32, metadata={"group": _WHAT})
     early_stopping_patience: int | None = _field(
-        "Stop after this many evaluations without a lower validation loss.", default=None
+        "Stop after this many evaluations without a lower validation loss.", default=None, metadata={"group": _RUN}
     )
-    resume: bool = _field("Resume from the newest checkpoint in output_dir.", default=False)
-    save_compact: bool = _field("Store the backbone of the final checkpoint in float16.", default=False)
+    resume: bool = _field("Resume from the newest checkpoint in output_dir.", default=False, metadata={"group": _RUN})
+    save_compact: bool = _field(
+        "Store the backbone of the final checkpoint in float16.", default=False, metadata={"group": _RUN}
+    )
     augmentations: list[str] = _field(
         "Perturbations for copies of the training pairs, by name; all or channel for a group of them.",
         default_factory=list,
+        metadata={"group": _MORE},
     )
-    augmented_copies: int = _field("Copies of each training pair, in addition to the pair itself.", default=1)
+    augmented_copies: int = _field(
+        "Copies of each training pair, in addition to the pair itself.", default=1, metadata={"group": _MORE}
+    )
     augment_sides: str = _field(
         "both puts the two sides of a copy through the same perturbations; each draws perturbations for each side.",
         default="both",
+        metadata={"group": _MORE},
     )
     hard_negatives: list[str] = _field(
-        "Attacks by name; each adds training pairs of a chosen side against the attack on it.", default_factory=list
+        "Attacks by name; each adds training pairs of a chosen side against the attack on it.",
+        default_factory=list,
+        metadata={"group": _MORE},
     )
-    hard_negative_share: float = _field("Share of the pairs that each attack is applied to, from 0 to 1.", default=1.0)
+    hard_negative_share: float = _field(
+        "Share of the pairs that each attack is applied to, from 0 to 1.", default=1.0, metadata={"group": _MORE}
+    )
 
     def __post_init__(self) -> None:
+        if not 0 < self.validation_share < 1:
+            raise ValueError(f"validation_share is {self.validation_share:g}; it must be between 0 and 1.")
         self.augmentation(seed=0)
+        self._require_effects()
         if self.from_cache is not None and not self.uses_cache:
             how = "through the backbone" if self.train == "head" else repr(self.train)
             raise ValueError(
@@ -84,12 +144,34 @@ class TrainArguments:
                 "head, or omit from_cache."
             )
 
+    def _require_effects(self) -> None:
+        """Raise `ValueError` for an option that would change nothing beside the others."""
+        changed = {entry.name for entry in fields(self) if getattr(self, entry.name) != entry.default}
+        for name in sorted(changed & set(_MODE_OF)):
+            if (mode := _MODE_OF[name]) != self.train:
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r} but train is {self.train!r}, in which it has no effect; set "
+                    f"train to {mode}, or omit {name}."
+                )
+        for name in sorted(changed & set(_NEEDED_BY)):
+            if not getattr(self, needed := _NEEDED_BY[name]):
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r} without {needed}, and has no effect; give {needed} too, or "
+                    f"omit {name}."
+                )
+
     def augmentation(self, seed: int) -> AugmentationSettings:
         """Return the settings of what is added to the training pairs."""
         from .augmentation import AugmentationSettings
 
         names = [entry.name for entry in fields(AugmentationSettings) if entry.name != "seed"]
         return AugmentationSettings(**{name: getattr(self, name) for name in names}, seed=seed)
+
+    def read_prompts(self) -> dict[str, str] | None:
+        """Return the system prompts of `prompt_file` by criterion, as `pairs.prompts.read_prompts` does."""
+        from sdiareward.pairs.prompts import read_prompts
+
+        return None if self.prompt_file is None else read_prompts(self.prompt_file)
 
     @property
     def uses_cache(self) -> bool:

@@ -24,6 +24,10 @@ from sdiareward.scoring.batching import DialoguePreparer, Message
 from sdiareward.scoring.packed_forward import encode_clips, run_packed_batch
 
 
+# Columns of a row from which batches are made: its name, its tokens, and its number in the data set.
+PREPARED = ("pair_id", "length", "row")
+
+
 @dataclass(frozen=True)
 class PairBatch:
     """Hold some pairs, read and ready for the model.

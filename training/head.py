@@ -22,7 +22,13 @@ from transformers import initialization as init
 
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.layouts_sdiareward import read_thinker_config
-from sdiareward.modeling_sdiareward import SDiaRewardModel, SDiaRewardOutput, SDiaRewardPooler, compute_reward
+from sdiareward.modeling_sdiareward import (
+    Float32Linear,
+    SDiaRewardModel,
+    SDiaRewardOutput,
+    SDiaRewardPooler,
+    compute_reward,
+)
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.loading import pair_names
@@ -57,7 +63,7 @@ class SDiaRewardHead(PreTrainedModel):
         super().__init__(config)
         hidden_size = config.get_text_config().hidden_size
         self.pooler = SDiaRewardPooler(hidden_size, config.pooling_mode)
-        self.score = nn.Linear(hidden_size, 1, bias=False)
+        self.score = Float32Linear(hidden_size, 1, bias=False)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -16,6 +16,7 @@ import datasets
 import torch
 from accelerate import PartialState
 
+from sdiareward.common.files import hash_json
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.dialogues import Dialogues
@@ -31,6 +32,8 @@ from .batches import vectors_to_bytes
 from .usable_pairs import SkippedPair, explain_side, select_usable
 
 
+# Below the run's folder: what was computed of the pairs before training.
+READ_AHEAD = "read_ahead"
 _PAIRS_AT_A_TIME = 8
 _DESCRIPTION = {
     "row": datasets.Value("int64"),
@@ -75,7 +78,7 @@ def precompute_pairs(
     """
     state = PartialState()
     kind = "described" if model is None else f"encoded_{str(model.dtype).removeprefix('torch.')}_{model_revision[:16]}"
-    content = pairs.fingerprint() if isinstance(pairs, AugmentedPairs) else fingerprint_pairs([], pairs)[:16]
+    content = _fingerprint(pairs, processor)[:16]
     folder.mkdir(parents=True, exist_ok=True)
     shares = [
         folder / f"{split}_{kind}_{content}_{rank}_of_{state.num_processes}.arrow"
@@ -89,6 +92,20 @@ def precompute_pairs(
     state.wait_for_everyone()
     found = datasets.concatenate_datasets([datasets.Dataset.from_file(str(path)) for path in shares]).sort("row")
     return _join_turns(pairs, found, split)
+
+
+def _fingerprint(pairs: datasets.Dataset, processor: SDiaRewardProcessor) -> str:
+    """Return a hash of all that the rows depend on but the model."""
+    content = pairs.fingerprint() if isinstance(pairs, AugmentedPairs) else fingerprint_pairs([], pairs)
+    tokenizer: Any = processor.tokenizer
+    settings = [processor.prompts, processor.max_turn_s, processor.feature_extractor.to_dict()]
+    return hash_json(
+        [content, pair_names(pairs), _list_criteria(pairs), *settings, tokenizer.backend_tokenizer.to_str()]
+    )
+
+
+def _list_criteria(pairs: datasets.Dataset) -> list[str | None]:
+    return list(pairs["criterion"]) if "criterion" in pairs.column_names else [None] * len(pairs)
 
 
 def _read_share(pairs: datasets.Dataset, rows: Sequence[int], reader: _Reader, path: Path) -> None:
@@ -111,7 +128,7 @@ class _Reader:
         self.pairs = pairs
         self.model = model
         self._pair_ids = pair_names(pairs)
-        self._criteria = pairs["criterion"] if "criterion" in pairs.column_names else [None] * len(pairs)
+        self._criteria = _list_criteria(pairs)
         self._prepare = DialoguePreparer(processor, with_mels=model is not None)
 
     def __call__(self, columns: Mapping[str, list[int]]) -> dict[str, list[Any]]:
@@ -126,7 +143,9 @@ class _Reader:
     @torch.inference_mode()
     def _encode(self, batch: PreparedBatch, reasons: Sequence[str | None]) -> dict[str, list[Any]]:
         assert self.model is not None
-        vectors = dict(zip(batch.mels, encode_clips(self.model, list(batch.mels.values())), strict=True))
+        mels = batch.mels
+        # None of these pairs may be usable.
+        vectors = dict(zip(mels, encode_clips(self.model, list(mels.values())), strict=True)) if mels else {}
         dialogues = dict(zip(batch.indices, batch.dialogues, strict=True))
         columns: dict[str, list[Any]] = {name: [] for name in _ENCODING}
         for position, reason in enumerate(reasons):

@@ -11,13 +11,16 @@ from typing import Any
 
 from trl import RewardConfig
 
+from sdiareward.checkpoint_io.hub_files import fetch_snapshot
 from sdiareward.checkpoint_io.nano import build_nano, save_checkpoint
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.user_errors import UserError
 
 from .arguments import TrainArguments
-from .setup import READ_AHEAD, TrainingSetup, assemble_full_model
+from .precompute import READ_AHEAD
+from .prompts import copy_prompts
+from .setup import TrainingSetup, assemble_full_model
 from .trainer import SDiaRewardTrainer
 
 
@@ -32,8 +35,13 @@ def resolve_base_model(name: str, training: RewardConfig) -> str:
     Args:
         name (`str`): Folder or Hub id, or `"nano"`.
         training (`trl.RewardConfig`): Names the run's folder and the seed.
+
+    Raises:
+        ModelNotFoundError: It is neither a folder nor in the cache, and the Hub cannot be reached.
     """
     if name != "nano":
+        if not Path(name).is_dir():
+            fetch_snapshot(name, ["config.json"])
         return name
     folder = Path(str(training.output_dir)) / _INITIAL_MODEL
     with training.main_process_first(local=False):
@@ -42,13 +50,13 @@ def resolve_base_model(name: str, training: RewardConfig) -> str:
     return str(folder)
 
 
-def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, *, resumes: bool) -> None:
+def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, checkpoint: Path | None = None) -> None:
     """Record which pairs a run trains on.
 
     Args:
         splits (`dict[str, datasets.Dataset]`): Rows of `pair_id` and `length` by the name of the split.
         training (`trl.RewardConfig`): Names the run's folder.
-        resumes (`bool`): Whether the run resumes from a checkpoint.
+        checkpoint (`Path`, *optional*): Where the run resumes, in the folder of the run that it belongs to.
 
     Raises:
         UserError: A resumed run began with other pairs, to which its checkpoints belong.
@@ -58,12 +66,13 @@ def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, *, 
     for split, rows in splits.items():
         names = json.dumps([list(rows["pair_id"]), list(rows["length"])])
         found[split] = {"num_pairs": len(rows), "sha256": hashlib.sha256(names.encode()).hexdigest()}
-    before = json.loads(path.read_text(encoding="utf-8")) if resumes and path.exists() else found
+    begun = output / _PAIRS if checkpoint is None else checkpoint.parent / _PAIRS
+    before = json.loads(begun.read_text(encoding="utf-8")) if checkpoint is not None and begun.exists() else found
     if before != found:
         counts = (f"{before[split]['num_pairs']} of {split}, now {found[split]['num_pairs']}" for split in found)
         raise UserError(
-            f"{output}: began with other pairs ({'; '.join(counts)}): recordings were removed or added since, or the "
-            "data set has changed; restore it as it was, or train in another output_dir."
+            f"{begun.parent}: began with other pairs ({'; '.join(counts)}): recordings were removed or added since, "
+            "or the data set has changed; restore it as it was, or train in another output_dir."
         )
     if not training.process_index:
         write_file(path, json.dumps(found) + "\n")
@@ -89,6 +98,8 @@ def save_final_model(
         return
     (folder / "training_args.bin").unlink(missing_ok=True)
     model = assemble_full_model(folder, args, base_model, training)
+    # Adapters and a head are put on the base model, which has its own.
+    copy_prompts(model.config, setup.processor)
     save_checkpoint(model, setup.processor, output, compact=args.save_compact)
     write_file(output / "skipped.jsonl", "".join(json.dumps(pair.to_dict()) + "\n" for pair in setup.skipped))
     write_provenance(

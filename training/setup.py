@@ -17,7 +17,8 @@ from trl import RewardConfig
 
 from sdiareward.checkpoint_io.adapters import add_adapters, load_adapted
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
-from sdiareward.layouts_sdiareward import HEAD, list_tensors, to_native_key
+from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
+from sdiareward.layouts_sdiareward import HEAD, to_native_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.feature_cache import FeatureCache
@@ -27,12 +28,15 @@ from .arguments import TrainArguments
 from .augmentation import AugmentationSettings, augment
 from .batches import PairCollator
 from .head import FeatureCollator, SDiaRewardHead, cache_pairs
-from .precompute import precompute_pairs
+from .options import OptionError
+from .precompute import READ_AHEAD, precompute_pairs
+from .prompts import apply_prompts
+from .sharding import loads_whole_weights
 from .usable_pairs import SkippedPair
 
 
-# Below the run's folder: what was computed of the pairs before training, and cached features.
-READ_AHEAD, FEATURES = "read_ahead", "features"
+# Cached features, below the run's folder.
+FEATURES = "features"
 
 
 @dataclass
@@ -72,6 +76,7 @@ def set_up(args: TrainArguments, base_model: str, splits: Mapping[str, Any], tra
         cache_folder=args.from_cache,
         pooling_mode=args.pooling_mode,
         augmentation=args.augmentation(training.seed),
+        prompts=args.read_prompts(),
     )
 
 
@@ -79,7 +84,8 @@ def _set_up_model(
     args: TrainArguments, base_model: str, splits: Mapping[str, Any], training: RewardConfig
 ) -> TrainingSetup:
     """Load a complete model and read all pairs once; encode their clips where the audio tower is frozen."""
-    model, processor = load_model(base_model, backbone_dtype(training), pooling_mode=args.pooling_mode)
+    options: dict[str, Any] = {"pooling_mode": args.pooling_mode, "prompts": args.read_prompts()}
+    model, processor = load_model(base_model, _weights_dtype(args, training), **options)
     model.to(training.device)
     splits = _augment_training(splits, args.augmentation(training.seed), processor)
     folder = Path(str(training.output_dir)) / READ_AHEAD
@@ -102,6 +108,7 @@ def set_up_head(
     cache_folder: str | Path | None = None,
     pooling_mode: str = "mean",
     augmentation: AugmentationSettings | None = None,
+    prompts: Mapping[str, str] | None = None,
 ) -> TrainingSetup:
     """Load the head alone; compute missing features with the whole model, which is released afterwards.
 
@@ -112,9 +119,10 @@ def set_up_head(
         cache_folder (`str` or `Path`, *optional*): Folder of cached features; by default `features` in `output_dir`.
         pooling_mode (`str`, *optional*, defaults to `"mean"`): Of a new head.
         augmentation ([`AugmentationSettings`], *optional*): What to add to the training pairs.
+        prompts (`dict[str, str]`, *optional*): System prompts by criterion, in place of those of `base_model`.
     """
     dtype = backbone_dtype(training)
-    head, processor = load_model(base_model, dtype, pooling_mode=pooling_mode, head_only=True)
+    head, processor = load_model(base_model, dtype, pooling_mode=pooling_mode, head_only=True, prompts=prompts)
     cache = FeatureCache(
         cache_folder or Path(str(training.output_dir)) / FEATURES,
         head.config,
@@ -125,7 +133,8 @@ def set_up_head(
     )
 
     def load_scorer() -> Scorer:
-        return Scorer(*load_model(base_model, dtype, pooling_mode=pooling_mode), device=training.device)
+        loaded = load_model(base_model, dtype, pooling_mode=pooling_mode, prompts=prompts)
+        return Scorer(*loaded, device=training.device)
 
     rows, skipped = cache_pairs(_augment_training(splits, augmentation, processor), cache, load_scorer)
     # A head alone has no activations worth recomputing. The second name is the older one, until transformers 6.
@@ -145,29 +154,51 @@ def _augment_training(
     return {**splits, "train": augment(splits["train"], augmentation, processor.max_turn_s)}
 
 
+@loads_whole_weights()
 def load_model(
-    base_model: str, dtype: torch.dtype, *, pooling_mode: str = "mean", head_only: bool = False
+    base_model: str,
+    dtype: torch.dtype,
+    *,
+    pooling_mode: str = "mean",
+    head_only: bool = False,
+    prompts: Mapping[str, str] | None = None,
 ) -> tuple[Any, SDiaRewardProcessor]:
     """Return the model to train, or its head alone, and its processor.
 
     Args:
         base_model (`str`): Folder or Hub id of a checkpoint or a backbone.
         dtype (`torch.dtype`): Of the backbone.
-        pooling_mode (`str`, *optional*, defaults to `"mean"`): Of a new head on a backbone.
+        pooling_mode (`str`, *optional*, defaults to `"mean"`): Of a new head on a backbone; others keep theirs.
         head_only (`bool`, *optional*, defaults to `False`): Do not load the backbone.
+        prompts (`dict[str, str]`, *optional*): System prompts by criterion, in place of those of `base_model`.
+
+    Raises:
+        OptionError: The checkpoint has a head of another pooling.
+        ModelNotFoundError: It is neither a folder nor in the cache, and the Hub cannot be reached.
     """
     kind: Any = SDiaRewardHead if head_only else SDiaRewardModel
     options = {} if head_only else {"dtype": dtype}
-    if HEAD in map(to_native_key, list_tensors(base_model)):
+    if HEAD in map(to_native_key, list_checkpoint_tensors(base_model)):
         model = kind.from_pretrained(base_model, **options)
+        # "mean" is the default, which a checkpoint may override.
+        if pooling_mode not in ("mean", model.config.pooling_mode):
+            raise OptionError(
+                f"pooling_mode is {pooling_mode!r}, but the head of {base_model} pools by "
+                f"{model.config.pooling_mode!r}; omit it, or start from a backbone without a head."
+            )
     else:
         model = kind.from_backbone(base_model, pooling_mode=pooling_mode, **options)
     # Training invalidates it.
     model.config.calibration = None
-    if AutoConfig.from_pretrained(base_model).model_type == model.config.model_type:
-        return model, SDiaRewardProcessor.from_pretrained(base_model)
-    config = model.config
-    return model, SDiaRewardProcessor.from_backbone(
+    processor = _load_processor(base_model, model.config)
+    apply_prompts(model.config, processor, prompts)
+    return model, processor
+
+
+def _load_processor(base_model: str, config: Any) -> SDiaRewardProcessor:
+    if AutoConfig.from_pretrained(base_model).model_type == config.model_type:
+        return SDiaRewardProcessor.from_pretrained(base_model)
+    return SDiaRewardProcessor.from_backbone(
         base_model, prompts=config.prompts, prompt_version=config.prompt_version, max_turn_s=config.max_turn_s
     )
 
@@ -186,6 +217,7 @@ def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
     return model
 
 
+@loads_whole_weights()
 def assemble_full_model(
     trained: Path, args: TrainArguments, base_model: str, training: RewardConfig
 ) -> SDiaRewardModel:
@@ -205,6 +237,16 @@ def assemble_full_model(
     if args.train == "lora":
         return load_adapted(trained, base_model=base_model, dtype=dtype)
     return SDiaRewardModel.from_pretrained(trained, dtype=dtype)
+
+
+def _weights_dtype(args: TrainArguments, training: RewardConfig) -> torch.dtype:
+    """Return the dtype of the weights.
+
+    Those that are trained are float32, for most updates are less than half a step of bfloat16; autocast computes in
+    bfloat16 all the same. DeepSpeed keeps float32 copies by itself.
+    """
+    has_float32_copies = training.deepspeed_plugin is not None
+    return torch.float32 if args.train == "full" and not has_float32_copies else backbone_dtype(training)
 
 
 def backbone_dtype(training: RewardConfig) -> torch.dtype:

@@ -10,31 +10,37 @@ gradient is that of the mean over all pairs of the step.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from pathlib import Path
 from typing import Any
 
+import datasets
 import torch
 from accelerate.utils import DistributedType
 from transformers import PreTrainedModel, ProgressCallback, TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import RewardConfig, RewardTrainer
 
 from sdiareward.checkpoint_io.adapters import write_adapter_files
+from sdiareward.common.user_errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.pairs.rows import leave_audio_encoded
+from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import default_batch_tokens
 from sdiareward.scoring.packed_attention import packed_attention
 
-from .batches import PairBatch, PairCollator, StepSampler, compute_packed_rewards, split_by_tokens
+from .batches import PREPARED, PairBatch, PairCollator, StepSampler, compute_packed_rewards, split_by_tokens
+from .options import merge_accumulation, require_supported
+from .precompute import READ_AHEAD, precompute_pairs
+from .sharding import keep_rewards_in_float32
+from .usable_pairs import SkippedPair
 
 
 class SDiaRewardTrainer(RewardTrainer):
     """Train a reward model on pairs of spoken dialogues; see `trl.RewardTrainer` for the rest.
 
-    `per_device_train_batch_size` is the number of pairs that a process computes in a step. They are split into
-    micro-batches by `batch_tokens`, so `gradient_accumulation_steps` stays 1.
+    `per_device_train_batch_size` is the number of pairs that a process computes in a step, times
+    `gradient_accumulation_steps`: one step takes them all, split into micro-batches by `batch_tokens`.
 
     Args:
         model ([`SDiaRewardModel`], a PEFT model around one, or [`SDiaRewardHead`]): The model to train; freeze what is
@@ -43,12 +49,16 @@ class SDiaRewardTrainer(RewardTrainer):
         args (`trl.RewardConfig`): Training arguments.
         batch_tokens (`int`, *optional*): Tokens in one forward pass; by default as in `Scorer`. A longer pair is a
             micro-batch by itself.
-        kwargs: Further arguments of `trl.RewardTrainer`. `train_dataset` and `eval_dataset` hold rows from
-            `precompute.precompute_pairs`, or rows that another `data_collator` makes a [`PairBatch`] of.
+        kwargs: Further arguments of `trl.RewardTrainer`. `train_dataset` and `eval_dataset` hold pairs, as
+            `load_dataset` or `loading.load_pairs` returns them; rows from `precompute.precompute_pairs`; or rows that
+            another `data_collator` makes a [`PairBatch`] of.
+
+    Attributes:
+        skipped_pairs (`list[SkippedPair]`): Pairs of these data sets that cannot be used.
 
     Raises:
-        ValueError: `args` ask for gradient accumulation, for another order of the pairs, or for too much label
-            smoothing.
+        ValueError: `args` have an option that has no effect here (`options.require_supported`), or a data set holds no
+            pairs or is streamed.
     """
 
     _tag_names = ["trl", "reward-trainer", "sdiareward"]
@@ -62,12 +72,15 @@ class SDiaRewardTrainer(RewardTrainer):
         batch_tokens: int | None = None,
         **kwargs: Any,
     ):
-        _require_supported(args)
+        require_supported(args)
+        args = merge_accumulation(args)
         self.processor = processor
+        self.skipped_pairs: list[SkippedPair] = []
         # Trainer drops the columns that the model's signature does not name, and the collator needs them.
         args.remove_unused_columns = False
         kwargs.setdefault("data_collator", PairCollator(processor))
         super().__init__(model, args, processing_class=processor.tokenizer, **kwargs)
+        keep_rewards_in_float32(self.accelerator)
         self.batch_tokens = batch_tokens or default_batch_tokens(args.device.type)
         bare = self.accelerator.unwrap_model(self.model)
         bare = bare.get_base_model() if hasattr(bare, "get_base_model") else bare
@@ -79,9 +92,44 @@ class SDiaRewardTrainer(RewardTrainer):
             self.remove_callback(ProgressCallback)
             self.add_callback(RewardProgressCallback)
 
-    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: RewardConfig, dataset_name: str) -> Any:
-        """Return the rows unchanged: the collator reads them with the processor."""
-        return dataset
+    def _prepare_dataset(self, dataset: Any, processing_class: Any, args: Any, dataset_name: str) -> Any:
+        """Return rows for the collator: prepared rows unchanged, pairs after each was read once.
+
+        Raises:
+            ValueError: The data set is streamed, or holds neither.
+        """
+        if isinstance(dataset, datasets.IterableDataset):
+            raise ValueError(
+                f"the data set {dataset_name!r} is streamed (IterableDataset), and the length of every pair is needed "
+                "before the first step; load it without streaming, or store it with Dataset.from_generator."
+            )
+        columns = getattr(dataset, "column_names", None)
+        # Not a data set of the library: the collator knows its rows.
+        if columns is None or set(PREPARED) <= set(columns):
+            return dataset
+        if missing := [side for side in SIDES if side not in columns]:
+            raise ValueError(f"the data set {dataset_name!r} has columns {columns}; pairs also need {missing}.")
+        pairs = dataset.cast(leave_audio_encoded(dataset.features))
+        folder = Path(str(args.output_dir)) / READ_AHEAD
+        rows, skipped = precompute_pairs(pairs, self.processor, folder, split=dataset_name)
+        self.skipped_pairs += skipped
+        return rows
+
+    def predict(self, test_dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute the rewards of a data set as `evaluate` takes it; see `transformers.Trainer.predict`."""
+        rows = self._prepare_dataset(test_dataset, self.processing_class, self.args, "test")
+        return super().predict(rows, *args, **kwargs)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write no card: TRL's describes a text model; `cards.model_card` renders one from the finished run."""
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Refuse the weights of another model, of which the library would load what fits."""
+        if names := [*load_result.missing_keys, *load_result.unexpected_keys]:
+            raise UserError(
+                f"the checkpoint is of another model: it lacks {len(load_result.missing_keys)} tensors and has "
+                f"{len(load_result.unexpected_keys)} others, such as {names[0]}; resume with the options of its run."
+            )
 
     def _get_train_sampler(self, train_dataset: Any = None) -> StepSampler:
         rows: Any = self.train_dataset if train_dataset is None else train_dataset
@@ -201,26 +249,10 @@ class SDiaRewardTrainer(RewardTrainer):
         bare: Any = self.accelerator.unwrap_model(self.model)
         if hasattr(bare, "get_base_model"):
             write_adapter_files(bare, self.processor, folder)
+            # PEFT's form, with nothing filled in.
+            Path(folder, "README.md").unlink(missing_ok=True)
         else:
             self.processor.save_pretrained(folder)
-
-
-def _require_supported(args: RewardConfig) -> None:
-    if not 0 <= args.label_smoothing_factor < 0.5:
-        raise ValueError(
-            f"label_smoothing_factor is {args.label_smoothing_factor:g}; it must be at least 0 and below 0.5: from "
-            "there on labels carry no information."
-        )
-    if args.gradient_accumulation_steps != 1:
-        raise ValueError(
-            f"gradient_accumulation_steps is {args.gradient_accumulation_steps}; give all pairs of a process and step "
-            "as per_device_train_batch_size, which batch_tokens splits into micro-batches that fit, exactly."
-        )
-    if args.train_sampling_strategy != "random":
-        raise ValueError(
-            f"train_sampling_strategy is {args.train_sampling_strategy!r}; omit it: the pairs of a step are drawn at "
-            "random and grouped by length within the step."
-        )
 
 
 class EpochOfSampler(TrainerCallback):
@@ -235,9 +267,23 @@ class EpochOfSampler(TrainerCallback):
 
 
 class RewardProgressCallback(ProgressCallback):
-    """Show mean reward, margin, accuracy and tokens per second beside the progress bar."""
+    """Name the progress bars, and show mean reward, margin, accuracy and tokens per second beside the one of steps."""
 
     _SHOWN = {"mean_reward": "reward", "margin": "margin", "accuracy": "accuracy", "tokens_per_second": "tokens/s"}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Open the bar of steps."""
+        super().on_train_begin(args, state, control, **kwargs)
+        if self.training_bar is not None:
+            self.training_bar.set_description("steps")
+
+    def on_prediction_step(
+        self, args: Any, state: Any, control: Any, eval_dataloader: Any = None, **kwargs: Any
+    ) -> None:
+        """Advance the bar of an evaluation."""
+        super().on_prediction_step(args, state, control, eval_dataloader=eval_dataloader, **kwargs)
+        if self.prediction_bar is not None:
+            self.prediction_bar.set_description("validation", refresh=False)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Update the bar with the latest line of the log."""
@@ -245,19 +291,3 @@ class RewardProgressCallback(ProgressCallback):
             shown = {title: f"{logs[name]:.3g}" for name, title in self._SHOWN.items() if name in logs}
             if shown:
                 self.training_bar.set_postfix(shown)
-
-
-def newest_checkpoint(output_dir: str | Path) -> Path | None:
-    """Return the newest complete checkpoint of a run, or None.
-
-    The state of the trainer is written last. A checkpoint whose writing was interrupted, by a kill or a full disk,
-    lacks it and is skipped.
-
-    Args:
-        output_dir (`str` or `Path`): The run's folder.
-    """
-    folders = {}
-    for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            folders[json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))["global_step"]] = folder
-    return folders[max(folders)] if folders else None

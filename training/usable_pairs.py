@@ -55,7 +55,12 @@ def select_usable(
     """
     usable = [row for row in range(len(pair_ids)) if row not in reasons]
     if not usable:
-        raise ValueError(f"none of the {len(pair_ids)} pairs of {split!r} can be used; check their recordings.")
+        raise ValueError(
+            f"none of the {len(pair_ids)} pairs of {split!r} can be used; check their recordings. The first, "
+            f"{pair_ids[0]}: {reasons[0]}"
+        )
     if reasons:
-        logger.warning("%d of %d pairs of %r cannot be used.", len(reasons), len(pair_ids), split)
+        first = min(reasons)
+        found = (len(reasons), len(pair_ids), split, pair_ids[first], reasons[first])
+        logger.warning("%d of %d pairs of %r cannot be used; the first, %s: %s", *found)
     return usable, [SkippedPair(pair_ids[row], UNREADABLE, reasons[row], split, row) for row in sorted(reasons)]

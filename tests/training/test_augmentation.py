@@ -184,7 +184,8 @@ def run_script(tmp_path, tiny_checkpoint, pairs):
     folder = tmp_path / "pairs"
     folder.mkdir()
     for split in ("train", "validation"):
-        pairs.to_parquet(folder / f"{split}.parquet")
+        names = [name if split == "train" else f"{split}-{name}" for name in pairs["pair_id"]]
+        pairs.remove_columns("pair_id").add_column("pair_id", names).to_parquet(folder / f"{split}.parquet")
 
     def run(*flags, output="run"):
         options = {
@@ -203,7 +204,7 @@ def run_script(tmp_path, tiny_checkpoint, pairs):
             "logging_steps": 1,
             "disable_tqdm": True,
         }
-        main([*(text for key, value in options.items() for text in (f"--{key}", str(value))), *flags])
+        assert not main([*(text for key, value in options.items() for text in (f"--{key}", str(value))), *flags])
         return tmp_path / output
 
     return run

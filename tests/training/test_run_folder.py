@@ -12,13 +12,14 @@ def test_a_run_resumes_only_with_the_pairs_that_it_began_with(tmp_path):
     rows = Dataset.from_dict({"pair_id": ["a", "b"], "length": [10, 20]})
     whole, less = {"train": rows}, {"train": rows.select([0])}
     training = SimpleNamespace(output_dir=str(tmp_path), process_index=0)
-    record_training_pairs(whole, training, resumes=True)
-    record_training_pairs(whole, training, resumes=True)
+    checkpoint = tmp_path / "checkpoint-1"
+    record_training_pairs(whole, training, checkpoint)
+    record_training_pairs(whole, training, checkpoint)
     with pytest.raises(UserError, match="began with other pairs .2 of train, now 1.: .* in another output"):
-        record_training_pairs(less, training, resumes=True)
-    record_training_pairs(less, training, resumes=False)
+        record_training_pairs(less, training, checkpoint)
+    record_training_pairs(less, training)
     with pytest.raises(UserError, match="1 of train, now 2"):
-        record_training_pairs(whole, training, resumes=True)
+        record_training_pairs(whole, training, checkpoint)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.common.user_errors import UserError
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
@@ -22,8 +23,11 @@ from sdiareward.training.arguments import TrainArguments
 from sdiareward.training.batches import PairCollator, compute_packed_rewards
 from sdiareward.training.head import FeatureCollator, SDiaRewardHead, cache_pairs
 from sdiareward.training.precompute import precompute_pairs
-from sdiareward.training.setup import load_model, prepare_for_training
+from sdiareward.training.setup import load_model, prepare_for_training, set_up
 from sdiareward.training.trainer import SDiaRewardTrainer
+
+
+TEXT = datasets.Value("string")
 
 
 @pytest.fixture
@@ -154,11 +158,80 @@ def test_training_changes_neither_forward_nor_attention_of_the_model(
     assert padded_rewards(model, list(rows)).isfinite().all()
 
 
-def test_gradient_accumulation_and_other_orders_are_refused(make_trainer):
-    with pytest.raises(ValueError, match="gradient_accumulation_steps is 2; give all pairs"):
-        make_trainer(gradient_accumulation_steps=2)
+def test_another_order_of_the_pairs_is_refused(make_trainer):
     with pytest.raises(ValueError, match="train_sampling_strategy is 'group_by_length'"):
         make_trainer(train_sampling_strategy="group_by_length")
+
+
+def train_with(make_trainer, **options):
+    trainer = make_trainer(max_steps=-1, num_train_epochs=2, optim="sgd", **options)
+    trainer.train()
+    return trainer.state, {name: parameter.detach() for name, parameter in trainer.model.named_parameters()}
+
+
+def test_accumulated_batches_train_as_one_larger_batch_does(make_trainer, make_tiny_model):
+    larger, expected = train_with(make_trainer, per_device_train_batch_size=3)
+    state, found = train_with(make_trainer, per_device_train_batch_size=1, gradient_accumulation_steps=3)
+    # Four pairs: a step of three and one of the rest in each epoch.
+    assert (state.global_step, larger.global_step) == (4, 4)
+    for name in ("loss", "grad_norm", "accuracy", "learning_rate"):
+        curves = [[line[name] for line in each.log_history if name in line] for each in (larger, state)]
+        assert curves[0] == curves[1] and len(curves[0]) == 4
+    initial = dict(make_tiny_model().named_parameters())
+    assert any(not torch.equal(initial[name], tensor) for name, tensor in expected.items())
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+def test_pairs_need_no_preparation(decodes, make_trainer, pairs, rows):
+    audio = datasets.Audio(sampling_rate=16_000, decode=decodes)
+    columns = {**pairs.features, **{side: [{"role": TEXT, "text": TEXT, "audio": audio}] for side in SIDES}}
+    given = pairs.cast(datasets.Features(columns)).add_column("length", ["a column of the user"] * 4)
+    trainer = make_trainer(train_dataset=given, eval_dataset={"held_out": given})
+    assert trainer.train_dataset["length"] == rows["length"]
+    trainer.train()
+    prepared = make_trainer(eval_dataset={"held_out": rows})
+    prepared.train()
+    for name, parameter in prepared.model.named_parameters():
+        assert torch.equal(parameter, trainer.model.get_parameter(name)), name
+    assert trainer.evaluate(given)["eval_loss"] == pytest.approx(prepared.evaluate(rows)["eval_loss"], abs=1e-6)
+    assert (trainer.predict(given).predictions == prepared.predict(rows).predictions).all()
+
+
+def test_a_pair_that_cannot_be_read_is_reported_by_the_trainer(make_trainer, pairs):
+    listed = pairs.to_list()
+    listed[1]["chosen"][0]["audio"]["bytes"] = b"no sound"
+    trainer = make_trainer(train_dataset=datasets.Dataset.from_list(listed))
+    assert trainer.train_dataset["pair_id"] == ["row 0", "row 2", "row 3"]
+    assert [pair.item for pair in trainer.skipped_pairs] == ["row 1"]
+
+
+def test_data_that_cannot_be_trained_on_are_refused_with_what_to_do(make_trainer, pairs, rows):
+    with pytest.raises(ValueError, match="'train' is streamed .IterableDataset.*; load it without streaming"):
+        make_trainer(train_dataset=pairs.to_iterable_dataset())
+    with pytest.raises(ValueError, match="'eval' is streamed"):
+        make_trainer(eval_dataset=pairs.to_iterable_dataset())
+    with pytest.raises(ValueError, match=r"'train' has columns \['chosen', 'criterion'\]; pairs also need"):
+        make_trainer(train_dataset=pairs.remove_columns("rejected"))
+
+
+def test_the_weights_of_another_model_are_not_resumed_from(make_trainer, tmp_path):
+    trainer = make_trainer(max_steps=2, save_strategy="steps", save_steps=1)
+    trainer.train()
+    path = tmp_path / "run" / "checkpoint-1" / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["score.weight"]
+    save_file(tensors, path)
+    with pytest.raises(UserError, match="of another model: it lacks 1 tensors and has 0 others, such as score.weight"):
+        make_trainer(max_steps=2).train(resume_from_checkpoint=str(path.parent))
+
+
+def test_the_trainer_writes_no_card_of_a_text_model(make_trainer, tmp_path):
+    trainer = make_trainer(save_strategy="steps", save_steps=1)
+    trainer.train()
+    trainer.create_model_card(model_name="run")
+    assert (tmp_path / "run" / "checkpoint-1").is_dir()
+    assert not list((tmp_path / "run").rglob("README.md"))
 
 
 @pytest.mark.slow
@@ -272,7 +345,7 @@ def run_script(tmp_path, tiny_checkpoint, data_folder):
             "disable_tqdm": True,
         }
         command = [text for key, value in options.items() for text in (f"--{key}", str(value))]
-        main([*command, *flags])
+        assert main([*command, *flags]) == 0
         return tmp_path / "run"
 
     return run
@@ -294,7 +367,31 @@ def test_the_script_saves_a_whole_checkpoint_that_scores(mode, run_script, make_
     run = json.loads((folder / "run.json").read_text())
     assert run["arguments"]["train"] == mode
     assert run["training"]["learning_rate"] == 1e-2
+    card = (folder / "README.md").read_text()
+    assert f"`train` | {mode}" in card and "0.01" in card and "Not evaluated." in card
+    assert "AutoModel.from_pretrained" in card and "None" not in card and "TRL" not in card
+    assert not (folder / "adapter" / "README.md").exists()
     assert run["versions"]["trl"]
+
+
+def test_small_updates_are_not_lost_where_autocast_computes_in_bfloat16(tiny_checkpoint, pairs, reward_config):
+    # A step of AdamW at this rate is less than half a step of bfloat16 for a weight of one.
+    config = reward_config(bf16=True, learning_rate=1e-5)
+    args = TrainArguments(str(tiny_checkpoint), "pairs", train="full")
+    ready = set_up(args, str(tiny_checkpoint), {"train": pairs}, config)
+    trained = {name: weight for name, weight in ready.model.named_parameters() if weight.requires_grad}
+    norm = "model.language_model.norm.weight"
+    before = trained[norm].detach().clone()
+    assert {weight.dtype for weight in trained.values()} == {torch.float32}
+    trainer = SDiaRewardTrainer(
+        ready.model, ready.processor, config, data_collator=ready.collator, train_dataset=ready.splits["train"]
+    )
+    computed = set()
+    projection = ready.model.model.language_model.layers[0].mlp.down_proj
+    projection.register_forward_hook(lambda module, inputs, output: computed.add(output.dtype))
+    trainer.train()
+    assert computed == {torch.bfloat16}
+    assert (trained[norm] - before).abs().median().item() == pytest.approx(1e-5, rel=0.1)
 
 
 @pytest.mark.slow
@@ -338,6 +435,12 @@ def test_a_resumed_run_runs_no_code_of_its_checkpoint(run_script, bomb):
 def test_an_unknown_key_fails(run_script, capsys):
     with pytest.raises((SystemExit, ValueError)):
         run_script("--learning_rat", "0.1")
+
+
+def test_a_checkpoint_keeps_its_pooling_and_another_one_is_refused(tiny_checkpoint):
+    assert load_model(tiny_checkpoint, torch.float32)[0].config.pooling_mode == "mean"
+    with pytest.raises(ValueError, match="pooling_mode is 'attention', but the head of .* pools by 'mean'; omit it"):
+        load_model(tiny_checkpoint, torch.float32, pooling_mode="attention")
 
 
 def test_an_omni_backbone_gets_a_new_head(fixtures_dir):
@@ -518,3 +621,13 @@ def test_the_head_of_a_released_checkpoint_is_loaded_under_native_names(fixtures
     head, processor = load_model(str(tmp_path / "released"), torch.float32, head_only=True)
     assert torch.equal(head.score.weight, weight)
     assert processor.max_turn_s == head.config.max_turn_s == 300.0
+
+
+def test_a_model_is_loaded_whole_in_a_process_that_trains_under_zero3(tiny_checkpoint, under_zero3):
+    from transformers.integrations import deepspeed
+
+    assert deepspeed.is_deepspeed_zero3_enabled()
+    model, _ = load_model(str(tiny_checkpoint), torch.float32)
+    stored = load_file(tiny_checkpoint / "model.safetensors")
+    assert torch.equal(model.score.weight, stored["score.weight"])
+    assert deepspeed.is_deepspeed_zero3_enabled()

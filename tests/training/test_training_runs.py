@@ -10,9 +10,10 @@ import pytest
 from safetensors.torch import load_file
 from support import forked
 from support.paths import ROOT
+from support.refusals import check_refused
 
 from sdiareward.train import main
-from sdiareward.training.trainer import newest_checkpoint
+from sdiareward.training.resuming import newest_checkpoint
 
 
 pytestmark = pytest.mark.slow
@@ -53,8 +54,8 @@ def run(command):
 
 
 def train_here(command):
-    """Train in this process, which has the imports already."""
-    main(command[command.index("sdiareward.train") + 1 :])
+    """Train in this process, which has the imports already; return the exit status."""
+    return main(command[command.index("sdiareward.train") + 1 :])
 
 
 def weights(folder):
@@ -65,7 +66,7 @@ def test_two_processes_learn_what_one_learns(command, tmp_path, tone_pairs, data
     # Three pairs cannot be dealt evenly to two processes. Adam would make large steps of gradients that are rounding.
     tone_pairs.select([0, 1, 2]).to_parquet(data_folder / "train.parquet")
     alone, shared = tmp_path / "alone", tmp_path / "shared"
-    train_here(command(alone, per_device_train_batch_size=4, optim="sgd"))
+    assert train_here(command(alone, per_device_train_batch_size=4, optim="sgd")) == 0
     ranks = forked.start_ranks(command(shared, per_device_train_batch_size=2, optim="sgd"), 2, cwd=ROOT)
     assert [rank.wait(120) for rank in ranks] == [0, 0]
     losses = [
@@ -90,7 +91,7 @@ def wait_for(path, process):
 def test_a_killed_run_ends_where_an_undisturbed_one_ends(mode, command, tmp_path):
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     options = {"train": mode, "per_device_train_batch_size": 1}
-    train_here(command(undisturbed, **options))
+    assert train_here(command(undisturbed, **options)) == 0
     # The kill comes in the middle of the second epoch, while a checkpoint may be half written.
     process = forked.Popen(command(killed, **options), cwd=ROOT, stderr=subprocess.PIPE)
     wait_for(killed / "checkpoint-6" / "model.safetensors" if mode != "lora" else killed / "checkpoint-6", process)
@@ -99,11 +100,38 @@ def test_a_killed_run_ends_where_an_undisturbed_one_ends(mode, command, tmp_path
     assert not (killed / "run.json").exists()
     before = newest_checkpoint(killed)
     assert before is not None
-    train_here(command(killed, "--resume", "True", **options))
+    assert train_here(command(killed, "--resume", "True", **options)) == 0
     expected, found = weights(undisturbed), weights(killed)
     assert all((found[name] == tensor).all() for name, tensor in expected.items())
     steps = [line["step"] for line in json.loads((killed / "run.json").read_text())["history"] if "loss" in line]
     assert steps == list(range(1, 13))
+
+
+@pytest.mark.parametrize("mode", ["full", "lora"])
+def test_a_run_resumes_from_the_checkpoint_that_is_named(mode, command, tmp_path):
+    options = {"train": mode, "per_device_train_batch_size": 1, "num_train_epochs": 2}
+    output = tmp_path / "run"
+    assert train_here(command(output, **options)) == 0
+    expected, history = weights(output), json.loads((output / "run.json").read_text())["history"]
+    written = {step: (output / f"checkpoint-{step}/trainer_state.json").stat().st_mtime_ns for step in range(1, 9)}
+    named = output / "checkpoint-3"
+    assert train_here(command(output, "--resume_from_checkpoint", str(named), **options)) == 0
+    again = {step: (output / f"checkpoint-{step}/trainer_state.json").stat().st_mtime_ns for step in range(1, 9)}
+    # The later checkpoints are of the resumed run, the earlier ones are not written again.
+    assert [step for step in written if again[step] != written[step]] == [4, 5, 6, 7, 8]
+    found = weights(output)
+    assert all((found[name] == tensor).all() for name, tensor in expected.items())
+    run_json = json.loads((output / "run.json").read_text())
+    assert run_json["training"]["resume_from_checkpoint"] == str(named)
+    losses = [[line["loss"] for line in lines if "loss" in line] for lines in (history, run_json["history"])]
+    assert losses[0] == losses[1] and len(losses[0]) == 8
+
+
+def test_a_checkpoint_of_another_kind_of_training_is_refused(command, tmp_path, capsys):
+    assert train_here(command(tmp_path / "lora", train="lora", num_train_epochs=1)) == 0
+    flags = ("--resume_from_checkpoint", str(tmp_path / "lora" / "checkpoint-1"))
+    message = "checkpoint-1 holds adapters, but a whole model or a head is to be trained"
+    assert check_refused(capsys, message, train_here, command(tmp_path / "full", *flags))
 
 
 def test_after_a_full_disk_a_run_resumes_from_the_last_checkpoint(command, tmp_path):
@@ -114,8 +142,8 @@ def test_after_a_full_disk_a_run_resumes_from_the_last_checkpoint(command, tmp_p
     assert run(command(output)).returncode != 0
     assert newest_checkpoint(output) == output / "checkpoint-1"
     full.unlink()
-    train_here(command(output, "--resume", "True"))
-    train_here(command(undisturbed))
+    assert train_here(command(output, "--resume", "True")) == 0
+    assert train_here(command(undisturbed)) == 0
     expected, found = weights(undisturbed), weights(output)
     assert all((found[name] == tensor).all() for name, tensor in expected.items())
 
@@ -136,4 +164,4 @@ def test_data_without_a_split_are_refused_in_one_line(command, data_folder, tmp_
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     line = done.stderr.strip().splitlines()[-1]
-    assert line.startswith(f"sdiareward-train: error: {data_folder}: ") and "validation" in line
+    assert line.startswith(f"train.py: error: {data_folder}: ") and "validation" in line

@@ -1,0 +1,79 @@
+"""Load the splits of a training run; hold out pairs for validation where the data are a single file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sdiareward.common.user_errors import PairsError
+from sdiareward.pairs.loading import load_pairs, pair_names
+
+
+if TYPE_CHECKING:
+    import datasets
+
+SPLITS = ("train", "validation")
+
+
+def load_splits(
+    dataset: str, name: str | None = None, *, share: float, seed: int
+) -> tuple[dict[str, datasets.Dataset], str | None]:
+    """Load the pairs to train on and those to validate on.
+
+    Args:
+        dataset (`str`): As `loading.load_pairs` takes it.
+        name (`str`, *optional*): Configuration of the data set.
+        share (`float`): Share of the groups of a file to hold out, between 0 and 1.
+        seed (`int`): Seed of that draw.
+
+    Returns:
+        `tuple[dict, str | None]`: Pairs by the name of their split, and what to tell of pairs that were held out.
+
+    Raises:
+        PairsError: The data lack a split, the splits share a pair, or a file has too few pairs to hold any out.
+    """
+    if Path(dataset).is_file():
+        return _hold_out(dataset, load_pairs(dataset, SPLITS[0], name=name), share, seed)
+    splits = {split: load_pairs(dataset, split, name=name) for split in SPLITS}
+    _require_disjoint(dataset, splits)
+    return splits, None
+
+
+def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None:
+    """Raise if a pair is in both splits; pairs without `pair_id` cannot be told apart here."""
+    if not all("pair_id" in pairs.column_names for pairs in splits.values()):
+        return
+    train, validation = (set(pair_names(splits[split])) - {None} for split in SPLITS)
+    if shared := train & validation:
+        raise PairsError(
+            f"{dataset}: 'train' and 'validation' share {len(shared)} pairs, such as {min(shared)}; validation needs "
+            "pairs that are not trained on: remove them from one of the splits."
+        )
+
+
+def _hold_out(
+    dataset: str, pairs: datasets.Dataset, share: float, seed: int
+) -> tuple[dict[str, datasets.Dataset], str | None]:
+    """Hold out complete groups, so that no recording is in both splits; a pair without `group_id` is its own group."""
+    known = pairs["group_id"] if "group_id" in pairs.column_names else [None] * len(pairs)
+    groups = [f"row {row}" if group is None else f"group {group}" for row, group in enumerate(known)]
+    names = sorted(set(groups))
+    if len(names) < 2:
+        raise PairsError(
+            f"{dataset}: holds {len(pairs)} pairs of {len(names)} groups; two groups are needed, one of them to "
+            "validate on: add pairs, or give a folder with the splits train and validation."
+        )
+    count = min(math.ceil(share * len(names)), len(names) - 1)
+    drawn = set(np.random.default_rng(seed).permutation(names)[:count].tolist())
+    rows: dict[str, list[int]] = {split: [] for split in SPLITS}
+    for row, group in enumerate(groups):
+        rows[SPLITS[group in drawn]].append(row)
+    splits = {split: pairs.select(found) for split, found in rows.items()}
+    notice = (
+        f"{dataset} is one split: {len(rows['validation'])} of its {len(pairs)} pairs are held out for validation "
+        "(--validation_share)"
+    )
+    return splits, notice

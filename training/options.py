@@ -1,0 +1,148 @@
+"""Check the options of `trl.RewardConfig`: what training here does not use is refused, not silently ignored."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import Trainer
+from transformers.integrations import get_reporting_integration_callbacks
+from transformers.utils import is_torch_bf16_gpu_available
+from trl import RewardConfig
+
+from sdiareward.common.user_errors import UserError
+
+
+_TOKENIZER = "the tokenizer is saved with the model as it is"
+_PACKED = "nothing is padded: dialogues are packed by batch_tokens"
+_LIGER = "Liger has no kernels for this model"
+# The values under which an option changes nothing, and why others are refused.
+_UNUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    "average_tokens_across_devices": ((True,), "the loss is the mean over the pairs of a step"),
+    "chat_template_path": ((None,), _TOKENIZER),
+    "dataset_num_proc": ((None,), "each process reads its share of the pairs; see dataloader_num_workers"),
+    "do_predict": ((False,), "run sdiareward-eval on the finished model"),
+    "eos_token": ((None,), _TOKENIZER),
+    "hub_token": ((None,), "nothing is published from here"),
+    "include_num_input_tokens_seen": (("no", False), "the log has num_tokens"),
+    "label_names": ((None,), "pairs have no labels"),
+    "length_column_name": (("length",), "lengths are measured before the first step"),
+    "liger_kernel_config": ((None, {}), _LIGER),
+    "max_length": ((1024, None), "no pair is skipped for its length; max_turn_s of the model cuts long turns"),
+    "model_init_kwargs": ((None, {}), "the model is loaded by the other options, its dtype by bf16"),
+    "pad_to_multiple_of": ((None, "auto"), _PACKED),
+    "pad_token": ((None,), _PACKED),
+    "push_to_hub": ((False,), "publish the finished folder with sdiareward push model, which checks what it sends"),
+    "train_sampling_strategy": (
+        ("random",),
+        "the pairs of a step are drawn at random and grouped by length within the step",
+    ),
+    "trust_remote_code": ((False,), "no code of a checkpoint is run"),
+    "use_liger_kernel": ((False,), _LIGER),
+}
+
+
+class OptionError(UserError, ValueError):
+    """Raised for an option of training that is refused."""
+
+
+@dataclass
+class RewardTrainingConfig(RewardConfig):
+    """`trl.RewardConfig` whose precision fits the machine: without a GPU for bfloat16, training is in float32.
+
+    Raises:
+        OptionError: bf16 is asked for, and the machine has no GPU for it.
+    """
+
+    def __post_init__(self) -> None:
+        if self.activation_checkpointing is None:
+            # TRL sets the older name, of which the library warns.
+            self.activation_checkpointing = self.gradient_checkpointing
+        self.chose_bf16 = self.bf16 is None and not self.fp16
+        if self.chose_bf16:
+            self.bf16 = not self.use_cpu and is_torch_bf16_gpu_available()
+        try:
+            super().__post_init__()
+        except ValueError as error:
+            if "bf16/gpu" not in str(error):
+                raise
+            raise OptionError(
+                "bf16 is True, but this machine has no GPU that computes in bfloat16; add --bf16 False to train in "
+                "float32, or run where there is one."
+            ) from error
+
+
+def describe_choices(args: RewardConfig) -> list[str]:
+    """Return what was chosen for this machine, if it differs from TRL's default."""
+    if not getattr(args, "chose_bf16", False) or args.bf16:
+        return []
+    return [f"no GPU for bfloat16 is used: training in float32 on {args.device} (bf16 False)"]
+
+
+def require_supported(args: RewardConfig) -> None:
+    """Check the options before a model or data are loaded.
+
+    Raises:
+        OptionError: An option has no effect in this package, or contradicts another one.
+    """
+    for name, (allowed, reason) in _UNUSED.items():
+        if (value := getattr(args, name)) not in allowed:
+            raise OptionError(f"{name} is {value!r}, and training here does not use it: {reason}; omit it.")
+    if not 0 <= args.label_smoothing_factor < 0.5:
+        raise OptionError(
+            f"label_smoothing_factor is {args.label_smoothing_factor:g}; it must be at least 0 and below 0.5: from "
+            "there on labels carry no information."
+        )
+    if args.do_eval and args.eval_strategy == "no":
+        raise OptionError("do_eval is True but eval_strategy is 'no'; set eval_strategy to 'steps' or 'epoch'.")
+    if args.gradient_accumulation_steps < 1:
+        raise OptionError(f"gradient_accumulation_steps is {args.gradient_accumulation_steps}; it must be at least 1.")
+    if args.gradient_accumulation_steps > 1 and args.deepspeed_plugin is not None:
+        raise OptionError(
+            f"gradient_accumulation_steps is {args.gradient_accumulation_steps} under DeepSpeed, whose configuration "
+            "is made already; give all pairs of a process and step as per_device_train_batch_size."
+        )
+    config: Any = args.accelerator_config
+    if config.split_batches or config.dispatch_batches:
+        raise OptionError(
+            "accelerator_config has split_batches or dispatch_batches; each process reads its own pairs."
+        )
+    if args.fsdp and args.world_size == 1:
+        raise OptionError("fsdp is given to one process; start several with accelerate launch or torchrun.")
+
+
+def require_libraries(args: RewardConfig) -> None:
+    """Check that the libraries of the optimizer and the trackers are installed; the trainer does it again, late.
+
+    Raises:
+        OptionError: One is not, or a tracker is unknown.
+    """
+    try:
+        for tracker in get_reporting_integration_callbacks(args.report_to):
+            tracker()
+    except (ImportError, RuntimeError, ValueError) as error:
+        raise OptionError(f"report_to is {args.report_to}: {error}") from error
+    try:
+        Trainer.get_optimizer_cls_and_kwargs(args)
+    except ImportError as error:
+        raise OptionError(f"optim is {str(args.optim)!r}: {error}") from error
+    except ValueError:
+        # A few optimizers are looked up with the model, which is not loaded yet: the trainer checks them.
+        return
+
+
+def merge_accumulation(args: RewardConfig) -> RewardConfig:
+    """Return arguments whose steps hold the pairs of all accumulated batches: the same pairs, loss and gradient.
+
+    The trainer splits a step into micro-batches by tokens, so a larger batch takes no more memory.
+
+    Args:
+        args (`trl.RewardConfig`): With any `gradient_accumulation_steps`; left unchanged.
+    """
+    if args.gradient_accumulation_steps == 1:
+        return args
+    merged = copy.copy(args)
+    merged.per_device_train_batch_size *= args.gradient_accumulation_steps
+    merged.gradient_accumulation_steps = 1
+    return merged

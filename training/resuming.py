@@ -1,0 +1,78 @@
+"""Find the checkpoint from which a run resumes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from transformers import TrainingArguments
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS
+
+from .options import OptionError
+
+
+_STATE = "trainer_state.json"
+_YES, _NO = ("true", "yes", "1"), ("", "false", "no", "none", "0")
+
+
+def choose_checkpoint(training: TrainingArguments, *, resume: bool, has_adapters: bool) -> Path | None:
+    """Return the checkpoint to resume from: a named one, the newest of the run, or None to begin.
+
+    Args:
+        training (`transformers.TrainingArguments`): Its `resume_from_checkpoint` names one; true stands for `resume`.
+        resume (`bool`): Resume from the newest one, if there is one.
+        has_adapters (`bool`): Whether the run trains adapters.
+
+    Raises:
+        OptionError: Both are given, the folder holds no complete checkpoint, or it is of another kind of training.
+    """
+    named = str(training.resume_from_checkpoint or "")
+    if named.lower() in _NO:
+        return newest_checkpoint(str(training.output_dir)) if resume else None
+    if resume:
+        raise OptionError(
+            f"resume is True and resume_from_checkpoint is {named!r}; give resume alone for the newest checkpoint of "
+            "output_dir, or resume_from_checkpoint alone for that one."
+        )
+    if named.lower() in _YES:
+        return newest_checkpoint(str(training.output_dir))
+    _require_checkpoint(Path(named), has_adapters)
+    return Path(named)
+
+
+def _require_checkpoint(folder: Path, has_adapters: bool) -> None:
+    if _read_step(folder) is None:
+        state = f"holds no complete {_STATE}" if folder.is_dir() else "is no folder"
+        raise OptionError(
+            f"resume_from_checkpoint: {folder} {state}; give a folder that training wrote, such as "
+            "output_dir/checkpoint-50, or use resume for the newest one."
+        )
+    if (folder / ADAPTER_WEIGHTS).is_file() != has_adapters:
+        found, wanted = ("no adapters", "adapters") if has_adapters else ("adapters", "a whole model or a head")
+        raise OptionError(
+            f"resume_from_checkpoint: {folder} holds {found}, but {wanted} is to be trained; give train as in its run."
+        )
+
+
+def _read_step(folder: Path) -> int | None:
+    """Return the step of a complete checkpoint, or None."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        return int(json.loads((folder / _STATE).read_text(encoding="utf-8"))["global_step"])
+    return None
+
+
+def newest_checkpoint(output_dir: str | Path) -> Path | None:
+    """Return the newest complete checkpoint of a run, or None.
+
+    The state of the trainer is written last. A checkpoint whose writing was interrupted, by a kill or a full disk,
+    lacks it and is skipped.
+
+    Args:
+        output_dir (`str` or `Path`): The run's folder.
+    """
+    steps = {folder: _read_step(folder) for folder in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")}
+    complete = {step: folder for folder, step in steps.items() if step is not None}
+    return complete[max(complete)] if complete else None
