@@ -131,7 +131,7 @@ def _rewards(values: ArrayLike, name: str) -> Floats:
         raise ValueError(f"{name} is masked at pair {index}; fill it with NaN and pass nan='wrong', or drop the pair.")
     try:
         # As objects: NumPy would round large integers, and take dates, durations and texts for numbers.
-        array = np.asarray(values if hasattr(values, "dtype") else np.asarray(values, dtype=object))
+        array = np.asarray(values) if hasattr(values, "dtype") else np.asarray(values, dtype=object)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"{name} cannot be read ({error}); give one reward a pair as a plain number.") from error
     if array.ndim != 1:

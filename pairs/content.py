@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, open_source
 from sdiareward.common.files import hash_json
+from sdiareward.messages_sdiareward import validate_form
 
 from .labels import name_criterion
 from .messages import turns_to_messages
@@ -66,11 +67,14 @@ def digest_dialogue(turns: Any, criterion: str | None) -> str | None:
         turns: One side of a pair, or messages; relative paths begin in the working directory.
         criterion (`str`, *optional*): Under which it is judged.
     """
+    messages = turns_to_messages(turns)
     try:
-        parts = [[message["role"], hash_items(message["content"])] for message in turns_to_messages(turns)]
-        return hash_json([name_criterion(criterion), parts])[:_DIGEST_CHARACTERS]
-    except (ValueError, TypeError, KeyError, AttributeError, OSError):
+        validate_form(messages)
+        parts = [[message["role"], hash_items(message["content"])] for message in messages]
+    # Malformed messages, samples that are none, and files that are away.
+    except (ValueError, TypeError, OSError):
         return None
+    return hash_json([name_criterion(criterion), parts])[:_DIGEST_CHARACTERS]
 
 
 def fingerprint_pairs(labels: Sequence[Mapping[str, Any]], rows: datasets.Dataset | None = None) -> str:

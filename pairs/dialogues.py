@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import DialogueError, audio_duration_s, validate_messages
+from sdiareward.audio_sdiareward import audio_duration_s
+from sdiareward.messages_sdiareward import DialogueError, turns_to_messages, validate_messages
 
-from .messages import turns_to_messages
 from .path_sandbox import audio_roots, require_inside
 from .schema import SIDES
 
@@ -107,7 +107,7 @@ class WholeDialogues(Sequence[Any]):
     """Dialogues that are checked on access: a model can score any beginning of one, but is asked for whole ones.
 
     Args:
-        dialogues (`Sequence`): Messages of each.
+        dialogues (`Sequence`): Messages of each, or its turns as rows of a data set have them.
     """
 
     def __init__(self, dialogues: Sequence[Any]):
@@ -122,6 +122,6 @@ class WholeDialogues(Sequence[Any]):
         Raises:
             DialogueError: It is malformed, or breaks a rule of `validate_messages`.
         """
-        messages = self._dialogues[index]
+        messages = turns_to_messages(self._dialogues[index])
         validate_messages(messages)
         return messages

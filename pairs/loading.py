@@ -8,8 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.common.files import hash_json
 from sdiareward.common.user_errors import PairsError, PairsNotFoundError
 
+from .content import stamp_file
 from .path_sandbox import audio_roots, require_audio_inside
 from .rows import find_tables, leave_audio_encoded
 from .schema import SIDES
@@ -50,7 +52,9 @@ def _load_pairs(path: str | Path, split: str, name: str | None) -> datasets.Data
     found = find_tables(path, split, name)
     pairs: Any = found
     if isinstance(found, list):
-        pairs = datasets.load_dataset("parquet", data_files=found, split="train")
+        # `datasets` tells files apart by path and time: one that was unpacked in place of another may have its time.
+        state = hash_json([stamp_file(file) for file in found])[:16]
+        pairs = datasets.Dataset.from_parquet(found, cache_dir=f"{datasets.config.HF_DATASETS_CACHE}/pairs-{state}")
     missing = [side for side in SIDES if side not in pairs.column_names]
     if missing:
         raise ValueError(f"has columns {pairs.column_names}; a data set of pairs needs {list(SIDES)}.")

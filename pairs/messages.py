@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import (
-    ROLES,
     SAMPLING_RATE,
     AudioError,
-    DialogueError,
     audio_duration_s,
     open_encoded,
     open_source,
     read_audio,
-    validate_messages,
 )
+from sdiareward.messages_sdiareward import ROLES, DialogueError, turns_to_messages, validate_messages
 
 from .schema import MAX_TURN_S
 
@@ -50,12 +48,7 @@ def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
         DialogueError: The file is missing or malformed, the turns do not alternate, or a recording cannot be used.
     """
     path = Path(path)
-    if _is_dir(path):
-        turns, base = _turns_of_folder(path), path
-    elif path.is_file():
-        turns, base = _turns_of_json(path), path.parent
-    else:
-        raise DialogueError(f"{path}: no such file or folder; give a JSON dialogue or a folder of audio files.")
+    turns, base = read_turns(path)
     messages = turns_to_messages(turns)
     validate_messages(messages, name=str(path))
     spoken = [message for message in messages if message["role"] != "system"]
@@ -65,6 +58,29 @@ def read_dialogue(path: str | Path) -> list[dict[str, Any]]:
         except (ValueError, FileNotFoundError) as error:
             raise DialogueError(str(error).replace("\n", " "), number, str(path)) from error
     return messages
+
+
+def read_turns(path: Path) -> tuple[list[Any], Path]:
+    """Read the turns of a dialogue without opening its recordings.
+
+    Args:
+        path (`Path`): As for `read_dialogue`.
+
+    Returns:
+        `tuple`: The turns as they are written, and the folder that their relative paths begin at.
+
+    Raises:
+        DialogueError: The file is missing or malformed, or the folder holds no audio files.
+    """
+    if _is_dir(path):
+        return _turns_of_folder(path), path
+    if not path.is_file():
+        raise DialogueError(f"{path}: no such file or folder; give a JSON dialogue or a folder of audio files.")
+    if path.suffix.lower() in AUDIO_SUFFIXES:
+        raise DialogueError(
+            f"{path}: is a recording; a dialogue is a JSON file of turns, or a folder with one audio file per turn."
+        )
+    return _turns_of_json(path), path.parent
 
 
 def _is_dir(path: Path) -> bool:
@@ -89,11 +105,17 @@ def _turns_of_folder(folder: Path) -> list[dict[str, Any]]:
             f"{folder}: holds no audio files; put one {'/'.join(AUDIO_SUFFIXES)} file per turn into it."
         )
     return [
-        {"role": ROLES[index % 2], "text": _transcript(file), "audio": file.name} for index, file in enumerate(files)
+        {"role": ROLES[index % 2], "text": read_transcript(file), "audio": file.name}
+        for index, file in enumerate(files)
     ]
 
 
-def _transcript(audio_file: Path) -> str | None:
+def read_transcript(audio_file: Path) -> str | None:
+    """Return the text of the `.txt` file beside a recording; None without one.
+
+    Raises:
+        DialogueError: It is not UTF-8 text.
+    """
     file = audio_file.with_suffix(".txt")
     try:
         return file.read_text(encoding="utf-8").strip() if file.is_file() else None
@@ -132,41 +154,6 @@ def _load_recording(file: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{error} Paths are relative to the dialogue's file.") from error
     return {"array": array, "sampling_rate": SAMPLING_RATE, "path": str(file)}
-
-
-def turns_to_messages(turns: Any) -> list[dict[str, Any]]:
-    """Turn one side of a pair into messages: text before audio in each turn, as the paper interleaves them.
-
-    What is malformed is returned as it is: `validate_form` and the processor name it.
-
-    Args:
-        turns (`Sequence[Mapping]`): Turns of our schema (`role`, `text`, `audio`), or messages with a `content` list,
-            in which `datasets` has filled absent keys with None; those are dropped here.
-
-    Returns:
-        `list[dict]`: `{"role", "content": [{"type": "text", "text"}, {"type": "audio", "audio"}]}` for each turn.
-    """
-    messages: list[dict[str, Any]] = [_message(turn) for turn in turns] if _is_list(turns) else turns
-    return messages
-
-
-def _message(turn: Any) -> Any:
-    if not isinstance(turn, Mapping):
-        return turn
-    content = turn.get("content")
-    if content is None:
-        content = [{"type": kind, kind: turn[kind]} for kind in ("text", "audio") if turn.get(kind)]
-    elif _is_list(content):
-        content = [_without_none(item) for item in content]
-    return {"role": turn.get("role"), "content": content}
-
-
-def _without_none(item: Any) -> Any:
-    return {key: value for key, value in item.items() if value is not None} if isinstance(item, Mapping) else item
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
 def check_recording(source: Any, max_turn_s: float = MAX_TURN_S) -> None:

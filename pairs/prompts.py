@@ -1,34 +1,123 @@
-"""Read system prompts from a file, for checkpoints that were trained with other prompts.
+"""Prompts by name: the shipped ones of `configs/prompts.yaml`, and files that replace some of them.
 
-A prompt is used verbatim: white space at its beginning and end changes the tokens and so the reward. Only line ends
-are normalized to line feeds.
+A prompt is used verbatim but for its placeholders: white space at its beginning and end changes the tokens and so the
+reward or the answer. Only line ends are normalized to line feeds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from string import Template
+from typing import Any
 
 from sdiareward.common.files import read_json_object, read_text
+from sdiareward.common.package_files import CONFIGS
+from sdiareward.common.settings import read_mapping
+
+from .schema import stable_id
+
+
+SHIPPED = CONFIGS / "prompts.yaml"
+# Placeholders without which an answer could not be asked for; the others of a shipped text are optional.
+REQUIRED: Mapping[str, tuple[str, ...]] = {
+    "annotation": ("primary_labels", "secondary_labels"),
+    "script_writing_request": ("number", "topic"),
+    "scenario_writing": ("fields", "rules"),
+    "scenario_request": ("number", "topic"),
+    "scenario_labels": ("categories", "category"),
+    "scenario_rules_content": ("categories",),
+    "scenario_rules_understanding": ("labels",),
+    "scenario_rules_generation": ("category", "labels"),
+    "scenario_rules_implicit": ("category", "labels"),
+    "scenario_rules_sound": ("category", "labels"),
+}
+# Without it there is no system turn.
+_MAY_BE_EMPTY = ("wavreward_system",)
+_OF_REWARD_MODEL = "reward_"
+
+
+@dataclass(frozen=True)
+class PromptSet:
+    """The shipped prompts, some of them replaced.
+
+    Args:
+        given (`Mapping[str, str]`): The replaced ones, by name; validated by `read_prompt_file`.
+    """
+
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    def template(self, name: str) -> str:
+        """Return a prompt with its placeholders."""
+        return self.given.get(name, _read_shipped()[name])
+
+    def fill(self, name: str, **values: Any) -> str:
+        """Return a prompt with values in place of its placeholders; values without a placeholder are not used."""
+        return Template(self.template(name)).substitute(values)
+
+    def version(self, *names: str) -> str:
+        """Return a hash of the very texts of some prompts: no change of a text can go without a change of it."""
+        return stable_id(*map(self.template, names))
+
+
+@cache
+def _read_shipped() -> dict[str, str]:
+    return dict(read_mapping(SHIPPED))
+
+
+def read_prompt_file(path: str | Path | None) -> PromptSet:
+    """Read a YAML file of prompts by name, in the form of `configs/prompts.yaml`; None stands for the shipped ones.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: A name is unknown, a text is empty, or a placeholder is unknown or missing.
+    """
+    if path is None:
+        return PromptSet()
+    given, shipped = read_mapping(Path(path)), _read_shipped()
+    if unknown := sorted(map(str, set(given) - set(shipped))):
+        raise ValueError(f"{path}: there are no prompts {unknown}; {SHIPPED.name} has {list(shipped)}.")
+    for name, text in given.items():
+        _check_prompt(name, text, f"{path}: {name}")
+    return PromptSet(given)
+
+
+def _check_prompt(name: str, text: Any, label: str) -> None:
+    if not isinstance(text, str) or not (text.strip() or name in _MAY_BE_EMPTY):
+        raise ValueError(f"{label} is {text!r}; give a text.")
+    template, allowed = Template(text), Template(_read_shipped()[name]).get_identifiers()
+    if not template.is_valid():
+        raise ValueError(f"{label} has a dollar sign that begins no placeholder; write $$ for a dollar sign.")
+    found = template.get_identifiers()
+    if unknown := sorted(set(found) - set(allowed)):
+        raise ValueError(f"{label} has the placeholders {unknown}; it takes {allowed}. Write $$ for a dollar sign.")
+    if missing := sorted(set(REQUIRED.get(name, ())) - set(found)):
+        raise ValueError(f"{label} lacks the placeholders {missing}; write them as ${missing[0]}.")
 
 
 def read_prompts(path: str | Path) -> dict[str, str]:
-    """Read the system prompt of each criterion.
+    """Read the reward model's system prompt of each criterion.
 
     Args:
-        path (`str` or `Path`): A `.json` file with an object from criterion to prompt, or any other text file, whose
-            whole content is then the prompt of every criterion. UTF-8.
+        path (`str` or `Path`): A `.yaml` file of prompts, see `read_prompt_file`, of which `reward_CRITERION` are
+            taken; a `.json` file with an object from criterion to prompt; or any other text file, whose whole content
+            is then the prompt of every criterion. UTF-8.
 
     Returns:
         `dict[str, str]`: Prompt by criterion, for [`SDiaRewardConfig`] and [`SDiaRewardProcessor`].
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: The file is no text, no JSON object of texts, or holds an empty prompt.
+        ValueError: The file is no text, no JSON object of texts, or holds an empty prompt or none of a reward model.
     """
     from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, validate_prompts
 
     path = Path(path)
-    if path.suffix == ".json":
+    if path.suffix in (".yaml", ".yml"):
+        prompts = _read_reward_prompts(path)
+    elif path.suffix == ".json":
         prompts = read_json_object(path, "give an object from criterion to system prompt")
     else:
         prompts = dict.fromkeys(DEFAULT_PROMPTS, read_text(path, "prompt file"))
@@ -37,3 +126,12 @@ def read_prompts(path: str | Path) -> dict[str, str]:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return prompts
+
+
+def _read_reward_prompts(path: Path) -> dict[str, str]:
+    prompts = read_prompt_file(path)
+    names = [name for name in prompts.given if name.startswith(_OF_REWARD_MODEL)]
+    if not names:
+        wanted = [name for name in _read_shipped() if name.startswith(_OF_REWARD_MODEL)]
+        raise ValueError(f"{path}: has no prompt of a reward model; give some of {wanted}.")
+    return {name.removeprefix(_OF_REWARD_MODEL): prompts.fill(name) for name in names}

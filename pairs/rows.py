@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from sdiareward.common.local_paths import require_local
+
 from .content import Stamp, stamp_file
+from .dialogue_folders import holds_dialogues
+from .message_rows import open_folder
 from .path_sandbox import load_safe_builder, require_own_tables
 from .schema import SIDES
 
@@ -61,7 +65,8 @@ def open_rows(path: str | Path, split: str | None = None, name: str | None = Non
 
     Args:
         path (`str` or `Path`): A `.parquet`, `.json` or `.jsonl` file, a folder that `datasets.load_dataset` or
-            `load_from_disk` reads, or the name of a repository on the Hub.
+            `load_from_disk` reads, a folder of dialogues (see `dialogue_folders`), or the name of a repository on the
+            Hub.
         split (`str`, *optional*): Which split; may be omitted if there is only one. A file is one split.
         name (`str`, *optional*): Configuration of the data set.
 
@@ -69,6 +74,8 @@ def open_rows(path: str | Path, split: str | None = None, name: str | None = Non
         FileNotFoundError: There is no such data set.
         ValueError: It has no such split, or its files have different columns.
     """
+    if holds_dialogues(path):
+        return open_folder(path)
     found = find_tables(path, split, name)
     return ParquetRows(found) if isinstance(found, list) else ArrowRows(found)
 
@@ -91,14 +98,25 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
         require_own_tables(path)
         saved = datasets.load_from_disk(str(path))
         return saved[_choose(split, saved, path)] if isinstance(saved, datasets.DatasetDict) else saved
+    if folder.is_file():
+        raise ValueError(f"{path}: is no table of rows; give a .parquet, .json or .jsonl file, or a folder of them.")
+    require_local(str(path))
     builder = load_safe_builder(path, name)
+    if builder.name == "audiofolder":
+        raise ValueError(
+            f"{path}: is a folder of recordings; give a .jsonl or .parquet file of pairs, or a folder of these, "
+            f"with the columns {' and '.join(SIDES)}."
+        )
     files = builder.config.data_files or builder.info.splits or {}
     # `datasets` also takes slices of splits such as "test[:100]".
     if split is None or not {"[", "+"} & set(split):
         split = _choose(split, files, path)
         if builder.config.data_files and all(str(file).endswith(".parquet") for file in files[split]):
             return list(datasets.DownloadManager().download([str(file) for file in files[split]]))
-    return datasets.load_dataset(str(path), name, split=split)
+    named = builder.config.data_files if folder.is_dir() else None
+    # By the names of its files: `datasets` would cache a local folder under its own last name and its card.
+    options = {"data_files": {str(key): list(map(str, of_split)) for key, of_split in named.items()}} if named else {}
+    return datasets.load_dataset(str(path), name, split=split, **options)
 
 
 def _choose(split: str | None, known: Mapping[Any, Any], path: str | Path) -> str:

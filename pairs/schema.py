@@ -6,14 +6,16 @@ The columns are the data contract of the package (one row = one preference pair)
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import MAX_TURNS, ROLES
+from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 
 
 if TYPE_CHECKING:
     import datasets
+    import pyarrow as pa
 
 CRITERIA = ("modality", "colloquialness")
 MODALITY_SUBSETS = ("wild", "semi_wild", "scripted")
@@ -83,6 +85,29 @@ def features() -> datasets.Features:
             "license": text,
         }
     )
+
+
+def make_arrow_schema(columns: datasets.Features) -> pa.Schema:
+    """Return the schema of Parquet files with these columns, whose description every `datasets` from 2 on can read.
+
+    `datasets` 4 named the type of lists `List`, which older versions do not know; all read a list of one type.
+
+    Args:
+        columns (`datasets.Features`): The columns.
+    """
+    schema = columns.arrow_schema
+    described = json.loads(schema.metadata[b"huggingface"])
+    described["info"]["features"] = _spell_lists(described["info"]["features"])
+    return schema.with_metadata({"huggingface": json.dumps(described)})
+
+
+def _spell_lists(described: Any) -> Any:
+    """Return the description of columns with `[type]` for each list of any length."""
+    if not isinstance(described, dict):
+        return described
+    if described.get("_type") == "List" and described.get("length", -1) == -1:
+        return [_spell_lists(described["feature"])]
+    return {name: _spell_lists(value) for name, value in described.items()}
 
 
 def is_text(value: Any) -> bool:

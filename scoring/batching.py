@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from sdiareward.processing_sdiareward import AUDIO_BOS_TOKEN, SDiaRewardProcessor
+from sdiareward.chat_sdiareward import AUDIO_BOS_TOKEN
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 
 # Errors of a dialogue that cannot be used; any other exception is a bug.

@@ -73,6 +73,10 @@ class ScoringJob:
         data = {name: getattr(self, name) for name in ("dataset", "split", "name", "criterion")}
         return {**self.model.identity(), **data}
 
+    def settings(self) -> dict[str, Any]:
+        """Return the fields for the record beside the results."""
+        return asdict(self)
+
 
 @dataclass(frozen=True)
 class Processes:
@@ -261,8 +265,10 @@ def finish(job: ScoringJob, rows: Rows, before: Results, seconds: float) -> Summ
         raise ScoringError(str(error)) from error
     summary = summarise(before, after, seconds)
     rate = {"real_time_factor": summary.real_time_factor}
-    write_provenance(folder / "summary.json", summary=asdict(summary) | rate, job=asdict(job))
+    write_provenance(folder / "summary.json", summary=asdict(summary) | rate, job=job.settings())
     if not summary.num_scored:
-        reasons = folder / "skipped.jsonl"
-        raise ScoringError(f"none of {summary.num_rows} rows could be scored; {reasons} has the reasons.")
+        path, reason = folder / "skipped.jsonl", after.reasons[min(after.reasons)].rstrip(".")
+        raise ScoringError(
+            f"none of {summary.num_rows} rows could be scored; the first: {reason}; {path} has all reasons."
+        )
     return summary

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.checkpoint_io.hub_files import require_model
 
 
 if TYPE_CHECKING:
+    from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
     from .scorer import Scorer
 
 
@@ -61,10 +65,31 @@ class ModelSpec:
 
         from .scorer import Scorer
 
+        require_model(self.name)
         disable_progress_bar()
         options: dict[str, Any] = {"device": self.device or device, "batch_tokens": self.batch_tokens}
-        try:
+        with self._explained_errors():
             scorer = Scorer.from_pretrained(self.name, dtype=self.dtype, prompts=self.prompts, **options)
+        if criterion is not None and criterion not in scorer.processor.prompts:
+            known = ", ".join(sorted(scorer.processor.prompts))
+            raise ScoringError(f"criterion is {criterion!r}; this model knows {known}.")
+        return scorer
+
+    def load_processor(self) -> SDiaRewardProcessor:
+        """Load the processor alone, which is quick and knows how much of a turn the model hears.
+
+        Raises:
+            ScoringError: It cannot be loaded.
+        """
+        from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+        with self._explained_errors():
+            return SDiaRewardProcessor.from_pretrained(self.name)
+
+    @contextmanager
+    def _explained_errors(self) -> Iterator[None]:
+        try:
+            yield
         except _LOADING_ERRORS as error:
             reason = str(error).strip().partition("\n")[0]
             reason = reason if isinstance(error, (OSError, ValueError)) else f"{type(error).__name__}: {reason}"
@@ -73,7 +98,3 @@ class ModelSpec:
             raise ScoringError(
                 f"model {self.name}: cannot be loaded ({reason}); give a checkpoint folder or Hub id{reach}."
             ) from error
-        if criterion is not None and criterion not in scorer.processor.prompts:
-            known = ", ".join(sorted(scorer.processor.prompts))
-            raise ScoringError(f"criterion is {criterion!r}; this model knows {known}.")
-        return scorer

@@ -161,6 +161,8 @@ def _attend_segments(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """Attend causally along each dialogue; shapes `(1, num_heads, num_tokens, head_dim)`, transposed on return."""
+    # Under autocast the rotation leaves float32 what the projections made.
+    query, key = query.to(value.dtype), key.to(value.dtype)
     if has_varlen(query.device.type, query.dtype):
         return _varlen_attention(query, key, value, layout.varlen(query.device), scaling, causal=True), None
     mask = layout.mask(query)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from sdiareward.pairs.schema import SIDES
 from .engine import Outcome, Record, Session
 
 
+QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 _PARTIAL = "partial"
+_NUM_REASONS = 3
 _ROWS_WRITTEN_AT_ONCE = 65_536
 
 
@@ -38,6 +40,10 @@ class Summary:
         audio_s (`float`): Seconds that the model heard.
         num_new (`int`): Rows that the last run scored.
         new_audio_s, seconds (`float`): Seconds that the model heard in the last run, and how long that took.
+        rewards (`dict[str, dict[str, float]]`): By column of the table, `mean` and the `QUANTILES`.
+        num_right, num_ties (`int`, *optional*): Pairs whose chosen side has the higher reward, and those of equal
+            rewards; None of rows that are single dialogues.
+        reasons (`dict[int, str]`): Why rows were skipped, for the first few by their number.
     """
 
     num_rows: int
@@ -48,6 +54,10 @@ class Summary:
     num_new: int
     new_audio_s: float
     seconds: float
+    rewards: dict[str, dict[str, float]] = field(default_factory=dict)
+    num_right: int | None = None
+    num_ties: int | None = None
+    reasons: dict[int, str] = field(default_factory=dict)
 
     @property
     def real_time_factor(self) -> float | None:
@@ -192,7 +202,37 @@ def summarise(before: Results, after: Results, seconds: float) -> Summary:
     num_scored, audio_s = int(after.is_scored.sum()), float(after.audio_s.sum())
     num_new, new_audio_s = num_scored - int(before.is_scored.sum()), audio_s - float(before.audio_s.sum())
     counts = (after.num_rows, num_scored, len(after.reasons), int(after.num_cut.sum()))
-    return Summary(*counts, audio_s, num_new, new_audio_s, seconds)
+    rewards = name_rewards(after, np.flatnonzero(after.is_scored))
+    margins = rewards.get("margin")
+    return Summary(
+        *counts,
+        audio_s,
+        num_new,
+        new_audio_s,
+        seconds,
+        {name: _describe_values(values) for name, values in rewards.items()} if num_scored else {},
+        None if margins is None else int((margins > 0).sum()),
+        None if margins is None else int((margins == 0).sum()),
+        {row: after.reasons[row] for row in sorted(after.reasons)[:_NUM_REASONS]},
+    )
+
+
+def _describe_values(values: np.ndarray) -> dict[str, float]:
+    quantiles = {name: float(np.quantile(values, share)) for name, share in QUANTILES.items()}
+    return {"mean": float(values.mean()), **quantiles}
+
+
+def name_rewards(results: Results, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the rewards of some rows by column: `chosen`, `rejected` and `margin` of pairs, else `reward`.
+
+    Args:
+        results ([`Results`]): Of every row.
+        numbers (`np.ndarray` of shape `(num_rows,)`): Numbers of the rows.
+    """
+    rewards = results.rewards[numbers]
+    if results.sides != SIDES:
+        return {"reward": rewards[:, 0]}
+    return {**dict(zip(SIDES, rewards.T, strict=True)), "margin": rewards[:, 0] - rewards[:, 1]}
 
 
 def _write_table(results: Results, rows: Rows, id_column: str | None, numbers: np.ndarray) -> None:
@@ -217,10 +257,4 @@ def _table(results: Results, rows: Rows, id_column: str | None, numbers: np.ndar
     columns: dict[str, Any] = {"row": numbers}
     if id_column:
         columns[id_column] = rows.read(numbers, [id_column])[id_column]
-    rewards = results.rewards[numbers]
-    if results.sides == SIDES:
-        columns |= dict(zip(SIDES, rewards.T, strict=True))
-        columns["margin"] = rewards[:, 0] - rewards[:, 1]
-    else:
-        columns["reward"] = rewards[:, 0]
-    return pa.table(columns)
+    return pa.table(columns | name_rewards(results, numbers))

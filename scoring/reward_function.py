@@ -203,10 +203,8 @@ class _Rewarder:
         for rollout, result in zip(good, results, strict=True):
             if isinstance(result, str):
                 rollout.error = result
-            elif math.isfinite(result):
-                rollout.reward = result
             else:
-                rollout.error = f"the model's reward is {result}."
+                rollout.reward = result
         failed = [(index, rollout.error) for index, rollout in enumerate(rollouts) if rollout.error is not None]
         if failed and self.options.on_error == "raise":
             raise ValueError(f"completion {failed[0][0]}: {failed[0][1]}")

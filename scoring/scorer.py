@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.checkpoint_io.adapters import is_adapter, load_adapted
 from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
+from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.dialogues import WholeDialogues
 from sdiareward.processing_sdiareward import SDiaRewardProcessor, expand_criteria
@@ -284,7 +284,7 @@ class Scorer:
         from tqdm.auto import tqdm
 
         plan = self._plan(dialogues, criteria, groups, skipped)
-        with tqdm(total=len(dialogues), disable=not progress, unit="dialogue") as bar:
+        with tqdm(total=len(dialogues), desc="features", disable=not progress, unit="dialogue") as bar:
             for batch in prefetch(lambda indices: self._prepare(indices, dialogues, criteria), plan, self.num_workers):
                 for index, error in batch.failures.items():
                     _skip(index, error, skipped)

@@ -1,4 +1,5 @@
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -6,6 +7,7 @@ import pytest
 
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.pairs.rows import open_rows
 
 
 def test_turns_become_messages_with_text_before_audio():
@@ -54,6 +56,45 @@ def test_data_without_the_two_sides_is_refused(tmp_path):
     path.write_text('{"text": "hi"}\n')
     with pytest.raises(ValueError, match=r"needs \['chosen', 'rejected'\]"):
         load_pairs(path, "train")
+
+
+CARD = """---
+configs:
+- config_name: modality
+  data_files: [{split: train, path: "data/train-*.FORM"}]
+---
+"""
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+@pytest.mark.parametrize("split", ["train", "train[:9]"])
+def test_a_copy_of_a_folder_with_other_rows_is_read_where_it_lies(form, split, tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    for place, num_pairs in (("here", 5), ("there", 3)):
+        folder = tmp_path / place / "sdiareward"
+        (folder / "data").mkdir(parents=True)
+        (folder / "README.md").write_text(CARD.replace("FORM", form))
+        side = [{"role": "user", "text": "hi", "audio": None}]
+        rows = [{"pair_id": f"{place} {row}", "chosen": side, "rejected": side} for row in range(num_pairs)]
+        if form == "parquet":
+            pq.write_table(pa.Table.from_pylist(rows), folder / "data" / "train-0.parquet")
+        else:
+            (folder / "data" / "train-0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        expected = [row["pair_id"] for row in rows]
+        assert list(load_pairs(folder, split, name="modality")["pair_id"]) == expected
+        opened = open_rows(folder, split, "modality")
+        assert opened.read(range(num_pairs), ["pair_id"])["pair_id"].to_pylist() == expected
+
+
+def test_a_table_that_took_the_place_of_another_is_read_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    path, side = tmp_path / "pairs.parquet", [{"role": "user", "text": "hi", "audio": None}]
+    for pair_id in ("first", "second"):
+        path.unlink(missing_ok=True)
+        pq.write_table(pa.Table.from_pylist([{"pair_id": pair_id, "chosen": side, "rejected": side}]), path)
+        # As archives keep it.
+        os.utime(path, (1, 1))
+        assert list(load_pairs(path, "train")["pair_id"]) == [pair_id]
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, SDiaRewardConfig
-from sdiareward.pairs.prompts import read_prompts
+from sdiareward.pairs.prompts import REQUIRED, SHIPPED, PromptSet, read_prompt_file, read_prompts
 
 
 def test_a_json_file_gives_the_prompt_of_each_criterion(tmp_path):
@@ -38,3 +38,63 @@ def test_a_file_that_holds_no_prompts_is_refused_by_name(name, content, message,
 def test_a_missing_file_is_refused_by_name(tmp_path):
     with pytest.raises(FileNotFoundError, match="absent.txt: no such prompt file"):
         read_prompts(tmp_path / "absent.txt")
+
+
+def test_the_shipped_prompts_are_a_file_of_prompts_to_begin_with():
+    shipped = read_prompt_file(SHIPPED)
+    assert set(REQUIRED) < set(shipped.given)
+    assert all(shipped.template(name) == PromptSet().template(name) for name in shipped.given)
+    found = {criterion: shipped.given[f"reward_{criterion}"] for criterion in DEFAULT_PROMPTS}
+    assert found == DEFAULT_PROMPTS == read_prompts(SHIPPED)
+
+
+def test_a_yaml_file_replaces_the_prompts_that_it_names(tmp_path):
+    path = tmp_path / "prompts.yaml"
+    path.write_text("reward_joint: |+\n  You judge $$5.\n\nfilter: Listen.\n", encoding="utf-8")
+    prompts = read_prompt_file(path)
+    assert prompts.fill("filter") == "Listen."
+    assert prompts.fill("filter_request") == PromptSet().fill("filter_request")
+    assert prompts.version("filter") != PromptSet().version("filter")
+    assert prompts.version("filter_request") == PromptSet().version("filter_request")
+    # White space counts; criteria that the file does not name keep the model's prompt.
+    assert read_prompts(path) == {"joint": "You judge $5.\n\n"}
+
+
+def test_placeholders_are_filled_and_optional_ones_may_be_left_out(tmp_path):
+    path = tmp_path / "prompts.yaml"
+    path.write_text("script_writing_request: Number $number about ${topic}, for $$1.\n")
+    values = {"number": 3, "topic": "trams", "domain": "travel", "style": "written"}
+    assert read_prompt_file(path).fill("script_writing_request", **values) == "Number 3 about trams, for $1."
+    assert '"trams" (domain: travel)' in PromptSet().fill(
+        "script_writing_request", **values, count=10, others=9, min_rounds=4, max_rounds=8
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("judge: Listen.", r"there are no prompts \['judge'\]; prompts.yaml has \['reward_modality'"),
+        ("script_writing_request: About $topic.", r"script_writing_request lacks the placeholders \['number'\]"),
+        (
+            "script_writing_request: No. $number, {topic}.",
+            r"lacks the placeholders \['topic'\]; write them as \$topic",
+        ),
+        ("filter: Hear $topic.", r"filter has the placeholders \['topic'\]; it takes \[\]. Write \$\$"),
+        ("script_speaking: At most $words.", r"the placeholders \['words'\]; it takes \['max_words'\]"),
+        ("filter: It costs $5.", r"filter has a dollar sign that begins no placeholder; write \$\$"),
+        ("filter: ' '", "filter is ' '; give a text"),
+        ("filter: [Listen]", "filter is .'Listen'.; give a text"),
+        ("- filter", "holds list; a mapping"),
+    ],
+)
+def test_a_prompt_that_cannot_be_asked_is_refused_by_name(content, message, tmp_path):
+    path = tmp_path / "own.yaml"
+    path.write_text(content)
+    with pytest.raises(ValueError, match=f"own.yaml: .*{message}|own.yaml: {message}"):
+        read_prompt_file(path)
+
+
+def test_a_yaml_file_without_a_prompt_of_the_reward_model_is_refused(tmp_path):
+    (tmp_path / "own.yaml").write_text("filter: Listen.")
+    with pytest.raises(ValueError, match=r"own.yaml: has no prompt of a reward model; give some of \['reward_mod"):
+        read_prompts(tmp_path / "own.yaml")

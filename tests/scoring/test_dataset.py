@@ -2,6 +2,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,10 +16,11 @@ import pytest
 import soundfile
 import torch
 from support import forked
+from support.systems_world import write_system
 
 from sdiareward.cli import main
 from sdiareward.pairs.content import stamp_file
-from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.pairs.messages import read_dialogue, turns_to_messages
 from sdiareward.pairs.rows import ArrowRows, ParquetRows, open_rows
 from sdiareward.scoring import changes
 from sdiareward.scoring.model_spec import ModelSpec
@@ -136,9 +138,44 @@ def test_turns_longer_than_the_model_hears_are_counted(score, write_rows, make_p
     buffer = io.BytesIO()
     soundfile.write(buffer, make_tone(31.0), 16_000, format="FLAC")
     row["rejected"][1]["audio"]["bytes"] = buffer.getvalue()
-    assert "1 turns cut" in score(write_rows([row]))[1]
+    assert "1 turns cut: this model hears their first 30 s" in score(write_rows([row]))[1]
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())["summary"]
     assert summary["audio_s"] == pytest.approx(0.1 + 0.1 + 0.1 + 30.0)
+
+
+def test_a_scored_data_set_ends_with_a_summary_of_its_rewards(score, write_rows, make_pair, tmp_path):
+    rows = [make_pair(number) for number in range(5)]
+    rows[1]["chosen"][0]["audio"]["bytes"] = b"no sound"
+    code, out, _ = score(write_rows(rows))
+    assert code == 0
+    margins = np.array([row["margin"] for row in scores(tmp_path)])
+    expected = [margins.mean(), *np.quantile(margins, [0.05, 0.25, 0.5, 0.75, 0.95])]
+    lines = [line.split() for line in out.splitlines()]
+    assert ["mean", "5%", "25%", "median", "75%", "95%"] in lines
+    assert ["margin", *(f"{value:+.3f}" for value in expected)] in lines
+    assert f"chosen > rejected in {(margins > 0).sum()} of 4 rows (" in out
+    assert re.search(r"1 skipped:\n  row 1: chosen: turn 1: .*cannot be decoded", out)
+    assert out.splitlines()[-1] == f"Table: {tmp_path / 'out' / 'scores.parquet'}"
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())["summary"]
+    assert summary["rewards"]["margin"]["median"] == pytest.approx(np.median(margins))
+    assert (summary["num_right"], summary["num_ties"]) == ((margins > 0).sum(), 0)
+
+
+def test_a_folder_of_dialogues_is_a_data_set(make_tone, scorer, tmp_path, tiny_checkpoint, capsys, caplog):
+    write_system(tmp_path / "a", 0, 3)
+    (tmp_path / "a" / "d01" / "1.wav").unlink()
+    (tmp_path / "a" / "broken.json").write_text("{")
+    command = ["score", str(tmp_path / "a"), "--output", str(tmp_path / "out"), "--model", str(tiny_checkpoint)]
+    assert main(command) == 0
+    out = capsys.readouterr().out
+    assert "2 of 4 rows" in out
+    assert "row 1: messages: has 1 turns and ends with the user" in out
+    assert "broken.json: is not valid JSON" in caplog.text
+    found = scores(tmp_path)
+    assert [row["id"] for row in found] == ["d00", "d02"]
+    assert found[1]["reward"] == pytest.approx(scorer.score([read_dialogue(tmp_path / "a" / "d02")])[0], abs=1e-5)
+    assert main(command) == 0
+    assert "0 of them scored now" in capsys.readouterr().out
 
 
 def test_a_criterion_that_is_given_holds_for_every_row(score, write_rows, make_pair, scorer, tmp_path):

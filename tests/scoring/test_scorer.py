@@ -4,7 +4,7 @@ import shutil
 import pytest
 import torch
 
-from sdiareward.audio_sdiareward import DialogueError
+from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring import scorer as scoring
 from sdiareward.scoring.scorer import Scorer

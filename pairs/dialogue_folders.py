@@ -1,0 +1,309 @@
+"""Read a folder of dialogues: folders of recordings, JSON dialogues, or recordings that are named after their turn.
+
+A recording's name gives its dialogue, turn and role: `NAME_user.wav` and `NAME_assistant.wav`, `NAME_0_user.wav`, or
+as a pattern says. A recording without a role is the assistant's; then the user's turns come from a folder that several
+systems share. Nothing is decoded here, and whether turns alternate is checked where a dialogue is used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Formatter
+from typing import Any, NamedTuple
+
+from sdiareward.messages_sdiareward import ROLES, DialogueError, validate_form
+
+from .messages import AUDIO_SUFFIXES, read_transcript, read_turns, sort_naturally, turns_to_messages
+
+
+Messages = list[dict[str, Any]]
+USER, ASSISTANT = ROLES
+_FIELDS = {"dialogue": r"[^/]+?", "turn": r"\d+", "role": "user|assistant"}
+_DEFAULT_NAME = re.compile(
+    r"(?P<dialogue>.+?)(?:(?:[ _.-](?P<turn>\d+))?[ _.-](?P<role>user|assistant))?", re.IGNORECASE
+)
+# Tables that `datasets` reads from a folder.
+_TABLES = (".parquet", ".arrow", ".jsonl", ".csv", ".tsv")
+
+
+class _Recording(NamedTuple):
+    """A recording and what its name tells; `turn` and `role` are None where it does not."""
+
+    file: Path
+    turn: int | None
+    role: str | None
+
+
+@dataclass
+class DialogueFolder:
+    """The dialogues of a folder.
+
+    Args:
+        dialogues (`dict[str, list[dict]]`): Messages by the dialogue's name; audio as absolute paths.
+        skipped (`dict[str, str]`): Why a dialogue or a file could not be used, by its name.
+    """
+
+    dialogues: dict[str, Messages] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def holds_dialogues(path: str | Path) -> bool:
+    """Tell whether a path is a folder of dialogues, not one dialogue and not a data set of tables."""
+    folder = Path(path)
+    if not folder.is_dir() or any(file.suffix in _TABLES for file in _list(folder)):
+        return False
+    if (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file():
+        return False
+    if recordings := _find_audio(folder):
+        return any(_read_name(file.stem, _DEFAULT_NAME).role for file in recordings)
+    return any(_find_audio(entry) for entry in _list(folder) if entry.is_dir()) or any(
+        map(_is_dialogue, _json(folder))
+    )
+
+
+def read_dialogue_folder(
+    folder: str | Path, pattern: str | None = None, user_turns: str | Path | None = None
+) -> DialogueFolder:
+    """Read the dialogues of a folder.
+
+    Args:
+        folder (`str` or `Path`): Holds a folder of recordings or a JSON file for each dialogue, or recordings that are
+            named after their turns.
+        pattern (`str`, *optional*): How recordings are named, such as `"{dialogue}_{turn}_{role}.wav"`; with slashes
+            it is matched against paths below the folder. A pattern without `{role}` means turns in order, user first.
+        user_turns (`str` or `Path`, *optional*): Folder of the user's turns, by the dialogue's name: a recording, or
+            a folder with the context up to the user's last turn. The folder to read then holds the assistant's turns.
+
+    Returns:
+        [`DialogueFolder`]: Its dialogues, in the natural order of their names.
+
+    Raises:
+        FileNotFoundError: There is no such folder.
+        ValueError: It holds no dialogue, or the pattern is malformed.
+    """
+    folder = _require_folder(folder)
+    if pattern is not None or _find_audio(folder):
+        found, skipped = _group_recordings(folder, pattern)
+        if user_turns is None:
+            _require_user_turns(folder, found, pattern)
+    elif any(_find_audio(entry) for entry in _list(folder) if entry.is_dir()) and user_turns is not None:
+        found, skipped = _group_by_folder(folder), {}
+    else:
+        return _read_files(folder, user_turns)
+    if not found:
+        first = next(iter(skipped.values()), "it holds no recordings")
+        raise ValueError(f"{folder}: {first}; name them NAME_user.wav and NAME_assistant.wav, or give a pattern.")
+    contexts = None if user_turns is None else _read_contexts(_require_folder(user_turns))
+    result = DialogueFolder(skipped=skipped)
+    for name, recordings in found.items():
+        try:
+            result.dialogues[name] = _as_messages(_join(name, recordings, contexts))
+        except DialogueError as error:
+            result.skipped[name] = str(error)
+    return result
+
+
+def _require_folder(path: str | Path) -> Path:
+    folder = Path(path).absolute()
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{path}: no such folder.")
+    return folder
+
+
+def _list(folder: Path) -> list[Path]:
+    return sorted((entry for entry in folder.iterdir() if not entry.name.startswith(".")), key=sort_naturally)
+
+
+def _find_audio(folder: Path) -> list[Path]:
+    return [file for file in _list(folder) if file.suffix.lower() in AUDIO_SUFFIXES]
+
+
+def _json(folder: Path) -> list[Path]:
+    return [file for file in _list(folder) if file.suffix == ".json"]
+
+
+def _is_dialogue(file: Path) -> bool:
+    try:
+        turns, _ = read_turns(file)
+    except DialogueError:
+        return False
+    return bool(turns) and isinstance(turns[0], Mapping) and "role" in turns[0]
+
+
+def _read_files(folder: Path, user_turns: str | Path | None) -> DialogueFolder:
+    """Read a dialogue from each folder of recordings and each JSON file."""
+    entries = [entry for entry in _list(folder) if entry.is_dir() or entry.suffix == ".json"]
+    if not entries:
+        raise ValueError(
+            f"{folder}: holds no dialogues; put a folder of recordings, a JSON dialogue, or recordings such as "
+            "NAME_user.wav and NAME_assistant.wav into it for each."
+        )
+    if user_turns is not None:
+        raise ValueError(f"{folder}: holds whole dialogues; the user's turns can be given for recordings only.")
+    result = DialogueFolder()
+    for entry in entries:
+        name = entry.name if entry.is_dir() else entry.stem
+        try:
+            if name in result.dialogues:
+                raise DialogueError("there is a folder and a JSON file of this name; remove one.")
+            result.dialogues[name] = read_messages(entry)
+        except DialogueError as error:
+            result.skipped[name] = str(error)
+    if not result.dialogues:
+        raise ValueError(
+            f"{folder}: none of {len(entries)} dialogues can be used: {next(iter(result.skipped.values()))}"
+        )
+    return result
+
+
+def read_messages(path: Path) -> Messages:
+    """Read the messages of one dialogue, audio as absolute paths.
+
+    Raises:
+        DialogueError: It is malformed.
+    """
+    turns, base = read_turns(path)
+    messages = turns_to_messages(turns)
+    validate_form(messages, name=str(path))
+    for message in messages:
+        for item in message["content"] if not isinstance(message["content"], str) else ():
+            if isinstance(item.get("audio"), str):
+                item["audio"] = str(base.absolute() / item["audio"])
+    return messages
+
+
+def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list[_Recording]], dict[str, str]]:
+    """Return the recordings of each dialogue by their names, and the files whose names tell nothing."""
+    expression = _DEFAULT_NAME if pattern is None else compile_pattern(pattern)
+    is_deep = pattern is not None and "/" in pattern
+    files: Iterable[Path] = folder.rglob("*") if is_deep else _list(folder)
+    found: dict[str, list[_Recording]] = {}
+    skipped: dict[str, str] = {}
+    for file in sorted((file for file in files if file.suffix.lower() in AUDIO_SUFFIXES), key=sort_naturally):
+        place = file.relative_to(folder)
+        text = place.with_suffix("").as_posix() if pattern is None or not _has_suffix(pattern) else place.as_posix()
+        match = expression.fullmatch(text)
+        if match is None:
+            skipped[place.as_posix()] = f"the name {place.as_posix()!r} does not match the pattern {pattern!r}"
+            continue
+        found.setdefault(match["dialogue"], []).append(_describe(file, match))
+    return found, skipped
+
+
+def _group_by_folder(folder: Path) -> dict[str, list[_Recording]]:
+    """Return the recordings in each folder, the assistant's turns in order."""
+    entries = [entry for entry in _list(folder) if entry.is_dir()]
+    return {entry.name: [_Recording(file, None, None) for file in _find_audio(entry)] for entry in entries}
+
+
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression of a pattern of names.
+
+    Args:
+        pattern (`str`): With the fields `{dialogue}`, and optionally `{turn}` and `{role}`.
+
+    Raises:
+        ValueError: A field is unknown, comes twice or is missing.
+
+    Example:
+        >>> compile_pattern("{dialogue}_{turn}.wav").fullmatch("call_12_0.wav")["dialogue"]
+        'call_12'
+    """
+    expression, seen = "", set()
+    try:
+        pieces = list(Formatter().parse(pattern))
+    except ValueError as error:
+        raise ValueError(
+            f"pattern is {pattern!r} ({error}); give such as {{dialogue}}_{{turn}}_{{role}}.wav."
+        ) from error
+    for literal, name, _, _ in pieces:
+        expression += re.escape(literal)
+        if name is None:
+            continue
+        if name not in _FIELDS or name in seen:
+            raise ValueError(f"pattern is {pattern!r}; it has the fields {', '.join(_FIELDS)} at most once each.")
+        seen.add(name)
+        expression += f"(?P<{name}>{_FIELDS[name]})"
+    if "dialogue" not in seen:
+        raise ValueError(f"pattern is {pattern!r}; it needs the field {{dialogue}}.")
+    return re.compile(expression, re.IGNORECASE)
+
+
+def _has_suffix(pattern: str) -> bool:
+    return Path(pattern).suffix.lower() in AUDIO_SUFFIXES
+
+
+def _describe(file: Path, match: re.Match[str]) -> _Recording:
+    found = match.groupdict()
+    turn, role = found.get("turn"), found.get("role")
+    return _Recording(file, None if turn is None else int(turn), None if role is None else role.lower())
+
+
+def _read_name(stem: str, expression: re.Pattern[str]) -> _Recording:
+    match = expression.fullmatch(stem)
+    return _Recording(Path(stem), None, None) if match is None else _describe(Path(stem), match)
+
+
+def _require_user_turns(folder: Path, found: Mapping[str, Sequence[_Recording]], pattern: str | None) -> None:
+    """Raise if no dialogue has a turn of the user, and neither turns in order."""
+    if pattern is not None and any(len(recordings) > 1 for recordings in found.values()):
+        return
+    if found and not any(recording.role == USER for recordings in found.values() for recording in recordings):
+        first = next(iter(found.values()))[0].file.name
+        raise ValueError(
+            f"{folder}: its recordings, such as {first}, name no user's turn; name them NAME_user.wav and "
+            "NAME_assistant.wav, give a pattern, or the folder of the user's turns with --user_turns."
+        )
+
+
+def _read_contexts(folder: Path) -> dict[str, list[tuple[str, Path]]]:
+    """Return what was said before the assistant's turns, by dialogue: role and recording of each turn."""
+    found, _ = _group_recordings(folder, None)
+    contexts = {
+        name: [(recording.role or USER, recording.file) for recording in _sort(recordings, USER)]
+        for name, recordings in found.items()
+    }
+    for name, recordings in _group_by_folder(folder).items():
+        if recordings:
+            contexts.setdefault(name, [(ROLES[turn % 2], each.file) for turn, each in enumerate(recordings)])
+    if not contexts:
+        raise ValueError(f"{folder}: holds no user's turns; put NAME.wav, or a folder NAME, there for each dialogue.")
+    return contexts
+
+
+def _sort(recordings: Iterable[_Recording], default_role: str) -> list[_Recording]:
+    """Sort by turn, in which the user speaks first."""
+    return sorted(recordings, key=lambda each: (each.turn or 0, ROLES.index(each.role or default_role)))
+
+
+def _join(
+    name: str, recordings: Sequence[_Recording], contexts: Mapping[str, list[tuple[str, Path]]] | None
+) -> Iterator[tuple[str, Path]]:
+    """Yield role and recording of each turn of a dialogue."""
+    if contexts is None:
+        ordered = _sort(recordings, ASSISTANT)
+        by_order = len(ordered) > 1 and all(each.role is None for each in ordered)
+        return (
+            (ROLES[turn % 2] if by_order else each.role or ASSISTANT, each.file) for turn, each in enumerate(ordered)
+        )
+    if any(recording.role == USER for recording in recordings):
+        raise DialogueError("has turns of the user although they are given for all systems; omit them.", name=name)
+    if name not in contexts:
+        raise DialogueError("has no turn in the folder of the user's turns.", name=name)
+    answers = [(ASSISTANT, each.file) for each in _sort(recordings, ASSISTANT)]
+    context = contexts[name]
+    if len(answers) == 1:
+        return iter([*context, *answers])
+    if [role for role, _ in context] != [USER] * len(answers):
+        problem = f"has {len(answers)} turns of the assistant but {len(context)} before them; give one for each."
+        raise DialogueError(problem, name=name)
+    return (turn for pair in zip(context, answers, strict=True) for turn in pair)
+
+
+def _as_messages(turns: Iterable[tuple[str, Path]]) -> Messages:
+    return turns_to_messages(
+        [{"role": role, "text": read_transcript(file), "audio": str(file)} for role, file in turns]
+    )

@@ -1,0 +1,95 @@
+"""Rows made of messages that are read one by one: a folder of dialogues, or several sources, as one data set.
+
+They are in no table, so every recording is read again to find what has changed since it was scored.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sdiareward.messages_sdiareward import DialogueError
+
+from .content import Stamp
+from .dialogue_folders import Messages, read_dialogue_folder
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMN = "messages"
+_logger = logging.getLogger(__name__)
+
+
+class MessageRows:
+    """Dialogues by number as `rows.Rows`, with the columns `id` and `messages`.
+
+    Args:
+        ids (`Sequence[str]`): Id of each dialogue.
+        read (`Callable[[int], list[dict]]`): Returns the messages of a dialogue by its number.
+    """
+
+    block_rows = 512
+
+    def __init__(self, ids: Sequence[str], read: Callable[[int], Messages]):
+        import datasets
+
+        self._ids = ids
+        self._read = read
+        self.num_rows = len(ids)
+        self.tables: list[Stamp] = []
+        text = datasets.Value("string")
+        # Not `Audio`: that would decode.
+        audio = {"bytes": datasets.Value("binary"), "path": text}
+        item = {"type": text, "text": text, "audio": audio}
+        self.features = datasets.Features(
+            {"id": text, COLUMN: datasets.List({"role": text, "content": datasets.List(item)})}
+        )
+
+    def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
+        """Return some columns of the rows with these numbers."""
+        import datasets
+        import pyarrow as pa
+
+        schema = datasets.Features({name: self.features[name] for name in columns}).arrow_schema
+        rows = [{name: self._value(int(number), name) for name in columns} for number in numbers]
+        return pa.Table.from_pylist(rows, schema=schema)
+
+    def _value(self, number: int, column: str) -> Any:
+        return self._ids[number] if column == "id" else list(map(_as_row, self._read(number)))
+
+
+def _as_row(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with content as items and audio as bytes and path."""
+    content = message["content"]
+    items = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return {"role": message["role"], "content": [_as_item(item) for item in items]}
+
+
+def _as_item(item: Mapping[str, Any]) -> dict[str, Any]:
+    audio = item.get("audio")
+    if audio is None:
+        return {"type": "text", "text": item.get("text") or ""}
+    if isinstance(audio, str):
+        audio = {"bytes": None, "path": audio}
+    elif isinstance(audio, bytes):
+        audio = {"bytes": audio, "path": None}
+    elif not isinstance(audio, Mapping) or not {"bytes", "path"} & set(audio):
+        raise DialogueError(f"its audio is a {type(audio).__name__}; give the path of a recording, or its bytes.")
+    return {"type": "audio", "audio": {"bytes": audio.get("bytes"), "path": audio.get("path")}}
+
+
+def open_folder(folder: str | Path) -> MessageRows:
+    """Open a folder of dialogues as rows; what is malformed is logged, and is a dialogue without turns.
+
+    Args and errors are those of `dialogue_folders.read_dialogue_folder`.
+    """
+    found = read_dialogue_folder(folder)
+    for name, reason in found.skipped.items():
+        _logger.warning("%s: %s: %s", folder, name, reason)
+    names = [*found.dialogues, *found.skipped]
+    return MessageRows(names, lambda number: found.dialogues.get(names[number], []))

@@ -1,0 +1,235 @@
+"""Read the dialogues of systems that are to be compared, by the name of the dialogue.
+
+A system is a folder of dialogues (`dialogue_folders`) or a table of them; one table may hold all systems.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sdiareward.common.user_errors import UserError
+from sdiareward.messages_sdiareward import DialogueError, validate_messages
+
+from .dialogue_folders import Messages, read_dialogue_folder
+from .messages import AUDIO_SUFFIXES, turns_to_messages
+from .path_sandbox import audio_roots, require_inside
+from .rows import DIALOGUE_COLUMNS, Rows, open_rows, read_block
+
+
+NAME_COLUMNS = ("dialogue_id", "id", "pair_id", "name")
+SYSTEM_COLUMN, GROUP_COLUMN = "system", "group_id"
+_TABLES = (".json", ".jsonl", ".parquet")
+
+
+@dataclass
+class System:
+    """The dialogues of one system.
+
+    Args:
+        name (`str`): What it is called.
+        path (`str`): Where they are from, absolute.
+        names (`list[str]`): Those of its dialogues, in their order.
+        groups (`dict[str, str]`): The group of each dialogue that has one, by its name.
+        skipped (`dict[str, str]`): Why a dialogue or a file could not be used, by its name.
+        read (`Callable[[str], list[dict]]`): Returns the messages of a dialogue, paths of recordings absolute; raises
+            [`DialogueError`] if they are malformed or lead out of the folders that the system may name.
+    """
+
+    name: str
+    path: str
+    names: list[str]
+    read: Callable[[str], Messages]
+    groups: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def read_systems(
+    paths: Sequence[str | Path],
+    *,
+    pattern: str | None = None,
+    user_turns: str | Path | None = None,
+    audio_root: str | Path | None = None,
+) -> list[System]:
+    """Find the dialogues of all systems.
+
+    Args:
+        paths (`Sequence[str]`): Folder or table of each system, as `NAME=PATH` to name it; or one table with a column
+            `system`.
+        pattern (`str`, *optional*): How recordings in folders are named; see `dialogue_folders.read_dialogue_folder`.
+        user_turns (`str` or `Path`, *optional*): Folder of the user's turns that all folders share; see there.
+        audio_root (`str` or `Path`, *optional*): Where relative paths in tables begin, and what recordings may not
+            lead out of; by default the table's folder, else the working directory.
+
+    Raises:
+        UserError: There are fewer than two systems, or one cannot be read.
+    """
+    if not paths:
+        raise UserError("there is no system; give two or more folders or tables of dialogues.")
+    named = name_systems(list(map(str, paths)))
+    if user_turns is not None and not any(Path(path).is_dir() for path in named.values()):
+        raise UserError("--user_turns is for folders of recordings; a table holds the user's turns itself.")
+    systems: list[System] = []
+    try:
+        for name, path in named.items():
+            systems += _read(name, path, pattern, user_turns, audio_root)
+    except (ValueError, OSError) as error:
+        raise error if isinstance(error, UserError) else UserError(str(error)) from error
+    if len(systems) < 2:
+        raise UserError(
+            f"{paths[0]}: is a single system; give a second folder or table to compare it with, or one table with a "
+            f"column {SYSTEM_COLUMN!r} that names at least two."
+        )
+    _require_distinct([system.name for system in systems])
+    return systems
+
+
+def name_systems(paths: Sequence[str]) -> dict[str, str]:
+    """Return the paths by the systems' names: as given by `NAME=PATH`, else the end of the path that tells them apart.
+
+    Example:
+        >>> name_systems(["runs/1/wav", "runs/2/wav", "best=c"])
+        {'1/wav': 'runs/1/wav', '2/wav': 'runs/2/wav', 'best': 'c'}
+    """
+    given = [path.partition("=") if "=" in path and not Path(path).exists() else ("", "", path) for path in paths]
+    parts = [Path(path).absolute().parts for _, _, path in given]
+    if not any(name for name, _, _ in given) and (twice := Counter(parts).most_common(1)[0])[1] > 1:
+        raise UserError(f"{Path(*twice[0])}: is given twice; give another system to compare it with.")
+    names = [name for name, _, _ in given]
+    lengths = [1] * len(paths)
+    for _ in range(max(map(len, parts))):
+        ends = zip(names, parts, lengths, strict=True)
+        found = [name or _end_of(each, length) for name, each, length in ends]
+        counts = Counter(found)
+        lengths = [length + (counts[name] > 1) for name, length in zip(found, lengths, strict=True)]
+    _require_distinct(found)
+    return {name: path for name, (_, _, path) in zip(found, given, strict=True)}
+
+
+def _end_of(parts: Sequence[str], length: int) -> str:
+    *folders, last = parts[-length:]
+    stem = last[: -len(Path(last).suffix)] if Path(last).suffix in _TABLES else last
+    return "/".join([*folders, stem])
+
+
+def _require_distinct(names: Sequence[str]) -> None:
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"{count} systems are called {name!r}; give each a name of its own, as NAME=PATH.")
+
+
+def _read(
+    name: str, path: str, pattern: str | None, user_turns: str | Path | None, audio_root: str | Path | None
+) -> list[System]:
+    if Path(path).is_dir():
+        return [_read_folder(name, path, pattern, user_turns, audio_root)]
+    if Path(path).suffix.lower() in AUDIO_SUFFIXES:
+        raise UserError(
+            f"{path}: is a recording; a system is a folder of dialogues or a table. To score single dialogues, use "
+            "`sdiareward score`."
+        )
+    if not Path(path).is_file():
+        raise UserError(f"{path}: no such file or folder; give a folder or a table of dialogues for each system.")
+    if Path(path).suffix not in _TABLES:
+        raise UserError(f"{path}: is no folder and none of {', '.join(_TABLES)}; give a folder or table of dialogues.")
+    return _read_table(name, path, audio_root)
+
+
+def _read_folder(
+    name: str, path: str, pattern: str | None, user_turns: str | Path | None, audio_root: str | Path | None
+) -> System:
+    found = read_dialogue_folder(path, pattern, user_turns)
+    roots = audio_roots(path, audio_root) + (() if user_turns is None else audio_roots(user_turns, audio_root))
+
+    def read(dialogue: str) -> Messages:
+        messages = found.dialogues[dialogue]
+        validate_messages(messages)
+        _require_paths_inside(messages, roots)
+        return messages
+
+    return System(name, str(Path(path).absolute()), list(found.dialogues), read, skipped=found.skipped)
+
+
+def _require_paths_inside(messages: Messages, roots: Sequence[Path]) -> None:
+    for item in _items(messages):
+        audio = item.get("audio")
+        path = audio.get("path") if isinstance(audio, Mapping) and audio.get("bytes") is None else audio
+        if isinstance(path, str):
+            try:
+                require_inside(path, roots)
+            except ValueError as error:
+                raise DialogueError(str(error)) from error
+
+
+def _items(messages: Messages) -> list[dict[str, Any]]:
+    return [item for turn in messages if not isinstance(turn["content"], str) for item in turn["content"]]
+
+
+def _read_table(name: str, path: str, audio_root: str | Path | None) -> list[System]:
+    """Return the systems of a table: one, or those that its column `system` names."""
+    rows = open_rows(path)
+    column = next((column for column in DIALOGUE_COLUMNS if column in rows.features), None)
+    id_column = next((column for column in NAME_COLUMNS if column in rows.features), None)
+    if column is None or id_column is None:
+        wanted = f"one of {', '.join(DIALOGUE_COLUMNS)} with the turns, and one of {', '.join(NAME_COLUMNS)}"
+        raise UserError(f"{path}: has columns {list(rows.features)}; a table of dialogues needs {wanted}.")
+    labels = {each: _read_labels(rows, each) for each in (SYSTEM_COLUMN, id_column, GROUP_COLUMN)}
+    numbers: dict[str, dict[str, int]] = {}
+    for number, dialogue in enumerate(labels[id_column] or ()):
+        owner = (labels[SYSTEM_COLUMN] or [name] * rows.num_rows)[number]
+        if dialogue is None or owner is None or dialogue in numbers.setdefault(owner, {}):
+            problem = f"names no {id_column} or system" if None in (dialogue, owner) else f"is the second {dialogue!r}"
+            raise UserError(f"{path}: row {number} {problem}; each dialogue of a system needs its own {id_column}.")
+        numbers[owner][dialogue] = number
+    return [
+        _make_system(owner, path, rows, column, found, labels[GROUP_COLUMN], audio_root)
+        for owner, found in numbers.items()
+    ]
+
+
+def _read_labels(rows: Rows, column: str) -> list[str | None] | None:
+    """Return the values of a column as texts; None without it."""
+    if column not in rows.features:
+        return None
+    values = rows.read(range(rows.num_rows), [column])[column].to_pylist()
+    return [None if value is None else str(value) for value in values]
+
+
+def _make_system(
+    name: str,
+    path: str,
+    rows: Rows,
+    column: str,
+    numbers: Mapping[str, int],
+    groups: Sequence[str | None] | None,
+    audio_root: str | Path | None,
+) -> System:
+    roots = audio_roots(path, audio_root)
+
+    def read(dialogue: str) -> Messages:
+        block = read_block(rows, np.array([numbers[dialogue]]), (column,))
+        messages = turns_to_messages(block[0][column])
+        validate_messages(messages)
+        for item in _items(messages):
+            _place(item, Path(path).parent, audio_root)
+        _require_paths_inside(messages, roots)
+        return messages
+
+    found = {} if groups is None else {each: groups[number] or each for each, number in numbers.items()}
+    return System(name, str(Path(path).absolute()), list(numbers), read, found)
+
+
+def _place(item: dict[str, Any], folder: Path, audio_root: str | Path | None) -> None:
+    """Make the path of a recording absolute."""
+    audio = item.get("audio")
+    if isinstance(audio, Mapping) and audio.get("bytes") is None:
+        audio = audio.get("path")
+    if isinstance(audio, str):
+        beside = folder / audio
+        root = Path(audio_root) if audio_root else folder if beside.is_file() else Path()
+        item["audio"] = str((root / audio).absolute())

@@ -1,0 +1,185 @@
+"""Folders of dialogues in every form; nothing in them is decoded."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sdiareward.pairs.dialogue_folders import compile_pattern, holds_dialogues, read_dialogue_folder
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Return a function making empty files in a folder."""
+
+    def write(name, *files):
+        for file in files:
+            (tmp_path / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / file).touch()
+        return tmp_path / name
+
+    return write
+
+
+def shape(found):
+    """Return role and file name of each turn, by dialogue."""
+    return {
+        name: [(turn["role"], Path(turn["content"][-1]["audio"]).name) for turn in messages]
+        for name, messages in found.dialogues.items()
+    }
+
+
+def test_a_folder_of_folders_has_a_dialogue_in_each(make):
+    folder = make("a", "x/0.wav", "x/1.wav", "y/turn2.flac", "y/turn10.flac", "notes.txt", ".hidden/0.wav")
+    assert shape(read_dialogue_folder(folder)) == {
+        "x": [("user", "0.wav"), ("assistant", "1.wav")],
+        "y": [("user", "turn2.flac"), ("assistant", "turn10.flac")],
+    }
+
+
+def test_a_json_dialogue_is_named_after_its_file_and_its_paths_begin_there(make, tmp_path):
+    folder = make("a", "audio/0.wav")
+    turns = [{"role": "user", "audio": "audio/0.wav"}, {"role": "assistant", "audio": "audio/1.wav", "text": "Hi."}]
+    (folder / "call.json").write_text(json.dumps({"turns": turns}))
+    found = read_dialogue_folder(folder)
+    assert found.dialogues["call"][1]["content"][0] == {"type": "text", "text": "Hi."}
+    assert found.dialogues["call"][1]["content"][1]["audio"] == str(tmp_path / "a" / "audio/1.wav")
+
+
+@pytest.mark.parametrize(
+    ("files", "turns"),
+    [
+        (("call_user.wav", "call_assistant.wav"), ["call_user.wav", "call_assistant.wav"]),
+        (
+            ("call_0_user.wav", "call_1_assistant.wav", "call_2_user.wav", "call_3_assistant.wav"),
+            ["call_0_user.wav", "call_1_assistant.wav", "call_2_user.wav", "call_3_assistant.wav"],
+        ),
+        # Numbers count exchanges.
+        (
+            ("call_0_assistant.wav", "call_0_user.wav", "call_10_user.wav", "call_10_assistant.wav", "call_2_user.wav",
+             "call_2_assistant.wav"),
+            ["call_0_user.wav", "call_0_assistant.wav", "call_2_user.wav", "call_2_assistant.wav", "call_10_user.wav",
+             "call_10_assistant.wav"],
+        ),
+        (("call-User.WAV", "call-Assistant.WAV"), ["call-User.WAV", "call-Assistant.WAV"]),
+    ],
+)  # fmt: skip
+def test_recordings_are_joined_by_their_names(make, files, turns):
+    found = shape(read_dialogue_folder(make("a", *files)))
+    assert found == {"call": [(("user", "assistant")[number % 2], name) for number, name in enumerate(turns)]}
+
+
+def test_a_name_may_hold_numbers_and_underscores(make):
+    found = read_dialogue_folder(make("a", "run_3_0_user.wav", "run_3_1_assistant.wav", "run_4_user.wav"))
+    assert [len(messages) for messages in found.dialogues.values()] == [2, 1]
+    assert list(found.dialogues) == ["run_3", "run"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "files"),
+    [
+        ("{dialogue}_{turn}_{role}.wav", ("call_0_user.wav", "call_1_assistant.wav")),
+        ("{role}-{dialogue}", ("user-call.flac", "assistant-call.flac")),
+        ("{dialogue}/{turn}.wav", ("call/0.wav", "call/1.wav")),
+        ("{dialogue}.{turn}.wav", ("call.1.wav", "call.2.wav")),
+    ],
+)
+def test_a_pattern_tells_dialogue_turn_and_role(make, pattern, files):
+    found = read_dialogue_folder(make("a", *files, "other.ogg"), pattern)
+    assert shape(found) == {
+        "call": [(role, Path(file).name) for role, file in zip(("user", "assistant"), files, strict=True)]
+    }
+    assert list(found.skipped) == ["other.ogg"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "problem"),
+    [
+        ("{turn}_{role}.wav", "needs the field {dialogue}"),
+        ("{dialogue}_{speaker}.wav", "at most once each"),
+        ("{dialogue}_{dialogue}.wav", "at most once each"),
+        ("{dialogue", "give such as"),
+    ],
+)
+def test_a_malformed_pattern_is_refused(pattern, problem):
+    with pytest.raises(ValueError, match=problem):
+        compile_pattern(pattern)
+
+
+def test_letters_with_a_meaning_in_expressions_stand_for_themselves_in_a_pattern():
+    assert compile_pattern("{dialogue}.wav").fullmatch("a.wav") is not None
+    assert compile_pattern("{dialogue}.wav").fullmatch("axwav") is None
+
+
+def test_the_users_turns_may_be_shared(make):
+    user = make("user", "one.wav", "two_user.wav", "three/0.wav", "three/1.wav", "three/2.wav", "four_0.wav")
+    folder = make("a", "one.wav", "two.wav", "three_assistant.wav", "five.wav")
+    found = read_dialogue_folder(folder, user_turns=user)
+    assert shape(found) == {
+        "one": [("user", "one.wav"), ("assistant", "one.wav")],
+        "two": [("user", "two_user.wav"), ("assistant", "two.wav")],
+        "three": [
+            ("user", "0.wav"),
+            ("assistant", "1.wav"),
+            ("user", "2.wav"),
+            ("assistant", "three_assistant.wav"),
+        ],
+    }
+    assert found.dialogues["one"][0]["content"][0]["audio"].startswith(str(user))
+    assert list(found.skipped) == ["five"]
+
+
+def test_several_answers_follow_as_many_shared_turns_of_the_user(make):
+    user = make("user", "c_0_user.wav", "c_2_user.wav")
+    expected = [("user", "c_0_user.wav"), ("assistant", "0.wav"), ("user", "c_2_user.wav"), ("assistant", "1.wav")]
+    assert shape(read_dialogue_folder(make("a", "c/0.wav", "c/1.wav"), user_turns=user)) == {"c": expected}
+    found = read_dialogue_folder(make("b", "c/0.wav", "c/1.wav", "c/2.wav"), user_turns=user)
+    assert "has 3 turns of the assistant but 2 before them" in found.skipped["c"]
+
+
+def test_recordings_without_a_turn_of_the_user_are_refused_with_the_remedies(make):
+    with pytest.raises(ValueError, match="one.wav, name no user's turn; .*NAME_user.wav.* pattern, .*--user_turns"):
+        read_dialogue_folder(make("a", "one.wav", "two.wav"))
+
+
+def test_users_turns_that_are_given_twice_are_refused(make):
+    found = read_dialogue_folder(make("a", "one_user.wav", "one_assistant.wav"), user_turns=make("user", "one.wav"))
+    assert "has turns of the user although they are given for all systems" in found.skipped["one"]
+
+
+def test_an_empty_folder_is_refused(make):
+    with pytest.raises(ValueError, match="holds no dialogues; put a folder of recordings"):
+        read_dialogue_folder(make("a", "readme.txt"))
+
+
+def test_one_malformed_dialogue_costs_no_other(make):
+    folder = make("a", "x/0.wav", "x/1.wav")
+    (folder / "y.json").write_text("{")
+    found = read_dialogue_folder(folder)
+    assert list(found.dialogues) == ["x"]
+    assert "is not valid JSON" in found.skipped["y"]
+
+
+@pytest.mark.parametrize(
+    ("files", "is_one"),
+    [
+        (("x/0.wav", "x/1.wav"), True),
+        (("x_user.wav", "x_assistant.wav"), True),
+        (("0.wav", "1.wav"), False),
+        (("data/train.parquet",), False),
+        (("x/0.wav", "metadata.jsonl"), False),
+        ((), False),
+    ],
+)
+def test_a_folder_of_dialogues_is_told_from_a_dialogue_and_from_a_data_set(make, tmp_path, files, is_one):
+    (tmp_path / "a").mkdir()
+    assert holds_dialogues(make("a", *files)) is is_one
+
+
+def test_a_folder_of_json_dialogues_is_told_from_a_json_data_set(make, tmp_path):
+    folder = make("a", "x.json")
+    assert not holds_dialogues(folder)
+    (folder / "x.json").write_text('[{"role": "user", "audio": "0.wav"}]')
+    assert holds_dialogues(folder)
+    (folder / "x.json").write_text('[{"chosen": [], "rejected": []}]')
+    assert not holds_dialogues(folder)
