@@ -1,6 +1,6 @@
 """Command line of the dataset builder: from recordings to pairs, benchmark, metadata release, and back.
 
-    python -m sdiareward.dataset_builder COMMAND --help
+    sdiareward build [COMMAND] --help       # also: python -m sdiareward.dataset_builder COMMAND --help
 
 Settings come from a YAML file (`--config`); flags override it. Every command ends with a summary of pairs, hours and
 skipped items by reason; with `--strict` a skipped item gives exit status 1.
@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 import sys
 
-from sdiareward.common.arguments import Command, run_command
+from sdiareward.common.commands import Command, run_command
 from sdiareward.common.escaping import PrintableFormatter
+
+from .recipes.chatreward.__main__ import CHATREWARD
 
 
 _COMMANDS = {
-    name: Command(f"sdiareward.dataset_builder.commands.{name}:run", summary)
+    name: Command(f"sdiareward.dataset_builder.commands.{name}:run", summary, extra="build")
     for name, summary in {
         "fetch": "obtain recordings (youtube) or scripts (a language model)",
         "build": "build a data set of preference pairs",
@@ -27,17 +29,30 @@ _COMMANDS = {
         "stats": "describe a data set: tables and figures",
         "sample": "write the bundled sample from the Debian packages",
     }.items()
-}
+} | {"chatreward": CHATREWARD}
+BUILD = Command(
+    _COMMANDS,
+    "build data sets of preference pairs from recordings; fetch, filter, release, describe them",
+    "Without the name of a COMMAND, `build` runs. Every command ends with a summary of pairs, hours and skipped\n"
+    "items by reason; --strict exits with 1 if an item was skipped. docs/data.md is the guide.",
+    extra="build",
+    default="build",
+)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(PrintableFormatter("%(message)s"))
-    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    log_warnings()
     return run_command(
         _COMMANDS, argv, prog="python -m sdiareward.dataset_builder", description=__doc__, extra="build"
     )
+
+
+def log_warnings() -> None:
+    """Print warnings as printable text, without their level."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
 
 
 if __name__ == "__main__":

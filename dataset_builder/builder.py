@@ -11,7 +11,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,15 @@ from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, 
 from sdiareward.pairs.content import hash_audio
 from sdiareward.pairs.schema import stable_id, validate_row
 from sdiareward.perturbations.channel import ChannelSettings
-from sdiareward.synthesis import SynthesisError, is_available
+from sdiareward.synthesis import SynthesisError, count_servers, is_available, open_servers
 
 from .formats.shards import count_pairs
-from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, make_row, plan_pairs
+from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, list_audible, make_row, plan_pairs
 from .pairing.reference_clips import NoReference
+from .pairing.script_voices import draw_voices
 from .pairing.splits import assign_splits
 from .parts import PartFolder, run_jobs
-from .pipeline import make_settings, run_pipeline
+from .pipeline import enhance_episodes, make_settings, run_pipeline
 from .pipeline.engines import Engine, require_engine
 from .pipeline.inspection import SilentAudioError, inspect_episode
 from .pipeline.media import TruncatedAudioError
@@ -55,12 +56,22 @@ SKIP_KIND_BY_ERROR: tuple[tuple[type[Exception], str], ...] = (
 
 @dataclass(frozen=True)
 class SourceConfig:
-    """One corpus: its name, path and options, and the number of its first episodes to take."""
+    """One corpus.
+
+    Args:
+        name (`str`): One of `sources.SOURCES`.
+        path (`str`, *optional*): Its path; some sources have a default.
+        limit (`int`, *optional*): Number of its first episodes to take.
+        options (`Mapping`): Options of the source.
+        enhance (`bool`): Enhance the clips of its dialogues with the pipeline's enhancement, as the paper does for
+            MELD and DailyTalk. Long recordings follow the pipeline's settings without it.
+    """
 
     name: str
     path: str | None = None
     limit: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    enhance: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,14 +82,17 @@ class BuildConfig:
         output_dir (`str`): Folder to write; name it `sdiareward` for `load_dataset("sdiareward")`.
         sources (`tuple[SourceConfig, ...]`): Corpora to read.
         synthesizers (`dict[str, SynthesizerSpec]`): Synthesizers by criterion.
-        synthesizer_options (`dict[str, dict]`): Options of synthesizers that take some, such as an endpoint's address.
-        channel (`ChannelSettings`, *optional*): Channel matching; None switches it off.
+        synthesizer_options (`dict[str, dict]`): Options of synthesizers that take some, such as an endpoint's address,
+            and `script_voices`, a pool of voices for scripts.
+        channel (`ChannelSettings`, *optional*): Channel matching; None switches it off, as in the paper. It is on by
+            default, because a model learns the channel of a recording before it learns the speech in it.
         validation, test (`float`): Shares of each source's episodes.
         seed (`int`): Seed of the splits and of the choice of synthesizers.
-        pipeline (`Mapping`, *optional*): Settings of the pipeline (section B.1) for sources of long recordings.
+        pipeline (`Mapping`, *optional*): Settings of the pipeline (section B.1) for sources of long recordings; its
+            enhancement also for the clips of sources with `enhance`.
         work_dir (`str`, *optional*): Folder of the pipeline's results; `<output_dir>-work` by default.
         engine (`str`): Engine of the pipeline, `"datasets"` or `"ray"`.
-        num_workers (`int`): Processes.
+        num_workers (`int`): Processes; at least one for each server of a synthesizer.
     """
 
     output_dir: str
@@ -122,6 +136,9 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     plans, skipped = _plan(config, dry_run=False)
     output = Path(config.output_dir)
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
+    settings["synthesizer_options"] = list_audible(config.synthesizer_options)
+    # A build without enhancement is the same as before there was the key.
+    settings["sources"] = [{k: v for k, v in source.items() if k != "enhance" or v} for source in settings["sources"]]
     contents = _hash_recordings(plans)
     plan_id = stable_id(json.dumps(settings, sort_keys=True), *sorted(contents.items()))
     finished = None if (output / ".parts").exists() else read_finished(output, plan_id)
@@ -178,6 +195,7 @@ def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> I
 
 def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Episode | ScriptPair]:
     recordings: list[Recording] = []
+    enhanced: list[Episode] = []
     for source in config.sources:
         count = 0
         for item in read_source(source.name, source.path, source.options):
@@ -187,20 +205,40 @@ def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) ->
             if source.limit is not None and count >= source.limit:
                 break
             count += 1
+            if source.enhance and not isinstance(item, Episode):
+                raise ValueError(
+                    f"sources: {source.name} has `enhance`, which is for dialogues of recorded clips; remove it. The "
+                    "key `enhancement` of `pipeline` decides for long recordings."
+                )
             if isinstance(item, Recording):
                 recordings.append(item)
+            elif source.enhance and isinstance(item, Episode) and not dry_run:
+                enhanced.append(item)
             else:
                 yield item
+    yield from _enhance(enhanced, config, skipped)
     if recordings and not dry_run:
         yield from _run_pipeline(recordings, config, skipped)
 
 
+def _enhance(episodes: Sequence[Episode], config: BuildConfig, skipped: list[Skipped]) -> Iterator[Episode]:
+    if episodes:
+        settings = make_settings(config.pipeline or {})
+        done, drops = enhance_episodes(episodes, settings, _work_dir(config), config.engine, config.num_workers)
+        skipped += drops
+        yield from done
+
+
 def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, skipped: list[Skipped]) -> Iterator[Episode]:
     settings = make_settings(config.pipeline or {})
-    work = Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
+    work = _work_dir(config)
     result = run_pipeline(recordings, settings, work, engine=config.engine, num_workers=config.num_workers)
     skipped += result.skipped
     yield from result.episodes
+
+
+def _work_dir(config: BuildConfig) -> Path:
+    return Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
 
 
 def _hash_recordings(plans: Sequence[PairPlan]) -> dict[str, str | None]:
@@ -212,7 +250,8 @@ def _hash_recordings(plans: Sequence[PairPlan]) -> dict[str, str | None]:
 
 def _list_audio(plan: PairPlan) -> list[bytes | str]:
     sides = (plan.chosen, plan.rejected)
-    return [part.audio for side in sides for turn in side.turns for part in turn.parts if part.audio is not None]
+    recorded = [part.audio for side in sides for turn in side.turns for part in turn.parts if part.audio is not None]
+    return recorded + [voice.audio for voice in draw_voices(plan.script_voices, plan.pair_id).values()]
 
 
 def _hash_recording(audio: bytes | str) -> str | None:
@@ -234,7 +273,11 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
 def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, num_workers: int) -> list[Skipped]:
     """Make the pairs that are not made yet; return what was skipped."""
     todo = [plan for plan in plans if not parts.has(plan.pair_id)]
-    skipped = [skip for skip in run_jobs(partial(make_pair, parts=parts), todo, num_workers, "pairs") if skip]
+    with open_servers({plan.synthesizer: plan.options for plan in todo}) as options:
+        placed = [replace(plan, options=options[plan.synthesizer]) for plan in todo]
+        num_workers = max(num_workers, count_servers(options))
+        results = run_jobs(partial(make_pair, parts=parts), placed, num_workers, "pairs")
+        skipped = [skip for skip in results if skip]
     return sorted(skipped, key=lambda skip: (skip.item, skip.kind, skip.reason))
 
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import MAX_TURNS, SAMPLING_RATE
+from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.messages_sdiareward import MAX_TURNS
 from sdiareward.pairs.schema import MAX_TURN_S
 from sdiareward.synthesis import Synthesizer, is_available, load_synthesizer
 

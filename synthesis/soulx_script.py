@@ -1,4 +1,4 @@
-"""Speakers, lines and sampling of SoulX-Podcast in its own notation, for the local model and the API server.
+"""Speakers, lines and sampling of SoulX-Podcast in its own notation.
 
 SoulX-Podcast names the speakers S1, S2, ... in the order of their prompts; a prompt is a recording and its transcript.
 """
@@ -24,7 +24,7 @@ class Sampling:
     """How speech tokens are drawn; the defaults are SoulX-Podcast's own.
 
     Args:
-        seed (`int`): Seed of every dialogue (of every line at an endpoint), so that it depends on no other.
+        seed (`int`): Seed of every dialogue, so that it depends on no other.
         temperature, top_k, top_p, repetition_penalty (`float` or `int`): As in text generation.
     """
 
@@ -63,14 +63,14 @@ class Script:
             files.append(buffer.getvalue())
         return files
 
-    def as_json(self, prompt_paths: Sequence[str]) -> dict[str, Any]:
+    def as_json(self, recordings: Sequence[str]) -> dict[str, Any]:
         """Return the script in the form of SoulX-Podcast's example files.
 
         Args:
-            prompt_paths (`Sequence[str]`): Where the recordings of the prompts lie, in the order of `prompts`.
+            recordings (`Sequence[str]`): What stands for the recording of each prompt, in the order of `prompts`.
         """
-        prompts = zip(self.speakers, self.prompts, prompt_paths, strict=True)
-        speakers = {mark: {"prompt_audio": path, "prompt_text": clip.text} for mark, clip, path in prompts}
+        prompts = zip(self.speakers, self.prompts, recordings, strict=True)
+        speakers = {mark: {"prompt_audio": audio, "prompt_text": clip.text} for mark, clip, audio in prompts}
         return {"speakers": speakers, "text": [list(line) for line in self.lines]}
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 from sdiareward.common.escaping import escape_terminal
 
-from ..reports.data_card import summarize
-
 
 AUDIO_ROOT = {
     "action": "append",
@@ -30,5 +28,7 @@ class BuilderArguments:
 
 def finish(folder: str | Path, report: Mapping[str, Any], strict: bool) -> int:
     """Print the summary of a report and return the exit status."""
+    from ..reports.data_card import summarize
+
     sys.stdout.write(escape_terminal(f"{folder}: {summarize(report)}\n"))
     return 1 if strict and report["skipped"] else 0

@@ -25,6 +25,6 @@ def run(args: BenchArguments, settings: BenchSettings) -> int:
     if not args.dry_run:
         return finish(args.output_dir, make_bench(args.folder, args.output_dir, settings), args.strict)
     labels = list(read_labels(args.folder))
-    assignment, skipped = isolate(labels, sample_bench(labels, settings))
+    assignment, skipped = isolate(labels, sample_bench(labels, settings), settings.rest)
     taken = ((assignment[label["pair_id"]], label) for label in labels if label["pair_id"] in assignment)
     return finish(args.output_dir, {"pairs": count_pairs(taken), **summarize_skipped(skipped)}, args.strict)

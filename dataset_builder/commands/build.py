@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from ..builder import build
-from ..pipeline.engines import Engine
-from ..settings import read_build_config
 from . import BuilderArguments, finish
 
 
@@ -18,11 +16,16 @@ class BuildArguments(BuilderArguments):
     config: Path = field(metadata={"help": "YAML file: the fields of BuildConfig"})
     output_dir: str | None = field(default=None, metadata={"help": "folder to write instead of the config's"})
     num_workers: int | None = field(default=None, metadata={"help": "processes"})
-    engine: Engine | None = field(default=None, metadata={"help": "what runs the pipeline of long recordings"})
+    engine: Literal["datasets", "ray"] | None = field(
+        default=None, metadata={"help": "what runs the pipeline of long recordings"}
+    )
 
 
 def run(args: BuildArguments) -> int:
     """Build the data set of the config."""
+    from ..builder import build
+    from ..settings import read_build_config
+
     overrides = {"output_dir": args.output_dir, "num_workers": args.num_workers, "engine": args.engine}
     config = read_build_config(args.config, overrides)
     return finish(config.output_dir, build(config, dry_run=args.dry_run), args.strict)

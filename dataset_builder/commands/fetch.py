@@ -25,7 +25,8 @@ class FetchArguments(BuilderArguments):
         default=None,
         metadata={
             "help": "output (a JSONL file, which becomes the source `colloquial_scripts`), endpoint (fields of "
-            "ChatSettings), scenarios (a file instead of the project's 250), and fields of ScriptSettings"
+            "ChatSettings), scenarios (a file instead of the project's 250), prompt_file (prompts instead of the "
+            "shipped ones), and fields of ScriptSettings"
         },
     )
 
@@ -65,19 +66,21 @@ def _fetch_recordings(values: dict[str, Any], label: str, is_dry: bool) -> list[
 
 def _write_scripts(values: dict[str, Any], label: str, is_dry: bool) -> list[Skipped]:
     from sdiareward.llm.client import ChatClient, ChatSettings
+    from sdiareward.pairs.prompts import read_prompt_file
 
     from ..sources.scripts_by_llm import ScriptSettings, plan_scripts, read_scenarios, write_scripts
 
     output = Path(values.pop("output"))
     endpoint = make_settings(ChatSettings, values.pop("endpoint"), f"{label}.endpoint")
     scenarios = read_scenarios(values.pop("scenarios", None))
+    prompts = read_prompt_file(values.pop("prompt_file", None))
     settings = make_settings(ScriptSettings, values, label)
     if is_dry:
         count = len(plan_scripts(scenarios, settings.variations))
         sys.stdout.write(f"{output}: would write {count} pairs of scripts on {len(scenarios)} scenarios\n")
         return []
     client = ChatClient(endpoint, output.with_name(f"{output.name}-answers"))
-    skipped = write_scripts(output, client, scenarios, settings)
+    skipped = write_scripts(output, client, scenarios, settings, prompts)
     with output.open(encoding="utf-8") as lines:
         count = sum(1 for _ in lines)
     sys.stdout.write(f"{output}: {count} pairs of scripts, {len(skipped)} skipped; {client.usage}\n")

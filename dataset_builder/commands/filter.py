@@ -11,8 +11,10 @@ from typing import Any
 from sdiareward.common.settings import make_settings
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatSettings
+from sdiareward.pairs.prompts import read_prompt_file
 
 from ..formats.shards import ShardWriter, count_pairs, read_rows
+from ..pairing import annotation, filtering
 from ..pairing.annotation import annotate_rows
 from ..pairing.filtering import FilterSettings, filter_rows
 from ..reports.data_card import summarize_skipped, write_report
@@ -32,6 +34,9 @@ class FilterArguments(BuilderArguments):
     annotate: bool = field(
         default=False, metadata={"help": "let the judge add the labels of Table 5 that the source does not have"}
     )
+    prompt_file: str | None = field(
+        default=None, metadata={"help": "prompts of the judge instead of the shipped ones (configs/prompts.yaml)"}
+    )
     cache_dir: str | None = field(
         default=None, metadata={"help": "folder of the judge's answers (default: OUTPUT_DIR-answers)"}
     )
@@ -50,6 +55,7 @@ def run(args: FilterArguments) -> int:
         settings = make_settings(ChatSettings, args.judge, "judge")
         client = ChatClient(settings, args.cache_dir or f"{args.output_dir.rstrip('/')}-answers")
     rules = make_settings(FilterSettings, args.filter, "filter")
+    read_prompt_file(args.prompt_file)
     if args.dry_run:
         return finish(args.output_dir, _count(args, rules), args.strict)
     return finish(args.output_dir, filter_folder(args, rules, client), args.strict)
@@ -64,14 +70,20 @@ def filter_folder(args: FilterArguments, rules: FilterSettings, client: ChatClie
     """
     skipped: list[Skipped] = []
     output = Path(args.output_dir)
-    rows: Iterable[dict[str, Any] | Skipped] = filter_rows(_read(args), client, rules)
+    prompts = read_prompt_file(args.prompt_file)
+    rows: Iterable[dict[str, Any] | Skipped] = filter_rows(_read(args), client, rules, prompts)
     if client and args.annotate:
-        rows = annotate_rows(_keep(rows, skipped), client)
+        rows = annotate_rows(_keep(rows, skipped), client, prompts)
     with ShardWriter(output) as writer:
         for row in _keep(rows, skipped):
             writer.write(row["split"], row)
     before = json.loads((Path(args.folder) / "report.json").read_text(encoding="utf-8"))
-    settings = {**before["config"], "filter": {**asdict(rules), "judge": client.settings.model if client else None}}
+    used = {"filter": filtering.PROMPTS, **({"annotation": annotation.PROMPTS} if args.annotate else {})}
+    judge = {
+        "judge": client.settings.model if client else None,
+        "prompt_versions": {name: prompts.version(*names) for name, names in used.items()} if client else None,
+    }
+    settings = {**before["config"], "filter": {**asdict(rules), **judge}}
     more = {"filtered_from": before["build_id"], **({"judge_usage": client.usage} if client else {})}
     return write_report(output, writer.counts, skipped, settings, **more)
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from sdiareward.common.settings import read_mapping
 
-from ..release.reconstruct import reconstruct
-from ..release.recorded_parts import AudioRoots
 from . import AUDIO_ROOT, BuilderArguments, finish
 
 
@@ -30,6 +28,9 @@ class ReconstructArguments(BuilderArguments):
 
 def run(args: ReconstructArguments) -> int:
     """Rebuild the release."""
+    from ..release.reconstruct import reconstruct
+    from ..release.recorded_parts import AudioRoots
+
     report = reconstruct(
         args.folder,
         AudioRoots.parse(args.audio_root),

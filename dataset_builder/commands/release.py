@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..formats.shards import count_pairs, read_rows
-from ..release.recorded_parts import AudioRoots
-from ..release.release import release
 from ..release.scrubbing import DEFAULT_REGIONS
-from ..reports.data_card import summarize_skipped
 from . import AUDIO_ROOT, BuilderArguments, finish
 
 
@@ -37,6 +33,11 @@ class ReleaseArguments(BuilderArguments):
 
 def run(args: ReleaseArguments) -> int:
     """Write the release."""
+    from ..formats.shards import count_pairs, read_rows
+    from ..release.recorded_parts import AudioRoots
+    from ..release.release import release
+    from ..reports.data_card import summarize_skipped
+
     if args.dry_run:
         report = {"pairs": count_pairs(read_rows(args.folder, _COLUMNS)), **summarize_skipped([])}
     else:

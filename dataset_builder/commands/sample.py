@@ -7,12 +7,6 @@ from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
 
-from sdiareward.dataset_builder.episodes import Episode
-from sdiareward.pairs.schema import stable_id
-
-from ..sources import amazon_queen, asterisk
-from ..sources.sample import write_sample
-
 
 @dataclass(kw_only=True)
 class SampleArguments:
@@ -27,6 +21,12 @@ class SampleArguments:
 
 def run(args: SampleArguments) -> None:
     """Write the sample."""
+    from sdiareward.pairs.schema import stable_id
+
+    from ..episodes import Episode
+    from ..sources import amazon_queen, asterisk
+    from ..sources.sample import write_sample
+
     items = (item for item in amazon_queen.episodes(args.amazon_queen) if isinstance(item, Episode))
     queen = sorted(items, key=lambda episode: stable_id(0, episode.name))
     read = (item for item in asterisk.episodes(args.asterisk) if isinstance(item, Episode))

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from ..formats.shards import SPLITS
-from ..reports.statistics_report import compute_statistics, render_statistics, write_statistics
+from typing import Literal
 
 
 @dataclass(kw_only=True)
@@ -18,11 +16,15 @@ class StatsArguments:
     output_dir: Path | None = field(
         default=None, metadata={"help": "folder for the tables and figures (default: the tables are printed)"}
     )
-    split: str | None = field(default=None, metadata={"choices": SPLITS, "help": "describe this split alone"})
+    split: Literal["train", "validation", "test"] | None = field(
+        default=None, metadata={"help": "describe this split alone"}
+    )
 
 
 def run(args: StatsArguments) -> None:
     """Describe the data set."""
+    from ..reports.statistics_report import compute_statistics, render_statistics, write_statistics
+
     if args.output_dir is None:
         sys.stdout.write(render_statistics(compute_statistics(args.folder, split=args.split)))
         return

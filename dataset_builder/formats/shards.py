@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from sdiareward.common.files import replace_atomically
-from sdiareward.pairs.schema import SIDES, features
+from sdiareward.pairs.schema import SIDES, features, make_arrow_schema
 
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ShardWriter:
     def __init__(self, folder: Path, columns: datasets.Features | None = None):
         self.folder = folder
         self.counts: list[dict[str, Any]] = []
-        self._schema: pa.Schema = (columns or features()).arrow_schema
+        self._schema: pa.Schema = make_arrow_schema(columns or features())
         self._tally = PairTally()
         self._pending: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self._written: dict[tuple[str, str], int] = {}

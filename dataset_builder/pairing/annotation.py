@@ -17,13 +17,13 @@ from typing import Any
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
+from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import TAXONOMY
 
-from .. import prompts
 from .filtering import Row, spoken_turns
 
 
-PROMPT_VERSION = prompts.prompt_version(prompts.ANNOTATE, prompts.ANNOTATE_REQUEST)
+PROMPTS = ("annotation", "annotation_request")
 # What the primary and the secondary dimension of each source are (Table 5).
 _DIMENSIONS = {
     "youtube": (
@@ -38,8 +38,10 @@ _LABELS = ("primary", "secondary")
 Turns = Sequence[Mapping[str, Any]]
 
 
-def label_dialogue(source: str, turns: Turns, client: ChatClient, name: str) -> dict[str, str]:
-    """Return the labels that the annotating judge gives a dialogue.
+def label_dialogue(
+    source: str, turns: Turns, client: ChatClient, name: str, prompts: PromptSet | None = None
+) -> dict[str, str]:
+    """Return the labels that the annotating judge gives a dialogue, asked with the shipped prompts or others.
 
     Returns:
         `dict`: `primary` and `secondary`, as Table 5 spells them.
@@ -49,33 +51,36 @@ def label_dialogue(source: str, turns: Turns, client: ChatClient, name: str) -> 
         ChatError: The judge gave no usable answer.
         EndpointError: The judge cannot be reached at all.
     """
+    prompts = prompts or PromptSet()
     words = dict(zip(_LABELS, _DIMENSIONS[source], strict=True))
     allowed = {f"{name}_labels": ", ".join(sorted(TAXONOMY[source][i])) for i, name in enumerate(_LABELS)}
-    content = [*spoken_turns(turns, name), {"type": "text", "text": prompts.ANNOTATE_REQUEST}]
+    content = [*spoken_turns(turns, name), {"type": "text", "text": prompts.fill("annotation_request")}]
     messages: list[dict[str, Any]] = [
-        {"role": "system", "content": prompts.ANNOTATE.substitute(words | allowed)},
+        {"role": "system", "content": prompts.fill("annotation", **words, **allowed)},
         {"role": "user", "content": content},
     ]
     return client.ask_json(messages, partial(_read_labels, source=source))
 
 
-def annotate_rows(rows: Iterable[Row], client: ChatClient) -> Iterator[Row | Skipped]:
+def annotate_rows(
+    rows: Iterable[Row], client: ChatClient, prompts: PromptSet | None = None
+) -> Iterator[Row | Skipped]:
     """Yield, in order, each pair with labels of Table 5, or why it has none (`annotation_failed`).
 
     A pair of a source outside `TAXONOMY`, or with labels that Table 5 allows, passes as it is. The chosen side is
-    heard: that is the recording.
+    heard: that is the recording. `prompts` replace the shipped ones.
 
     Raises:
         EndpointError: The judge cannot be reached at all.
     """
-    annotate = partial(_annotate_row, client=client)
+    annotate = partial(_annotate_row, client=client, prompts=prompts or PromptSet())
     for row in client.map(annotate, rows, failures=(), description="annotating"):
         # `failures` is empty: an exception would have been raised.
         assert not isinstance(row, Exception)
         yield row
 
 
-def _annotate_row(row: Row, *, client: ChatClient) -> Row | Skipped:
+def _annotate_row(row: Row, *, client: ChatClient, prompts: PromptSet) -> Row | Skipped:
     """Return the pair with both labels; those that Table 5 does not allow are replaced by the judge's."""
     allowed = zip(_LABELS, TAXONOMY.get(row["source"], ()), strict=False)
     missing = [label for label, names in allowed if row[label] not in names]
@@ -83,7 +88,7 @@ def _annotate_row(row: Row, *, client: ChatClient) -> Row | Skipped:
         return row
     name = f"{row['source']} pair {row['pair_id']}"
     try:
-        given = label_dialogue(row["source"], row["chosen"], client, name)
+        given = label_dialogue(row["source"], row["chosen"], client, name, prompts)
     except AudioError as error:
         return Skipped(name, "unusable_audio", str(error))
     except ChatError as error:

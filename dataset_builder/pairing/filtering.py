@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from sdiareward.audio_sdiareward import MAX_TURNS, ROLES, AudioError
+from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError, EndpointError, audio_content
+from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
+from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import CRITERIA, MAX_TURN_S, validate_row
-
-from .. import prompts
 
 
 DIMENSIONS = {
@@ -31,7 +31,8 @@ DIMENSIONS = {
     "coherence": "dialog_context_coherence",
 }
 SIDES = {"A": "chosen", "B": "rejected"}
-PROMPT_VERSION = prompts.prompt_version(prompts.JUDGE, prompts.JUDGE_REQUEST)
+# The system prompt, and the request after both versions.
+PROMPTS = ("filter", "filter_request")
 _SOUND_TURNS = [{"role": role, "duration_s": 1.0} for role in ROLES]
 # Of fewer pairs a share says nothing before the end.
 _FEWEST_JUDGED = 20
@@ -64,7 +65,7 @@ class Quality:
     preference: str
     reason: str
     judge: str
-    prompt_version: str = PROMPT_VERSION
+    prompt_version: str
 
     def as_row(self) -> dict[str, Any]:
         """Return the column `quality` of a pair; preference and reason stay with the judge's answer on disk."""
@@ -120,24 +121,28 @@ def check_rules(row: Mapping[str, Any]) -> Skipped | None:
     return None
 
 
-def judge_pair(row: Mapping[str, Any], client: ChatClient) -> Quality:
-    """Have the judge compare both sides of a pair.
+def judge_pair(row: Mapping[str, Any], client: ChatClient, prompts: PromptSet | None = None) -> Quality:
+    """Have the judge compare both sides of a pair, with the shipped prompts or others.
 
     Raises:
         AudioError: A turn cannot be decoded.
         ChatError: The judge gave no usable answer.
         EndpointError: The judge cannot be reached at all.
     """
+    prompts = prompts or PromptSet()
+    system, request = map(prompts.fill, PROMPTS)
     content: list[dict[str, Any]] = []
     for version, side in SIDES.items():
         content.append({"type": "text", "text": f"Version {version}:"})
         content += spoken_turns(row[side], f"{_name(row)}, {side}")
-    content.append({"type": "text", "text": prompts.JUDGE_REQUEST})
+    content.append({"type": "text", "text": request})
     messages: list[dict[str, Any]] = [
-        {"role": "system", "content": prompts.JUDGE},
+        {"role": "system", "content": system},
         {"role": "user", "content": content},
     ]
-    return client.ask_json(messages, partial(_read_quality, judge=client.settings.model))
+    return client.ask_json(
+        messages, partial(_read_quality, judge=client.settings.model, prompt_version=prompts.version(*PROMPTS))
+    )
 
 
 def spoken_turns(turns: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
@@ -151,7 +156,10 @@ def spoken_turns(turns: Sequence[Mapping[str, Any]], name: str) -> list[dict[str
 
 
 def filter_rows(
-    rows: Iterable[Row], client: ChatClient | None, settings: FilterSettings | None = None
+    rows: Iterable[Row],
+    client: ChatClient | None,
+    settings: FilterSettings | None = None,
+    prompts: PromptSet | None = None,
 ) -> Iterator[Row | Skipped]:
     """Yield, in order, each pair that is kept, with its `quality`, or why it is dropped.
 
@@ -162,6 +170,7 @@ def filter_rows(
         rows (`Iterable[dict]`): Pairs with their audio encoded.
         client (`ChatClient`, *optional*): Asks the judge; None for phase 1 alone.
         settings (`FilterSettings`, *optional*): What phase 2 keeps; the paper's by default.
+        prompts (`PromptSet`, *optional*): Prompts of the judge; the shipped ones by default.
 
     Raises:
         EndpointError: The judge cannot be reached at all, or fails on more than `max_failed` of the pairs.
@@ -170,7 +179,7 @@ def filter_rows(
         yield from (check_rules(row) or row for row in rows)
         return
     settings = settings or FilterSettings()
-    examine = partial(_examine, client=client, settings=settings)
+    examine = partial(_examine, client=client, settings=settings, prompts=prompts or PromptSet())
     failed: list[str] = []
     num_judged = 0
     for result in client.map(examine, rows, failures=(), description="judging"):
@@ -202,24 +211,24 @@ def _require_few(failed: Sequence[str], num_judged: int, settings: FilterSetting
         )
 
 
-def _examine(row: Row, *, client: ChatClient, settings: FilterSettings) -> _Examined:
+def _examine(row: Row, *, client: ChatClient, settings: FilterSettings, prompts: PromptSet) -> _Examined:
     """Judge a pair that the rules keep and the settings name."""
     if skip := check_rules(row):
         return _Examined(skip)
     if row["criterion"] not in settings.criteria:
         return _Examined(row)
     try:
-        return _Examined(_judge(row, client, settings), is_judged=True)
+        return _Examined(_judge(row, client, settings, prompts), is_judged=True)
     except ChatError as error:
         if settings.keep_unjudged:
             return _Examined(row, is_judged=True)
         return _Examined(Skipped(_name(row), "judge_failed", str(error)), is_judged=True, failure=str(error))
 
 
-def _judge(row: Row, client: ChatClient, settings: FilterSettings) -> Row | Skipped:
+def _judge(row: Row, client: ChatClient, settings: FilterSettings, prompts: PromptSet) -> Row | Skipped:
     """Return the pair with its quality, or why it is dropped."""
     try:
-        quality = judge_pair(row, client)
+        quality = judge_pair(row, client, prompts)
     except AudioError as error:
         return Skipped(_name(row), "unusable_audio", str(error))
     low = [
@@ -234,7 +243,7 @@ def _judge(row: Row, client: ChatClient, settings: FilterSettings) -> Row | Skip
     return {**row, "quality": quality.as_row()}
 
 
-def _read_quality(answer: Any, *, judge: str) -> Quality:
+def _read_quality(answer: Any, *, judge: str, prompt_version: str) -> Quality:
     """Check a judge's answer; raise `ValueError` with what the judge must correct."""
     if not isinstance(answer, dict) or not isinstance(answer.get("scores"), dict):
         raise ValueError("the answer must be a JSON object with 'scores', 'overall_preference' and 'reason'.")
@@ -244,7 +253,7 @@ def _read_quality(answer: Any, *, judge: str) -> Quality:
         raise ValueError(f"'overall_preference' is {answer.get('overall_preference')!r}; it must be 'A' or 'B'.")
     if not isinstance(answer.get("reason"), str):
         raise ValueError("'reason' must be a text.")
-    return Quality(chosen, rejected, preference=SIDES[preference], reason=answer["reason"], judge=judge)
+    return Quality(chosen, rejected, SIDES[preference], answer["reason"], judge, prompt_version)
 
 
 def _read_scores(scores: Mapping[str, Any], version: str) -> dict[str, int]:

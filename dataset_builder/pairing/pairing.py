@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import MAX_TURNS, MIN_SAMPLES, ROLES, SAMPLING_RATE, AudioError
+from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn, is_recorded
+from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.schema import MAX_TURN_S, stable_id
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
 from sdiareward.perturbations.levels import trim_silence
@@ -28,6 +29,7 @@ from ..pipeline.inspection import require_sound
 from ..pipeline.media import read_media, read_span
 from ..references import SYNTHETIC
 from .reference_clips import Clip, choose_references
+from .script_voices import ScriptVoice, load_voices, split_options
 from .splits import choose_synthesizers, split_unit
 
 
@@ -41,8 +43,11 @@ _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
 
 # A file that turns are cut from holds an episode at most; longer recordings go through the pipeline.
 _MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
-# Options that do not change the speech: an engine's address and time limits, and the folder of a file.
-_SILENT_OPTIONS = {"base_url", "api_key_env", "timeout_s", "max_retries", "poll_s"}
+# Options that do not change the speech: where an engine runs, its time limits, and the folder of a file.
+_SILENT_OPTIONS = {
+    *("base_url", "api_key_env", "timeout_s", "max_retries", "poll_s"),
+    *("addresses", "python", "repository", "gpus"),
+}
 _FILE_OPTIONS = {"model_path", "audio"}
 
 
@@ -58,6 +63,7 @@ class PairPlan:
         channel (`ChannelSettings`, *optional*): The channel of both sides.
         options (`Mapping`): Options of the synthesizer.
         known_pair_id (`str`, *optional*): The id of a released pair; its words may have been scrubbed since.
+        script_voices (`tuple[ScriptVoice, ...]`): Pool of the voices to clone for scripts.
     """
 
     criterion: str
@@ -68,16 +74,18 @@ class PairPlan:
     channel: ChannelSettings | None
     options: Mapping[str, Any] = field(default_factory=dict)
     known_pair_id: str | None = None
+    script_voices: tuple[ScriptVoice, ...] = ()
 
     @property
     def pair_id(self) -> str:
-        """Hash of what the pair is made from: names and words of both sides, synthesizer and channel."""
+        """Hash of what the pair is made from: names and words of both sides, synthesizer, voices and channel."""
         if self.known_pair_id:
             return self.known_pair_id
         words = [turn.text for side in (self.chosen, self.rejected) for turn in side.turns]
         names = (self.chosen.source, self.chosen.name, self.rejected.name)
-        options = _audible(self.options)
+        options = list_audible(self.options)
         engine = [self.synthesizer, json.dumps(options, sort_keys=True)] if options else [self.synthesizer]
+        engine += [json.dumps(sorted(voice.identity for voice in self.script_voices))] if self.script_voices else []
         return stable_id(self.criterion, *names, *engine, self.channel, *words)
 
     @property
@@ -87,12 +95,12 @@ class PairPlan:
         return {"criterion": self.criterion, **chosen, "synthesizer": self.synthesizer}
 
 
-def _audible(options: Any) -> Any:
-    """Return the options of an engine that change its speech, the same on any machine."""
+def list_audible(options: Any) -> Any:
+    """Return the options of an engine that change its speech, the same on any machine; or those of engines by name."""
     if not isinstance(options, Mapping):
         return options
     return {
-        key: Path(value).name if key in _FILE_OPTIONS else _audible(value)
+        key: Path(value).name if key in _FILE_OPTIONS else list_audible(value)
         for key, value in options.items()
         if key not in _SILENT_OPTIONS
     }
@@ -140,10 +148,12 @@ def plan_pairs(
         channel (`ChannelSettings`, *optional*): The channel both sides are given; None leaves the difference between a
             recording and a synthesizer as it is.
         seed (`int`): Chooses synthesizers where a dialogue does not get all.
-        options (`Mapping[str, Mapping]`, *optional*): Options of the synthesizers that take some, by name.
+        options (`Mapping[str, Mapping]`, *optional*): Options of the synthesizers that take some, by name, among them
+            `script_voices` (see `script_voices.read_script_voices`).
 
     Raises:
-        ValueError: The items give pairs of a criterion that `choices` does not name.
+        FileNotFoundError: There is no such folder of `script_voices`.
+        ValueError: The items give pairs of a criterion that `choices` does not name, or `script_voices` is invalid.
     """
     for item in items:
         is_script = isinstance(item, ScriptPair)
@@ -153,7 +163,8 @@ def plan_pairs(
             raise ValueError(f"{chosen.source} gives {criterion} pairs, but synthesizers has no entry {criterion!r}.")
         split = assignment[split_unit(chosen)]
         for name in choices[criterion].for_dialogue(split, f"{chosen.source}/{chosen.name}", seed):
-            yield PairPlan(criterion, chosen, rejected, name, split, channel, (options or {}).get(name, {}))
+            own, voices = split_options((options or {}).get(name, {}), criterion)
+            yield PairPlan(criterion, chosen, rejected, name, split, channel, own, script_voices=voices)
 
 
 def make_row(plan: PairPlan) -> dict[str, Any]:
@@ -240,9 +251,9 @@ def _native(array: np.ndarray, episode: Episode) -> np.ndarray:
 
 
 def _reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceClip]:
-    """Choose the clips to clone voices from; scripts have none, the engine's options then name its voices."""
+    """Choose the clips to clone voices from; for scripts, which have no recordings, from the pool of voices."""
     if plan.criterion != "modality":
-        return {}
+        return load_voices(plan.script_voices, plan.pair_id)
     arrays = [_join(parts, None) for parts in _recorded(plan.chosen, label)]
     turns = plan.chosen.turns
     clips = [Clip(t.role, t.text, len(a) / SAMPLING_RATE) for t, a in zip(turns, arrays, strict=True)]

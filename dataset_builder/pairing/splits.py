@@ -24,10 +24,13 @@ def assign_splits(
         `dict`: Split by unit; see `split_unit`.
 
     Raises:
-        ValueError: The shares leave no episode for training.
+        ValueError: The shares leave no episode for training, and are not all for test.
     """
-    if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
-        raise ValueError(f"validation={validation} and test={test} must be shares that leave something for training.")
+    if test != 1 and not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
+        raise ValueError(
+            f"validation={validation} and test={test} must be shares that leave something for training; test=1 puts "
+            "everything into test."
+        )
     sizes: dict[tuple[str, str], int] = {}
     for episode in episodes:
         sizes[split_unit(episode)] = sizes.get(split_unit(episode), 0) + 1

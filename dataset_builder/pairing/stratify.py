@@ -1,18 +1,22 @@
 """Draw ESDR-Bench from a data set: stratified, capped, and isolated from training (section B.1, Tables 1 and 5).
 
-How the paper is read. It caps "the secondary dimensions of each dataset" at 50 and excises what was selected from the
-training corpus. A bucket is therefore a source and a value of its secondary dimension, and the cap counts pairs.
-(Table 1 has 824 wild and 466 scripted pairs, more than seven times 50: the paper's own buckets must have been finer,
-or it counted groups. `bucket_by: [source, primary, secondary]` is that reading.) Colloquialness pairs have no
-taxonomy; the paper holds out 250 of 2,500, so they are one bucket with its own cap.
+How the paper is read. Appendix B.1 caps "the secondary dimensions of each dataset" at 50, and excises what was
+selected from the training corpus; section 3.2 draws "from the held-out validation split", up to 50 of "each
+fine-grained bucket" of "source and metadata categories". So `candidates` are all pairs or those of a split, a bucket
+is a source and some labels (`bucket_by`), and the cap counts pairs. Table 1 has 824 wild and 466 scripted pairs, more
+than seven times 50: its buckets must have been finer than a secondary label, such as `[source, primary, secondary]`.
+Colloquialness pairs have no taxonomy; the paper holds out 250 of 2,500, so they are one bucket with its own cap.
 
 "Quality-aware" is what filtering does before: the sampler draws from pairs that were kept.
+
+The paper excises the selected pairs. We excise their groups too: no recording and no scenario is on both sides.
+What is left of a group that is only partly chosen is lost, therefore groups are taken whole where they fit.
 """
 
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -33,6 +37,9 @@ Labels = Sequence[Mapping[str, Any]]
 
 BENCH_SPLIT = "test"
 CANDIDATES = ("test", "all")
+DRAWS = ("whole_groups", "alternate")
+RESTS = ("train", "skip")
+_CHOICES = {"candidates": CANDIDATES, "draw": DRAWS, "rest": RESTS}
 _COLLOQUIALNESS = "colloquialness"
 _BUCKET_COLUMNS = ("bucket", "available", "available_groups", "taken", "taken_groups")
 
@@ -55,6 +62,22 @@ class BenchSettings:
             "splits, as the paper does",
         },
     )
+    draw: str = field(
+        default="whole_groups",
+        metadata={
+            "choices": DRAWS,
+            "help": "take groups whole where they fit, which loses the fewest pairs; or let the groups of a bucket "
+            "alternate, which gives the most groups, and loses what else they hold",
+        },
+    )
+    rest: str = field(
+        default="train",
+        metadata={
+            "choices": RESTS,
+            "help": "what becomes of the groups of the test split without a chosen pair: they go to training, or are "
+            "skipped, which keeps coarser units of the split, such as domains of scripts, out of training",
+        },
+    )
     bucket_by: tuple[str, ...] = field(
         default=("source", "secondary"), metadata={"help": "columns that make a bucket"}
     )
@@ -62,8 +85,9 @@ class BenchSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "bucket_by", tuple(self.bucket_by))
         require_minimums(self)
-        if self.candidates not in CANDIDATES:
-            raise ValueError(f"candidates is {self.candidates!r}; it must be one of {list(CANDIDATES)}.")
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {list(choices)}.")
         if unknown := set(self.bucket_by) - set(LABELS):
             raise ValueError(f"bucket_by names {sorted(unknown)}; it takes {list(LABELS)}.")
 
@@ -73,6 +97,10 @@ class BenchSettings:
             return (_COLLOQUIALNESS,)
         return tuple(str(label[name]) for name in self.bucket_by)
 
+    def cap_of(self, bucket: tuple[str, ...]) -> int:
+        """Return the largest number of pairs of a bucket."""
+        return self.colloquialness_cap if bucket == (_COLLOQUIALNESS,) else self.cap
+
     def is_candidate(self, label: Mapping[str, Any]) -> bool:
         """Tell whether a pair may be drawn."""
         return self.candidates == "all" or label["split"] == BENCH_SPLIT
@@ -81,8 +109,8 @@ class BenchSettings:
 def sample_bench(labels: Iterable[Mapping[str, Any]], settings: BenchSettings) -> set[str]:
     """Choose the pairs of ESDR-Bench; return their ids.
 
-    Within a bucket the groups alternate, so that one recording does not fill it. The choice depends on the seed and
-    the ids alone, not on the order of the labels.
+    Every bucket gives its cap, or all it has. The choice depends on the seed and the ids alone, not on the order of
+    the labels.
 
     Raises:
         ValueError: A pair comes twice.
@@ -95,10 +123,39 @@ def sample_bench(labels: Iterable[Mapping[str, Any]], settings: BenchSettings) -
         seen.add(label["pair_id"])
         if settings.is_candidate(label):
             buckets[settings.bucket(label)].append((label["group_id"], label["pair_id"]))
+    if settings.draw == "whole_groups":
+        return _take_groups(buckets, settings)
     chosen: set[str] = set()
     for bucket, members in buckets.items():
-        cap = settings.colloquialness_cap if bucket == (_COLLOQUIALNESS,) else settings.cap
-        chosen.update(_take_turns(members, settings.seed)[:cap])
+        chosen.update(_take_turns(members, settings.seed)[: settings.cap_of(bucket)])
+    return chosen
+
+
+def _take_groups(buckets: Mapping[tuple[str, ...], list[tuple[str, str]]], settings: BenchSettings) -> set[str]:
+    """Choose pairs group by group, so that few groups are only partly chosen.
+
+    First come the groups that hold a pair of a bucket that is taken whole anyway, then those that fit whole, then as
+    much as fits of the others; hashes decide the rest.
+    """
+    groups: dict[str, list[tuple[str, tuple[str, ...]]]] = defaultdict(list)
+    for bucket, members in buckets.items():
+        for group, pair in members:
+            groups[group].append((pair, bucket))
+    room = {bucket: settings.cap_of(bucket) for bucket in buckets}
+    rare = {bucket for bucket, members in buckets.items() if len(members) <= room[bucket]}
+    order = sorted(groups, key=lambda group: stable_id(settings.seed, group))
+    needed = {group: None for group in order if any(bucket in rare for _, bucket in groups[group])}
+    others = [group for group in order if group not in needed]
+    chosen: set[str] = set()
+    for names, is_whole in (([*needed], False), (others, True), (others, False)):
+        for group in names:
+            wanted = Counter(bucket for _, bucket in groups[group])
+            if is_whole and any(count > room[bucket] for bucket, count in wanted.items()):
+                continue
+            for pair, bucket in sorted(groups[group], key=lambda entry: stable_id(settings.seed, entry[0])):
+                if room[bucket] and pair not in chosen:
+                    room[bucket] -= 1
+                    chosen.add(pair)
     return chosen
 
 
@@ -114,30 +171,36 @@ def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
     return [pair for _, _, pair in sorted(ranked)]
 
 
-def isolate(labels: Labels, bench: set[str]) -> tuple[dict[str, str], list[Skipped]]:
+def isolate(labels: Labels, bench: set[str], rest: str = "train") -> tuple[dict[str, str], list[Skipped]]:
     """Return the split of every pair that stays, and what is skipped.
 
-    The benchmark becomes the test split. Pairs of train and validation stay unless their group is in the benchmark.
-    Other pairs of the test split are skipped: their synthesizer may be a held-out one.
+    The benchmark becomes the test split. All other pairs of its groups are skipped. Pairs of train and validation
+    stay; those of the test split go to training, unless their synthesizer is held out or `rest` is `"skip"`.
 
     Raises:
         ValueError: A group is in two splits nevertheless.
     """
     bench_groups = {label["group_id"] for label in labels if label["pair_id"] in bench}
+    taught = {(label["criterion"], label["synthesizer"]) for label in labels if label["split"] != BENCH_SPLIT}
     assignment: dict[str, str] = {}
     skipped: list[Skipped] = []
     for label in labels:
         pair, group, split = label["pair_id"], label["group_id"], label["split"]
         if pair in bench:
             assignment[pair] = BENCH_SPLIT
-        elif split == BENCH_SPLIT:
-            skipped.append(Skipped(pair, "not_in_bench", "its bucket of ESDR-Bench is full"))
         elif group in bench_groups:
             skipped.append(
                 Skipped(pair, "group_in_bench", f"its group {group} is in ESDR-Bench; training must not see it")
             )
-        else:
+        elif split != BENCH_SPLIT:
             assignment[pair] = split
+        elif rest == "skip":
+            skipped.append(Skipped(pair, "not_in_bench", "its bucket of ESDR-Bench is full"))
+        elif (label["criterion"], label["synthesizer"]) not in taught:
+            reason = f"its bucket of ESDR-Bench is full, and {label['synthesizer']} is held out from training"
+            skipped.append(Skipped(pair, "held_out_synthesizer", reason))
+        else:
+            assignment[pair] = "train"
     kept = (label for label in labels if label["pair_id"] in assignment)
     check_isolation({**label, "split": assignment[label["pair_id"]]} for label in kept)
     return assignment, skipped
@@ -174,7 +237,7 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     if finished := read_finished(output, plan_id):
         return finished
     labels = list(read_labels(folder))
-    assignment, skipped = isolate(labels, sample_bench(labels, settings))
+    assignment, skipped = isolate(labels, sample_bench(labels, settings), settings.rest)
     counts = _copy(folder, output, assignment)
     found = _describe_bench(output, labels, assignment, settings)
     plot_overview(found["statistics"], output / "bench.png")

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sdiareward.audio_sdiareward import ROLES
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn
+from sdiareward.messages_sdiareward import ROLES
 from sdiareward.pairs.schema import UNKNOWN
 
 from .engines import Engine, require_engine, run_stages
-from .jobs import COMPONENT_FAILURE, Job, format_job
+from .enhanced_episodes import enhance_episodes, mark_enhanced
+from .jobs import Job, format_job
 from .settings import ComponentError, PipelineSettings, make_settings, read_settings, require_packages
 
 
@@ -31,6 +32,7 @@ __all__ = [
     "ComponentError",
     "PipelineResult",
     "PipelineSettings",
+    "enhance_episodes",
     "make_settings",
     "read_settings",
     "run_pipeline",
@@ -81,11 +83,7 @@ def run_pipeline(
     require_engine(engine, num_workers)
     require_packages(settings)
     jobs, skipped = _start_jobs(recordings, Path(work_dir).resolve())
-    rows = [job.to_row() for job in jobs]
-    jobs = [Job.from_row(row) for row in run_stages(rows, settings, engine, num_workers)] if rows else []
-    for job in jobs:
-        if job.failure and job.failure["kind"] == COMPONENT_FAILURE:
-            raise ComponentError(job.failure["reason"])
+    jobs = run_stages(jobs, settings, engine, num_workers)
     jobs.sort(key=lambda job: (job.recording.recording_id, job.recording.source))
     stats: dict[str, dict[str, float]] = {}
     episodes = []
@@ -135,7 +133,7 @@ def _count(job: Job, stats: dict[str, dict[str, float]]) -> None:
 
 def _make_episodes(job: Job, enhancement: str) -> list[Episode]:
     recording = job.recording
-    ref = _reference(recording.ref, enhancement)
+    ref = recording.ref if enhancement == "none" else mark_enhanced(recording.ref, enhancement)
     audio = str(job.wav)
     return [
         Episode(
@@ -155,11 +153,3 @@ def _make_episodes(job: Job, enhancement: str) -> list[Episode]:
 
 def _make_turn(index: int, turn: dict[str, Any], audio: str, ref: str) -> Turn:
     return Turn(ROLES[index % 2], (Part(turn["text"], audio, turn["start_s"], turn["end_s"], ref),))
-
-
-def _reference(ref: str, enhancement: str) -> str:
-    """Return a recording's reference, marked if the audio was enhanced."""
-    if enhancement == "none":
-        return ref
-    path, separator, member = ref.partition("#")
-    return f"{path}?enhancement={enhancement}{separator}{member}"

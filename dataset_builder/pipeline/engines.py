@@ -6,10 +6,11 @@ Both run the same stages on the same rows, so their output is identical; all mac
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
+from .jobs import COMPONENT_FAILURE, Job
 from .settings import ComponentError, PipelineSettings
 from .stages import STAGES, Stage
 
@@ -26,30 +27,45 @@ def require_engine(engine: str, num_workers: int) -> None:
         raise ValueError(f"num_workers is {num_workers}; it must be at least 1.")
 
 
-def run_stages(rows: Rows, settings: PipelineSettings, engine: Engine, num_workers: int) -> Rows:
-    """Take every row through every stage.
+def run_stages(
+    jobs: Sequence[Job],
+    settings: PipelineSettings,
+    engine: Engine,
+    num_workers: int,
+    stages: Sequence[type[Stage]] = STAGES,
+) -> list[Job]:
+    """Take every job through every stage; return the jobs in the same order.
 
     Args:
-        rows (`list[dict]`): Rows of `Job`s.
+        jobs (`Sequence[Job]`): One per recording.
         settings (`PipelineSettings`): `num_gpus` and `concurrency` count with `"ray"` only.
         engine (`str`): `"datasets"` or `"ray"`.
         num_workers (`int`): Processes of `datasets`; CPUs of a Ray that is started here.
+        stages (`Sequence[type[Stage]]`, *optional*): All stages of the pipeline by default.
 
     Raises:
-        ComponentError: The engine is not installed.
+        ComponentError: The engine is not installed, or a component cannot be loaded.
     """
-    if engine == "datasets":
-        return _run_with_datasets(rows, settings, num_workers)
-    return _run_with_ray(rows, settings, num_workers)
+    if not jobs:
+        return []
+    rows = [job.to_row() for job in jobs]
+    run = _run_with_datasets if engine == "datasets" else _run_with_ray
+    done = [Job.from_row(row) for row in run(rows, settings, num_workers, stages)]
+    for job in done:
+        if job.failure and job.failure["kind"] == COMPONENT_FAILURE:
+            raise ComponentError(job.failure["reason"])
+    return done
 
 
-def _run_with_datasets(rows: Rows, settings: PipelineSettings, num_workers: int) -> Rows:
+def _run_with_datasets(
+    rows: Rows, settings: PipelineSettings, num_workers: int, stages: Sequence[type[Stage]]
+) -> Rows:
     import datasets
 
     table = datasets.Dataset.from_list(rows)
     num_proc = min(num_workers, len(rows))
     with _clean_processes():
-        for stage in STAGES:
+        for stage in stages:
             step = stage(settings)
             # The stages cache their results; with a cache of rows they would not notice a missing file.
             table = table.map(
@@ -98,7 +114,7 @@ def _clean_processes() -> Iterator[None]:
         multiprocess.forkserver._forkserver._stop()
 
 
-def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int) -> Rows:
+def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int, stages: Sequence[type[Stage]]) -> Rows:
     try:
         import ray
         import ray.data
@@ -112,8 +128,8 @@ def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int) -> R
         ray.init(num_cpus=num_cpus, include_dashboard=False, log_to_driver=False)
     try:
         data: ray.data.Dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
-        share = _cpus_of_a_copy(settings)
-        for stage in STAGES:
+        share = _cpus_of_a_copy(settings, stages)
+        for stage in stages:
             options = settings.stage(stage.name)
             step = stage(settings)
             # Of a class Ray makes actors, which keep their model; a method runs as a task. `map` is annotated for
@@ -132,11 +148,11 @@ def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int) -> R
             ray.shutdown()
 
 
-def _cpus_of_a_copy(settings: PipelineSettings) -> float:
+def _cpus_of_a_copy(settings: PipelineSettings, stages: Sequence[type[Stage]]) -> float:
     """Return the CPUs that one copy asks for, so that the actors of all stages live at once on what there is."""
     import ray
 
-    copies = sum(settings.stage(stage.name).concurrency for stage in STAGES)
+    copies = sum(settings.stage(stage.name).concurrency for stage in stages)
     # A tenth is left for Ray's own tasks; Ray counts in ten-thousandths.
     share = min(1.0, 0.9 * ray.cluster_resources().get("CPU", 1.0) / copies)
     return int(share * 100) / 100

@@ -1,25 +1,35 @@
-"""Remove music and noise (section B.1): the vocals that audio-separator finds with MDX23C-8KFFT-InstVoc_HQ."""
+"""Remove music and noise (section B.1): the vocals that audio-separator finds with MDX23C-8KFFT-InstVoc_HQ.
+
+The model is given the recording as it was published, at its own rate and channels up to 44.1 kHz stereo; its vocals
+are reduced to the 16 kHz mono of the later stages. Chunks do not depend on one another: versions of the package before
+0.47 keep settings that a short input changed, and write no file for a stem that is almost silent.
+"""
 
 from __future__ import annotations
 
 import logging
 import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.files import replace_atomically
 
-from .media import read_media
+from .media import decode_stereo
 from .settings import AudioSeparatorSettings, ComponentError
+
+
+# What the package's models are trained on.
+_MODEL_RATE = 44_100
+_STEM = "Vocals"
 
 
 class AudioSeparatorEnhancer:
     """Separates the vocals of a recording chunk by chunk, so that memory does not grow with its length.
-
-    It works on the decoded recording at 16 kHz, which is all that later stages use; the package resamples it to the
-    44.1 kHz of its models.
 
     Raises:
         ComponentError: The model cannot be loaded or downloaded.
@@ -29,16 +39,19 @@ class AudioSeparatorEnhancer:
         from audio_separator.separator import Separator
 
         self._settings = settings
-        # The package joins file names to the folder it was given once; each chunk is moved away before the next.
         self._folder = tempfile.TemporaryDirectory(prefix="sdiareward-separator-")
         options = {} if settings.model_dir is None else {"model_file_dir": settings.model_dir}
         self._separator = Separator(
-            log_level=logging.WARNING,
+            # It warns of every file that it writes.
+            log_level=logging.ERROR,
             output_dir=self._folder.name,
             output_format="WAV",
-            output_single_stem="Vocals",
+            output_single_stem=_STEM,
             # Scaling each chunk to its own peak would make steps between chunks.
             normalization_threshold=1.0,
+            sample_rate=_MODEL_RATE,
+            # Writes the floats of the model; the default rounds them to 16 bits.
+            use_soundfile=True,
             **options,
         )
         try:
@@ -49,33 +62,103 @@ class AudioSeparatorEnhancer:
                 "choose 'none'."
             ) from error
 
-    def enhance(self, wav: Path, target_wav: Path) -> None:
-        """Write the vocals of a 16 kHz mono WAV to another of the same length; it appears when it is complete."""
+    def enhance(self, recording: Path, target_wav: Path, num_samples: int) -> None:
+        """Write the vocals of a recording as a 16 kHz mono 16-bit WAV, which appears when it is complete.
+
+        Args:
+            recording (`Path`): The original file, in any format that `media` decodes.
+            target_wav (`Path`): The file to write.
+            num_samples (`int`): Its length, that of the recording at 16 kHz.
+
+        Raises:
+            AudioError: The recording cannot be decoded.
+            ComponentError: The model finds no vocals in any recording.
+        """
         import soundfile
 
-        margin = round(self._settings.margin_s * SAMPLING_RATE)
-        chunk = round(self._settings.chunk_s * SAMPLING_RATE)
         with (
             replace_atomically(target_wav) as temporary,
-            soundfile.SoundFile(wav) as source,
             soundfile.SoundFile(temporary, "w", SAMPLING_RATE, 1, "PCM_16", format="WAV") as target,
         ):
-            for start in range(0, source.frames, chunk):
-                end = min(start + chunk, source.frames)
-                first = max(0, start - margin)
-                source.seek(first)
-                array = source.read(min(end + margin, source.frames) - first, dtype="int16")
-                vocals = self._separate(array)
-                kept = vocals[start - first : end - first]
+            missing = num_samples
+            for block in self._reduce(self._separate_chunks(decode_stereo(recording, _MODEL_RATE))):
+                kept = block[:missing]
                 target.write(np.clip(np.rint(kept * 32768), -32768, 32767).astype(np.int16))
+                missing -= kept.size
+            # The resampler rounds the length.
+            target.write(np.zeros(missing, np.int16))
 
-    def _separate(self, array: np.ndarray) -> np.ndarray:
-        """Return the vocals of a chunk, of the same length."""
+    def _reduce(self, vocals: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        """Yield stereo blocks at the model's rate as mono blocks at 16 kHz."""
+        import soxr
+
+        stream = soxr.ResampleStream(_MODEL_RATE, SAMPLING_RATE, 1, dtype="float32", quality="HQ")
+        for block in vocals:
+            yield stream.resample_chunk(block.mean(axis=1))
+        yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
+
+    def _separate_chunks(self, blocks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+        chunk, margin = (round(s * _MODEL_RATE) for s in (self._settings.chunk_s, self._settings.margin_s))
+        for window, start, end in cut_windows(blocks, chunk, margin):
+            yield self._separate(window)[start:end]
+
+    def _separate(self, window: np.ndarray) -> np.ndarray:
+        """Return the vocals of a window, of the same shape."""
         import soundfile
 
-        folder = Path(self._folder.name)
-        soundfile.write(folder / "chunk.wav", array, SAMPLING_RATE)
-        names = self._separator.separate(str(folder / "chunk.wav"), {"Vocals": "vocals"})
-        # Some versions give whole paths, some names.
-        vocals = read_media(folder / Path(names[0]).name)[: array.size]
-        return np.pad(vocals, (0, array.size - vocals.size))
+        # The package refuses digital silence.
+        if not window.any():
+            return window
+        model = self._separator.model_instance
+        with tempfile.TemporaryDirectory(dir=self._folder.name) as folder, _restore_state(model):
+            model.output_dir = folder
+            mixture, vocals = Path(folder, "mixture.wav"), np.zeros_like(window)
+            soundfile.write(mixture, np.clip(window, -1, 1), _MODEL_RATE, subtype="FLOAT")
+            names = self._separator.separate(str(mixture), {_STEM: "vocals"})
+            if not names:
+                raise ComponentError(
+                    f"enhancement: model {self._settings.model!r} has no stem {_STEM!r}; name another."
+                )
+            # Some versions give whole paths, some names; a stem below 1e-6 may have no file.
+            path = Path(folder, Path(names[0]).name)
+            if path.is_file():
+                found = soundfile.read(path, dtype="float32", always_2d=True)[0][: len(window)]
+                vocals[: len(found)] = found
+        return vocals
+
+
+@contextmanager
+def _restore_state(model: Any) -> Iterator[None]:
+    """Undo what separating an input changes in the attributes of a model."""
+    before = dict(vars(model))
+    try:
+        yield
+    finally:
+        vars(model).clear()
+        vars(model).update(before)
+
+
+def cut_windows(blocks: Iterable[np.ndarray], chunk: int, margin: int) -> Iterator[tuple[np.ndarray, int, int]]:
+    """Cut a stream into chunks with context on both sides.
+
+    Args:
+        blocks (`Iterable[np.ndarray]`): Of shape `(num_frames, num_channels)`, of any length.
+        chunk (`int`): Frames of a chunk.
+        margin (`int`): Frames of the context before and after it.
+
+    Yields:
+        `tuple`: A chunk with its context, and where the chunk begins and ends in it. The chunks follow on each other.
+    """
+    held: list[np.ndarray] = []
+    size = start = 0
+    for block in blocks:
+        held.append(block)
+        size += len(block)
+        while size >= start + chunk + margin:
+            window, end = np.concatenate(held), start + chunk
+            yield window[: end + margin], start, end
+            start = min(margin, end)
+            held = [window[end - start :]]
+            size = len(held[0])
+    if size > start:
+        yield np.concatenate(held), start, size

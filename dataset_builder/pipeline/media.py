@@ -46,7 +46,7 @@ class TruncatedAudioError(AudioError):
 
 @dataclass(frozen=True)
 class _Track:
-    """A recording being decoded: mono blocks at `rate`, and the seconds that its header promises."""
+    """A recording being decoded: blocks `(num_frames, num_channels)` at `rate`, and the seconds of its header."""
 
     rate: int
     blocks: Iterator[np.ndarray]
@@ -99,6 +99,19 @@ def decode_recording(path: str | Path, target_wav: str | Path) -> float:
     return num_samples / SAMPLING_RATE
 
 
+def decode_stereo(path: str | Path, rate: int) -> Iterator[np.ndarray]:
+    """Yield a recording of any length as blocks `(num_frames, 2)` at `rate` Hz, float32, in constant memory.
+
+    One channel is copied to both sides, and so is the average of more than two. The blocks last as long as what
+    `decode_recording` writes, up to the rounding of the resampler.
+
+    Raises:
+        FileNotFoundError: The recording does not exist.
+        AudioError: As `decode_recording`.
+    """
+    return _decode_blocks(path, str(path), max_s=_MAX_WAV_S, rate=rate, is_stereo=True)
+
+
 def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> np.ndarray:
     """Read a span of a recording: only its samples from a 16 kHz mono WAV or FLAC, else by decoding the whole file.
 
@@ -139,8 +152,15 @@ def _span_samples(start_s: float, end_s: float | None, num_samples: int, label: 
     return start, min(end, num_samples)
 
 
-def _decode_blocks(source: str | Path | bytes, label: str, max_s: float | None = None) -> Iterator[np.ndarray]:
-    """Yield a recording as mono float32 blocks at 16 kHz; raise `AudioError` at the first problem."""
+def _decode_blocks(
+    source: str | Path | bytes,
+    label: str,
+    max_s: float | None = None,
+    *,
+    rate: int = SAMPLING_RATE,
+    is_stereo: bool = False,
+) -> Iterator[np.ndarray]:
+    """Yield a recording as float32 blocks at `rate`, mono or stereo; raise `AudioError` at the first problem."""
     import soxr
 
     track = _open_track(source, label)
@@ -151,10 +171,10 @@ def _decode_blocks(source: str | Path | bytes, label: str, max_s: float | None =
             f"{label}: lasts {(track.promised_s or 0) / 3600:.2f} h; at most {max_s / 3600:.2f} h can be taken at "
             "once; cut it into shorter ones (the pipeline does, for up to 37 h)."
         )
-    stream = soxr.ResampleStream(track.rate, SAMPLING_RATE, 1, dtype="float32", quality="HQ")
+    stream = soxr.ResampleStream(track.rate, rate, 2 if is_stereo else 1, dtype="float32", quality="HQ")
     num_frames, longest_s = 0, _size(source) / _MIN_BYTES_PER_S
     for block in track.blocks:
-        num_frames += block.size
+        num_frames += len(block)
         if num_frames > longest_s * track.rate:
             raise AudioError(
                 f"{label}: lasts more than {longest_s:.0f} s in {_size(source)} bytes; that is no recording of speech."
@@ -163,12 +183,19 @@ def _decode_blocks(source: str | Path | bytes, label: str, max_s: float | None =
             raise AudioError(f"{label}: holds NaN or infinite samples before {num_frames / track.rate:.1f} s.")
         if max_s is not None and num_frames > max_s * track.rate:
             raise AudioError(f"{label}: lasts longer than the {max_s / 3600:.2f} h that can be taken at once; cut it.")
-        yield block if track.rate == SAMPLING_RATE else stream.resample_chunk(block)
+        mixed = _mix_to_stereo(block) if is_stereo else block.mean(axis=1)
+        yield mixed if track.rate == rate else stream.resample_chunk(mixed)
     decoded_s = num_frames / track.rate
     if track.promised_s is not None and decoded_s < track.promised_s - track.tolerance_s:
         raise _cut_off(label, f"its header promises {track.promised_s:.1f} s", decoded_s)
-    if track.rate != SAMPLING_RATE:
-        yield stream.resample_chunk(np.zeros(0, np.float32), last=True)
+    if track.rate != rate:
+        yield stream.resample_chunk(np.zeros((0, 2) if is_stereo else 0, np.float32), last=True)
+
+
+def _mix_to_stereo(block: np.ndarray) -> np.ndarray:
+    if block.shape[1] == 2:
+        return np.ascontiguousarray(block)
+    return np.repeat(block.mean(axis=1, keepdims=True), 2, axis=1)
 
 
 def _open_track(source: str | Path | bytes, label: str) -> _Track:
@@ -211,7 +238,7 @@ def _sndfile_blocks(file: Any, label: str, problem: str | None) -> Iterator[np.n
             block_frames = max(1, min(_BLOCK_FRAMES, _BLOCK_VALUES // file.channels))
             while (block := file.read(block_frames, dtype="float32", always_2d=True)).size:
                 num_frames += len(block)
-                yield block.mean(axis=1)
+                yield block
         except soundfile.LibsndfileError as error:
             raise _cut_off(label, f"libsndfile cannot continue ({error})", num_frames / file.samplerate) from error
         if problem:
@@ -270,7 +297,7 @@ def _open_with_av(source: str | Path | bytes, label: str, sndfile_error: str) ->
 def _av_blocks(container: Any, rate: int, label: str) -> Iterator[np.ndarray]:
     import av
 
-    # Planar floats at the track's own rate: the channels are averaged and soxr resamples as for every other format.
+    # Planar floats at the track's own rate: channels are mixed and soxr resamples as for every other format.
     resampler = av.AudioResampler(format="fltp", rate=rate)
     num_frames = 0
     with container:
@@ -278,7 +305,7 @@ def _av_blocks(container: Any, rate: int, label: str) -> Iterator[np.ndarray]:
             for decoded in container.decode(audio=0):
                 for frame in resampler.resample(decoded):
                     num_frames += frame.samples
-                    yield frame.to_ndarray().mean(axis=0)
+                    yield frame.to_ndarray().T
         except (av.error.FFmpegError, ValueError) as error:
             raise _cut_off(label, f"FFmpeg cannot continue ({error})", num_frames / rate) from error
 

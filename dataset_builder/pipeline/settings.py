@@ -12,18 +12,18 @@ options of placement, such as `device`, do not change the result and are not par
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, get_args, get_type_hints
 
-from sdiareward.audio_sdiareward import MAX_TURNS
 from sdiareward.common.settings import make_settings as make_dataclass
 from sdiareward.common.settings import require_known, require_mapping, require_minimums
 from sdiareward.common.user_errors import UserError
 from sdiareward.common.yaml_files import read_yaml
+from sdiareward.messages_sdiareward import MAX_TURNS
 from sdiareward.pairs.schema import MAX_TURN_S
 
 
@@ -45,6 +45,8 @@ class StageSettings:
     name: ClassVar[str]
     # What must be importable, and what to `pip install` for it.
     package: ClassVar[tuple[str, str] | None] = None
+    # Raised when the same options give another result than before, so that kept artifacts are not taken for it.
+    revision: ClassVar[int] = 1
     num_gpus: float = field(default=0.0, metadata={**_PLACEMENT, "minimum": 0})
     concurrency: int = field(default=1, metadata={**_PLACEMENT, "minimum": 1})
 
@@ -66,7 +68,8 @@ class StageSettings:
     def identity(self) -> dict[str, Any]:
         """Return the component's name and the options that change its result, which an artifact's name depends on."""
         options = {f.name: getattr(self, f.name) for f in fields(self) if f.metadata.get("changes_result", True)}
-        return {"name": self.name, **options}
+        revision = {"revision": self.revision} if self.revision > 1 else {}
+        return {"name": self.name, **options, **revision}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +99,7 @@ class AudioSeparatorSettings(StageSettings):
 
     name: ClassVar[str] = "audio-separator"
     package: ClassVar[tuple[str, str] | None] = ("audio_separator", "audio-separator[cpu]")
+    revision: ClassVar[int] = 2
     model: str = "MDX23C-8KFFT-InstVoc_HQ.ckpt"
     model_dir: str | None = field(default=None, metadata=_PLACEMENT)
     chunk_s: float = field(default=300.0, metadata={"minimum": 1})
@@ -193,8 +197,8 @@ class TurnSettings(StageSettings):
     """Speakers, turns and episodes; `turns` documents how section B.1 is read.
 
     Args:
-        max_others_share (`float`): A recording is dropped when speakers other than the two dominant ones have more
-            than this share of the speech.
+        max_others_in_turn (`float`): A turn is dropped if speakers other than the two dominant ones speak for more
+            than this share of its duration; the rest of the recording stays.
         min_segment_s (`float`): A shorter stretch of one speaker is noise of the segmentation and dropped, in seconds.
         max_pause_s (`float`, *optional*): A longer silence ends an episode, in seconds; the paper names none.
         min_interval_s (`float`): A shorter silence between two turns ends an episode, in seconds.
@@ -205,7 +209,7 @@ class TurnSettings(StageSettings):
     """
 
     name: ClassVar[str] = "paper"
-    max_others_share: float = 0.1
+    max_others_in_turn: float = 0.1
     min_segment_s: float = field(default=0.2, metadata={"minimum": 0})
     max_pause_s: float | None = None
     min_interval_s: float = field(default=0.0, metadata={"minimum": 0})
@@ -216,7 +220,7 @@ class TurnSettings(StageSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._require(0 <= self.max_others_share < 1, "max_others_share", "at least 0 and less than 1")
+        self._require(0 <= self.max_others_in_turn < 1, "max_others_in_turn", "at least 0 and less than 1")
         self._require(self.max_pause_s is None or self.max_pause_s > 0, "max_pause_s", "more than 0 seconds")
         self._require(0 < self.split_overlap <= 1, "split_overlap", "more than 0 and at most 1")
         self._require(self.max_episode_s > 0, "max_episode_s", "more than 0 seconds")
@@ -329,14 +333,15 @@ class ComponentError(UserError):
     """Raised when a component cannot be loaded: no recording can be processed, and the run ends."""
 
 
-def require_packages(settings: PipelineSettings) -> None:
-    """Check that the packages of all chosen components are installed, without importing them.
+def require_packages(settings: PipelineSettings, stages: Iterable[str] = COMPONENTS) -> None:
+    """Check that the packages of the components chosen for `stages` are installed, without importing them.
 
     Raises:
         ComponentError: Some are not; names all of them and what to install.
     """
     missing = []
-    for stage, components in COMPONENTS.items():
+    for stage in stages:
+        components = COMPONENTS[stage]
         chosen = settings.stage(stage)
         if chosen.package and not _is_installed(chosen.package[0]):
             others = [component.name for component in components if component.name != chosen.name]

@@ -29,7 +29,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sdiareward.audio_sdiareward import AudioError
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.pairs.schema import stable_id
 
@@ -41,6 +41,7 @@ from .turns import (
     SkipError,
     SkippedSpan,
     SpokenTurn,
+    drop_crowded_turns,
     find_two_speakers,
     group_episodes,
     intersect,
@@ -118,7 +119,7 @@ class Stage(ABC):
     def _advance(self, job: Job) -> None:
         job.key = stable_id(job.key, self.name, json.dumps(self.options.identity(), sort_keys=True))
         path = self.file(job, "json")
-        if not path.is_file():
+        if not _is_whole(path):
             outcome = self._try(job)
             if outcome is None:
                 return
@@ -170,6 +171,14 @@ class Stage(ABC):
         }
 
 
+def _is_whole(path: Path) -> bool:
+    """Return whether an artifact is there, with the recording that it names."""
+    if not path.is_file():
+        return False
+    result = json.loads(path.read_text(encoding="utf-8"))["result"]
+    return not (isinstance(result, dict) and "wav" in result) or (path.parent / result["wav"]).is_file()
+
+
 class DecodeStage(Stage):
     """Decode the recording; `result` is `{"wav": file name, "duration_s"}`."""
 
@@ -206,7 +215,7 @@ class EnhancementStage(Stage):
         if not self.has_model:
             return Outcome({"wav": decoded["wav"]}, decoded["duration_s"])
         wav = self.file(job, "wav")
-        self.component.enhance(job.wav, wav)
+        self.component.enhance(Path(job.recording.path), wav, round(decoded["duration_s"] * SAMPLING_RATE))
         return Outcome({"wav": wav.name}, decoded["duration_s"])
 
 
@@ -262,12 +271,14 @@ class TurnStage(Stage):
         rules = self.settings.turns
         segments = [Segment(*segment) for segment in job.result("diarization")["segments"]]
         spoken = intersect(segments, job.result("vad")["speech"])
-        speakers = find_two_speakers(spoken, rules)
-        turns, skipped_segments = merge_turns(spoken, speakers, rules)
+        speakers = find_two_speakers(spoken)
+        merged, skipped_segments = merge_turns(spoken, speakers, rules)
+        turns, crowded_turns = drop_crowded_turns(merged, spoken, speakers, rules)
         episodes, skipped_turns = group_episodes(turns, rules)
         listed = [[[turn.start_s, turn.end_s, turn.speaker] for turn in episode] for episode in episodes]
         result = {"speakers": speakers, "episodes": listed}
-        return Outcome(result, job.result("decode")["duration_s"], skipped=[*skipped_segments, *skipped_turns])
+        skipped = [*skipped_segments, *crowded_turns, *skipped_turns]
+        return Outcome(result, job.result("decode")["duration_s"], skipped=skipped)
 
 
 class AsrStage(Stage):

@@ -1,13 +1,16 @@
 """From who spoke when to dialogues: speakers, turns and episodes. Pure arithmetic on times.
 
 How section B.1 is read. "We strictly retain only the two dominant speakers, discarding segments where secondary
-speakers exceed 10% of the duration": the two speakers with the most speech are kept; a recording in which all others
-together have more than 10% of the speech is dropped; in any other, their segments are dropped and no episode runs
-across one. "A minimum interval of 0 seconds, an overlap ratio >= 0.1, and a strict duration cap of 90 seconds": the
-interval between two turns is the silence between them, and a negative one is an overlap. An overlap of at least 0.1
-of the shorter turn starts a new episode, a smaller one is kept as natural speech, and from the first start to the
-last end an episode lasts at most 90 s. Phase 1 of the filter is applied here too, before any turn is transcribed: an
-even number of turns, at most 16, each at most 60 s; the roles alternate, the first speaker of an episode is the user.
+speakers exceed 10% of the duration": the two speakers of a recording with the most speech are kept, the segments of
+all others are dropped. No episode runs across a segment of the others that lies, in part at least, where the two are
+silent. Where others speak under a turn of the two, the turn is kept if they speak for at most 10% of its duration;
+else it is dropped and the next turn starts a new episode. The rest of the recording stays.
+
+"A minimum interval of 0 seconds, an overlap ratio >= 0.1, and a strict duration cap of 90 seconds": the interval
+between two turns is the silence between them, and a negative one is an overlap. An overlap of at least 0.1 of the
+shorter turn starts a new episode, a smaller one is kept as natural speech, and from the first start to the last end an
+episode lasts at most 90 s. Phase 1 of the filter is applied here too, before any turn is transcribed: an even number
+of turns, at most 16, each at most 60 s; the roles alternate, the first speaker of an episode is the user.
 
 The paper leaves two cases open. A segment that lies wholly inside a turn of the other speaker overlaps by a ratio of 1
 and can neither precede nor follow that turn: it is dropped, and the next turn starts a new episode. If an episode ends
@@ -16,8 +19,10 @@ because the next turn would break a cap, its odd last turn begins the next episo
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from sdiareward.dataset_builder.episodes import SkipError
 
@@ -82,11 +87,11 @@ def intersect(segments: Iterable[Segment], speech: Sequence[tuple[float, float]]
     return sorted(parts, key=_by_time)
 
 
-def find_two_speakers(segments: Sequence[Segment], settings: TurnSettings) -> tuple[str, str]:
+def find_two_speakers(segments: Sequence[Segment]) -> tuple[str, str]:
     """Return the two speakers with the most speech, the one with more first.
 
     Raises:
-        SkipError: There are fewer than two, or the others have too much of the speech.
+        SkipError: There are fewer than two.
     """
     speech_s: dict[str, float] = {}
     for segment in segments:
@@ -94,28 +99,25 @@ def find_two_speakers(segments: Sequence[Segment], settings: TurnSettings) -> tu
     if len(speech_s) < 2:
         raise SkipError("one_speaker", f"has speech of {len(speech_s)} speaker; a dialogue needs two.")
     ranked = sorted(speech_s, key=lambda speaker: (-speech_s[speaker], speaker))
-    share = sum(speech_s[speaker] for speaker in ranked[2:]) / sum(speech_s.values())
-    if share > settings.max_others_share:
-        raise SkipError(
-            "other_speakers",
-            f"{len(ranked) - 2} speakers beside the two dominant ones have {share:.1%} of the speech; at most "
-            f"{settings.max_others_share:.0%} is allowed.",
-        )
     return ranked[0], ranked[1]
 
 
 def merge_turns(
-    segments: Iterable[Segment], speakers: tuple[str, str], settings: TurnSettings
+    segments: Sequence[Segment], speakers: tuple[str, str], settings: TurnSettings
 ) -> tuple[list[SpokenTurn], list[SkippedSpan]]:
     """Merge consecutive segments of one speaker into turns; return the turns, and what was dropped."""
     turns: list[SpokenTurn] = []
     skipped = []
     is_after_break = False
+    of_two = _unite(segment for segment in segments if segment.speaker in speakers)
     for segment in sorted(segments, key=_by_time):
         last = turns[-1] if turns else None
         if span := _reason_to_skip(segment, speakers, last, settings):
             skipped.append(span)
-            is_after_break |= span.kind != "short_segment"
+            is_after_break |= span.kind == "overlap" or (
+                span.kind == "other_speaker"
+                and segment.duration_s - _measure_shared(segment, of_two) >= settings.min_segment_s
+            )
             continue
         is_after_break |= last is not None and _is_long_pause(last, segment, settings)
         if last is not None and last.speaker == segment.speaker and not is_after_break:
@@ -124,6 +126,58 @@ def merge_turns(
             turns.append(SpokenTurn(segment.start_s, segment.end_s, segment.speaker, is_after_break))
         is_after_break = False
     return turns, skipped
+
+
+def drop_crowded_turns(
+    turns: Iterable[SpokenTurn], segments: Iterable[Segment], speakers: tuple[str, str], settings: TurnSettings
+) -> tuple[list[SpokenTurn], list[SkippedSpan]]:
+    """Drop the turns under which other speakers speak too long; return the turns that stay, and what was dropped.
+
+    Args:
+        turns (`Iterable[SpokenTurn]`): From `merge_turns`.
+        segments (`Iterable[Segment]`): Who speaks when.
+        speakers (`tuple[str, str]`): The two whose turns they are.
+        settings (`TurnSettings`): `max_others_in_turn` is the largest share of a turn's duration.
+    """
+    kept: list[SpokenTurn] = []
+    skipped = []
+    is_after_break = False
+    others = _unite(segment for segment in segments if segment.speaker not in speakers)
+    for turn in turns:
+        share = _measure_shared(turn, others) / turn.duration_s
+        # Times are sums of floats: a tenth is not exactly a tenth.
+        if share > settings.max_others_in_turn + 1e-9:
+            reason = (
+                f"other speakers speak in {share:.1%} of the turn; at most {settings.max_others_in_turn:.0%} is "
+                "allowed."
+            )
+            skipped.append(_skip(turn, "other_speakers", reason))
+            is_after_break = True
+            continue
+        kept.append(replace(turn, is_after_break=turn.is_after_break or is_after_break))
+        is_after_break = False
+    return kept, skipped
+
+
+def _unite(segments: Iterable[Segment]) -> list[tuple[float, float]]:
+    """Return the time that segments cover, as disjoint spans in order."""
+    union: list[tuple[float, float]] = []
+    for segment in sorted(segments, key=_by_time):
+        if union and segment.start_s <= union[-1][1]:
+            union[-1] = union[-1][0], max(segment.end_s, union[-1][1])
+        else:
+            union.append((segment.start_s, segment.end_s))
+    return union
+
+
+def _measure_shared(segment: Segment, spans: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds of a segment that lie in disjoint, sorted spans."""
+    shared_s = 0.0
+    for start_s, end_s in spans[max(bisect(spans, (segment.start_s, inf)) - 1, 0) :]:
+        if start_s >= segment.end_s:
+            break
+        shared_s += max(0.0, min(end_s, segment.end_s) - max(start_s, segment.start_s))
+    return shared_s
 
 
 def _reason_to_skip(

@@ -22,6 +22,7 @@ from sdiareward.synthesis import SynthesisError
 from ..formats.shards import SPLITS
 from ..pairing.pairing import PairPlan, make_row
 from ..pairing.reference_clips import NoReference
+from ..pairing.script_voices import split_options
 from .fingerprints import compare
 from .recorded_parts import AudioRoots, find_part, read_recording
 from .scrubbing import is_scrubbed
@@ -105,6 +106,8 @@ def _plan(split: str, row: Mapping[str, Any], settings: RebuildSettings, counts:
     chosen = _episode(row, "chosen", settings, counts)
     # A modality pair has the same words on both sides.
     rejected = chosen if row["criterion"] == "modality" else _episode(row, "rejected", settings, counts)
+    options = settings.synthesizer_options.get(row["synthesizer"], {})
+    engine_options, script_voices = split_options(options, row["criterion"])
     return PairPlan(
         row["criterion"],
         chosen,
@@ -112,8 +115,9 @@ def _plan(split: str, row: Mapping[str, Any], settings: RebuildSettings, counts:
         row["synthesizer"],
         split,
         _channel(row["channel"]),
-        settings.synthesizer_options.get(row["synthesizer"], {}),
+        engine_options,
         known_pair_id=row["pair_id"],
+        script_voices=script_voices,
     )
 
 

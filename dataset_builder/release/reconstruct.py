@@ -19,6 +19,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,12 +28,15 @@ from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.schema import stable_id
+from sdiareward.synthesis import count_servers, open_servers
 
 from ..formats.shards import count_pairs, list_paths, read_shard
+from ..pairing.pairing import list_audible
+from ..pairing.script_voices import OPTION as SCRIPT_VOICES
 from ..parts import PartFolder, run_jobs
 from ..reports.data_card import read_finished, read_report, summarize_skipped, write_report
 from .rebuilding import RebuildSettings, Rebuilt, rebuild_row
-from .recorded_parts import AudioRoots, find_part, is_long
+from .recorded_parts import AudioRoots, find_part, needs_copy
 
 
 logger = logging.getLogger(__name__)
@@ -78,7 +82,7 @@ def reconstruct(
         UserError: Another process rebuilds into the folder, or a worker was killed.
     """
     options = dict(synthesizer_options or {})
-    tasks, skipped = _read_tasks(release_folder, [allow_reencoded, options])
+    tasks, skipped = _read_tasks(release_folder, [allow_reencoded, list_audible(options)])
     if dry_run:
         return {"pairs": count_pairs((task.split, task.row) for task in tasks), **summarize_skipped(skipped)}
     plan_id = stable_id(*sorted(task.key for task in tasks), len(skipped))
@@ -90,7 +94,7 @@ def reconstruct(
         work = Path(f"{output}-work")
         parts = PartFolder(work / "pairs")
         settings = RebuildSettings(audio_roots, work / "recordings", allow_reencoded, options)
-        _decode_long_recordings(tasks, settings, num_workers)
+        _copy_recordings(tasks, settings, num_workers)
         skipped += _rebuild_pairs(tasks, settings, parts, num_workers)
         counts = parts.write_shards(output, {task.key: task.split for task in tasks})
         turns: Counter[str] = Counter()
@@ -126,12 +130,12 @@ def _read_shards(folder: Path, skipped: list[Skipped]) -> Iterator[tuple[str, di
             skipped.append(Skipped(f"{path.parent.name}/{path.name}", "invalid_shard", reason))
 
 
-def _decode_long_recordings(tasks: Sequence[_Task], settings: RebuildSettings, num_workers: int) -> None:
-    """Decode each long recording once, before several pairs ask for it at the same time."""
+def _copy_recordings(tasks: Sequence[_Task], settings: RebuildSettings, num_workers: int) -> None:
+    """Decode and enhance each recording once, before several pairs ask for it at the same time."""
     references: dict[str, Mapping[str, Any]] = {}
     for task in tasks:
         try:
-            references |= {reference["uri"]: reference for reference in _long_references(task.row)}
+            references |= {reference["uri"]: reference for reference in _copied_references(task.row)}
         except (AttributeError, LookupError, TypeError):
             continue  # Not a valid row; reported when it is rebuilt.
     decode = partial(_decode_one, roots=settings.roots, cache_dir=settings.cache_dir)
@@ -139,8 +143,8 @@ def _decode_long_recordings(tasks: Sequence[_Task], settings: RebuildSettings, n
         pass
 
 
-def _long_references(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [reference for turn in row["chosen"] for reference in turn["audio_ref"] if is_long(reference)]
+def _copied_references(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [reference for turn in row["chosen"] for reference in turn["audio_ref"] if needs_copy(reference)]
 
 
 def _decode_one(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) -> None:
@@ -155,8 +159,19 @@ def _rebuild_pairs(
 ) -> list[Skipped]:
     """Rebuild the pairs that were not rebuilt before; return why others could not be."""
     todo = [task for task in tasks if not parts.has(task.key)]
-    rebuild = partial(_rebuild_one, settings=settings, parts=parts)
-    skipped = [skip for skip in run_jobs(rebuild, todo, num_workers, "pairs") if skip]
+    used = {task.row.get("synthesizer") for task in todo}
+    # The pool of voices is the builder's own option, unknown to servers.
+    options, voices = {}, {}
+    for name, values in settings.synthesizer_options.items():
+        if name not in used:
+            continue
+        voices[name] = {key: value for key, value in values.items() if key == SCRIPT_VOICES}
+        options[name] = {key: value for key, value in values.items() if key != SCRIPT_VOICES}
+    with open_servers(options) as served:
+        placed = replace(settings, synthesizer_options={name: {**served[name], **voices[name]} for name in served})
+        rebuild = partial(_rebuild_one, settings=placed, parts=parts)
+        num_workers = max(num_workers, count_servers(served))
+        skipped = [skip for skip in run_jobs(rebuild, todo, num_workers, "pairs") if skip]
     return sorted(skipped, key=lambda skip: (skip.item, skip.kind, skip.reason))
 
 

@@ -1,8 +1,8 @@
 """Find and read the recordings that the references of a data set name, in the user's copies of the corpora.
 
-The samples are those that the build read: clips and spans of files as they are, spans of long recordings (`youtube`
-and `folder`) from a 16-bit copy, as the pipeline cut them. Spans of short files of the source `folder` are read that
-way too, which changes a sample by at most half a step of 16 bits.
+The samples are those that the build read: clips and spans of files as they are, enhanced clips and spans of long
+recordings (`youtube` and `folder`) from a 16-bit copy, as the pipeline made it. Spans of short files of the source
+`folder` are read that way too, which changes a sample by at most half a step of 16 bits.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sdiareward.pairs.schema import stable_id
 from ..pairing.pairing import file_version, read_part, read_whole
 from ..pipeline.inspection import SilentAudioError, require_sound
 from ..pipeline.media import TruncatedAudioError, decode_recording
+from ..pipeline.settings import AudioSeparatorSettings, ComponentError
 from ..references import inside, split_reference
 from ..sources import SOURCES, locate
 
@@ -103,15 +104,18 @@ def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) 
     path, _, enhancement = path.partition(_ENHANCEMENT)
     root = roots.of(source)
     found = _locate(uri, root, source, path, member)
-    if isinstance(found, Path) and is_long(reference):
+    if enhancement and not isinstance(found, Path):
+        raise SkipError("invalid_row", f"{uri}: an entry of an archive is never enhanced.")
+    if isinstance(found, Path) and needs_copy(reference):
         found = _decoded(uri, found, cache_dir, enhancement)
     return Part(reference["text"], str(found) if isinstance(found, Path) else found, start_s, end_s, uri)
 
 
-def is_long(reference: Mapping[str, Any]) -> bool:
-    """Tell whether an entry of `audio_ref` is a span that is read from a decoded copy of its recording."""
-    source = str(reference.get("uri")).partition(":")[0]
-    return source in _LONG_SOURCES and reference.get("end_s") is not None
+def needs_copy(reference: Mapping[str, Any]) -> bool:
+    """Tell whether an entry of `audio_ref` is read from a decoded copy of its recording."""
+    uri = str(reference.get("uri"))
+    is_span = uri.partition(":")[0] in _LONG_SOURCES and reference.get("end_s") is not None
+    return is_span or _ENHANCEMENT in uri
 
 
 def read_recording(part: Part) -> np.ndarray:
@@ -160,7 +164,9 @@ def _locate(uri: str, root: Path, source: str, path: str, member: str | None) ->
 
 
 def _decoded(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
-    """Return the 16 kHz copy of a long recording, made as the pipeline makes it, enhanced if that was."""
+    """Return the 16 kHz copy of a recording, made as the pipeline makes it, enhanced if that was."""
+    import soundfile
+
     name = stable_id(*file_version(str(path.resolve())))
     wav, failure = cache_dir / f"{name}.wav", cache_dir / f"{name}.json"
     cache_dir.mkdir(parents=True, exist_ok=True)
@@ -176,16 +182,16 @@ def _decoded(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
         raise problem from error
     if not enhancement:
         return wav
-    enhanced = cache_dir / f"{name}-{stable_id(enhancement)}.wav"
+    identity = json.dumps(AudioSeparatorSettings().identity(), sort_keys=True)
+    enhanced = cache_dir / f"{name}-{stable_id(enhancement, identity)}.wav"
     if not enhanced.is_file():
-        _enhancer(enhancement).enhance(wav, enhanced)
+        _enhancer(enhancement).enhance(path, enhanced, soundfile.info(wav).frames)
     return enhanced
 
 
 @cache
 def _enhancer(name: str) -> Any:
     from ..pipeline.enhancement import AudioSeparatorEnhancer
-    from ..pipeline.settings import AudioSeparatorSettings, ComponentError
 
     if name != AudioSeparatorSettings.name:
         raise SkipError(

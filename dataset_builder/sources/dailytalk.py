@@ -9,9 +9,10 @@ Expected tree:
     dailytalk/metadata.json          {dialogue: {utterance: {"text", "speaker", "emotion", "act", ...}}}
     dailytalk/data/<dialogue>/<utterance>_<speaker>_d<dialogue>.wav, and the same name in .txt
 
-How it is read: words and labels are trusted, there is no VAD or ASR (section B.1). The speakers alternate; `assembly`
-cuts a dialogue of more than 16 turns into consecutive episodes, which share its group. Primary label is the dialogue
-act, secondary the emotion, of the last utterance (Table 5); an act that is missing is `Unknown`.
+How it is read: words and labels are trusted, there is no VAD or ASR (section B.1). The paper enhances the clips; a
+build does where the source has `enhance: true`. The speakers alternate; `assembly` cuts a dialogue of more than 16
+turns into consecutive episodes, which share its group. Primary label is the dialogue act, secondary the emotion, of
+the last utterance (Table 5); an act that is missing is `Unknown`.
 """
 
 from __future__ import annotations

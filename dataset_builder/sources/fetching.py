@@ -12,13 +12,13 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.common.settings import make_settings, require_minimums
+from sdiareward.common.settings import make_settings, require_known, require_mapping, require_minimums
 from sdiareward.common.skipped import Skipped
 
 from .youtube import DEFAULT_LICENSE, MANIFEST
@@ -32,6 +32,24 @@ logger = logging.getLogger(__name__)
 _EXTRACTOR_BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 _VIDEO_ID = re.compile(r"[\w-]{11}")
 _SCHEME = re.compile(r"(https?|file)://", re.IGNORECASE)
+# Options of yt-dlp that this module sets or that would break what it promises, and what to do instead.
+_SET_HERE = {
+    "format": "use format",
+    "ratelimit": "use rate_limit_bytes_per_s",
+    "sleep_interval": "use sleep_s",
+    **dict.fromkeys(("retries", "fragment_retries", "extractor_retries"), "use retries"),
+    "enable_file_urls": "use allow_file_urls",
+    **dict.fromkeys(("playlistend", "playlist_items", "playliststart", "extract_flat"), "use limit of a channel"),
+    **dict.fromkeys(("outtmpl", "paths"), "use output_dir; files are named by id"),
+    **dict.fromkeys(("overwrites", "download_archive", "match_filter"), "finished files are never fetched again"),
+    **dict.fromkeys(("simulate", "skip_download", "test"), "use --dry-run"),
+    **dict.fromkeys(("logger", "noprogress", "quiet", "color"), "the command writes its own report"),
+    **dict.fromkeys(("daterange", "download_ranges", "retry_sleep_functions"), "YAML cannot hold its objects"),
+    **dict.fromkeys(
+        ("allow_playlist_files", "writeinfojson", "writedescription", "writethumbnail", "write_all_thumbnails"),
+        "such files hold names and cannot be released",
+    ),
+}
 # The page of a channel lists its tabs, not its videos.
 _CHANNEL_PAGE = re.compile(r"https?://(?:www\.)?youtube\.com/(?:@[^/]+|(?:channel|c|user)/[^/]+)/?")
 
@@ -78,6 +96,12 @@ class FetchSettings:
         language (`str`): BCP-47 tag of the recordings; sites do not state it reliably.
         license (`str`): Licence of recordings without a licence on their site.
         allow_file_urls (`bool`): Whether `file://` addresses may be read. Only for your own lists.
+        yt_dlp (`Mapping[str, Any]`): Further options of `yt_dlp.YoutubeDL` by its names, such as `cookiefile`,
+            `proxy`, `max_sleep_interval`, `sleep_interval_requests`, `throttledratelimit`, `extractor_args`. Those
+            that the fields above or this module set are refused.
+
+    Raises:
+        ValueError: A value is out of range, or a name in `yt_dlp` is unknown or refused.
     """
 
     output_dir: str
@@ -92,6 +116,7 @@ class FetchSettings:
     language: str = "en"
     license: str = DEFAULT_LICENSE
     allow_file_urls: bool = False
+    yt_dlp: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         given = [c if isinstance(c, Channel) else make_settings(Channel, c, "channels") for c in self.channels]
@@ -108,6 +133,7 @@ class FetchSettings:
         if wrong := [address for address in addresses if not _SCHEME.match(address)]:
             raise ValueError(f"{wrong} have none of the schemes http://, https:// and file://.")
         require_minimums(self)
+        _require_options(self.yt_dlp)
 
     def may_read(self, address: str) -> bool:
         """Tell whether an address that a page listed is of a scheme that is read, or the id of a video."""
@@ -115,6 +141,20 @@ class FetchSettings:
         if scheme is None:
             return _VIDEO_ID.fullmatch(address) is not None
         return self.allow_file_urls or scheme[1].lower() != "file"
+
+
+def _require_options(options: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for options of yt-dlp that it does not know or that this module sets."""
+    require_mapping(options, "yt_dlp")
+    if ours := {name: _SET_HERE[name] for name in options if name in _SET_HERE}:
+        found = ", ".join(f"{name!r} ({instead})" for name, instead in ours.items())
+        raise ValueError(f"yt_dlp names {found}; remove it there.")
+    if options:
+        from yt_dlp import parse_options
+
+        # What its own command line sets; names with an underscore are not options.
+        known = sorted(name for name in parse_options([]).ydl_opts if name not in _SET_HERE and name[0] != "_")
+        require_known(options, known, "yt_dlp")
 
 
 @dataclass
@@ -188,6 +228,7 @@ def _options(settings: FetchSettings) -> dict[str, Any]:
     from yt_dlp.utils import match_filter_func
 
     return {
+        **_convert_options(settings.yt_dlp),
         "format": settings.format,
         "outtmpl": str(Path(settings.output_dir).absolute()).replace("%", "%%") + "/%(id)s.%(ext)s",
         "overwrites": False,
@@ -206,6 +247,14 @@ def _options(settings: FetchSettings) -> dict[str, Any]:
         "color": "never",
         "logger": logger,
     }
+
+
+def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of yt-dlp with the texts of YAML as the objects that it takes."""
+    from yt_dlp.networking.impersonate import ImpersonateTarget
+
+    kinds = {"impersonate": ImpersonateTarget.from_str, "cookiesfrombrowser": lambda browser: (browser,)}
+    return {k: kinds[k](v) if k in kinds and isinstance(v, str) else v for k, v in options.items()}
 
 
 def _single_candidates(settings: FetchSettings) -> Iterator[_Candidate]:

@@ -12,21 +12,27 @@ A line with `turns` is a dialogue (an even number, at most 16, of alternating tu
       {"role": "user", "text": "so, um, hello", "audio": "calls/17.wav", "start_s": 0.0, "end_s": 2.5}, ...]}
 
 `group` (never in two splits; the id by default), `primary`, `secondary`, `start_s` and `end_s` (the whole
-file by default) are optional. A line with `audio` in place of `turns` is a long recording. `language`, `license`
-and `subset` (`wild` by default) may be given once for all as options. Unknown keys are refused: they may be misspelt.
+file by default) are optional. `turns` may also be the path of a folder with one recording and one `.txt` transcript
+per turn, or of a JSON dialogue; `messages` in place of `turns` holds messages with text and audio items. A line with
+`audio` in place of `turns` is a long recording. `language`, `license`, `subset` (`wild` by default) and
+`native_coding` (a list of the codings that the recordings went through, such as `[mulaw]`) may be given once for all
+as options. Unknown keys are refused: they may be misspelt.
 
 Without a manifest every audio or video file below the folder is a long recording, and the options are needed.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn, validate_episode
+from sdiareward.pairs.messages import read_turns
+from sdiareward.pairs.path_sandbox import require_inside
 from sdiareward.pairs.schema import MODALITY_SUBSETS, UNKNOWN, is_text, is_time, stable_id
 
 from ..references import make_reference
@@ -36,7 +42,7 @@ from .reading import find_clip, read_json_lines
 MANIFEST = "manifest.jsonl"
 _REQUIRED = ("language", "license", "subset")
 _COMMON_KEYS = {"id", *_REQUIRED}
-_DIALOGUE_KEYS = _COMMON_KEYS | {"group", "primary", "secondary", "turns"}
+_DIALOGUE_KEYS = _COMMON_KEYS | {"group", "primary", "secondary", "turns", "native_coding"}
 _RECORDING_KEYS = _COMMON_KEYS | {"audio"}
 _TURN_KEYS = {"role", "text", "audio", "start_s", "end_s"}
 # Ids of recordings name the files of the pipeline's stages.
@@ -46,7 +52,12 @@ _SUFFIXES = _AUDIO_SUFFIXES | {".mka", ".mkv", ".mov", ".mp4", ".webm"}
 
 
 def items(
-    path: Path | None = None, *, language: str | None = None, license: str | None = None, subset: str = "wild"
+    path: Path | None = None,
+    *,
+    language: str | None = None,
+    license: str | None = None,
+    subset: str = "wild",
+    native_coding: Sequence[str] = (),
 ) -> Iterator[Episode | Recording | Skipped]:
     """Yield the dialogues and long recordings of a folder, in the manifest's order or that of the file names.
 
@@ -55,6 +66,7 @@ def items(
         language (`str`, *optional*): BCP-47 tag of items without their own.
         license (`str`, *optional*): SPDX id or name of the licence, likewise.
         subset (`str`, *optional*, defaults to `"wild"`): `wild`, `semi_wild` or `scripted`, likewise.
+        native_coding (`Sequence[str]`, *optional*): Codings of the recordings of dialogues, likewise.
 
     Raises:
         FileNotFoundError: There is no such folder, or neither manifest nor recording in it.
@@ -64,7 +76,7 @@ def items(
         raise FileNotFoundError(f"{path}: no such folder; give the folder of your recordings.")
     if subset not in MODALITY_SUBSETS:
         raise ValueError(f"subset is {subset!r}; it must be one of {list(MODALITY_SUBSETS)}.")
-    defaults = {"language": language, "license": license, "subset": subset}
+    defaults = {"language": language, "license": license, "subset": subset, "native_coding": native_coding}
     if (path / MANIFEST).is_file():
         yield from _read_manifest(path, defaults)
     elif language and license:
@@ -73,7 +85,7 @@ def items(
         raise ValueError(f"{path}: has no {MANIFEST}; write one, or give language and license as options.")
 
 
-def _read_manifest(root: Path, defaults: Mapping[str, str | None]) -> Iterator[Episode | Recording | Skipped]:
+def _read_manifest(root: Path, defaults: Mapping[str, Any]) -> Iterator[Episode | Recording | Skipped]:
     seen: set[str] = set()
     for item, line in read_json_lines(root / MANIFEST, "folder"):
         row = line if isinstance(line, Skipped) else _check_row(line, defaults, seen, item)
@@ -85,9 +97,14 @@ def _read_manifest(root: Path, defaults: Mapping[str, str | None]) -> Iterator[E
 
 
 def _check_row(
-    line: Mapping[str, Any], defaults: Mapping[str, str | None], seen: set[str], item: str
+    line: Mapping[str, Any], defaults: Mapping[str, Any], seen: set[str], item: str
 ) -> dict[str, Any] | Skipped:
     row = {**{key: value for key, value in defaults.items() if value}, **line}
+    if "messages" in row and "turns" not in row:
+        row["turns"] = _read_messages(row.pop("messages"))
+    if "turns" not in row and "native_coding" not in line:
+        # Of the option: it is for dialogues.
+        row.pop("native_coding", None)
     known = _DIALOGUE_KEYS if "turns" in row else _RECORDING_KEYS
     if unknown := sorted(set(row) - known):
         return Skipped(item, "unknown_key", f"has the keys {unknown}; it may have {sorted(known)}.")
@@ -119,7 +136,15 @@ def _clip(root: Path, row: Mapping[str, Any], item: str) -> Path | Skipped:
 
 def _episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Skipped:
     turns = []
-    for position, turn in enumerate(row["turns"] if isinstance(row["turns"], list) else ()):
+    try:
+        given = _read_side(root, row["turns"]) if isinstance(row["turns"], str) else row["turns"]
+    except ValueError as error:
+        # Without the folder's place, which differs between machines.
+        return Skipped(item, "bad_turns", " ".join(str(error).replace(f"{root}/", "").split()))
+    coding = row.get("native_coding", ())
+    if isinstance(coding, str) or not isinstance(coding, Sequence):
+        return Skipped(item, "bad_coding", f"native_coding is {coding!r:.80}; a list of codings is needed.")
+    for position, turn in enumerate(given if isinstance(given, list) else ()):
         built = _turn(root, turn, f"{item} turn {position}")
         if isinstance(built, Skipped):
             return built
@@ -134,12 +159,43 @@ def _episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Skipped
         secondary=row.get("secondary", UNKNOWN),
         language=row["language"],
         license=row["license"],
+        native_coding=tuple(coding),
     )
     try:
         validate_episode(episode)
     except ValueError as error:
         return Skipped(item, "bad_turns", str(error))
     return episode
+
+
+def _read_messages(messages: Any) -> Any:
+    """Return messages as turns: the text and the recording of each; what is malformed stays as it is."""
+    return [_read_message(message) for message in messages] if isinstance(messages, list) else messages
+
+
+def _read_message(message: Any) -> Any:
+    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+        return message
+    found = {key: value for key, value in message.items() if key != "content"}
+    for entry in message["content"]:
+        if isinstance(entry, dict):
+            found |= {key: entry[key] for key in ("text", "audio") if entry.get(key)}
+            if entry.get("type") == "audio" and "path" in entry:
+                found["audio"] = entry["path"]
+    return found
+
+
+def _read_side(root: Path, name: str) -> list[Any]:
+    """Return the turns of a folder or a JSON dialogue below the root; their recordings are named from the root on."""
+    path = root / name
+    require_inside(path, [Path(os.path.abspath(root)), root.resolve()])
+    given, folder = read_turns(path)
+    turns = _read_messages(given)
+    place = folder.relative_to(root).as_posix()
+    return [
+        {**turn, "audio": f"{place}/{turn['audio']}"} if isinstance(turn, dict) and turn.get("audio") else turn
+        for turn in turns
+    ]
 
 
 def _turn(root: Path, turn: Any, item: str) -> Turn | Skipped:

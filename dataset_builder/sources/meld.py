@@ -15,10 +15,11 @@ Where the test folder has both names of a clip, the one with the prefix is the c
 `Sr No.,Utterance,Speaker,Emotion,Sentiment,Dialogue_ID,Utterance_ID,Season,Episode,StartTime,EndTime`. The tables mix
 UTF-8 and Windows-1252 quotes; some numbers of `Utterance_ID` are missing.
 
-How it is read: words and labels are trusted, there is no VAD or ASR (section B.1). Dialogues may have several
-speakers; `assembly` cuts them into stretches of two. Primary label is the sentiment, secondary the emotion, of the
-last utterance (Table 5). Groups are the dialogues; the speakers return in all of them. A turn longer than 60 s is
-left to the builder, which skips it: some clips are known to be cut wrongly.
+How it is read: words and labels are trusted, there is no VAD or ASR (section B.1). The paper enhances the clips,
+which have laughter and music; a build does where the source has `enhance: true`. Dialogues may have several speakers;
+`assembly` cuts them into stretches of two. Primary label is the sentiment, secondary the emotion, of the last
+utterance (Table 5). Groups are the dialogues; the speakers return in all of them. A turn longer than 60 s is left to
+the builder, which skips it: some clips are known to be cut wrongly.
 """
 
 from __future__ import annotations

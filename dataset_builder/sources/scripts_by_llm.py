@@ -23,17 +23,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sdiareward.audio_sdiareward import MAX_TURNS, ROLES
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
+from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
+from sdiareward.pairs.prompts import PromptSet
 
-from .. import prompts
 from ..llm_files import open_written, read_scenario_lines
 
 
 DEFAULT_SCENARIOS = SCRIPTS / "scenarios.jsonl"
-PROMPT_VERSION = prompts.prompt_version(prompts.WRITE, prompts.WRITE_REQUEST, prompts.WRITTEN_STYLE, prompts.SPEAK)
+PROMPTS = ("script_writing", "script_writing_request", "script_written_style", "script_speaking")
 SOURCE = "colloquial_scripts"
 # Pictographs and their modifiers, then smileys made of punctuation.
 _EMOJI = re.compile("[\u2190-\u21ff\u2300-\u27bf\u2b00-\u2bff\u200d\ufe0f\U0001f000-\U0001faff]")
@@ -109,10 +109,11 @@ def write_scripts(
     client: ChatClient,
     scenarios: Iterable[Scenario] | None = None,
     settings: ScriptSettings | None = None,
+    prompts: PromptSet | None = None,
 ) -> list[Skipped]:
     """Write scripts to a JSONL file that the source `colloquial_scripts` reads; resume an earlier run.
 
-    A line is written as soon as it is complete.
+    A line is written as soon as it is complete. `prompts` replace the shipped ones.
 
     Returns:
         `list[Skipped]`: What could not be written; the next run asks for it again.
@@ -122,14 +123,14 @@ def write_scripts(
         ValueError: The file holds scripts of another model, prompt or settings.
     """
     settings = settings or ScriptSettings()
-    file, written = open_written(path, _writer(client, settings))
+    writer = Writer(client, settings, prompts or PromptSet())
+    file, written = open_written(path, writer.describe())
     known = {row["scenario_id"] for row in written}
     plan = plan_scripts(read_scenarios() if scenarios is None else scenarios, settings.variations)
     todo = [(scenario, number) for scenario, number in plan if _script_id(scenario, number) not in known]
     fingerprints = {_fingerprint(row["written"]) for row in written}
     skipped = []
-    make = partial(_make_script, client=client, settings=settings)
-    for row in client.map(make, todo, failures=(), description="scripts"):
+    for row in client.map(partial(_make_script, writer=writer), todo, failures=(), description="scripts"):
         # `failures` is empty: an exception would have been raised.
         assert not isinstance(row, Exception)
         if isinstance(row, dict) and _fingerprint(row["written"]) in fingerprints:
@@ -143,44 +144,63 @@ def write_scripts(
     return skipped
 
 
-def _make_script(
-    entry: tuple[Scenario, int], *, client: ChatClient, settings: ScriptSettings
-) -> dict[str, Any] | Skipped:
+@dataclass(frozen=True)
+class Writer:
+    """What writes scripts: a model, its limits and its prompts."""
+
+    client: ChatClient
+    settings: ScriptSettings
+    prompts: PromptSet
+
+    def describe(self) -> dict[str, Any]:
+        """Return the fields of every script that tell what wrote it."""
+        limits = (
+            f"{self.settings.variations} x {self.settings.min_rounds}-{self.settings.max_rounds} rounds, "
+            f"{self.settings.max_words} words"
+        )
+        version = self.prompts.version(*PROMPTS)
+        return {"writer": self.client.settings.model, "prompt_version": version, "limits": limits}
+
+
+def _make_script(entry: tuple[Scenario, int], *, writer: Writer) -> dict[str, Any] | Skipped:
     """Have one variation written and then turned into speech."""
     scenario, number = entry
+    client, settings = writer.client, writer.settings
     labels = {"domain": scenario.domain, "topic": scenario.topic}
     name = _script_id(scenario, number)
     kind = "writing_failed"
     try:
-        written = client.ask_json(_writing_messages(*entry, settings), partial(_read_written, settings=settings))
+        written = client.ask_json(_writing_messages(*entry, writer), partial(_read_written, settings=settings))
         kind = "speaking_failed"
         given = {**labels, "style": "written", "sample_id": number, "dialogue": written}
         spoken = client.ask_json(
-            _speaking_messages(given, settings), partial(_read_spoken, given=given, settings=settings)
+            _speaking_messages(given, writer), partial(_read_spoken, given=given, settings=settings)
         )
     except ChatError as error:
         return Skipped(f"{SOURCE} {name}", kind, str(error))
-    provenance = {"group": scenario.scenario_id, "license": settings.license, **_writer(client, settings)}
+    provenance = {"group": scenario.scenario_id, "license": settings.license, **writer.describe()}
     return {"scenario_id": name, **labels, "hard": False, **provenance, "written": written, "spoken": spoken}
 
 
-def _writing_messages(scenario: Scenario, number: int, settings: ScriptSettings) -> list[dict[str, str]]:
+def _writing_messages(scenario: Scenario, number: int, writer: Writer) -> list[dict[str, str]]:
+    settings, prompts = writer.settings, writer.prompts
     rounds = {"min_rounds": settings.min_rounds, "max_rounds": settings.max_rounds}
-    request = prompts.WRITE_REQUEST.substitute(
-        rounds,
+    request = prompts.fill(
+        "script_writing_request",
+        **rounds,
         number=number,
         count=settings.variations,
         others=settings.variations - 1,
         topic=scenario.topic,
         domain=scenario.domain.replace("_", " "),
-        style=prompts.WRITTEN_STYLE,
+        style=prompts.fill("script_written_style"),
     )
-    system = prompts.WRITE.substitute(rounds, max_words=settings.max_words)
+    system = prompts.fill("script_writing", **rounds, max_words=settings.max_words)
     return [_message("system", system), _message("user", request)]
 
 
-def _speaking_messages(given: Mapping[str, Any], settings: ScriptSettings) -> list[dict[str, str]]:
-    system = prompts.SPEAK.substitute(max_words=settings.max_words)
+def _speaking_messages(given: Mapping[str, Any], writer: Writer) -> list[dict[str, str]]:
+    system = writer.prompts.fill("script_speaking", max_words=writer.settings.max_words)
     return [_message("system", system), _message("user", json.dumps(given, ensure_ascii=False, indent=1))]
 
 
@@ -248,9 +268,3 @@ def _fingerprint(script: Script) -> str:
 
 def _script_id(scenario: Scenario, number: int) -> str:
     return f"{scenario.scenario_id}-v{number:02d}"
-
-
-def _writer(client: ChatClient, settings: ScriptSettings) -> dict[str, Any]:
-    """Return the writer of a script: the model, its prompts and the limits."""
-    limits = f"{settings.variations} x {settings.min_rounds}-{settings.max_rounds} rounds, {settings.max_words} words"
-    return {"writer": client.settings.model, "prompt_version": PROMPT_VERSION, "limits": limits}

@@ -74,6 +74,23 @@ def test_filter_keeps_what_the_judge_finds_good_and_counts_its_tokens(built, tmp
     assert "secret-of-the-judge" not in "".join(p.read_text() for p in tmp_path.rglob("*.json"))
 
 
+def test_filter_with_other_prompts_asks_again_and_reports_their_versions(built, tmp_path, write_settings):
+    (tmp_path / "prompts.yaml").write_text("filter: Listen well.")
+    versions = []
+    with ChatServer(judge(lambda: 5)) as server:
+        for prompts in ({}, {"prompt_file": str(tmp_path / "prompts.yaml")}):
+            endpoint = {"model": "ears", "base_url": server.url, "api_key_env": None}
+            path = write_settings(folder=str(built), output_dir=str(tmp_path / "kept"), judge=endpoint, **prompts)
+            assert main(["filter", "--config", path]) == 0
+            report = json.loads((tmp_path / "kept" / "report.json").read_text())
+            versions.append(report["config"]["filter"]["prompt_versions"]["filter"])
+        assert len(server.requests) == 8
+    assert server.requests[-1]["messages"][0]["content"] == "Listen well."
+    assert len(set(versions)) == 2
+    (tmp_path / "prompts.yaml").write_text("filtre: Listen well.")
+    assert main(["filter", "--config", path, "--dry-run"]) == 2
+
+
 def test_filter_without_a_judge_applies_the_rules_and_a_dry_run_writes_nothing(
     built, tmp_path, write_settings, capsys
 ):

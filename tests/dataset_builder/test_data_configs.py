@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from support.paths import ROOT
 
+from sdiareward.cli import main
 from sdiareward.common.settings import make_settings, read_mapping
-from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.commands.fetch import FetchArguments
 from sdiareward.dataset_builder.commands.filter import FilterArguments
 from sdiareward.dataset_builder.formats.shards import read_rows
 from sdiareward.dataset_builder.pairing.filtering import FilterSettings
+from sdiareward.dataset_builder.pairing.stratify import BenchSettings
 from sdiareward.dataset_builder.pipeline import make_settings as make_pipeline_settings
 from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.dataset_builder.sources import SOURCES
@@ -39,6 +40,27 @@ def test_the_papers_config_takes_the_papers_components():
     names = [settings.stage(stage).name for stage in ("enhancement", "diarization", "vad", "asr")]
     assert names == ["audio-separator", "pyannote", "silero", "faster-whisper"]
     assert settings.stage("asr").model == "large-v3"
+    sources = read_mapping(CONFIGS / "data_paper.yaml")["sources"]
+    enhanced = [source["name"] for source in sources if source.get("enhance")]
+    assert enhanced == ["meld", "dailytalk"]
+
+
+def test_the_papers_config_builds_the_papers_data():
+    config = read_build_config(CONFIGS / "data_paper.yaml", {})
+    assert config.channel is None
+    assert config.test == 0
+    options = config.synthesizer_options["soulx-podcast"]
+    assert "voices" not in options and options["script_voices"]
+    # Everywhere else both sides go through one channel, and the file says so.
+    assert all(read_build_config(CONFIGS / f"{name}.yaml", {}).channel for name in BUILDS if name != "data_paper")
+    assert "shortcuts" in (CONFIGS / "data_paper.yaml").read_text(encoding="utf-8")
+
+
+def test_the_papers_benchmark_is_drawn_from_all_pairs_and_loses_none():
+    values = read_mapping(CONFIGS / "bench_paper.yaml")
+    values.pop("output_dir")
+    settings = make_settings(BenchSettings, values, "bench_paper")
+    assert (settings.candidates, settings.draw, settings.rest) == ("all", "whole_groups", "train")
 
 
 def test_the_fetch_configs_are_read():
@@ -78,7 +100,7 @@ def test_the_commands_of_the_guide_run_as_they_stand(tmp_path, monkeypatch, caps
         (tmp_path / folder).symlink_to(ROOT / folder)
     monkeypatch.chdir(tmp_path)
     for line in block.strip().splitlines():
-        assert main(shlex.split(line)[3:]) == 0, f"{line}\n{capsys.readouterr()}"
+        assert main(shlex.split(line)[1:]) == 0, f"{line}\n{capsys.readouterr()}"
     built, again = Path("runs/docs/bench/sdiareward"), Path("runs/docs/again/sdiareward")
     before = {row["pair_id"]: row["chosen"] for _, row in read_rows(built, ["pair_id", "chosen"])}
     after = {row["pair_id"]: row["chosen"] for _, row in read_rows(again, ["pair_id", "chosen"])}

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from support.sound_files import write_sound
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE, validate_messages
+from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.messages_sdiareward import validate_messages
 from sdiareward.perturbations import attack_sounds, attacks
 from sdiareward.perturbations.attacks import ATTACKS, AttackContext, is_heard
 from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, to_messages

@@ -1,6 +1,6 @@
 """Command line of ChatReward: scenarios, speech, expert scores, statistics.
 
-    python -m sdiareward.dataset_builder.recipes.chatreward COMMAND --help
+    sdiareward build chatreward COMMAND --help
 
 The same command resumes a run that was interrupted or killed.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sdiareward.common.arguments import Command, run_command
+from sdiareward.common.commands import Command, run_command
 
 
 _MODULE = "sdiareward.dataset_builder.recipes.chatreward.__main__"
@@ -22,6 +22,13 @@ _COMMANDS = {
     "rate": Command(f"{_MODULE}:rate", "write the data set again with the scores of experts"),
     "stats": Command(f"{_MODULE}:stats", "describe a data set: Table 4, figures 6 and 7"),
 }
+CHATREWARD = Command(
+    _COMMANDS,
+    "build ChatReward, the scored dialogues that WavReward is trained on",
+    "The same command resumes a run that was interrupted or killed.",
+    extra="build",
+    default="build",
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -71,20 +78,25 @@ class WriteArguments:
     endpoint: dict[str, Any] = field(metadata={"help": "fields of ChatSettings"})
     seed: int = field(default=0, metadata={"help": "seed of the topics"})
     license: str = field(default="LicenseRef-model-output", metadata={"help": "licence of the scenarios"})
+    prompt_file: str | None = field(
+        default=None, metadata={"help": "prompts of the writer instead of the shipped ones (configs/prompts.yaml)"}
+    )
 
 
 def write(args: WriteArguments) -> int:
     """Let a language model write more scenarios."""
     from sdiareward.common.settings import make_settings
     from sdiareward.llm.client import ChatClient, ChatSettings
+    from sdiareward.pairs.prompts import read_prompt_file
 
     from .scenarios import read_scenarios
     from .scenarios_by_llm import write_scenarios
 
+    prompts = read_prompt_file(args.prompt_file)
     client = ChatClient(
         make_settings(ChatSettings, args.endpoint, "endpoint"), args.output.with_name(f"{args.output.name}-answers")
     )
-    skipped = write_scenarios(args.output, client, args.count, seed=args.seed, license=args.license)
+    skipped = write_scenarios(args.output, client, args.count, seed=args.seed, license=args.license, prompts=prompts)
     done = len(read_scenarios(args.output)) if args.output.is_file() else 0
     sys.stdout.write(f"{args.output}: {done} scenarios, {len(skipped)} missing; {client.usage}\n")
     for skip in skipped:

@@ -12,6 +12,7 @@ from sdiareward.common.package_files import CARDS
 
 from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE, SPLITS
 from .statistics_report import render_table4
+from .voices import CLONING, ENDPOINT, VOCODED
 
 
 _TEMPLATE = CARDS / "chatreward_card.md"
@@ -48,10 +49,39 @@ def render_card(report: Mapping[str, Any], statistics: Mapping[str, Any]) -> str
         emotion=config["emotion"]["model"] if config["emotion"] else "none",
         rejected=sum(count for kind, count in report["rejected_lines"].items() if kind != NO_VOICE),
         skipped=len(report["skipped"]),
+        toys="\n".join(_list_toys(config)),
         experts=f"{experts['ratings']} of {experts['raters']} raters on {experts['rated']} samples"
         if experts
         else "none",
     )
+
+
+def _list_toys(config: Mapping[str, Any]) -> list[str]:
+    """Return what stands in for the paper's material, each with what it means for a judge."""
+    endpoint, events = config.get("endpoint") or {}, config.get("events") or {}
+    casts = config.get("casts_by_attribute") or {}
+    offline = set(config["casts"]) - {ENDPOINT, CLONING}
+    spoken = {
+        ENDPOINT: set(endpoint.get("attributes", ())),
+        CLONING: set((config.get("cloning") or {}).get("attributes", ())),
+    }
+    ruled = [
+        attribute
+        for attribute in VOCODED
+        if any(name in offline or attribute not in spoken[name] for name in casts.get(attribute, config["casts"]))
+    ]
+    toys = []
+    if config.get("scenarios") is None:
+        toys.append("- The scenarios are the 140 of the package, a toy beside the 10,000 of the paper.")
+    if ruled:
+        toys.append(
+            f"- {', '.join(ruled).capitalize()}: at least in part rules on a vocoder, which are toys. What is learned "
+            "from them need not hold for people."
+        )
+    if events.get("synthesised", True):
+        whose = "where there was no clip" if events.get("folder") else "all of them"
+        toys.append(f"- Sounds made of oscillators and noise ({whose}) are toys: twelve formulas, not recordings.")
+    return toys or ["No voice is a rule on a vocoder, and no sound is synthesised."]
 
 
 def _languages(statistics: Mapping[str, Any]) -> list[str]:

@@ -1,26 +1,29 @@
 """Sounds around the user (attribute `audio`): synthesised, or read from a folder of clips.
 
-The paper takes its sounds from AudioCaps. These recordings cannot be shared. Twelve of Table 4's categories are
+The paper takes its sounds from AudioCaps. These recordings cannot be shared. Twelve of Table 4's 21 categories are
 synthesised here from oscillators, damped resonances and noise; the same seed gives the same sound on any machine. They
-are stylised: a knock, a siren, bubbles, thunder or a bee is easily recognised, a car or ice less so. Voices of people
-and larger animals need clips: `EVENTS_DIR/CATEGORY/*.wav`, which also replace synthesised sounds.
+are toys for offline runs: a judge that is trained on them learns twelve formulas. A knock, a siren, bubbles, thunder
+or a bee is easily recognised, a car or ice less so. Voices of people and larger animals need clips:
+`EVENTS_DIR/CATEGORY/*.wav`, or folders of other names, such as AudioSet's classes, by `classes`. Clips also replace
+synthesised sounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.perturbations.levels import measure_level, scale_to_level
-from sdiareward.perturbations.sound_clips import draw_clip, find_clips
+from sdiareward.perturbations.sound_clips import find_clips
 
 from .schema import CATEGORIES
 
 
 Generator = np.random.Generator
+Classes = Mapping[str, Sequence[str]]
 _TWO_PI = 2 * np.pi
 
 
@@ -29,7 +32,20 @@ def list_events(events_dir: str | Path | None = None) -> tuple[str, ...]:
     return tuple(name for name in CATEGORIES["audio"] if name in _MAKERS or find_clips(name, events_dir))
 
 
-def load_event(category: str, duration_s: float, seed: int, events_dir: str | Path | None = None) -> np.ndarray:
+def find_event_clips(category: str, events_dir: str | Path | None, classes: Classes | None = None) -> list[Path]:
+    """Return the clips of a category; `classes` names its folders where they differ from it."""
+    return [path for name in (classes or {}).get(category, (category,)) for path in find_clips(name, events_dir)]
+
+
+def load_event(
+    category: str,
+    duration_s: float,
+    seed: int,
+    events_dir: str | Path | None = None,
+    *,
+    classes: Classes | None = None,
+    is_synthesised: bool = True,
+) -> np.ndarray:
     """Return a sound of a category, cut or repeated to a duration.
 
     Args:
@@ -37,6 +53,8 @@ def load_event(category: str, duration_s: float, seed: int, events_dir: str | Pa
         duration_s (`float`): Its duration, in seconds.
         seed (`int`): Seed that draws the clip, or the details of a synthesised sound.
         events_dir (`str` or `Path`, *optional*): Folder of clips, which come before synthesised sounds.
+        classes (`Mapping[str, Sequence[str]]`, *optional*): Folders of a category by names of their own.
+        is_synthesised (`bool`, *optional*, defaults to `True`): Synthesise a sound without a clip.
 
     Returns:
         `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32, peak 0.9.
@@ -46,14 +64,16 @@ def load_event(category: str, duration_s: float, seed: int, events_dir: str | Pa
         AudioError: A clip cannot be read.
     """
     rng, num_samples = np.random.default_rng(seed), round(duration_s * SAMPLING_RATE)
-    if (clip := draw_clip(category, events_dir, rng)) is not None:
+    if clips := find_event_clips(category, events_dir, classes):
+        clip = read_audio(clips[rng.integers(len(clips))])
         sound = np.tile(clip, -(-num_samples // len(clip)))[:num_samples]
-    elif category in _MAKERS:
+    elif is_synthesised and category in _MAKERS:
         sound = _MAKERS[category](rng, num_samples)
     else:
         raise ValueError(
-            f"sound {category!r} cannot be synthesised and has no clip in {events_dir}; put one into "
-            f"EVENTS_DIR/{category}, or choose from {list(list_events(events_dir))}."
+            f"sound {category!r} {'cannot be' if is_synthesised else 'is not to be'} synthesised and has no clip in "
+            f"{events_dir}; put one into EVENTS_DIR/{(classes or {}).get(category, (category,))[0]}, or choose from "
+            f"{list(list_events(events_dir))}."
         )
     return (0.9 * sound / max(float(np.abs(sound).max(initial=0.0)), 1e-9)).astype(np.float32)
 

@@ -1,16 +1,17 @@
 """Filters of ChatReward (section 3.2.3, step 3): words by speech recognition, emotions by a classifier.
 
-Both adapters are loaded when first used. The paper's models are Whisper large-v3 and Emotion2Vec; offline the words
-are checked by the tiny English Whisper that a package carries, which mishears more itself.
+All adapters are loaded when first used. The paper's models are Whisper large-v3 and Emotion2Vec, which runs in FunASR;
+offline the words are checked by the tiny English Whisper that a package carries, which mishears more itself, and the
+emotions are not checked.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.dataset_builder.episodes import SkipError
 
 from ...pipeline.asr import FasterWhisperTranscriber
-from ...pipeline.settings import FasterWhisperSettings
+from ...pipeline.settings import ComponentError, FasterWhisperSettings
 from .schema import CATEGORIES
 
 
@@ -81,28 +82,49 @@ class EmotionSettings:
     """A classifier of emotions.
 
     Args:
-        model (`str`): Folder or Hub name for the pipeline `audio-classification` of `transformers`.
-        labels (`Mapping[str, str]`): Emotion of Table 4 by label of the model; other labels do not count.
+        model (`str`): Folder or Hub name, for the pipeline `audio-classification` of `transformers` or for FunASR.
+        backend (`str`, *optional*, defaults to `"transformers"`): `"funasr"` for Emotion2Vec.
+        hub (`str`, *optional*, defaults to `"hf"`): With `funasr`, `"hf"` for the Hugging Face Hub, `"ms"` for
+            ModelScope.
+        labels (`Mapping[str, str]`): Emotion of Table 4 by label of the model; other labels do not count. Of
+            Emotion2Vec's labels, such as `生气/angry`, the part after the stroke counts.
         threshold (`float`, *optional*, defaults to 0.5): Least score of the emotion that a voice should have.
         device (`str`, *optional*, defaults to `"cpu"`): Where it runs.
 
     Raises:
-        ValueError: A label stands for no emotion, or the threshold is no share.
+        ValueError: A label stands for no emotion, the threshold is no share, or there is no such back end or hub.
     """
 
     model: str
     labels: Mapping[str, str] = field(default_factory=lambda: {name: name for name in CATEGORIES["emotion"]})
     threshold: float = 0.5
     device: str = "cpu"
+    backend: str = "transformers"
+    hub: str = "hf"
 
     def __post_init__(self) -> None:
         if unknown := sorted(set(self.labels.values()) - set(CATEGORIES["emotion"])):
             raise ValueError(f"labels name {unknown}; Table 4 has {list(CATEGORIES['emotion'])}.")
         if not 0 <= self.threshold <= 1:
             raise ValueError(f"threshold is {self.threshold}; it must be from 0 to 1.")
+        for name, known in (("backend", tuple(_CLASSIFIERS)), ("hub", ("hf", "ms"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {list(known)}.")
 
 
-class EmotionClassifier:
+class EmotionClassifier(Protocol):
+    """Scores the emotions of speech."""
+
+    def scores(self, array: np.ndarray) -> dict[str, float]:
+        """Return a score from 0 to 1 by emotion of Table 4; an emotion without a label is absent.
+
+        Args:
+            array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
+        """
+        ...
+
+
+class TransformersClassifier:
     """An audio classifier of `transformers`, such as a fine-tuned wav2vec 2.0.
 
     Raises:
@@ -116,22 +138,64 @@ class EmotionClassifier:
         self._pipeline: Any = pipeline("audio-classification", model=settings.model, device=settings.device)
         self._labels = dict(settings.labels)
         model: Any = self._pipeline.model
-        known = set(model.config.label2id)
-        if not known & set(self._labels):
-            raise ValueError(
-                f"{settings.model}: has the labels {sorted(known)}, and 'labels' names {sorted(self._labels)}; say "
-                "which emotion each label of the model is."
-            )
+        _require_labels(settings, model.config.label2id)
 
     def scores(self, array: np.ndarray) -> dict[str, float]:
-        """Return a score from 0 to 1 by emotion of Table 4; an emotion without a label is absent.
-
-        Args:
-            array (`np.ndarray` of shape `(num_samples,)`): Mono, 16 kHz.
-        """
-        scores: dict[str, float] = {}
+        """Return the scores; see `EmotionClassifier.scores`."""
         # The pipeline takes the mapping apart.
-        for entry in self._pipeline({"raw": array, "sampling_rate": SAMPLING_RATE}, top_k=None):
-            if emotion := self._labels.get(entry["label"]):
-                scores[emotion] = scores.get(emotion, 0.0) + float(entry["score"])
-        return scores
+        found = self._pipeline({"raw": array, "sampling_rate": SAMPLING_RATE}, top_k=None)
+        return _sum_scores(((entry["label"], entry["score"]) for entry in found), self._labels)
+
+
+class FunasrClassifier:
+    """Emotion2Vec (Ma et al. 2023) in FunASR, such as `iic/emotion2vec_plus_large`: the paper's classifier.
+
+    Raises:
+        ComponentError: FunASR is not installed.
+        ValueError: The model has none of the labels; a checkpoint without a head has none at all.
+    """
+
+    def __init__(self, settings: EmotionSettings):
+        try:
+            from funasr import AutoModel
+        except ImportError as error:
+            raise ComponentError(
+                f"the emotion classifier {settings.model} runs in FunASR, which cannot be imported ({error}); pip "
+                "install funasr."
+            ) from error
+        self._settings = settings
+        options = {"device": settings.device, "hub": settings.hub, "disable_update": True, "disable_pbar": True}
+        self._model: Any = AutoModel(model=settings.model, **options)
+
+    def scores(self, array: np.ndarray) -> dict[str, float]:
+        """Return the scores; see `EmotionClassifier.scores`."""
+        (found,) = self._model.generate(array, fs=SAMPLING_RATE, granularity="utterance", extract_embedding=False)
+        labels = [str(label).rpartition("/")[2] for label in found["labels"]]
+        _require_labels(self._settings, labels if found["scores"] else ())
+        return _sum_scores(zip(labels, found["scores"], strict=True), self._settings.labels)
+
+
+_CLASSIFIERS: dict[str, Any] = {"transformers": TransformersClassifier, "funasr": FunasrClassifier}
+
+
+def load_classifier(settings: EmotionSettings) -> EmotionClassifier:
+    """Load the classifier of some settings; raise the errors of its class."""
+    classifier: EmotionClassifier = _CLASSIFIERS[settings.backend](settings)
+    return classifier
+
+
+def _require_labels(settings: EmotionSettings, known: Iterable[str]) -> None:
+    if not set(known) & set(settings.labels):
+        raise ValueError(
+            f"{settings.model}: has the labels {sorted(known)}, and 'labels' names {sorted(settings.labels)}; say "
+            "which emotion each label of the model is."
+        )
+
+
+def _sum_scores(found: Iterable[tuple[str, float]], emotions: Mapping[str, str]) -> dict[str, float]:
+    """Return the sum of the scores of the labels that stand for an emotion."""
+    scores: dict[str, float] = {}
+    for label, score in found:
+        if emotion := emotions.get(label):
+            scores[emotion] = scores.get(emotion, 0.0) + float(score)
+    return scores

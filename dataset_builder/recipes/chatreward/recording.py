@@ -24,7 +24,7 @@ from sdiareward.perturbations.channel import encode_flac
 from sdiareward.synthesis import SynthesisError
 
 from .events import load_event, mix_event
-from .filters import EmotionClassifier, WordErrors
+from .filters import EmotionClassifier, WordErrors, load_classifier
 from .scenarios import Line, Scenario
 from .schema import LANGUAGE_TAGS, MIXED_LANGUAGES, NO_VOICE
 from .settings import ChatRewardConfig
@@ -87,7 +87,7 @@ class Recorder:
 
     @cached_property
     def _emotions(self) -> EmotionClassifier | None:
-        return EmotionClassifier(self._config.emotion) if self._config.emotion else None
+        return load_classifier(self._config.emotion) if self._config.emotion else None
 
     def record(self, scenario: Scenario, split: str) -> Recorded:
         """Return the samples of a scenario.
@@ -117,7 +117,9 @@ class Recorder:
         User and assistant have different genders first; for ages, a female voice is closest to all of them.
         """
         held_out = frozenset(self._config.left_out) if split == "train" else frozenset()
-        casts = [cast.without(held_out) for cast in order_casts(self._casts, self._config.seed, scenario.scenario_id)]
+        named = self._config.casts_by_attribute.get(scenario.voices, self._config.casts)
+        speaking = [cast for cast in self._casts if cast.name in named]
+        casts = [cast.without(held_out) for cast in order_casts(speaking, self._config.seed, scenario.scenario_id)]
         first = int(stable_id(self._config.seed, scenario.scenario_id), 16) % 2
         answering, asking = _GENDERS[first], _GENDERS[1 - first]
         if scenario.voices == "age":
@@ -170,8 +172,10 @@ class Recorder:
         if voice is None:
             raise SkipError(NO_VOICE, f"has no voice for {attribute} {line.category!r}.")
         try:
-            is_instructed = attribute in cast.instructed
-            array = speak_line(line.text, voice, attribute, line.category, is_instructed=is_instructed)
+            # All answers are of one speaker, where the category does not decide it.
+            speaker = int(stable_id(self._config.seed, scenario.scenario_id, name == QUESTION), 16)
+            drawn, is_shaped = voice.draw(speaker), cast.is_shaped(attribute)
+            array = speak_line(line.text, drawn, attribute, line.category, is_shaped=is_shaped)
         except SynthesisError as error:
             raise SkipError("synthesis_failed", str(error)) from error
         language = LANGUAGE_TAGS[line.category or "english"] if attribute == "language" else "en"
@@ -201,8 +205,10 @@ class Recorder:
     def _add_event(self, category: str, scenario_id: str, speech: np.ndarray) -> np.ndarray:
         events = self._config.events
         seed = int(stable_id(self._config.seed, scenario_id, category), 16)
+        duration_s = events.lead_s + len(speech) / SAMPLING_RATE
+        sources: dict[str, Any] = {"classes": events.classes, "is_synthesised": events.synthesised}
         try:
-            event = load_event(category, events.lead_s + len(speech) / SAMPLING_RATE, seed, events.folder)
+            event = load_event(category, duration_s, seed, events.folder, **sources)
         except (ValueError, AudioError) as error:
             raise SkipError("no_event", str(error)) from error
         return mix_event(speech, event, snr_db=events.snr_db, lead_s=events.lead_s)

@@ -16,10 +16,10 @@ from typing import Any
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
+from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import stable_id
 
 from ...llm_files import open_written
-from . import prompts
 from .scenarios import MAX_WORDS, Scenario, make_scenario
 from .schema import CATEGORIES, PARTS, PLAIN, TOPICS, voice_attribute
 
@@ -27,6 +27,15 @@ from .schema import CATEGORIES, PARTS, PLAIN, TOPICS, voice_attribute
 # Implicit dialogues depend on the first three most (appendix D); sounds can be left unnamed too.
 _IMPLICIT = ("emotion", "speed", "volume", "audio")
 _LICENSE = "LicenseRef-model-output"
+PROMPTS = (
+    "scenario_writing",
+    "scenario_labels",
+    *(f"scenario_rules_{part}" for part in PARTS),
+    "scenario_mistaken_field",
+    "scenario_rules_sound",
+    "scenario_rules_language",
+    "scenario_request",
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +103,13 @@ def _labels(part: str) -> list[tuple[str | None, str | None]]:
 
 
 def write_scenarios(
-    path: str | Path, client: ChatClient, count: int, *, seed: int = 0, license: str = _LICENSE
+    path: str | Path,
+    client: ChatClient,
+    count: int,
+    *,
+    seed: int = 0,
+    license: str = _LICENSE,
+    prompts: PromptSet | None = None,
 ) -> list[Skipped]:
     """Write scenarios to a JSONL file that `scenarios.read_scenarios` reads; resume an earlier run.
 
@@ -104,6 +119,7 @@ def write_scenarios(
         count (`int`): Scenarios in all.
         seed (`int`, *optional*, defaults to 0): See `plan_slots`.
         license (`str`): What they are marked with; the terms of the model's provider decide what holds.
+        prompts (`PromptSet`, *optional*): Prompts of the writer; the shipped ones by default.
 
     Returns:
         `list[Skipped]`: What could not be written; the next run asks for it again.
@@ -112,12 +128,13 @@ def write_scenarios(
         EndpointError: The model cannot be reached at all; what is written stays.
         ValueError: The file was written by another model or other prompts.
     """
-    writer = {"writer": client.settings.model, "prompt_version": prompts.PROMPT_VERSION}
+    prompts = prompts or PromptSet()
+    writer = {"writer": client.settings.model, "prompt_version": prompts.version(*PROMPTS)}
     file, written = open_written(path, writer)
     known, questions = {row["scenario_id"] for row in written}, {_plain(row["question"]["text"]) for row in written}
     slots = [slot for slot in plan_slots(count, seed=seed) if slot.scenario_id not in known]
     skipped = []
-    ask = partial(_ask, client=client, license=license)
+    ask = partial(_ask, client=client, license=license, prompts=prompts)
     for slot, found in zip(slots, client.map(ask, slots, failures=(), description="scenarios"), strict=True):
         # `failures` is empty: an exception would have been raised.
         assert not isinstance(found, Exception)
@@ -131,27 +148,26 @@ def write_scenarios(
     return skipped
 
 
-def _ask(slot: Slot, *, client: ChatClient, license: str) -> Scenario | Skipped:
+def _ask(slot: Slot, *, client: ChatClient, license: str, prompts: PromptSet) -> Scenario | Skipped:
     try:
-        return client.ask_json(_messages(slot), partial(_read_answer, slot=slot, license=license))
+        return client.ask_json(_messages(slot, prompts), partial(_read_answer, slot=slot, license=license))
     except ChatError as error:
         return Skipped(slot.scenario_id, "writing_failed", f"{slot.scenario_id}: {error}")
 
 
-def _messages(slot: Slot) -> list[dict[str, str]]:
+def _messages(slot: Slot, prompts: PromptSet) -> list[dict[str, str]]:
     """Return the conversation that asks for a scenario."""
     attribute = voice_attribute(slot.part, slot.attribute)
     names = {"attribute": attribute, "category": slot.category, "categories": ", ".join(CATEGORIES[attribute])}
-    template = prompts.SOUND if slot.part == "implicit" and attribute == "audio" else prompts.RULES[slot.part]
-    rules = template.substitute(names, labels=prompts.LABELS.substitute(names))
+    kind = "sound" if slot.part == "implicit" and attribute == "audio" else slot.part
+    rules = prompts.fill(f"scenario_rules_{kind}", **names, labels=prompts.fill("scenario_labels", **names))
     if attribute == "language":
-        rules += f"\n{prompts.OTHER_LANGUAGE}"
-    fields = prompts.MISTAKEN_FIELD if _has_mistake(slot) else ""
+        rules += f"\n{prompts.fill('scenario_rules_language')}"
+    fields = prompts.fill("scenario_mistaken_field") if _has_mistake(slot) else ""
     what = f"{slot.attribute}: {slot.category}." if slot.attribute else ""
-    request = prompts.REQUEST.substitute(
-        number=slot.number, part=slot.part, what=what, topic=slot.topic.replace("_", " ")
-    )
-    system = prompts.WRITE.substitute(max_words=MAX_WORDS, rules=rules, fields=fields)
+    topic = slot.topic.replace("_", " ")
+    request = prompts.fill("scenario_request", number=slot.number, part=slot.part, what=what, topic=topic)
+    system = prompts.fill("scenario_writing", max_words=MAX_WORDS, rules=rules, fields=fields)
     return [{"role": "system", "content": system}, {"role": "user", "content": request}]
 
 

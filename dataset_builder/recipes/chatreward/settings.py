@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.pairs.messages import GAP_S
+from sdiareward.pairs.schema import stable_id
 
 from ...pipeline.settings import FasterWhisperSettings
 from .filters import EmotionSettings
-from .voices import CASTS, ENDPOINT, INSTRUCTIONS, Cast, endpoint_cast, missing_engines
+from .schema import CATEGORIES
+from .voices import CASTS, CLONING, ENDPOINT, INSTRUCTIONS, Cast, cloning_cast, endpoint_cast, missing_engines
 
 
 # Settings that may differ between two builds of the same data set.
@@ -25,15 +27,26 @@ class EventSettings:
 
     Args:
         folder (`str`, *optional*): Clips, `FOLDER/CATEGORY/*.wav`; they replace synthesised sounds.
+        classes (`Mapping[str, tuple[str, ...]]`): Names of the folders of a category where they differ from it, such
+            as the classes of AudioSet, by category of Table 4.
+        synthesised (`bool`): Use sounds of oscillators and noise for categories without clips. They are toys.
         snr_db (`float`): Level of the speech above that of the sound, in dB.
         lead_s (`float`): How long the sound is heard before the speech, in seconds.
     """
 
     folder: str | None = None
+    classes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    synthesised: bool = True
     snr_db: float = 6.0
     lead_s: float = 1.0
 
     def __post_init__(self) -> None:
+        if unknown := sorted(set(self.classes) - set(CATEGORIES["audio"])):
+            raise ValueError(f"classes names {unknown}; Table 4 has {list(CATEGORIES['audio'])}.")
+        if wrong := [name for name, folders in self.classes.items() if isinstance(folders, str) or not folders]:
+            raise ValueError(f"classes of {wrong} are no lists; give the names of their folders.")
+        if not self.synthesised and self.folder is None:
+            raise ValueError("synthesised is false, and there is no folder of clips; give one.")
         if self.lead_s < 0:
             raise ValueError(f"lead_s is {self.lead_s}; it must be at least 0.")
         if self.folder is not None and not Path(self.folder).is_dir():
@@ -45,12 +58,25 @@ class EndpointSettings:
     """A speech endpoint with voices that follow instructions.
 
     Args:
-        options (`Mapping`): Options of the synthesizer `openai-speech`; `voices` are female and male, in this order.
+        options (`Mapping`): Options of the synthesizer `openai-speech`; `voices` alternate: female, male, female, ...
         attributes (`tuple[str, ...]`): Attributes that it follows by instruction.
     """
 
     options: Mapping[str, Any]
     attributes: tuple[str, ...] = tuple(sorted(INSTRUCTIONS))
+
+
+@dataclass(frozen=True)
+class CloningSettings:
+    """A server that clones reference speakers.
+
+    Args:
+        options (`Mapping`): Options of the synthesizer `voice-cloning`: `base_url`, `api`, `speakers`.
+        attributes (`tuple[str, ...]`): Attributes for whose categories there are reference speakers.
+    """
+
+    options: Mapping[str, Any]
+    attributes: tuple[str, ...] = ("age",)
 
 
 @dataclass(frozen=True)
@@ -61,9 +87,13 @@ class ChatRewardConfig:
         output_dir (`str`): Folder to write.
         scenarios (`str`, *optional*): JSONL file of scenarios; the project's own by default.
         limit (`int`, *optional*): Take only this many scenarios, evenly spaced over the file.
-        casts (`tuple[str, ...]`): Casts of voices: names in `voices.CASTS`, and `openai-speech` for the endpoint.
+        casts (`tuple[str, ...]`): Casts of voices: names in `voices.CASTS`, `openai-speech` for the endpoint, and
+            `voice-cloning` for the reference speakers.
+        casts_by_attribute (`Mapping[str, tuple[str, ...]]`): Those of the casts that speak an attribute; all of them
+            speak an attribute that is not named.
         left_out (`tuple[str, ...]`): Engines that speak in the test split only.
         endpoint (`EndpointSettings`, *optional*): The cast `openai-speech`.
+        cloning (`CloningSettings`, *optional*): The cast `voice-cloning`.
         events (`EventSettings`): The sounds.
         gap_s (`float`): Silence between question and answer, in seconds.
         max_wer (`float`, *optional*): Largest word error rate of a line that is kept; None for no recogniser.
@@ -82,8 +112,10 @@ class ChatRewardConfig:
     scenarios: str | None = None
     limit: int | None = None
     casts: tuple[str, ...] = tuple(CASTS)
+    casts_by_attribute: Mapping[str, Sequence[str]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     endpoint: EndpointSettings | None = None
+    cloning: CloningSettings | None = None
     events: EventSettings = field(default_factory=EventSettings)
     gap_s: float = GAP_S
     max_wer: float | None = 0.05
@@ -102,11 +134,18 @@ class ChatRewardConfig:
             raise ValueError(f"num_workers={self.num_workers}, limit={self.limit}: must be at least 1.")
         if not 0 <= self.min_s < self.max_s:
             raise ValueError(f"min_s={self.min_s}, max_s={self.max_s}: must be at least 0 and in this order.")
-        known = [*CASTS, *([ENDPOINT] if self.endpoint else [])]
+        known = [*CASTS, *([ENDPOINT] if self.endpoint else []), *([CLONING] if self.cloning else [])]
         if not self.casts or set(self.casts) - set(known):
             raise ValueError(
-                f"casts is {list(self.casts)}; name some of {known} ({ENDPOINT!r} needs the settings 'endpoint')."
+                f"casts is {list(self.casts)}; name some of {known} ({ENDPOINT!r} needs the settings 'endpoint', "
+                f"{CLONING!r} the settings 'cloning')."
             )
+        for attribute, names in self.casts_by_attribute.items():
+            if attribute not in CATEGORIES or isinstance(names, str) or not names or set(names) - set(self.casts):
+                raise ValueError(
+                    f"casts_by_attribute has {attribute!r}: {names!r}; attributes are {list(CATEGORIES)}, and each "
+                    f"needs a list of some of the casts {list(self.casts)}."
+                )
 
     def read_casts(self) -> list[Cast]:
         """Return the casts.
@@ -126,11 +165,16 @@ class ChatRewardConfig:
     def _cast(self, name: str) -> Cast:
         if name == ENDPOINT and self.endpoint is not None:
             return endpoint_cast(self.endpoint.options, self.endpoint.attributes)
+        if name == CLONING and self.cloning is not None:
+            return cloning_cast(self.cloning.options, self.cloning.attributes)
         return CASTS[name]
 
     def identity(self) -> dict[str, Any]:
         """Return what decides the content, as JSON values."""
         values = {key: value for key, value in asdict(self).items() if key not in _PLACES}
+        if self.cloning is not None:
+            path = Path(str(self.cloning.options.get("speakers")))
+            values["speakers"] = stable_id(path.read_text(encoding="utf-8")) if path.is_file() else None
         return {**values, "asr": self.asr.identity()}
 
 
@@ -148,6 +192,7 @@ def read_config(path: Path, overrides: Mapping[str, Any] | None = None) -> ChatR
     values = read_mapping(path) | {key: value for key, value in (overrides or {}).items() if value is not None}
     sections: dict[str, type] = {
         "endpoint": EndpointSettings,
+        "cloning": CloningSettings,
         "events": EventSettings,
         "asr": FasterWhisperSettings,
         "emotion": EmotionSettings,

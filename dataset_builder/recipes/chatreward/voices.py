@@ -1,8 +1,14 @@
 """Speak the lines of ChatReward in the voices that their categories need (section 3.2.3, stage 2).
 
-A cast is a few voices that speak the scenarios. Gender, accent and language are voices of the cast; age, emotion and
-pitch are rules on a voice (`voice_shaping`), or instructions to a cast that follows instructions; speed and volume are
-always signal processing, as in the paper. Four of Table 4's accents have no offline voice and need an endpoint.
+A cast is a few voices that speak the scenarios. Gender, accent and language are voices of the cast; speed and volume
+are always signal processing, as in the paper. Age, emotion and pitch depend on the cast:
+
+- Offline they are rules on a vocoded voice (`SHAPES`). These rules are toys: they make a pipeline run, and what a
+  judge learns of age and emotion from them is the rule, not people.
+- The cast `openai-speech` follows instructions, as the paper's GPT-4o-mini-TTS does for accent, pitch and emotion.
+- The cast `voice-cloning` clones reference speakers of each age, as the paper's Step-Audio does with 1,000 of them.
+
+Four of Table 4's accents have no offline voice and need an endpoint.
 """
 
 from __future__ import annotations
@@ -19,13 +25,18 @@ from sdiareward.pairs.schema import stable_id
 from sdiareward.perturbations.voice_shaping import VoiceShape
 from sdiareward.synthesis import SynthesisError, Synthesizer, is_available, load_synthesizer
 from sdiareward.synthesis.espeak import EspeakSynthesizer
+from sdiareward.synthesis.voice_cloning import select_speakers
+
+from .schema import CATEGORIES
 
 
 ENDPOINT = "openai-speech"
+CLONING = "voice-cloning"
+_GENDERS = ("female", "male")
 MANDARIN = "espeak-ng cmn"
 # Attributes with a voice of the cast for each category.
 _BY_VOICE = ("gender", "accent", "language")
-# After Murray and Arnott (1993) and Burkhardt and Sendlmeier (2000): the directions are theirs, the sizes are ours.
+# Toys. After Murray and Arnott (1993) and Burkhardt and Sendlmeier (2000): the directions are theirs, the sizes ours.
 SHAPES: dict[str, dict[str, VoiceShape]] = {
     "age": {
         "children": VoiceShape(pitch=1.35, formants=1.17, pitch_range=1.2),
@@ -65,11 +76,17 @@ class Voice:
         engine (`str`): One of `synthesis.SYNTHESIZERS`, or `MANDARIN`.
         number (`int`): What `Synthesizer.speak` takes as `voice`.
         options (`Mapping`): Options of the engine, such as an endpoint's address and instructions.
+        choices (`tuple[int, ...]`): Numbers of the voices among which each scenario draws one; without, `number`.
     """
 
     engine: str
     number: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
+    choices: tuple[int, ...] = ()
+
+    def draw(self, seed: int) -> Voice:
+        """Return one of the voices that this one stands for, the same for the same seed."""
+        return replace(self, number=self.choices[seed % len(self.choices)]) if self.choices else self
 
     @property
     def engine_name(self) -> str:
@@ -85,11 +102,17 @@ class Cast:
         name (`str`): Its name in a config.
         voices (`Mapping[str, Voice]`): By role: `female` and `male`, and categories of gender, accent and language.
         instructed (`tuple[str, ...]`): Attributes that its engine follows by instruction instead of by rule.
+        by_voice (`tuple[str, ...]`): Attributes whose categories are voices of their own.
     """
 
     name: str
     voices: Mapping[str, Voice]
     instructed: tuple[str, ...] = ()
+    by_voice: tuple[str, ...] = _BY_VOICE
+
+    def is_shaped(self, attribute: str) -> bool:
+        """Whether an attribute is a rule on a voice of this cast."""
+        return attribute not in (*self.instructed, *self.by_voice)
 
     @property
     def engines(self) -> frozenset[str]:
@@ -117,7 +140,7 @@ class Cast:
             instructions = INSTRUCTIONS[attribute].format(category=category)
             body = {**voice.options.get("extra_body", {}), "instructions": instructions}
             return replace(voice, options={**voice.options, "extra_body": body})
-        return self.voices.get(category if attribute in _BY_VOICE else gender)
+        return self.voices.get(category if attribute in self.by_voice else gender)
 
 
 CASTS: dict[str, Cast] = {
@@ -158,18 +181,51 @@ def endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast
     """Return the cast of a speech endpoint with voices that follow instructions.
 
     Args:
-        options (`Mapping`): Options of the engine `openai-speech`; its `voices` are female and male, in this order.
+        options (`Mapping`): Options of the engine `openai-speech`; its `voices` alternate: female, male, female, ...
+            Each scenario draws one of its gender.
         attributes (`Sequence[str]`): Attributes that it follows by instruction, keys of `INSTRUCTIONS`.
 
     Raises:
-        ValueError: There is no instruction for an attribute, or there are not two voices.
+        ValueError: There is no instruction for an attribute, or the number of voices is not even.
     """
     if unknown := sorted(set(attributes) - set(INSTRUCTIONS)):
         raise ValueError(f"endpoint: attributes {unknown} are not instructed; choose from {sorted(INSTRUCTIONS)}.")
-    if len(options.get("voices", ())) != 2:
-        raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, female and male.")
-    voices = {gender: Voice(ENDPOINT, number, dict(options)) for number, gender in enumerate(("female", "male"))}
+    count = len(options.get("voices", ()))
+    if not count or count % 2:
+        raise ValueError(f"endpoint: voices are {options.get('voices')!r}; give two, female and male, or more pairs.")
+    voices = {
+        gender: Voice(ENDPOINT, number, dict(options), tuple(range(number, count, 2)) if count > 2 else ())
+        for number, gender in enumerate(_GENDERS)
+    }
     return Cast(ENDPOINT, voices, tuple(attributes))
+
+
+def cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
+    """Return the cast of the reference speakers of a file, whose voices are cloned.
+
+    Args:
+        options (`Mapping`): Options of the engine `voice-cloning`; each line of `speakers` has `gender` and the
+            attributes.
+        attributes (`Sequence[str]`): Attributes for whose categories there are speakers, such as `age`.
+
+    Raises:
+        FileNotFoundError: There is no such file of speakers.
+        ValueError: There are no speakers of a gender, or of any category of an attribute.
+    """
+    voices: dict[str, Voice] = {}
+    for attribute in ("gender", *attributes):
+        found = {}
+        for category in CATEGORIES.get(attribute, ()):
+            where = {attribute: category}
+            if count := len(select_speakers(str(options.get("speakers")), where)):
+                found[category] = Voice(CLONING, 0, {**options, "where": where}, tuple(range(count)))
+        if not found or (attribute == "gender" and len(found) < len(_GENDERS)):
+            raise ValueError(
+                f"cloning: {options.get('speakers')} has speakers of {attribute} {sorted(found)}; Table 4 has "
+                f"{list(CATEGORIES.get(attribute, ()))}. Add {attribute!r} to its lines."
+            )
+        voices |= found
+    return Cast(CLONING, voices, by_voice=tuple(dict.fromkeys((*_BY_VOICE, *attributes))))
 
 
 def missing_engines(cast: Cast) -> list[str]:
@@ -189,8 +245,8 @@ def order_casts(casts: Sequence[Cast], seed: int, key: str) -> list[Cast]:
     return sorted(casts, key=lambda cast: stable_id(seed, key, cast.name))
 
 
-def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *, is_instructed: bool) -> np.ndarray:
-    """Speak a line in a voice and apply the rule of its category.
+def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *, is_shaped: bool) -> np.ndarray:
+    """Speak a line in a voice and, if `is_shaped`, apply the rule of its category.
 
     Returns:
         `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32, without silence at its ends.
@@ -199,7 +255,7 @@ def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *,
         SynthesisError: The engine is not installed or returns no speech.
     """
     speech = _load(voice).speak(text, voice=voice.number)
-    by_rule = not is_instructed and attribute in SHAPES
+    by_rule = is_shaped and attribute in SHAPES
     shape = SHAPES[attribute][category] if by_rule and category else VoiceShape()
     return replace(shape, is_vocoded=by_rule and attribute in VOCODED)(speech, SAMPLING_RATE)
 

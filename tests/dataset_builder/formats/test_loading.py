@@ -322,6 +322,23 @@ def datasets3_python():
     return str(path)
 
 
+def run_datasets3(python, home, *arguments):
+    env = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    env.pop("PYTHONPATH", None)
+    done = subprocess.run([python, *map(str, arguments)], env=env, cwd=home, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_the_parquet_folder_loads_under_datasets_3(folder, tmp_path):
+    python = datasets3_python()
+    (folder / "README.md").write_text(CARD)
+    found = run_datasets3(python, tmp_path, ROOT / "tests/datasets3/load_folder.py", folder)
+    assert found["version"].startswith("3.")
+    assert {split: sorted(ids) for split, ids in found["pair_ids"].items()} == IDS["default"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["shards", "apart"])
 def test_the_file_works_as_a_loading_script_under_datasets_3(layout, folder, audio_root, tmp_path):
@@ -330,12 +347,7 @@ def test_the_file_works_as_a_loading_script_under_datasets_3(layout, folder, aud
     # Copied, so that it cannot lean on its neighbours.
     copy = tmp_path / "sdiareward.py"
     copy.write_bytes(Path(script.__file__).read_bytes())
-    command = [python, str(ROOT / "tests/datasets3/load.py"), str(copy), "default", str(data_dir)]
-    env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
-    env.pop("PYTHONPATH", None)
-    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = run_datasets3(python, tmp_path, ROOT / "tests/datasets3/load.py", copy, "default", data_dir)
     assert result["version"].startswith("3.")
     expected = {
         split: [[row["pair_id"], [hash_audio(turn) for turn in row["chosen"]]] for row in rows]

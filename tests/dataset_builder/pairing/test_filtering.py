@@ -10,15 +10,15 @@ from support.chat_server import ChatServer, Reply
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.pairing.filtering import (
     DIMENSIONS,
-    PROMPT_VERSION,
+    PROMPTS,
     FilterSettings,
     Scores,
     check_rules,
     filter_rows,
     judge_pair,
 )
-from sdiareward.dataset_builder.prompts import JUDGE, prompt_version
 from sdiareward.llm.client import EndpointError
+from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import features
 
 
@@ -135,7 +135,7 @@ def test_the_judge_hears_every_turn_of_both_versions_in_order_and_reads_none(ask
     with ChatServer(verdict()) as server:
         quality = judge_pair(row, ask(server))
     system, user = server.requests[0]["messages"]
-    assert system == {"role": "system", "content": JUDGE}
+    assert system == {"role": "system", "content": PromptSet().fill("filter")}
     parts = user["content"]
     texts = [part["text"] for part in parts if part["type"] == "text"]
     version = ["turn 1, user:", "turn 2, assistant:", "turn 3, user:", "last turn, assistant:"]
@@ -158,7 +158,7 @@ def test_a_kept_pair_carries_the_scores_in_the_column_of_the_schema(ask, make_ro
         "chosen": {"content": 4, "naturalness": 5, "coherence": 4},
         "rejected": {"content": 4, "naturalness": 2, "coherence": 3},
         "judge": "writer",
-        "prompt_version": PROMPT_VERSION,
+        "prompt_version": PromptSet().version(*PROMPTS),
     }
     assert set(kept["quality"]) == set(features()["quality"])
     assert {**kept, "quality": None} == row
@@ -312,6 +312,10 @@ def test_settings_outside_their_vocabulary_are_refused(changes):
         FilterSettings(**changes)
 
 
-def test_another_wording_is_another_version():
-    assert prompt_version(JUDGE) != prompt_version(JUDGE + " ")
-    assert len(PROMPT_VERSION) == 16
+def test_own_prompts_are_sent_and_have_their_own_version(ask, make_row):
+    own = PromptSet({"filter": "Listen well.", "filter_request": "Now?"})
+    with ChatServer(verdict()) as server:
+        (kept,) = filter_rows([make_row()], ask(server), prompts=own)
+    system, user = server.requests[0]["messages"]
+    assert system["content"] == "Listen well." and user["content"][-1] == {"type": "text", "text": "Now?"}
+    assert kept["quality"]["prompt_version"] == own.version(*PROMPTS) != PromptSet().version(*PROMPTS)

@@ -47,3 +47,7 @@ def test_synthesizers_are_spread_over_dialogues_and_stay_with_them():
     assert set(chosen) == set(names)
     assert choose_synthesizers("d1", reversed(names), 1, seed=0) == chosen[1:2]
     assert sorted(choose_synthesizers("d1", names, None, seed=0)) == sorted(names)
+
+
+def test_a_share_of_one_puts_every_episode_into_test(episodes):
+    assert set(assign_splits(episodes, validation=0.1, test=1.0, seed=0).values()) == {"test"}

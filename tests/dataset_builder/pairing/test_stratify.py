@@ -46,9 +46,32 @@ def test_the_same_secondary_of_another_source_is_another_bucket():
 
 def test_groups_take_turns_within_a_bucket():
     labels = many(10, name="long", group="one recording") + [label("x", group="x"), label("y", group="y")]
-    bench = sample_bench(labels, BenchSettings(cap=4))
+    bench = sample_bench(labels, BenchSettings(cap=4, draw="alternate"))
     assert {"x", "y"} <= bench
     assert Counter(pair.rstrip("0123456789") for pair in bench) == {"x": 1, "y": 1, "long": 2}
+
+
+def test_groups_are_taken_whole_so_that_none_of_their_pairs_is_lost():
+    # The paper's colloquialness pairs: 250 scenarios, ten variations each; 250 pairs are held out.
+    labels = [
+        row for n in range(250) for row in many(10, name=f"s{n}-", group=f"s{n}", source="scripts", split="train")
+    ]
+    settings = BenchSettings(candidates="all")
+    assignment, skipped = isolate(labels, sample_bench(labels, settings), settings.rest)
+    assert Counter(assignment.values()) == {"train": 2250, "test": 250} and not skipped
+    alternating = sample_bench(labels, BenchSettings(candidates="all", draw="alternate"))
+    assert len(alternating) == 250 and "train" not in isolate(labels, alternating)[0].values()
+
+
+def test_groups_of_a_bucket_that_is_taken_whole_come_first():
+    rare = [label("cough", "Cough", group="mixed"), *many(3, "None", name="m", group="mixed")]
+    labels = rare + [row for n in range(9) for row in many(2, "None", name=f"g{n}-", group=f"g{n}")]
+    labels += many(1, split="train")
+    bench = sample_bench(labels, BenchSettings(cap=5))
+    # All of `mixed`, of which nothing is lost, and one other group whole.
+    assert {"cough", "m0", "m1", "m2"} <= bench and len(bench) == 6
+    assignment, skipped = isolate(labels, bench)
+    assert not skipped and Counter(assignment.values()) == {"test": 6, "train": 17}
 
 
 def test_only_the_test_split_is_drawn_from_unless_all_is_asked_for():
@@ -83,11 +106,12 @@ def random_labels(seed):
     ]
 
 
+@pytest.mark.parametrize("draw", ["whole_groups", "alternate"])
 @pytest.mark.parametrize("candidates", ["test", "all"])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_choice_keeps_its_promises(seed, candidates):
+def test_every_choice_keeps_its_promises(seed, candidates, draw):
     labels = random_labels(seed)
-    options = {"cap": 12, "colloquialness_cap": 20, "candidates": candidates, "seed": seed}
+    options = {"cap": 12, "colloquialness_cap": 20, "candidates": candidates, "seed": seed, "draw": draw}
     bench = sample_bench(labels, BenchSettings(**options))
     available, taken = Counter(), Counter()
     for row in labels:
@@ -108,6 +132,8 @@ def test_another_seed_gives_another_choice():
 BAD_OPTIONS = {
     "cap": ({"cap": 0}, "cap is 0; it must be at least 1"),
     "candidates": ({"candidates": "train"}, "candidates is 'train'"),
+    "draw": ({"draw": "random"}, "draw is 'random'; it must be one of .'whole_groups', 'alternate'."),
+    "rest": ({"rest": "test"}, "rest is 'test'"),
     "bucket_by": ({"bucket_by": ["mood"]}, r"bucket_by names \['mood'\]"),
 }
 
@@ -128,17 +154,23 @@ def test_what_shares_a_group_with_the_bench_leaves_training():
     labels = [
         label("bench", group="g1"),
         label("full bucket", group="g2", synthesizer="left out"),
+        label("same recording, test", group="g1"),
+        label("returned", group="g4"),
         label("same recording", group="g1", split="train"),
         label("same recording too", group="g1", split="validation"),
         label("other", group="g3", split="train"),
     ]
     assignment, skipped = isolate(labels, {"bench"})
-    assert assignment == {"bench": "test", "other": "train"}
+    assert assignment == {"bench": "test", "other": "train", "returned": "train"}
     assert [(skip.item, skip.kind) for skip in skipped] == [
-        ("full bucket", "not_in_bench"),
+        ("full bucket", "held_out_synthesizer"),
+        ("same recording, test", "group_in_bench"),
         ("same recording", "group_in_bench"),
         ("same recording too", "group_in_bench"),
     ]
+    assignment, skipped = isolate(labels, {"bench"}, "skip")
+    assert assignment == {"bench": "test", "other": "train"}
+    assert [skip.kind for skip in skipped].count("not_in_bench") == 2
 
 
 def test_a_group_in_two_splits_is_an_error_that_names_it():
@@ -176,7 +208,7 @@ def test_the_benchmark_is_written_with_its_report(folder, tmp_path):
         splits.setdefault(split, []).append(row["pair_id"])
     assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 2, "validation": 1, "test": 4}
     assert sorted(splits["train"]) == ["c0", "c1"]
-    assert report["drops"] == {"group_in_bench": 1, "not_in_bench": 1}
+    assert report["drops"] == {"group_in_bench": 2}
     assert report["config"]["seed"] == 7
     bench = json.loads((tmp_path / "sdiareward" / "bench.json").read_text())
     assert bench == json.loads(json.dumps(report["bench"]))

@@ -16,9 +16,7 @@ from sdiareward.dataset_builder.pipeline.diarization import (
     smooth,
     window_starts,
 )
-from sdiareward.dataset_builder.pipeline.enhancement import AudioSeparatorEnhancer
 from sdiareward.dataset_builder.pipeline.settings import (
-    AudioSeparatorSettings,
     ComponentError,
     FasterWhisperSettings,
     PyannoteSettings,
@@ -242,53 +240,6 @@ def test_pyannotes_overlapping_speakers_are_kept(pyannote_pipeline, sentences_wa
 def test_a_gated_model_without_access_says_what_to_do(pyannote_pipeline):
     with pytest.raises(ComponentError, match=r"gated/model cannot be loaded .* set HF_TOKEN"):
         PyannoteDiarizer(PyannoteSettings(model="gated/model"))
-
-
-@pytest.fixture
-def separator(monkeypatch):
-    """Put a stand-in for audio-separator, which is not installed here: its vocals are the input at half the level."""
-    calls = []
-
-    class Separator:
-        def __init__(self, **options):
-            self.options = options
-
-        def load_model(self, model_filename):
-            if model_filename == "missing.ckpt":
-                raise ValueError("not in the list")
-
-        def separate(self, path, names):
-            array, rate = soundfile.read(path)
-            calls.append(array.size)
-            name = names[self.options["output_single_stem"]] + ".wav"
-            # As the package writes it: stereo, at 44.1 kHz.
-            import soxr
-
-            stem = soxr.resample(array / 2, rate, 44_100)
-            soundfile.write(f"{self.options['output_dir']}/{name}", np.stack([stem, stem], axis=1), 44_100)
-            return [name]
-
-    module = types.SimpleNamespace(Separator=Separator)
-    monkeypatch.setitem(sys.modules, "audio_separator", types.SimpleNamespace(separator=module))
-    monkeypatch.setitem(sys.modules, "audio_separator.separator", module)
-    return calls
-
-
-def test_enhanced_chunks_join_without_a_seam(separator, sentences_wav, tmp_path):
-    settings = AudioSeparatorSettings(chunk_s=3.0, margin_s=0.5)
-    AudioSeparatorEnhancer(settings).enhance(sentences_wav, tmp_path / "b.wav")
-    before, after = read_audio(sentences_wav), read_audio(tmp_path / "b.wav")
-    # 8.74 s: chunks of 3 s with half a second around them.
-    assert separator == [round(3.5 * RATE), 4 * RATE, before.size - round(5.5 * RATE)]
-    assert after.size == before.size
-    # Resampling there and back takes away what lies next to 8 kHz.
-    assert np.abs(after - before / 2).max() < 0.02
-    assert [path.name for path in tmp_path.iterdir()] == ["b.wav"]
-
-
-def test_a_separation_model_that_cannot_be_loaded_says_what_to_do(separator):
-    with pytest.raises(ComponentError, match=r"'missing\.ckpt' cannot be loaded \(not in the list\); .*'none'"):
-        AudioSeparatorEnhancer(AudioSeparatorSettings(model="missing.ckpt"))
 
 
 @pytest.fixture(scope="module")

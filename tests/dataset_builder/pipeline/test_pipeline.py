@@ -145,7 +145,9 @@ def test_every_stage_counts_its_audio_and_time(dialogue, result):
     assert result.stats["decode"]["audio_s"] == pytest.approx(duration_s, abs=1e-3)
     spoken_s = sum(turn.parts[0].end_s - turn.parts[0].start_s for turn in result.episodes[0].turns)
     assert result.stats["asr"]["audio_s"] == pytest.approx(spoken_s)
-    assert result.stats["asr"]["speed"] == pytest.approx(spoken_s / result.stats["asr"]["wall_s"], rel=0.01)
+    # A loaded machine may transcribe slower than it hears; speeds are rounded to two decimals.
+    speed = spoken_s / result.stats["asr"]["wall_s"]
+    assert result.stats["asr"]["speed"] == pytest.approx(speed, rel=0.01, abs=0.005)
 
 
 def test_a_second_run_does_nothing_and_finds_the_same(dialogue, result, work_dir):

@@ -24,7 +24,7 @@ def test_the_defaults_are_the_components_of_the_paper():
     assert settings.diarization.model == "pyannote/speaker-diarization-community-1"
     assert (settings.vad.name, settings.asr.model) == ("silero", "large-v3")
     rules = settings.turns
-    assert (rules.max_others_share, rules.min_interval_s, rules.split_overlap, rules.max_episode_s) == (
+    assert (rules.max_others_in_turn, rules.min_interval_s, rules.split_overlap, rules.max_episode_s) == (
         0.1,
         0,
         0.1,

@@ -10,9 +10,9 @@ from sdiareward.dataset_builder.recipes.chatreward.experts import (
     read_ratings,
 )
 from sdiareward.dataset_builder.recipes.chatreward.filters import (
-    EmotionClassifier,
     EmotionSettings,
     WordErrors,
+    load_classifier,
     word_error_rate,
 )
 from sdiareward.synthesis import load_synthesizer
@@ -78,9 +78,9 @@ def classifier_folder(tmp_path_factory):
 
 def test_a_classifier_scores_the_emotions_its_labels_stand_for(classifier_folder, make_tone):
     single = {"ang": "angry", "hap": "happy", "neu": "neutral"}
-    both = EmotionClassifier(EmotionSettings(str(classifier_folder), {**single, "calm": "neutral"}))
+    both = load_classifier(EmotionSettings(str(classifier_folder), {**single, "calm": "neutral"}))
     scores = both.scores(make_tone(1.0))
-    alone = EmotionClassifier(EmotionSettings(str(classifier_folder), single)).scores(make_tone(1.0))
+    alone = load_classifier(EmotionSettings(str(classifier_folder), single)).scores(make_tone(1.0))
     assert set(scores) == {"angry", "happy", "neutral"}
     assert 0 < sum(alone.values()) < sum(scores.values()) < 1
     assert scores["neutral"] > alone["neutral"]
@@ -89,7 +89,7 @@ def test_a_classifier_scores_the_emotions_its_labels_stand_for(classifier_folder
 
 def test_labels_that_a_classifier_does_not_have_are_told(classifier_folder):
     with pytest.raises(ValueError, match="'ang', 'calm'.*say which emotion each label"):
-        EmotionClassifier(EmotionSettings(str(classifier_folder)))
+        load_classifier(EmotionSettings(str(classifier_folder)))
 
 
 def test_a_label_must_stand_for_an_emotion_and_the_threshold_be_a_share():

@@ -28,7 +28,7 @@ MAN = Voice("espeak-ng", 0)
 
 
 def say(attribute, category, voice=MAN):
-    return speak_line(TEXT, voice, attribute, category, is_instructed=False)
+    return speak_line(TEXT, voice, attribute, category, is_shaped=True)
 
 
 def level_db(array):
@@ -86,9 +86,9 @@ def test_a_child_speaks_higher_and_with_higher_formants_than_the_old():
 
 def test_mandarin_leaves_the_english_voices_as_they_were():
     before = say("language", "english")
-    chinese = speak_line("你好,今天天气很好。", Voice(MANDARIN), "language", "chinese", is_instructed=False)
+    chinese = speak_line("你好,今天天气很好。", Voice(MANDARIN), "language", "chinese", is_shaped=True)
     assert 0.5 < len(chinese) / RATE < 6
-    read_in_english = speak_line("你好,今天天气很好。", MAN, "language", "chinese", is_instructed=False)
+    read_in_english = speak_line("你好,今天天气很好。", MAN, "language", "chinese", is_shaped=True)
     assert len(chinese) != len(read_in_english)
     assert say("language", "english").tobytes() == before.tobytes()
 
@@ -152,7 +152,7 @@ def test_an_endpoint_gets_instructions_for_its_voice(speech_server):
     cast = endpoint_cast({"base_url": url, "model": "tts", "voices": ["nova", "onyx"]}, ("emotion", "accent"))
     for attribute, category, gender in (("emotion", "sad", "male"), ("accent", "indian", "female")):
         voice = cast.find_voice(attribute, category, gender)
-        speech = speak_line(TEXT, voice, attribute, category, is_instructed=attribute in cast.instructed)
+        speech = speak_line(TEXT, voice, attribute, category, is_shaped=cast.is_shaped(attribute))
         assert level_db(speech) == pytest.approx(-28.0, abs=0.01)
     assert [(body["voice"], body["input"]) for body in asked] == [("onyx", TEXT), ("nova", TEXT)]
     assert "sad" in asked[0]["instructions"] and "indian accent" in asked[1]["instructions"]

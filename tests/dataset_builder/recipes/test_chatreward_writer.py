@@ -10,6 +10,7 @@ from sdiareward.dataset_builder.recipes.chatreward.labels import are_alike
 from sdiareward.dataset_builder.recipes.chatreward.scenarios import read_scenarios
 from sdiareward.dataset_builder.recipes.chatreward.scenarios_by_llm import plan_slots, write_scenarios
 from sdiareward.dataset_builder.recipes.chatreward.schema import CATEGORIES, PARTS, TOPICS
+from sdiareward.pairs.prompts import PromptSet
 
 
 # A word that names a category, where it is not the category itself.
@@ -147,3 +148,22 @@ def test_the_command_writes_what_its_configuration_asks_for(tmp_path, capsys):
     config.write_text(json.dumps({"output": "s.jsonl", "number": 5}))
     assert main(["write", "--config", str(config)]) == 2
     assert "unknown keys ['number']" in capsys.readouterr().err
+
+
+def test_own_prompts_write_the_scenarios_and_do_not_resume_a_file_of_others(ask, tmp_path):
+    own = PromptSet(
+        {
+            "scenario_writing": "Write. $rules Fields: $fields",
+            "scenario_labels": "$category of $categories",
+            "scenario_rules_content": "Any of $categories.",
+        }
+    )
+    path = tmp_path / "scenarios.jsonl"
+    with ChatServer(writer) as server:
+        assert write_scenarios(path, ask(server), 1, prompts=own) == []
+        slot = plan_slots(1)[0]
+        system = server.requests[0]["messages"][0]["content"]
+        assert system.startswith("Write. ") and (slot.category is None or f"{slot.category} of" in system)
+        assert write_scenarios(path, ask(server), 1, prompts=own) == []
+        with pytest.raises(ValueError, match="line 1: was written with .'prompt_version'"):
+            write_scenarios(path, ask(server), 2)

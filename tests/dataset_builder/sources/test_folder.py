@@ -95,7 +95,11 @@ def test_options_fill_in_what_a_line_does_not_say(write_folder):
         (dialogue(id="first"), "duplicate", "first"),
         (dialogue(turn()), "bad_turns", "has 1 turns"),
         (dialogue(turn("assistant"), turn()), "bad_turns", "must alternate"),
-        ({"id": "d", "turns": "all"}, "bad_turns", "has 0 turns"),
+        ({"id": "d", "turns": 5}, "bad_turns", "has 0 turns"),
+        ({"id": "d", "turns": "all"}, "bad_turns", "all: no such file or folder"),
+        ({"id": "d", "turns": ".."}, "bad_turns", "lies outside"),
+        (dialogue(native_coding="mulaw"), "bad_coding", "a list of codings"),
+        (dialogue(native_coding=["wax"]), "bad_turns", "known are"),
         (dialogue("hello", turn()), "bad_turns", "an object with"),
         (dialogue(turn(strat_s=1), turn("assistant")), "bad_turns", "strat_s"),
         (dialogue(turn(text=" "), turn("assistant")), "missing_text", "needs its words"),
@@ -177,3 +181,40 @@ def test_an_empty_folder_and_an_unknown_subset_are_refused(tmp_path):
         list(read_source("folder", tmp_path / "nowhere", OPTIONS))
     with pytest.raises(ValueError, match="subset is 'tame'"):
         list(read_source("folder", tmp_path, {**OPTIONS, "subset": "tame"}))
+
+
+def test_a_line_can_have_messages_or_a_folder_or_file_of_turns(write_folder, make_tone):
+    def message(role, audio):
+        return {"role": role, "content": [{"type": "text", "text": "so"}, {"type": "audio", "audio": audio}]}
+
+    messages = [message("user", "calls/a.wav"), message("assistant", "calls/b.flac")]
+    root = write_folder(
+        {"id": "messages", "messages": messages},
+        {"id": "folder", "turns": "talk"},
+        {"id": "file", "turns": "talk/dialogue.json"},
+        dialogue(turn(), id="odd"),
+    )
+    (root / "talk").mkdir()
+    for name in ("1", "2"):
+        soundfile.write(root / "talk" / f"{name}.wav", make_tone(0.3), 16_000)
+        (root / "talk" / f"{name}.txt").write_text("so")
+    turns = [{"role": role, "text": "so", "audio": f"{n}.wav"} for n, role in ((1, "user"), (2, "assistant"))]
+    (root / "talk" / "dialogue.json").write_text(json.dumps(turns))
+    *episodes, odd = read_source("folder", root, {**OPTIONS, "native_coding": ["mulaw"]})
+    assert [[turn.parts[0].ref for turn in episode.turns] for episode in episodes] == [
+        ["folder:calls/a.wav", "folder:calls/b.flac"],
+        ["folder:talk/1.wav", "folder:talk/2.wav"],
+        ["folder:talk/1.wav", "folder:talk/2.wav"],
+    ]
+    assert {episode.native_coding for episode in episodes} == {("mulaw",)}
+    assert (odd.kind, odd.reason) == (
+        "bad_turns",
+        "folder episode odd: has 1 turns; it needs an even number from 2 to 16.",
+    )
+
+
+def test_a_line_names_its_own_coding_and_recordings_for_the_pipeline_have_none(write_folder):
+    root = write_folder(dialogue(native_coding=["opus"]), {"id": "talk", "audio": "long talk.ogg"})
+    episode, recording = read_source("folder", root, {**OPTIONS, "native_coding": ["mulaw"]})
+    assert episode.native_coding == ("opus",)
+    assert isinstance(recording, Recording)

@@ -15,6 +15,7 @@ from sdiareward.dataset_builder.sources.scripts_by_llm import (
     write_scripts,
 )
 from sdiareward.llm.client import ChatClient, EndpointError
+from sdiareward.pairs.prompts import PromptSet
 
 
 SCENARIO = Scenario("travel-s01", "travel", "Missing the tram to the glacier")
@@ -245,3 +246,26 @@ def test_a_faulty_file_of_scenarios_is_refused_with_its_line(tmp_path, lines, me
     path.write_text("\n".join(lines))
     with pytest.raises(ValueError, match=message):
         read_scenarios(path)
+
+
+def test_own_prompts_write_the_scripts_and_do_not_resume_a_file_of_others(ask, tmp_path):
+    own = PromptSet(
+        {
+            "script_writing": "You are a data generator.",
+            "script_writing_request": "You are generating variation $number of $count for the topic: $topic. $style",
+            "script_written_style": "formal",
+            "script_speaking": "You are a converter of styles.",
+        }
+    )
+    path = tmp_path / "scripts.jsonl"
+    with ChatServer(WRITTEN, spoken_answer()) as server:
+        assert write_scripts(path, ask(server), [SCENARIO], SHORT, own) == []
+        first, second = (request["messages"] for request in server.requests)
+        assert [message["content"] for message in first] == [
+            "You are a data generator.",
+            f"You are generating variation 1 of 1 for the topic: {SCENARIO.topic}. formal",
+        ]
+        assert second[0]["content"] == "You are a converter of styles."
+        assert write_scripts(path, ask(server), [SCENARIO], SHORT, own) == []
+        with pytest.raises(ValueError, match="line 1: was written with .'prompt_version'"):
+            write_scripts(path, ask(server), [SCENARIO], SHORT)

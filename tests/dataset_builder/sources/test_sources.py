@@ -179,7 +179,9 @@ def test_a_reference_that_climbs_out_of_the_corpus_is_refused(asterisk_tree):
 
 
 def test_an_option_that_a_source_does_not_have_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"no options \['langauge'\]; it has \['language', 'license', 'subset'\]"):
+    with pytest.raises(
+        ValueError, match=r"no options \['langauge'\]; it has \['language', 'license', 'subset', 'native_coding'\]"
+    ):
         read_source("folder", SAMPLE, {"langauge": "en"})
 
 

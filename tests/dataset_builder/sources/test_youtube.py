@@ -1,6 +1,7 @@
 """Fetching through yt-dlp without the web: `file://` addresses, and a server of this test that the kill interrupts."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from support.paths import ROOT
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Recording
-from sdiareward.dataset_builder.sources import locate, read_source
+from sdiareward.dataset_builder.sources import fetching, locate, read_source
 from sdiareward.dataset_builder.sources.fetching import Channel, FetchSettings, fetch
 
 
@@ -53,7 +54,7 @@ class Server(ThreadingHTTPServer):
     """Serves a folder with byte ranges, as slowly as `pause_s` a block says, and remembers what it was asked for."""
 
     def __init__(self, root):
-        self.root, self.pause_s, self.requests = root, 0.0, []
+        self.root, self.pause_s, self.requests, self.headers = root, 0.0, [], []
         super().__init__(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
 
@@ -71,6 +72,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, has_body):
         wanted = self.headers.get("Range", "")
         self.server.requests.append((self.path, wanted))
+        self.server.headers.append(self.headers)
         path = self.server.root / self.path[1:]
         if not path.is_file():
             self.send_error(404)
@@ -220,6 +222,54 @@ def test_a_fetch_that_was_killed_continues_its_file_where_it_stopped(server, set
     assert Path(chosen.output_dir, "one.ogg").read_bytes() == (media / "one.ogg").read_bytes()
 
 
+def test_every_option_that_is_set_here_is_one_of_yt_dlp_and_refused():
+    from yt_dlp import YoutubeDL, parse_options
+
+    known = {*parse_options([]).ydl_opts, *re.findall(r"^    (\w+):", YoutubeDL.__doc__, re.MULTILINE)}
+    assert set(fetching._SET_HERE) <= known
+    assert set(fetching._options(FetchSettings("x", videos=("dQw4w9WgXcQ",)))) <= set(fetching._SET_HERE)
+
+
+def test_cookies_of_a_file_and_headers_are_sent(server, settings, tmp_path):
+    cookies = tmp_path / "cookies.txt"
+    cookies.write_text("# Netscape HTTP Cookie File\n127.0.0.1\tFALSE\t/\tFALSE\t4102444800\tsession\tours\n")
+    options = {"cookiefile": str(cookies), "http_headers": {"X-Lab": "speech"}}
+    assert len(fetch(settings(videos=(f"{server.url}/one.ogg",), yt_dlp=options)).fetched) == 1
+    assert {(headers["Cookie"], headers["X-Lab"]) for headers in server.headers} == {("session=ours", "speech")}
+
+
+def test_requests_go_through_the_proxy_that_is_named(server, settings):
+    # The server answers for the proxy: a proxy is asked for the whole address.
+    chosen = settings(videos=("http://recordings.invalid/one.ogg",), yt_dlp={"proxy": server.url})
+    fetch(chosen)
+    assert {path for path, _ in server.requests} == {"http://recordings.invalid/one.ogg"}
+
+
+def test_pauses_between_downloads_are_drawn_up_to_the_longest(server, settings, monkeypatch):
+    from yt_dlp.downloader import common
+
+    pauses = []
+    monkeypatch.setattr(common.time, "sleep", pauses.append)
+    videos = tuple(f"{server.url}/{name}.ogg" for name in ("one", "two", "three"))
+    fetch(settings(videos=videos, sleep_s=2.0, yt_dlp={"max_sleep_interval": 3.0}))
+    drawn = [pause for pause in pauses if 2.0 <= pause <= 3.0]
+    assert len(drawn) == 3
+    assert len(set(drawn)) == 3
+
+
+def test_arguments_of_extractors_and_a_browser_to_imitate_reach_yt_dlp(settings):
+    from yt_dlp import YoutubeDL
+
+    arguments = {"youtube": {"player_client": ["web", "tv"]}}
+    given = {"extractor_args": arguments, "impersonate": "chrome-110:windows", "cookiesfrombrowser": "firefox"}
+    options = fetching._options(settings(yt_dlp=given))
+    assert options["impersonate"].client == "chrome"
+    assert options["cookiesfrombrowser"] == ("firefox",)
+    with YoutubeDL({**options, "impersonate": None, "cookiesfrombrowser": None}) as downloader:
+        extractor = downloader.get_info_extractor("Youtube")
+        assert extractor._configuration_arg("player_client") == ["web", "tv"]
+
+
 @pytest.mark.slow
 def test_a_download_rate_is_kept(server, settings, media):
     size = (media / "one.ogg").stat().st_size
@@ -285,6 +335,13 @@ def test_a_folder_that_was_not_fetched_is_not_found(tmp_path):
         ({"results_per_search": 0}, "at least 1"),
         ({"sleep_s": -1}, "at least 0"),
         ({"rate_limit_bytes_per_s": 0}, "at least 1"),
+        ({"yt_dlp": {"cookies": "c.txt"}}, r"unknown keys \['cookies'\]; known are .*'cookiefile'.*'proxy'"),
+        ({"yt_dlp": {"_warnings": []}}, r"unknown keys \['_warnings'\]"),
+        ({"yt_dlp": {"ratelimit": 1}}, r"names 'ratelimit' \(use rate_limit_bytes_per_s\)"),
+        ({"yt_dlp": {"sleep_interval": 1, "outtmpl": "x"}}, r"'sleep_interval' \(use sleep_s\), 'outtmpl' \(use out"),
+        ({"yt_dlp": {"writeinfojson": True}}, "hold names"),
+        ({"yt_dlp": {"daterange": "2025"}}, "YAML cannot hold its objects"),
+        ({"yt_dlp": ["proxy"]}, "yt_dlp: holds list; a mapping"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(fields, message):

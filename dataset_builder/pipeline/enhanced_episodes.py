@@ -1,0 +1,91 @@
+"""Enhance the clips of dialogues that come with their own metadata (section B.1: "consistent speech enhancement").
+
+The clips go through the pipeline's first two stages, so that settings, artifacts and resuming are those of long
+recordings; diarization and recognition are bypassed, and the words stay those of the source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, Recording
+
+from .engines import Engine, run_stages
+from .jobs import Job
+from .settings import PipelineSettings, require_packages
+from .stages import DecodeStage, EnhancementStage
+
+
+def enhance_episodes(
+    episodes: Sequence[Episode], settings: PipelineSettings, work_dir: Path, engine: Engine, num_workers: int
+) -> tuple[list[Episode], list[Skipped]]:
+    """Replace the recordings of episodes by enhanced copies; resume an earlier run.
+
+    Args:
+        episodes (`Sequence[Episode]`): Their recordings are files.
+        settings (`PipelineSettings`): Its `enhancement` counts.
+        work_dir (`Path`): Where the copies are kept.
+        engine (`str`): `"datasets"` or `"ray"`.
+        num_workers (`int`): As in `run_pipeline`.
+
+    Returns:
+        `tuple`: The episodes of which every recording was enhanced, each with the ends of its parts as before and
+        marked references; why the others were skipped.
+
+    Raises:
+        ComponentError: The package or model of the enhancement is missing.
+        ValueError: No enhancement is chosen, or a recording is not a file.
+    """
+    if settings.enhancement.name == "none":
+        raise ValueError("a source has `enhance`, but the pipeline's enhancement is 'none'; choose one or remove it.")
+    require_packages(settings, ["enhancement"])
+    jobs = [Job.start(recording, work_dir.resolve()) for recording in _list_clips(episodes)]
+    by_path = {job.recording.path: job for job in run_stages(jobs, settings, engine, num_workers, _STAGES)}
+    done, skipped = [], []
+    for episode in episodes:
+        reasons = [_reason(by_path[str(part.audio)]) for turn in episode.turns for part in turn.parts]
+        if reason := next(filter(None, reasons), None):
+            skipped.append(Skipped(f"{episode.source} {episode.name}", reason["kind"], reason["reason"]))
+        else:
+            done.append(_with_copies(episode, by_path, settings.enhancement.name))
+    return done, skipped
+
+
+_STAGES = (DecodeStage, EnhancementStage)
+
+
+def _list_clips(episodes: Sequence[Episode]) -> list[Recording]:
+    """Return each file of the episodes once."""
+    clips: dict[str, Recording] = {}
+    for episode in episodes:
+        for part in (part for turn in episode.turns for part in turn.parts):
+            if not isinstance(part.audio, str):
+                raise ValueError(f"{episode.source} {episode.name}: only recordings in files can be enhanced.")
+            name = (part.ref or part.audio).removeprefix(f"{episode.source}:")
+            common = (episode.source, episode.subset, episode.language, episode.license)
+            clips.setdefault(part.audio, Recording(name, part.audio, part.ref or "", *common))
+    return list(clips.values())
+
+
+def _reason(job: Job) -> dict[str, str] | None:
+    """Return `kind` and `reason` if the recording could not be enhanced."""
+    drops = [job.artifact(stage)["recording_drop"] for stage in job.artifacts]
+    return job.failure or next(filter(None, drops), None)
+
+
+def _with_copies(episode: Episode, by_path: Mapping[str, Job], enhancement: str) -> Episode:
+    def copy(part: Part) -> Part:
+        ref = None if part.ref is None else mark_enhanced(part.ref, enhancement)
+        return replace(part, audio=str(by_path[str(part.audio)].wav), ref=ref)
+
+    turns = tuple(replace(turn, parts=tuple(copy(part) for part in turn.parts)) for turn in episode.turns)
+    return replace(episode, turns=turns)
+
+
+def mark_enhanced(ref: str, enhancement: str) -> str:
+    """Return the reference of a recording, marked with its enhancement."""
+    path, separator, member = ref.partition("#")
+    return f"{path}?enhancement={enhancement}{separator}{member}"

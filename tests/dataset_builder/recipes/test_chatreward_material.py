@@ -1,0 +1,289 @@
+"""What takes the place of the toys: cloned speakers, an endpoint's voices, real clips, Emotion2Vec."""
+
+import io
+import json
+import sys
+import threading
+from collections import Counter
+from email import message_from_bytes
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import ModuleType
+
+import numpy as np
+import pytest
+import soundfile
+
+from sdiareward.dataset_builder.pipeline.settings import ComponentError
+from sdiareward.dataset_builder.recipes.chatreward.data_card import _list_toys
+from sdiareward.dataset_builder.recipes.chatreward.events import load_event
+from sdiareward.dataset_builder.recipes.chatreward.filters import EmotionSettings, load_classifier
+from sdiareward.dataset_builder.recipes.chatreward.recording import Recorder
+from sdiareward.dataset_builder.recipes.chatreward.scenarios import read_scenarios
+from sdiareward.dataset_builder.recipes.chatreward.settings import (
+    ChatRewardConfig,
+    CloningSettings,
+    EventSettings,
+    read_config,
+)
+from sdiareward.dataset_builder.recipes.chatreward.voices import CASTS, cloning_cast, endpoint_cast, speak_line
+from sdiareward.synthesis import SynthesisError, load_synthesizer
+
+
+SCENARIOS = {scenario.scenario_id: scenario for scenario in read_scenarios()}
+AGES = ("children", "adolescent", "middle-aged", "elderly")
+
+
+@pytest.fixture(scope="module")
+def speakers(tmp_path_factory):
+    """Return a file of four speakers of each age, two of each gender; a speaker's words tell who it is."""
+    folder = tmp_path_factory.mktemp("speakers")
+    lines = []
+    for number in range(16):
+        age, gender = AGES[number // 4], ("female", "male")[number % 2]
+        soundfile.write(folder / f"s{number}.wav", np.sin(np.arange(8000) / (9 + number)) / 4, 16_000)
+        row = {"audio": f"s{number}.wav", "text": f"{age} {gender} {number}", "age": age, "gender": gender}
+        lines.append(json.dumps(row))
+    (folder / "speakers.jsonl").write_text("\n".join(lines))
+    return folder / "speakers.jsonl"
+
+
+class Handler(BaseHTTPRequestHandler):
+    def _respond(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        message = message_from_bytes(b"Content-Type: " + self.headers["Content-Type"].encode() + b"\r\n\r\n" + body)
+        parts = {part.get_param("name", header="content-disposition"): part for part in message.get_payload()}
+        fields = {name: part.get_payload(decode=True) for name, part in parts.items()}
+        self.server.asked.append((self.command, self.path, fields))
+        status, content = self.server.answer(self.path)
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(content)
+
+    do_GET = do_POST = _respond  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+
+def cosyvoice_or_step_audio(path):
+    """Answer as the two servers do: raw samples of a second at 24 kHz, or a WAV."""
+    tone = np.sin(np.arange(24_000) * 2 * np.pi * 200 / 24_000) / 2
+    if path == "/inference_zero_shot":
+        return 200, (tone * 2**15).astype("<i2").tobytes()
+    buffer = io.BytesIO()
+    soundfile.write(buffer, tone, 24_000, format="WAV")
+    return (200, buffer.getvalue()) if path == "/clone" else (404, b"Not Found")
+
+
+@pytest.fixture
+def server():
+    running = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    running.asked, running.answer = [], cosyvoice_or_step_audio
+    running.url = f"http://127.0.0.1:{running.server_port}"
+    threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield running
+    running.shutdown()
+    running.server_close()
+
+
+def options(server, speakers, **changes):
+    return {"base_url": server.url, "speakers": str(speakers), "max_retries": 0, **changes}
+
+
+@pytest.mark.parametrize(
+    ("api", "request_line"), [("cosyvoice", ("GET", "/inference_zero_shot")), ("step-audio", ("POST", "/clone"))]
+)
+def test_a_speaker_is_cloned_from_its_recording_and_its_words(api, request_line, server, speakers):
+    engine = load_synthesizer("voice-cloning", options(server, speakers, api=api, where={"age": "elderly"}))
+    speech = engine.speak("Good morning.", voice=5)
+    assert len(speech) == pytest.approx(16_000, abs=2) and np.abs(speech).max() == pytest.approx(0.5, abs=0.02)
+    ((command, path, fields),) = server.asked
+    assert (command, path) == request_line
+    # The second of the four old speakers: 5 modulo 4.
+    assert fields["tts_text"] == b"Good morning." and fields["prompt_text"] == b"elderly male 13"
+    assert fields["prompt_wav"] == (speakers.parent / "s13.wav").read_bytes()
+    assert fields.get("speaker_name") == (b"s13" if api == "step-audio" else None)
+
+
+@pytest.mark.parametrize("answer", [(500, b"CUDA error"), (200, b""), (200, b"odd")])
+def test_an_answer_that_is_no_speech_is_an_error_that_quotes_it(answer, server, speakers):
+    server.answer = lambda path: answer
+    engine = load_synthesizer("voice-cloning", options(server, speakers))
+    with pytest.raises(
+        SynthesisError, match="gives no speech for 'Hello.' in the voice of s0.wav: (500: CUDA|.*odd|th)"
+    ):
+        engine.speak("Hello.", voice=0)
+
+
+def test_speakers_that_cannot_be_used_are_refused_by_line(server, speakers, tmp_path):
+    for line, message in (
+        ('{"audio": "a.wav"}', "line 1: needs a JSON object with audio and text .KeyError"),
+        ("[]", "line 1: needs a JSON object"),
+        ('{"audio": "../a.wav", "text": "Hi."}', "line 1: audio is '../a.wav'"),
+        ('{"audio": "a.wav", "text": " "}', "line 1: audio is 'a.wav' and text ' '"),
+        ("", "has no speakers"),
+    ):
+        path = tmp_path / f"{len(message)}.jsonl"
+        path.write_text(line)
+        with pytest.raises(ValueError, match=message):
+            load_synthesizer("voice-cloning", options(server, path))
+    with pytest.raises(FileNotFoundError, match="no such file of speakers"):
+        load_synthesizer("voice-cloning", options(server, tmp_path / "none.jsonl"))
+    with pytest.raises(ValueError, match="has no speaker with {'age': 'old'}"):
+        load_synthesizer("voice-cloning", options(server, speakers, where={"age": "old"}))
+    with pytest.raises(ValueError, match="api is 'bark'; it must be one of"):
+        load_synthesizer("voice-cloning", options(server, speakers, api="bark"))
+
+
+def test_ages_are_spoken_by_people_of_these_ages_and_by_no_rule(server, speakers):
+    cast = cloning_cast(options(server, speakers), ("age",))
+    assert not cast.is_shaped("age") and cast.is_shaped("emotion")
+    for age in AGES:
+        speech = speak_line("Hello.", cast.find_voice("age", age, "female").draw(2), "age", age, is_shaped=False)
+        assert server.asked[-1][2]["prompt_text"].startswith(age.encode())
+        assert len(speech) / 16_000 == pytest.approx(1.0, abs=0.1)
+    assert cast.find_voice("accent", "indian", "female") is None
+    with pytest.raises(ValueError, match=r"has speakers of accent \[\]; Table 4 has \['indian'"):
+        cloning_cast(options(server, speakers), ("accent",))
+
+
+def test_each_scenario_draws_its_speakers_and_its_answers_share_one(server, speakers, tmp_path):
+    cloning = CloningSettings(options(server, speakers))
+    changes = {"casts": ("voice-cloning",), "max_wer": None, "min_s": 1.0, "max_s": 60.0, "cloning": cloning}
+    recorder = Recorder(ChatRewardConfig(str(tmp_path / "out"), **changes))
+    asking, answering = Counter(), Counter()
+    chosen = [scenario for scenario in SCENARIOS.values() if scenario.voices == "volume"]
+    for scenario in chosen:
+        server.asked.clear()
+        recorder.record(scenario, "train")
+        question, *answers = (fields["prompt_text"] for _, _, fields in server.asked)
+        assert len(answers) == 3 and len(set(answers)) == 1
+        assert question.split()[1] != answers[0].split()[1]
+        asking[question] += 1
+        answering[answers[0]] += 1
+    assert len(chosen) > 8 and min(len(asking), len(answering)) > 4
+
+
+def test_an_attribute_is_spoken_by_the_casts_that_are_named_for_it(server, speakers, tmp_path):
+    cloning = CloningSettings(options(server, speakers))
+    changes = {
+        "max_wer": None,
+        "min_s": 1.0,
+        "max_s": 60.0,
+        "cloning": cloning,
+        "casts": ("espeak-ng", "voice-cloning"),
+    }
+    changes["casts_by_attribute"] = {"age": ["voice-cloning"], "emotion": ["espeak-ng"]}
+    recorder = Recorder(ChatRewardConfig(str(tmp_path / "out"), **changes))
+    engines = {}
+    for attribute in ("age", "emotion"):
+        scenario = next(each for each in SCENARIOS.values() if each.voices == attribute)
+        rows = recorder.record(scenario, "train").rows
+        engines[attribute] = {row[name] for row in rows for name in ("question_synthesizer", "synthesizer")}
+    assert engines == {"age": {"voice-cloning"}, "emotion": {"espeak-ng"}}
+    for wrong in ({"mood": ["espeak-ng"]}, {"age": ["flite"]}, {"age": "espeak-ng"}, {"age": []}):
+        with pytest.raises(ValueError, match="casts_by_attribute has"):
+            ChatRewardConfig(str(tmp_path / "out"), **{**changes, "casts_by_attribute": wrong})
+
+
+def test_ten_voices_of_an_endpoint_alternate_and_each_scenario_draws_one():
+    cast = endpoint_cast({"voices": list("fmfmfmfmfm")}, ("emotion",))
+    drawn = {gender: {cast.voices[gender].draw(seed).number for seed in range(9)} for gender in ("female", "male")}
+    assert drawn == {"female": {0, 2, 4, 6, 8}, "male": {1, 3, 5, 7, 9}}
+    with pytest.raises(ValueError, match="give two, female and male, or more pairs"):
+        endpoint_cast({"voices": list("fmf")}, ("emotion",))
+
+
+def test_clips_may_lie_in_folders_of_other_class_names(tmp_path, make_tone):
+    for name, hertz in (("Police car (siren)", 500.0), ("Waterfall", 700.0), ("Stream", 900.0)):
+        (tmp_path / name).mkdir()
+        soundfile.write(tmp_path / name / "a.wav", make_tone(0.4, hertz), 16_000)
+    classes = {"police": ["Police car (siren)"], "waterfall burbling": ["Waterfall", "Stream"]}
+
+    def pitch_hz(category, seed):
+        sound = load_event(category, 1.0, seed, tmp_path, classes=classes)
+        return int(np.abs(np.fft.rfft(sound)).argmax())
+
+    assert pitch_hz("police", 0) == pytest.approx(500, abs=5)
+    assert {round(pitch_hz("waterfall burbling", seed), -2) for seed in range(9)} == {700, 900}
+    # Without a clip a toy sound is made, or refused.
+    assert len(load_event("bee", 1.0, 0, tmp_path, classes=classes)) == 16_000
+    with pytest.raises(ValueError, match="sound 'bee' is not to be synthesised and has no clip in .*EVENTS_DIR/bee"):
+        load_event("bee", 1.0, 0, tmp_path, classes=classes, is_synthesised=False)
+    for wrong, message in (
+        ({"classes": {"siren": ["Siren"]}}, r"classes names \['siren'\]"),
+        ({"classes": {"police": "Siren"}}, r"classes of \['police'\] are no lists"),
+        ({"synthesised": False}, "there is no folder of clips"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            EventSettings(**wrong)
+
+
+@pytest.fixture
+def funasr(monkeypatch):
+    """Stand in for FunASR 1.4 with Emotion2Vec's nine labels; its weights are not in any package."""
+    calls = []
+
+    class AutoModel:
+        def __init__(self, **kwargs):
+            calls.append(kwargs)
+
+        def generate(self, data, **kwargs):
+            calls.append((data.shape, data.dtype.name, kwargs))
+            labels = ["生气/angry", "厌恶/disgusted", "恐惧/fearful", "开心/happy", "中立/neutral"]
+            labels += ["其他/other", "难过/sad", "吃惊/surprised", "<unk>"]
+            scores = (
+                [] if calls[0]["model"] == "emotion2vec_base" else [0.6, 0.1, 0.05, 0.05, 0.1, 0.04, 0.03, 0.02, 0.01]
+            )
+            return [{"key": "rand", "labels": labels, "scores": scores}]
+
+    module = ModuleType("funasr")
+    module.AutoModel = AutoModel
+    monkeypatch.setitem(sys.modules, "funasr", module)
+    return calls
+
+
+def test_emotion2vec_scores_the_seven_emotions_of_table_4(funasr, make_tone):
+    settings = EmotionSettings("emotion2vec/emotion2vec_plus_large", backend="funasr", device="cpu")
+    scores = load_classifier(settings).scores(make_tone(1.0))
+    assert scores == {
+        "angry": 0.6,
+        "disgusted": 0.1,
+        "fearful": 0.05,
+        "happy": 0.05,
+        "neutral": 0.1,
+        "sad": 0.03,
+        "surprised": 0.02,
+    }
+    made, asked = funasr
+    assert (made["model"], made["hub"], made["device"]) == (settings.model, "hf", "cpu")
+    assert asked == ((16_000,), "float32", {"fs": 16_000, "granularity": "utterance", "extract_embedding": False})
+
+
+def test_an_emotion2vec_without_a_head_and_a_missing_funasr_are_told(funasr, make_tone, monkeypatch):
+    headless = load_classifier(EmotionSettings("emotion2vec_base", backend="funasr"))
+    with pytest.raises(ValueError, match=r"emotion2vec_base: has the labels \[\]"):
+        headless.scores(make_tone(1.0))
+    monkeypatch.setitem(sys.modules, "funasr", None)
+    with pytest.raises(ComponentError, match="runs in FunASR, which cannot be imported .*pip install funasr"):
+        load_classifier(EmotionSettings("emotion2vec_plus_large", backend="funasr"))
+    with pytest.raises(ValueError, match="backend is 'keras'; it must be one of"):
+        EmotionSettings("model", backend="keras")
+    with pytest.raises(ValueError, match="hub is 'github'"):
+        EmotionSettings("model", backend="funasr", hub="github")
+
+
+def test_the_card_lists_the_toys_of_a_set_and_none_of_the_papers_recipe(monkeypatch, tmp_path):
+    from support.paths import ROOT
+
+    (tmp_path / "runs/audio/events").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    offline = _list_toys(read_config(ROOT / "configs/chatreward.yaml").identity())
+    assert len(offline) == 3
+    assert "140 of the package, a toy" in offline[0]
+    assert offline[1].startswith("- Age, emotion, pitch: at least in part rules on a vocoder, which are toys")
+    assert "oscillators and noise (all of them) are toys" in offline[2]
+    paper = read_config(ROOT / "configs/chatreward_paper.yaml")
+    assert _list_toys(paper.identity()) == ["No voice is a rule on a vocoder, and no sound is synthesised."]
+    assert (paper.emotion.backend, paper.emotion.threshold) == ("funasr", 0.5)
+    assert set(paper.casts) <= {*CASTS, "openai-speech", "voice-cloning"} and not set(paper.casts) & set(CASTS)
