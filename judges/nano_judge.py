@@ -8,8 +8,8 @@ vision tower is as small as the class allows.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,9 +28,10 @@ from sdiareward.checkpoint_io.nano import (
     training_texts,
     whisper_encoder_weights,
 )
-from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.commands import run_single
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 
+from .commands import JUDGE
 from .thinker import MAX_RECORDING_S, ThinkerProcessor
 
 
@@ -80,21 +81,10 @@ def thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5OmniThink
     )
 
 
-@dataclass(kw_only=True)
-class Arguments:
-    """What to build where."""
-
-    output_dir: Path = field(metadata={"positional": True, "help": "folder of the checkpoint"})
-    whisper: str | None = field(default=None, metadata={"help": "folder or Hub id of Whisper tiny.en"})
-    seed: int = field(default=0, metadata={"help": "seed of the random tensors"})
-
-
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     """Build the nano judge from the command line."""
-    prog = "python -m sdiareward.judges.nano_judge"
-    (args,) = parse_arguments((Arguments,), argv, prog=prog, description="Build the untrained nano judge.")
-    build_nano_judge(args.output_dir, whisper=args.whisper, seed=args.seed)
+    return run_single(JUDGE["nano"], argv, prog="python -m sdiareward.judges.nano_judge")
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -28,12 +28,14 @@ class EndpointSettings(ChatSettings):
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
         cache_dir (`str`, *optional*): Folder of valid answers; by default `cache` in the run's folder. Runs may share
             one.
+        prompt_file (`str`, *optional*): YAML of prompts that replace shipped ones; see `pairs.prompts`.
     """
 
     backend: ClassVar[str] = "endpoint"
     attempts: int = field(default=3, metadata=AT_LEAST_ONE)
     max_turn_s: float = MAX_TURN_S
     cache_dir: str | None = None
+    prompt_file: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,8 +20,10 @@ import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import BatchFeature, Qwen2_5OmniThinkerConfig, Qwen2_5OmniThinkerForConditionalGeneration
+from transformers.modeling_utils import set_zero3_state
 
 from sdiareward.checkpoint_io.adapters import reject_custom_adapters
+from sdiareward.checkpoint_io.files import ADAPTER_CONFIG
 from sdiareward.configuration_sdiareward import validate_sizes
 from sdiareward.layouts_sdiareward import HUB_KWARGS, list_shapes
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -273,21 +275,44 @@ class Thinker:
         return torch.cat(found)
 
 
-def load_thinker_model(path: str | Path, *, dtype: str | None = None) -> Qwen2_5OmniThinkerForConditionalGeneration:
-    """Load the thinker of a folder or Hub id, by default in its dtype; adapters are merged into their base model."""
-    adapters = (Path(path) / "adapter_config.json").is_file()
-    base: Any = reject_custom_adapters(path) if adapters else path
+def load_thinker_model(
+    path: str | Path, *, dtype: str | torch.dtype | None = None
+) -> Qwen2_5OmniThinkerForConditionalGeneration:
+    """Load the thinker of a folder or Hub id, by default in its dtype; adapters are merged into their base model.
+
+    Args:
+        path (`str` or `Path`): Thinker, complete Qwen2.5-Omni, or adapters. It is the `name_or_path` of the model, so
+            that adapters trained on merged ones name these as their base.
+        dtype (`str` or `torch.dtype`, *optional*): Such as `"bfloat16"`.
+
+    Raises:
+        ValueError: The checkpoint is incomplete, or adapters name no base model, or themselves.
+    """
+    base, *adapters = _find_base(path)
     _require_enough_values(base)
     # Checkpoints of other formats could run code.
     model = Qwen2_5OmniThinkerForConditionalGeneration.from_pretrained(
         base, dtype=dtype or "auto", use_safetensors=True
     )
-    if adapters:
+    for folder in adapters:
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, str(path)).merge_and_unload()
+        # Merging leaves the weights frozen.
+        model = PeftModel.from_pretrained(model, folder).merge_and_unload().requires_grad_(True)
+        model.name_or_path = model.config.name_or_path = folder
     encode_each_clip_once(model.model.audio_tower)
     return model
+
+
+def _find_base(path: str | Path) -> list[str]:
+    """Return the model below `path` and the adapters on it, in the order in which they were trained."""
+    chain = [str(path)]
+    while (Path(chain[0]) / ADAPTER_CONFIG).is_file():
+        base = reject_custom_adapters(chain[0])
+        if base is None or base in chain:
+            raise ValueError(f"{chain[0]}: its base model is {base or 'missing'}; name a model in {ADAPTER_CONFIG}.")
+        chain.insert(0, base)
+    return chain
 
 
 def _require_enough_values(base: str | Path) -> None:
@@ -298,7 +323,8 @@ def _require_enough_values(base: str | Path) -> None:
         config = Qwen2_5OmniThinkerConfig.from_dict(config_dict.get("thinker_config", config_dict))
     except StrictDataclassError as error:
         raise ValueError(f"{base}: its configuration is invalid ({' '.join(str(error).split())}).") from error
-    with torch.device("meta"):
+    # Under DeepSpeed's ZeRO-3 transformers would shard this model, and write values into its tensors without data.
+    with torch.device("meta"), set_zero3_state():
         expected = sum(tensor.numel() for tensor in Qwen2_5OmniThinkerForConditionalGeneration(config).parameters())
     stored = sum(math.prod(shape) for shape in list_shapes(base).values())
     # Tied embeddings are stored once.

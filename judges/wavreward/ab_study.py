@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.evaluation.summary import interval, percent
 from sdiareward.human.agreement import TIE, describe_raters, read_rated_study, render_raters, write_results
 from sdiareward.human.study import SCORES_FORM, draw_evenly, name_items, new_folder, write_clip, write_study
+from sdiareward.human.texts import StudyTexts, read_texts
 
 from .score_metrics import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
 
@@ -93,6 +94,7 @@ def sample_ab_study(
     size: int,
     judges: Sequence[str],
     allow_tie: bool = True,
+    texts: StudyTexts | None = None,
     **facts: Any,
 ) -> dict[str, Any]:
     """Draw a study of two judges and write its folder atomically.
@@ -105,6 +107,7 @@ def sample_ab_study(
         size (`int`): The largest number of samples.
         judges (`Sequence[str]`): Names of the two judges, for the key.
         allow_tie (`bool`, *optional*, defaults to `True`): Whether raters may choose neither.
+        texts ([`StudyTexts`], *optional*): Instructions and consent; by default those of the package.
         **facts: Further fields of `key.json`.
 
     Returns:
@@ -127,7 +130,8 @@ def sample_ab_study(
     def write_item(name: str, truth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return _write_item(name, truth, samples[rows[truth["sample_id"]]], seed, folder)
 
-    write_study(target, key, write_item, form=SCORES_FORM, allow_tie=allow_tie)
+    shown = (texts or read_texts(None, of_scores=True)).as_fields()
+    write_study(target, key, write_item, form=SCORES_FORM, allow_tie=allow_tie, texts=shown)
     return key
 
 

@@ -1,8 +1,8 @@
 """GRPO for audio language models: `trl.GRPOTrainer` with recordings in its prompts, independent of WavReward.
 
-TRL passes images through a GRPO step, but not audio. This trainer adds three things: the forward passes that score
+TRL passes images through a GRPO step, but not audio. This trainer adds four things: the forward passes that score
 tokens get the recordings; recordings stay with their rows when a generated batch is shuffled and split into steps; a
-prompt that is repeated for its group is read once.
+prompt that is repeated for its group is read once; the reference model is of the policy's class.
 
 A prompt is a list of messages whose content is a list of `{"type": "text", "text"}` and `{"type": "audio", "audio"}`
 items. The processor's `apply_chat_template` turns the recordings into `input_features` and `feature_attention_mask`,
@@ -11,7 +11,7 @@ one row per recording.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,13 +26,26 @@ _FIELDS = ("input_features", "feature_attention_mask")
 class AudioGRPOTrainer(GRPOTrainer):
     """Train an audio language model with group-relative policy optimization.
 
-    Args: As `trl.GRPOTrainer`. `processing_class` is required; its `control_token_ids`, if any, are never sampled.
+    Args: As `trl.GRPOTrainer`. `processing_class` is required; its `control_token_ids`, if any, are never
+        sampled. And:
+        load_reference (`Callable`, *optional*): Loads the reference model of the KL term from the path that the policy
+            was loaded from, with `dtype`; by default `from_pretrained` of the policy's class. Not called if `beta` is
+            0, nor with adapters, whose reference is the policy without them.
 
     Raises:
         ValueError: vLLM or continuous batching is requested, which take no recordings.
     """
 
-    def __init__(self, model: Any, reward_funcs: Any, args: GRPOConfig, *, processing_class: Any, **kwargs: Any):
+    def __init__(
+        self,
+        model: Any,
+        reward_funcs: Any,
+        args: GRPOConfig,
+        *,
+        processing_class: Any,
+        load_reference: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ):
         if args.use_vllm or args.use_transformers_continuous_batching:
             raise ValueError(
                 "use_vllm and use_transformers_continuous_batching take no recordings in TRL; leave both off."
@@ -42,7 +55,22 @@ class AudioGRPOTrainer(GRPOTrainer):
         given: Any = args.generation_kwargs or {}
         args.generation_kwargs = {"suppress_tokens": suppressed or None, **given}
         self._audio: dict[str, list[torch.Tensor]] = {}
+        self._load_reference = load_reference or type(model).from_pretrained
+        options = args.model_init_kwargs
         super().__init__(model, reward_funcs, args, processing_class=processing_class, **kwargs)
+        args.model_init_kwargs = options
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Create the accelerator, and have TRL load the reference model by `load_reference`.
+
+        TRL takes no reference model. It builds one of the class that the checkpoint's configuration names, and Qwen's
+        Qwen2.5-Omni names a class that does not exist. After the accelerator, TRL reads `model_init_kwargs` for the
+        reference model alone. Can go once `GRPOTrainer` takes a reference model.
+        """
+        super().create_accelerator_and_postprocess()
+        args: Any = self.args
+        given = args.model_init_kwargs or {}
+        args.model_init_kwargs = {**given, "architecture": _ReferenceClass(self._load_reference)}
 
     def _tokenize_prompts(self, prompts: list[Any]) -> tuple[Any, Any, dict[str, Any]]:
         """Tokenize each distinct prompt once, and keep its recordings for the forward passes."""
@@ -91,6 +119,17 @@ class AudioGRPOTrainer(GRPOTrainer):
             None if entropies[0] is None else torch.cat(entropies),
             None if losses[0] is None else torch.stack(losses).mean(),
         )
+
+
+class _ReferenceClass:
+    """Stand for a model class where TRL calls nothing but `from_pretrained`."""
+
+    def __init__(self, load: Callable[..., Any]):
+        self._load = load
+
+    def from_pretrained(self, name_or_path: str, *, dtype: torch.dtype, **_: Any) -> Any:
+        """Load the reference model in the policy's dtype; the trainer places it."""
+        return self._load(name_or_path, dtype=dtype)
 
 
 def _count_recordings(prompt: Sequence[Mapping[str, Any]]) -> int:

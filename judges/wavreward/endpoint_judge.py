@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from .prompts import JudgingPrompt
 
 
 logger = logging.getLogger(__name__)
+Messages = list[dict[str, Any]]
 
 
 class TextClient(ChatClient):
@@ -39,9 +40,18 @@ class EndpointJudge:
         settings (`ChatSettings`): The endpoint; its `max_tokens` is the longest answer.
         cache_dir (`str` or `Path`): Folder of cached answers.
         reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
+        prompt ([`JudgingPrompt`], *optional*): The prompt; by default the package's.
     """
 
-    def __init__(self, settings: ChatSettings, cache_dir: str | Path, *, reasoning: bool = True):
+    def __init__(
+        self,
+        settings: ChatSettings,
+        cache_dir: str | Path,
+        *,
+        reasoning: bool = True,
+        prompt: JudgingPrompt | None = None,
+    ):
+        self.prompt = prompt or JudgingPrompt()
         self.settings = settings
         self.cache_dir = cache_dir
         self.reasoning = reasoning
@@ -70,7 +80,8 @@ class EndpointJudge:
             raise ValueError(f"{num_samples} answers need a seed to differ; set seed for this judge.")
         clients = [self._client(temperature, seed + number) for number in range(num_samples)]
         jobs = [(recording, client) for recording in recordings for client in clients]
-        found = clients[0].map(partial(_ask, reasoning=self.reasoning), jobs, failures=())
+        ask = partial(self.prompt.conversation, reasoning=self.reasoning)
+        found = clients[0].map(partial(_ask, ask=ask), jobs, failures=())
         answers: list[Any] = list(found)
         return [self._judgement(answers[start : start + num_samples]) for start in range(0, len(answers), num_samples)]
 
@@ -85,10 +96,10 @@ class EndpointJudge:
         return Judgement.from_texts(texts, reasoning=self.reasoning, num_tokens=sum(num_tokens), seconds=sum(seconds))
 
 
-def _ask(job: tuple[Any, TextClient], *, reasoning: bool) -> tuple[str, int, float]:
+def _ask(job: tuple[Any, TextClient], *, ask: Callable[[Any], Messages]) -> tuple[str, int, float]:
     """Return the text of an answer (empty without a reply), its tokens and its seconds."""
     recording, client = job
-    messages = [_for_endpoint(message) for message in JudgingPrompt().conversation(recording, reasoning=reasoning)]
+    messages = [_for_endpoint(message) for message in ask(recording)]
     start = time.perf_counter()
     try:
         found = client.ask(messages, lambda answer: str(answer["text"]), attempts=1)

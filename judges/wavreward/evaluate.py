@@ -1,6 +1,6 @@
 """Evaluate WavReward or any other model on ChatReward: Table 1 with intervals, baselines, order and form.
 
-    python -m sdiareward.judges.wavreward.evaluate --model runs/wavreward --dataset runs/chatreward --output_dir runs/w
+    sdiareward wavreward eval --model runs/wavreward --dataset runs/chatreward --output_dir runs/w
     ... --judge gpt-4o-audio                        # in place of --model: an endpoint of configs/judges.yaml
     ... --no-reasoning                              # request the score alone
     ... --num_samples 8 --temperature 1.0           # eight answers vote
@@ -20,14 +20,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.arguments import parse_arguments
-from sdiareward.common.optional_dependencies import check_extra, requires_extra
-from sdiareward.common.user_errors import exit_on_user_error
+from sdiareward.common.commands import run_single
+from sdiareward.common.optional_dependencies import check_extra
+
+from ..commands import WAVREWARD
 
 
 if TYPE_CHECKING:
     from ..settings import EndpointSettings
     from .predictions import Asking, ScoreJudge
+    from .prompts import JudgingPrompt
     from .score_samples import Samples
 
 Records = list[dict[str, Any]]
@@ -64,6 +66,10 @@ class EvaluateArguments:
         metadata={"help": "Longest answer of a model, in tokens; the file of judges has that of an endpoint."},
     )
     batch_size: int = field(default=8, metadata={"help": "Recordings in one batch."})
+    prompt_file: str | None = field(
+        default=None,
+        metadata={"help": "YAML of prompts or JSON of a JudgingPrompt, instead of the judge's own or the package's."},
+    )
     dtype: str | None = field(default=None, metadata={"help": "Dtype of the model, such as bfloat16."})
     device: str | None = field(
         default=None, metadata={"help": "Device, such as cuda:0; by default an accelerator if there is one."}
@@ -87,11 +93,13 @@ class EvaluateArguments:
         return Asking(self.num_samples, self.temperature, self.expected, self.max_new_tokens, self.seed)
 
 
-@exit_on_user_error("evaluate")
-@requires_extra("eval", command="evaluate")
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return 1 if `strict` and a sample was skipped, else 0."""
-    (args,) = parse_arguments((EvaluateArguments,), argv, prog="evaluate", description=__doc__)
+    """Run the command line and return its exit status."""
+    return run_single(WAVREWARD["eval"], argv, prog="python -m sdiareward.judges.wavreward.evaluate")
+
+
+def run(args: EvaluateArguments) -> int:
+    """Evaluate and print the report; return 1 if `strict` and a sample was skipped, else 0."""
     check_extra("eval")
     results = evaluate(args)
     print((Path(args.output_dir) / "results.md").read_text(encoding="utf-8"), end="")
@@ -157,20 +165,16 @@ def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str,
     from sdiareward.checkpoint_io.fingerprint import fingerprint_model
     from sdiareward.pairs.content import fingerprint_pairs
 
-    from .prompts import JudgingPrompt, prompt_of_judge
-
     if args.model is not None:
         whose = {"model": f"{args.model} ({fingerprint_model(args.model)})", "dtype": args.dtype}
-        prompt = prompt_of_judge(args.model)
     else:
         request = _choose_endpoint(args).request([])
         whose = {"judge": args.judge, **{name: request[name] for name in request if name != "messages"}}
-        prompt = JudgingPrompt()
     return {
         **whose,
         "reasoning": args.reasoning,
         **asdict(args.asking),
-        "prompt_version": prompt.version,
+        "prompt_version": _choose_prompt(args).version,
         "split": args.split,
         "samples": {name: fingerprint_pairs(samples.labels, samples.rows) for name, samples in sets.items()},
     }
@@ -186,13 +190,22 @@ def _choose_endpoint(args: EvaluateArguments) -> EndpointSettings:
     return choose_endpoint(str(args.judge), args.judges_file, args.judge_options)
 
 
+def _choose_prompt(args: EvaluateArguments) -> JudgingPrompt:
+    from .prompts import choose_prompt
+
+    own = None if args.model is not None else _choose_endpoint(args).prompt_file
+    return choose_prompt(args.model, args.prompt_file or own)
+
+
 def _load_judge(args: EvaluateArguments) -> ScoreJudge:
     from .endpoint_judge import EndpointJudge
     from .judge import WavRewardJudge
 
     if args.model is None:
-        return EndpointJudge(_choose_endpoint(args), Path(args.output_dir) / "cache", reasoning=args.reasoning)
+        cache, prompt = Path(args.output_dir) / "cache", _choose_prompt(args)
+        return EndpointJudge(_choose_endpoint(args), cache, reasoning=args.reasoning, prompt=prompt)
     options: dict[str, Any] = {"dtype": args.dtype, "device": args.device, "batch_size": args.batch_size}
+    options["prompt_file"] = args.prompt_file
     return WavRewardJudge.from_pretrained(args.model, reasoning=args.reasoning, **options)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .answers import SCORES, follows_format, parse_score
-from .prompts import JudgingPrompt, prompt_of_judge
+from .prompts import JudgingPrompt, choose_prompt
 
 
 if TYPE_CHECKING:
@@ -85,12 +85,16 @@ class WavRewardJudge:
         dtype: str | None = None,
         device: str | None = None,
         batch_size: int = 8,
+        prompt_file: str | Path | None = None,
     ) -> WavRewardJudge:
-        """Load a judge with the prompt that it was trained with; the rest as of [`Thinker.from_pretrained`]."""
+        """Load a judge with the prompt that it was trained with, or that of a file.
+
+        Other arguments are those of [`Thinker.from_pretrained`].
+        """
         from ..thinker import Thinker
 
         thinker = Thinker.from_pretrained(path, dtype=dtype, device=device, batch_size=batch_size)
-        return cls(thinker, reasoning=reasoning, prompt=prompt_of_judge(path))
+        return cls(thinker, reasoning=reasoning, prompt=choose_prompt(path, prompt_file))
 
     def judge(
         self,

@@ -1,36 +1,26 @@
-"""The prompt of WavReward (appendix E), with and without reasoning, in other words."""
+"""The prompt of WavReward (appendix E), with and without reasoning: `wavreward_*` of `configs/prompts.yaml`."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import read_json_object, write_file
 from sdiareward.common.settings import make_settings
-from sdiareward.dataset_builder.prompts import prompt_version
+from sdiareward.pairs.prompts import PromptSet, read_prompt_file
+from sdiareward.pairs.schema import stable_id
 
 
 # In the folder of a judge: the prompt it was trained with.
 PROMPT_FILE = "judging_prompt.json"
-SYSTEM = "You are a careful listener who judges spoken dialogues."
-_TASK = (
-    "The recording holds two utterances with one second of silence between them: somebody speaks to a voice "
-    "assistant, and the assistant answers. Judge the answer, not what it answers to, even where the first speaker "
-    "contradicts himself. Ask two things: does it fit what was said, and is the way it is spoken (emotion, age, "
-    "gender, accent, language, pitch, speed, volume, sounds) the right way to speak to this person at this moment?\n\n"
-    "5: the content fits, and so does the way of speaking.\n"
-    "3: the content fits, but the way of speaking does not.\n"
-    "1: the content does not fit: off the subject, wrong or senseless.\n"
-    "2 and 4 are for what lies between.\n\n"
-)
-_WITH_REASONING = (
-    "First think: what was said, how it was said, what would be a fitting answer, and what the assistant did. Then "
-    "give the score. Write exactly this and nothing else:\n<think>your thoughts</think><score>N</score>\n"
-    "where N is a whole number from 1 to 5."
-)
-_WITHOUT_REASONING = "Write exactly this and nothing else:\n<score>N</score>\nwhere N is a whole number from 1 to 5."
+_PREFIX = "wavreward_"
+
+
+def _shipped(name: str) -> Any:
+    return field(default_factory=partial(PromptSet().fill, _PREFIX + name))
 
 
 @dataclass(frozen=True)
@@ -45,10 +35,10 @@ class JudgingPrompt:
         without_reasoning (`str`): Follows the task if only the score is requested.
     """
 
-    system: str = SYSTEM
-    task: str = _TASK
-    with_reasoning: str = _WITH_REASONING
-    without_reasoning: str = _WITHOUT_REASONING
+    system: str = _shipped("system")
+    task: str = _shipped("task")
+    with_reasoning: str = _shipped("with_reasoning")
+    without_reasoning: str = _shipped("without_reasoning")
 
     def __post_init__(self) -> None:
         for name, text in asdict(self).items():
@@ -58,7 +48,7 @@ class JudgingPrompt:
     @property
     def version(self) -> str:
         """Return `"1"` for the package's own prompt, else a hash of the texts."""
-        return "1" if self == JudgingPrompt() else prompt_version(*asdict(self).values())
+        return "1" if self == JudgingPrompt() else stable_id(*asdict(self).values())
 
     def conversation(self, recording: Any, *, reasoning: bool = True) -> list[dict[str, Any]]:
         """Build the messages that ask for the score of one recording.
@@ -78,14 +68,28 @@ class JudgingPrompt:
 
 
 def read_judging_prompt(path: str | Path) -> JudgingPrompt:
-    """Read a prompt from a JSON object; missing fields are those of the package's prompt.
+    """Read a prompt; missing texts are those of the package's prompt.
+
+    Args:
+        path (`str` or `Path`): A `.yaml` file of prompts, see `pairs.prompts.read_prompt_file`, of which `wavreward_*`
+            are taken, or the JSON object that is saved with a judge.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It holds no such object, or an invalid text.
+        ValueError: It holds no prompt of WavReward, or an invalid text.
     """
+    if Path(path).suffix in (".yaml", ".yml"):
+        return _read_yaml(path)
     found = read_json_object(Path(path), "give the JSON of a judging prompt")
     return make_settings(JudgingPrompt, found, f"judging prompt {path}")
+
+
+def _read_yaml(path: str | Path) -> JudgingPrompt:
+    prompts, names = read_prompt_file(path), [item.name for item in fields(JudgingPrompt)]
+    given = {name: prompts.fill(_PREFIX + name) for name in names if _PREFIX + name in prompts.given}
+    if not given:
+        raise ValueError(f"{path}: has no prompt of WavReward; give some of {[_PREFIX + name for name in names]}.")
+    return JudgingPrompt(**given)
 
 
 def prompt_of_judge(name: str | Path) -> JudgingPrompt:
@@ -98,3 +102,10 @@ def prompt_of_judge(name: str | Path) -> JudgingPrompt:
 
     path = cached_file(str(name), PROMPT_FILE, _raise_exceptions_for_missing_entries=False)
     return JudgingPrompt() if path is None else read_judging_prompt(path)
+
+
+def choose_prompt(model: str | Path | None, prompt_file: str | Path | None) -> JudgingPrompt:
+    """Return the prompt of a file, else the one that a judge was trained with, else the package's."""
+    if prompt_file is not None:
+        return read_judging_prompt(prompt_file)
+    return JudgingPrompt() if model is None else prompt_of_judge(model)

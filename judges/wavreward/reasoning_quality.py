@@ -1,6 +1,6 @@
 r"""Have another judge rate WavReward's thoughts as Good or Poor (appendix I).
 
-    python -m sdiareward.judges.wavreward.reasoning_quality \
+    sdiareward wavreward reasoning \
         --predictions runs/wavreward-eval --dataset runs/chatreward --judge gemini-2.5-pro
 
 The judge is an endpoint of `configs/judges.yaml`, or of `--judges_file`. It hears the recording, reads thoughts and
@@ -16,16 +16,16 @@ Notable choices:
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.arguments import parse_arguments
-from sdiareward.common.user_errors import exit_on_user_error
+from sdiareward.common.commands import run_single
+from sdiareward.pairs.prompts import PromptSet, read_prompt_file
 
+from ..commands import WAVREWARD
 from .answers import parse_thoughts
 from .predictions import OUT_OF_DOMAIN_FILE, PREDICTIONS_FILE, read_predictions
 
@@ -35,37 +35,10 @@ if TYPE_CHECKING:
 
     from .score_samples import Samples
 
-# Questions by key of the judge's answer.
-QUESTIONS = {
-    "is_complete": (
-        "Are they complete? They follow through from what is heard to the score; nothing breaks off, and no step that "
-        "the score needs is left out."
-    ),
-    "is_right_on_content": (
-        "Are they right about the words? What they say of the question, of the answer and of how the two fit together "
-        "is true."
-    ),
-    "is_right_on_sound": (
-        "Are they right about the sound? What they say of how both speak (emotion, age, gender, accent, language, "
-        "pitch, speed, volume, other sounds), and of whether that suits, is true, and they do not pass over it where "
-        "it matters."
-    ),
-    "is_faithful": (
-        "Are they faithful? They come from this very dialogue and lead to the score that is given; they are no "
-        "phrases that fit any dialogue, and make nothing up."
-    ),
-}
+# Keys of the judge's answer; the prompt holds the questions.
+QUESTIONS = ("is_complete", "is_right_on_content", "is_right_on_sound", "is_faithful")
+PROMPT = "reasoning_quality"
 GOOD, POOR = "Good", "Poor"
-SYSTEM = (
-    "You examine how an automatic judge reasons. It listened to a recording in which somebody speaks to a voice "
-    "assistant and, after one second of silence, the assistant answers. It wrote down its thoughts and scored the "
-    "answer from 1 to 5: 5 where content and way of speaking fit, 3 where only the content does, 1 where the content "
-    "does not. You hear the same recording. Whether you would give the same score is not the question; how good the "
-    "thoughts are is.\n\nAnswer these four questions with true or false. Be strict: in doubt say false.\n\n"
-    + "\n".join(f"{name}: {question}" for name, question in QUESTIONS.items())
-    + "\n\nAnswer with one JSON object of this form, and with nothing before or after it:\n"
-    + json.dumps(dict.fromkeys(QUESTIONS, True) | {"reason": "one or two sentences"})
-)
 _RESULTS = {PREDICTIONS_FILE: "reasoning_quality", OUT_OF_DOMAIN_FILE: "reasoning_quality_out_of_domain"}
 
 
@@ -88,35 +61,41 @@ class ReasoningArguments:
     limit: int | None = field(default=None, metadata={"help": "examine only the first samples, this number"})
 
 
-@exit_on_user_error("reasoning_quality")
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return 1 if the judge failed on a sample, else 0."""
+    """Run the command line and return its exit status."""
+    return run_single(WAVREWARD["reasoning"], argv, prog="python -m sdiareward.judges.wavreward.reasoning_quality")
+
+
+def run(args: ReasoningArguments) -> int:
+    """Have the thoughts rated; return 1 if the judge failed on a sample, else 0."""
     from sdiareward.llm.client import ChatClient
 
     from ..settings import choose_endpoint
     from .score_samples import read_out_of_domain, read_samples
 
-    prog = "python -m sdiareward.judges.wavreward.reasoning_quality"
-    (args,) = parse_arguments((ReasoningArguments,), argv, prog=prog, description=__doc__)
     name = OUT_OF_DOMAIN_FILE if args.out_of_domain else PREDICTIONS_FILE
     predictions = read_predictions(args.predictions, name)[: args.limit]
     read = read_out_of_domain if args.out_of_domain else read_samples
     samples = read(args.dataset, args.split)
     settings = choose_endpoint(args.judge, args.judges_file, args.judge_options)
     client = ChatClient(settings, args.cache_dir or args.predictions / "reasoning_answers")
-    results = examine(predictions, samples, client)
+    results = examine(predictions, samples, client, read_prompt_file(settings.prompt_file))
     report = write_results(results, args.predictions / _RESULTS[name])
     print(report, end="")
     return int(bool(results["failures"]))
 
 
-def examine(predictions: Sequence[Mapping[str, Any]], samples: Samples, client: ChatClient) -> dict[str, Any]:
+def examine(
+    predictions: Sequence[Mapping[str, Any]], samples: Samples, client: ChatClient, prompts: PromptSet | None = None
+) -> dict[str, Any]:
     """Rate the thoughts of every prediction of some samples; the client asks a model that takes audio.
+
+    `prompts` replace the shipped ones.
 
     Returns:
         `dict[str, Any]`: `share_good` (0-1, higher is better) with its 95% `interval` over scenarios, `num_good`,
         `num_examined`, `num_without_thoughts`; `shares` of yes to each of `QUESTIONS`; `verdicts` by sample,
-        `failures` (reasons by sample), `judge` and `usage`.
+        `failures` (reasons by sample), `judge`, `prompt_version` and `usage`.
 
     Raises:
         ValueError: There are no predictions, or a sample is not in the data.
@@ -129,8 +108,12 @@ def examine(predictions: Sequence[Mapping[str, Any]], samples: Samples, client: 
         raise ValueError("there are no predictions to examine; evaluate at least one sample.")
     rows = samples.find_rows([record["sample_id"] for record in predictions])
     thoughtful = [record for record in predictions if parse_thoughts(record["text"])]
+    prompts = prompts or PromptSet()
+    system = prompts.fill(PROMPT)
     asked = client.map(
-        lambda record: _ask(record, samples[rows[record["sample_id"]]], client), thoughtful, description="examining"
+        lambda record: _ask(record, samples[rows[record["sample_id"]]], client, system),
+        thoughtful,
+        description="examining",
     )
     verdicts: dict[str, dict[str, Any]] = {}
     failures: dict[str, str] = {}
@@ -142,11 +125,12 @@ def examine(predictions: Sequence[Mapping[str, Any]], samples: Samples, client: 
     examined = [record for record in predictions if record["sample_id"] not in failures]
     if not examined:
         raise ChatError(f"the judge gave no usable answer; the first failure: {next(iter(failures.values()))}")
-    about = {"failures": failures, "judge": client.settings.model, "usage": client.usage}
+    judge = {"judge": client.settings.model, "prompt_version": prompts.version(PROMPT)}
+    about = {"failures": failures, **judge, "usage": client.usage}
     return {**_summarise(examined, verdicts), **about}
 
 
-def _ask(record: Mapping[str, Any], sample: Mapping[str, Any], client: ChatClient) -> dict[str, Any]:
+def _ask(record: Mapping[str, Any], sample: Mapping[str, Any], client: ChatClient, system: str) -> dict[str, Any]:
     from sdiareward.llm.client import audio_content
 
     thoughts, score = parse_thoughts(record["text"]), record["predicted"]
@@ -156,7 +140,7 @@ def _ask(record: Mapping[str, Any], sample: Mapping[str, Any], client: ChatClien
         {"type": "text", "text": f"The judge's thoughts:\n{thoughts}\n\nIt gave {given}. Answer in JSON alone."},
     ]
     return client.ask_json(
-        [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}], _read_verdict
+        [{"role": "system", "content": system}, {"role": "user", "content": content}], _read_verdict
     )
 
 

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 class JudgeArguments:
     """The arguments of a training run that `trl.GRPOConfig` and `trl.SFTConfig` do not have."""
 
-    model_name_or_path: str = field(
-        metadata={"help": "A thinker (Hub id or folder), or nano for a new, untrained nano judge."}
-    )
     dataset: str = field(metadata={"help": "Folder or repository of ChatReward samples."})
+    model_name_or_path: str = field(
+        default="nano",
+        metadata={
+            "flag": "model",
+            "help": "A thinker (Hub id or folder), or nano for a new, untrained nano judge.",
+        },
+    )
     split: str = field(default="train", metadata={"help": "Split to train on."})
     train: str = field(
         default="full",
@@ -40,8 +44,8 @@ class JudgeArguments:
     prompt_file: str | None = field(
         default=None,
         metadata={
-            "help": "JSON of a JudgingPrompt to train with, which is saved with the judge; by default the prompt of "
-            "the start model."
+            "help": "YAML of prompts (configs/prompts.yaml) or JSON of a JudgingPrompt to train with, which is saved "
+            "with the judge; by default the prompt of the start model."
         },
     )
     lora_r: int = field(default=16, metadata={"help": "Rank of the adapters."})
@@ -74,11 +78,10 @@ class GRPOArguments(JudgeArguments):
 
 def choose_prompt(args: JudgeArguments) -> JudgingPrompt:
     """Return the prompt to train with; raise the errors of `read_judging_prompt`."""
-    from .prompts import JudgingPrompt, prompt_of_judge, read_judging_prompt
+    from . import prompts
 
-    if args.prompt_file is not None:
-        return read_judging_prompt(args.prompt_file)
-    return JudgingPrompt() if args.model_name_or_path == "nano" else prompt_of_judge(args.model_name_or_path)
+    name = args.model_name_or_path
+    return prompts.choose_prompt(None if name == "nano" else name, args.prompt_file)
 
 
 def load_samples_to_train_on(args: JudgeArguments) -> datasets.Dataset:
@@ -158,16 +161,16 @@ class ThinkerCheckpoints:
 
 
 def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments, training: Any) -> Path:
-    """Train, resume if `args.resume` is set, and save a judge.
+    """Train, from a checkpoint if `args` or `training` ask for that, and save a judge.
 
     Returns:
         `Path`: `output_dir`, with the model or its adapters, the processor, the prompt and `run.json`.
     """
     from sdiareward.common.provenance import write_provenance
-    from sdiareward.training.trainer import newest_checkpoint
+    from sdiareward.training.resuming import choose_checkpoint
 
     output = Path(training.output_dir)
-    checkpoint = newest_checkpoint(output) if args.resume else None
+    checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=args.train == "lora")
     trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     trainer.save_model(str(output))
     if trainer.is_world_process_zero():

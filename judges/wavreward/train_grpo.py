@@ -1,6 +1,6 @@
 """Train WavReward by reinforcement learning (section 3.1).
 
-    python -m sdiareward.judges.wavreward.train_grpo --config configs/wavreward-7b.yaml
+    sdiareward wavreward grpo --config configs/wavreward-7b.yaml
 
 Each flag is also a key of the YAML; flags override it, unknown keys fail.
 
@@ -13,13 +13,13 @@ Notable choices:
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.arguments import parse_arguments
-from sdiareward.common.optional_dependencies import requires_extra
-from sdiareward.common.user_errors import exit_on_user_error
+from sdiareward.common.commands import run_single
 
+from ..commands import WAVREWARD
 from .settings import GRPOArguments
 
 
@@ -54,15 +54,15 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
     return run_training(trainer, processor, args, training)
 
 
-@exit_on_user_error("train_grpo")
-@requires_extra("judges", command="train_grpo")
-def main(argv: list[str] | None = None) -> None:
-    """Parse the command line and train."""
-    from trl import GRPOConfig
-
-    args, training = parse_arguments((GRPOArguments, GRPOConfig), argv, prog="train_grpo", description=__doc__)
+def run(args: GRPOArguments, training: GRPOConfig) -> None:
+    """Train and print the folder of the judge."""
     print(train(args, training))
 
 
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    return run_single(WAVREWARD["grpo"], argv, prog="python -m sdiareward.judges.wavreward.train_grpo")
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

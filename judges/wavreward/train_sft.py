@@ -1,19 +1,19 @@
 """Fine-tune a judge on scores as a supervised baseline (Table 1, II).
 
-    python -m sdiareward.judges.wavreward.train_sft --config configs/wavreward-nano-sft.yaml --train lora
+    sdiareward wavreward sft --config configs/wavreward-nano-sft.yaml --train lora
 
 Each flag is also a key of the YAML; flags override it, unknown keys fail. Only the answer counts in the loss.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.arguments import parse_arguments
-from sdiareward.common.optional_dependencies import requires_extra
-from sdiareward.common.user_errors import exit_on_user_error
+from sdiareward.common.commands import run_single
 
+from ..commands import WAVREWARD
 from .settings import JudgeArguments
 
 
@@ -62,15 +62,15 @@ def make_trainer(
     )
 
 
-@exit_on_user_error("train_sft")
-@requires_extra("judges", command="train_sft")
-def main(argv: list[str] | None = None) -> None:
-    """Parse the command line and train."""
-    from trl import SFTConfig
-
-    args, training = parse_arguments((JudgeArguments, SFTConfig), argv, prog="train_sft", description=__doc__)
+def run(args: JudgeArguments, training: SFTConfig) -> None:
+    """Train and print the folder of the judge."""
     print(train(args, training))
 
 
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    return run_single(WAVREWARD["sft"], argv, prog="python -m sdiareward.judges.wavreward.train_sft")
+
+
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

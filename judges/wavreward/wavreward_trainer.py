@@ -9,7 +9,7 @@ from trl import GRPOConfig
 
 from sdiareward.training.trainer import EpochOfSampler
 
-from ..repeated_clips import encode_each_clip_once
+from ..thinker import load_thinker_model
 from .audio_grpo import AudioGRPOTrainer
 from .sampling import ScenarioSampler, group_by_scenario
 from .settings import ThinkerCheckpoints
@@ -35,10 +35,7 @@ class WavRewardTrainer(ThinkerCheckpoints, AudioGRPOTrainer):
     ):
         self._scenarios = group_by_scenario(scenario_ids)
         self._multi_sample = multi_sample
-        super().__init__(model, reward_funcs, args, **kwargs)
-        if self.ref_model is not None:
-            # TRL loads the reference model itself.
-            encode_each_clip_once(self.accelerator.unwrap_model(self.ref_model).model.audio_tower)
+        super().__init__(model, reward_funcs, args, load_reference=load_thinker_model, **kwargs)
         # Created early, so that wrong sizes raise before any computation.
         self.sampler = self._get_train_sampler()
         self.add_callback(EpochOfSampler(self))

@@ -16,6 +16,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.common.files import JsonLines
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.messages import GAP_S, join_turns
+from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.engine import UNREADABLE, Outcome
 
@@ -40,8 +41,11 @@ Scored = Iterator[tuple[int, Outcome]]
 class PairwiseJudge:
     """Compare both sides of a pair in both orders; see `decisions`. The answers are recorded in the run's folder."""
 
-    def __init__(self, backend: Backend, folder: Path, max_turn_s: float = MAX_TURN_S):
+    def __init__(
+        self, backend: Backend, folder: Path, max_turn_s: float = MAX_TURN_S, prompts: PromptSet | None = None
+    ):
         self.backend = backend
+        self.prompts = prompts or PromptSet()
         self.record = JsonLines(folder / ANSWERS_FILE)
         self.max_turn_s = max_turn_s
         self.audio_s = 0.0
@@ -68,7 +72,8 @@ class PairwiseJudge:
             yield row, decide(found).as_record()
 
     def _make_question(self, pairs: datasets.Dataset, label: Mapping[str, Any], row: int, order: str) -> Question:
-        return Question(label["pair_id"], order, find_criterion(label), lambda: pairs[row], self.max_turn_s)
+        criterion = find_criterion(label)
+        return Question(label["pair_id"], order, criterion, lambda: pairs[row], self.max_turn_s, self.prompts)
 
     def usage(self) -> dict[str, Any]:
         """Return the usage of the back end in this session."""

@@ -10,6 +10,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.dataset_builder.pairing.filtering import spoken_turns
 from sdiareward.llm.settings import TokenUsage
 from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import SIDES
 
 from ..settings import MAX_TURN_S
@@ -69,6 +70,7 @@ class Question:
         criterion (`str`): `"modality"` or `"colloquialness"`.
         read_pair (`Callable`): Returns the pair's row.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds heard of each turn.
+        prompts (`PromptSet`, *optional*): The prompts; by default the shipped ones.
     """
 
     pair_id: str
@@ -76,6 +78,7 @@ class Question:
     criterion: str
     read_pair: Callable[[], Mapping[str, Any]]
     max_turn_s: float = MAX_TURN_S
+    prompts: PromptSet = field(default_factory=PromptSet)
 
     def build_messages(self) -> tuple[list[dict[str, Any]], float]:
         """Return the messages to the judge, in the form of an endpoint, and the seconds of audio in them.
@@ -84,7 +87,7 @@ class Question:
             AudioError, FileNotFoundError: As `read_turns`.
         """
         row = self.read_pair()
-        system, request = PROMPTS[self.criterion]
+        system, request = map(self.prompts.fill, PROMPTS[self.criterion])
         content: list[dict[str, Any]] = []
         num_samples = 0
         for version, side in zip(VERSIONS, ORDERS[self.order], strict=True):

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.settings import make_settings
+from sdiareward.pairs.prompts import read_prompt_file
 
 from ..settings import AT_LEAST_ONE, MAX_TURN_S, EndpointSettings, check_turn_length, read_judge
-from .prompts import PROMPT_VERSIONS
+from .prompts import PROMPTS
 
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class PairwiseEndpoint(EndpointSettings):
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on, which excludes the endpoint's address and its speed."""
         request = {name: value for name, value in self.request([]).items() if name != "messages"}
-        return {**request, "attempts": self.attempts, **_pairwise_identity(self.max_turn_s)}
+        return {**request, "attempts": self.attempts, **_pairwise_identity(self)}
 
     def load(self, folder: Path) -> PairScorer:
         """Return the judge of a run."""
@@ -36,7 +37,8 @@ class PairwiseEndpoint(EndpointSettings):
         from .judging import PairwiseJudge
 
         client = ChatClient(self, self.cache_dir or folder / "cache")
-        return PairwiseJudge(EndpointBackend(client, self.attempts), folder, self.max_turn_s)
+        prompts = read_prompt_file(self.prompt_file)
+        return PairwiseJudge(EndpointBackend(client, self.attempts), folder, self.max_turn_s, prompts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +89,16 @@ class ThinkerSettings(LocalSettings):
 
     Args: As [`LocalSettings`], and:
         attempts (`int`, *optional*, defaults to 2): The largest number of answers until one is valid.
+        prompt_file (`str`, *optional*): YAML of prompts that replace shipped ones; see `read_prompt_file`.
     """
 
     backend: ClassVar[str] = "thinker"
     attempts: int = field(default=2, metadata=AT_LEAST_ONE)
+    prompt_file: str | None = None
 
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on."""
-        return {**super().identity(), "attempts": self.attempts, **_pairwise_identity(self.max_turn_s)}
+        return {**super().identity(), "attempts": self.attempts, **_pairwise_identity(self)}
 
     def load(self, folder: Path) -> PairScorer:
         """Return the judge of a run."""
@@ -104,7 +108,7 @@ class ThinkerSettings(LocalSettings):
 
         thinker = Thinker.from_pretrained(self.path, **self.placement)
         backend = ThinkerBackend(thinker, self.attempts, self.sampling)
-        return PairwiseJudge(backend, folder, self.max_turn_s)
+        return PairwiseJudge(backend, folder, self.max_turn_s, read_prompt_file(self.prompt_file))
 
 
 @dataclass(frozen=True)
@@ -140,12 +144,14 @@ class WavRewardSettings(LocalSettings):
         reasoning (`bool`, *optional*, defaults to `True`): Ask for thoughts before the score.
         expected (`bool`, *optional*, defaults to `True`): The reward is the expected score instead of the score.
         num_samples (`int`, *optional*, defaults to 1): Answers per side; the majority of their scores counts.
+        prompt_file (`str`, *optional*): YAML of prompts, or JSON of a `JudgingPrompt`, instead of the checkpoint's.
     """
 
     backend: ClassVar[str] = "wavreward"
     reasoning: bool = True
     expected: bool = True
     num_samples: int = field(default=1, metadata=AT_LEAST_ONE)
+    prompt_file: str | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -154,9 +160,9 @@ class WavRewardSettings(LocalSettings):
 
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on."""
-        from ..wavreward.prompts import prompt_of_judge
+        from ..wavreward.prompts import choose_prompt
 
-        prompt_version = prompt_of_judge(self.path).version
+        prompt_version = choose_prompt(self.path, self.prompt_file).version
         return {**super().identity(), "reasoning": self.reasoning, **self.options, "prompt_version": prompt_version}
 
     def load(self, folder: Path) -> PairScorer:
@@ -164,7 +170,8 @@ class WavRewardSettings(LocalSettings):
         from ..wavreward.judge import WavRewardJudge
         from .judging import PointwiseJudge
 
-        judge = WavRewardJudge.from_pretrained(self.path, reasoning=self.reasoning, **self.placement)
+        options: dict[str, Any] = {"reasoning": self.reasoning, "prompt_file": self.prompt_file}
+        judge = WavRewardJudge.from_pretrained(self.path, **options, **self.placement)
         return PointwiseJudge(judge, folder, self.options, self.max_turn_s)
 
 
@@ -221,6 +228,8 @@ def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Se
     return JudgeSpec(name, make_settings(BACKENDS[backend], values, label))
 
 
-def _pairwise_identity(max_turn_s: float) -> dict[str, Any]:
+def _pairwise_identity(settings: PairwiseEndpoint | ThinkerSettings) -> dict[str, Any]:
     """Return what the scores of every pairwise judge depend on."""
-    return {"max_turn_s": max_turn_s, "orders": "both", "prompt_versions": PROMPT_VERSIONS}
+    prompts = read_prompt_file(settings.prompt_file)
+    versions = {criterion: prompts.version(*names) for criterion, names in PROMPTS.items()}
+    return {"max_turn_s": settings.max_turn_s, "orders": "both", "prompt_versions": versions}

@@ -3,6 +3,7 @@ import json
 import pytest
 import soundfile
 from support import wavreward_eval_world
+from support.refusals import check_refused
 
 from sdiareward.judges.wavreward.evaluate import main
 from sdiareward.judges.wavreward.judge import Judgement
@@ -242,17 +243,18 @@ def test_the_report_names_columns_counts_and_absent_columns(evaluated):
     assert "## Scores of the judge, out of domain" in report
 
 
-def test_a_run_with_other_settings_is_refused_in_the_same_folder(evaluated):
+def test_a_run_with_other_settings_is_refused_in_the_same_folder(evaluated, capsys):
     arguments, _ = evaluated
-    with pytest.raises(ValueError, match="results of another run .*max_new_tokens was 4, is 5"):
-        main([*arguments, "--max_new_tokens", "5"])
+    message = "results of another run .*max_new_tokens was 4, is 5"
+    assert check_refused(capsys, message, main, [*arguments, "--max_new_tokens", "5"])
 
 
-def test_a_training_split_that_shares_scenarios_is_refused(tmp_path, data, tiny_judge):
+def test_a_training_split_that_shares_scenarios_is_refused(tmp_path, data, tiny_judge, capsys):
     arguments = ["--model", tiny_judge, "--dataset", data, "--output_dir", tmp_path / "eval"]
     arguments += ["--max_new_tokens", 1, "--limit", 3, "--train_split", "test"]
-    with pytest.raises(ValueError, match="share 1 scenarios, such as 'content-3'"):
-        main([str(argument) for argument in arguments])
+    assert check_refused(
+        capsys, "share 1 scenarios, such as 'content-3'", main, [str(argument) for argument in arguments]
+    )
 
 
 def test_predictions_of_an_unfinished_evaluation_are_refused(tmp_path):

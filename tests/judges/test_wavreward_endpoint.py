@@ -3,6 +3,7 @@ import json
 import pytest
 from support import wavreward_eval_world
 from support.chat_server import ChatServer, Reply
+from support.refusals import check_refused
 
 from sdiareward.judges.settings import choose_endpoint
 from sdiareward.judges.wavreward.endpoint_judge import EndpointJudge
@@ -83,9 +84,8 @@ def test_the_command_evaluates_an_endpoint_and_caches_its_answers(tmp_path, caps
         arguments += ["--baselines", "false", "--num_bootstrap", 20]
         return main([str(argument) for argument in arguments])
 
-    with ChatServer(*[FIVE] * 7, Reply(status=401)) as server, pytest.raises(SystemExit, match="2"):
-        run(server)
-    assert capsys.readouterr().err.splitlines()[-1].startswith("evaluate: error: ")
+    with ChatServer(*[FIVE] * 7, Reply(status=401)) as server:
+        assert check_refused(capsys, r"^python -m sdiareward.judges.wavreward.evaluate: error: ", run, server)
     with ChatServer(FIVE) as server:
         assert run(server) == 0
     assert len(server.requests) == 12 - 7

@@ -2,7 +2,13 @@ import json
 
 import pytest
 
-from sdiareward.judges.wavreward.prompts import PROMPT_FILE, JudgingPrompt, prompt_of_judge, read_judging_prompt
+from sdiareward.judges.wavreward.prompts import (
+    PROMPT_FILE,
+    JudgingPrompt,
+    choose_prompt,
+    prompt_of_judge,
+    read_judging_prompt,
+)
 
 
 OWN = JudgingPrompt(system="", task="How loud? ", with_reasoning="Think first.", without_reasoning="A number.")
@@ -58,3 +64,16 @@ def test_an_invalid_prompt_file_is_refused_by_name(tmp_path, content, complaint)
 def test_a_missing_prompt_file_is_an_error(tmp_path):
     with pytest.raises(FileNotFoundError):
         read_judging_prompt(tmp_path / "prompt.json")
+
+
+def test_the_prompt_can_come_from_the_file_of_all_prompts(tmp_path):
+    path = tmp_path / "prompts.yaml"
+    path.write_text("wavreward_system: ''\nwavreward_task: 'Louder? '\nfilter: Listen.\n")
+    assert read_judging_prompt(path) == JudgingPrompt(system="", task="Louder? ")
+    OWN.save(tmp_path)
+    assert choose_prompt(tmp_path, None) == OWN
+    assert choose_prompt(tmp_path, path) == choose_prompt(None, path) == read_judging_prompt(path)
+    assert choose_prompt(None, None) == JudgingPrompt()
+    path.write_text("filter: Listen.\n")
+    with pytest.raises(ValueError, match=r"has no prompt of WavReward; give some of \['wavreward_system'"):
+        read_judging_prompt(path)

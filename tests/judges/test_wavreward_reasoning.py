@@ -7,6 +7,7 @@ import pytest
 import soundfile
 from support import wavreward_eval_world
 from support.chat_server import ChatServer, Reply
+from support.refusals import check_refused
 
 from sdiareward.judges.wavreward.reasoning_quality import QUESTIONS, main
 from sdiareward.judges.wavreward.score_samples import read_samples
@@ -94,9 +95,9 @@ def test_cached_answers_are_not_requested_again(ask):
     assert again["usage"]["cached"] == 2
 
 
-def test_answers_are_kept_when_the_endpoint_fails(ask, predictions):
-    with ChatServer(YES, Reply(status=401)) as server, pytest.raises(SystemExit, match="2"):
-        ask(server)
+def test_answers_are_kept_when_the_endpoint_fails(ask, predictions, capsys):
+    with ChatServer(YES, Reply(status=401)) as server:
+        assert check_refused(capsys, "does not accept the key", ask, server)
     assert not (predictions / "reasoning_quality.json").exists()
     with ChatServer(YES) as server:
         ask(server)
@@ -124,8 +125,8 @@ def test_a_judge_without_any_usable_answer_is_an_error(ask):
         ask(server, "--limit", 1)
 
 
-def test_data_without_the_evaluated_samples_is_refused(ask, predictions):
+def test_data_without_the_evaluated_samples_is_refused(ask, predictions, capsys):
     record = json.loads((predictions / "predictions.jsonl").read_text().splitlines()[0])
     (predictions / "predictions.jsonl").write_text(json.dumps({**record, "sample_id": "unknown"}) + "\n")
-    with ChatServer(YES) as server, pytest.raises(ValueError, match="1 of 1 samples are not in the data"):
-        ask(server)
+    with ChatServer(YES) as server:
+        assert check_refused(capsys, "1 of 1 samples are not in the data", ask, server)

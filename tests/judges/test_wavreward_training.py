@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import shutil
 from functools import partial
 
 import datasets
@@ -9,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
-from support.paths import ROOT
+from support.paths import FIXTURES, ROOT
 from trl import GRPOConfig, SFTConfig
 
 from sdiareward.dataset_builder.recipes.chatreward.schema import features
 from sdiareward.judges.thinker import Thinker, ThinkerProcessor, load_thinker_model
-from sdiareward.judges.wavreward import train_grpo, train_sft
+from sdiareward.judges.wavreward import settings, train_grpo, train_sft
 from sdiareward.judges.wavreward.audio_grpo import AudioGRPOTrainer
 from sdiareward.judges.wavreward.judge import WavRewardJudge
 from sdiareward.judges.wavreward.prompts import PROMPT_FILE, JudgingPrompt
@@ -252,6 +253,90 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+@pytest.fixture
+def published(tmp_path):
+    """Return a function giving the checkpoint as it is published, whose configuration names a class."""
+
+    def write(architecture="Qwen2_5OmniModel"):
+        folder = shutil.copytree(FIXTURES / "base_tiny", tmp_path / architecture)
+        config = json.loads((folder / "config.json").read_text())
+        assert config["architectures"] == ["Qwen2_5OmniModel"]
+        (folder / "config.json").write_text(json.dumps({**config, "architectures": [architecture]}))
+        return folder
+
+    return write
+
+
+def read_kl(folder):
+    return [line["kl"] for line in json.loads((folder / "run.json").read_text())["history"] if "kl" in line]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"])
+def test_the_reference_is_the_published_thinker_and_stays_so(
+    tmp_path, published, dataset_folder, rewarded_by_letters, architecture, monkeypatch
+):
+    start, trainers = published(architecture), []
+    run = settings.run_training
+    monkeypatch.setattr(
+        settings, "run_training", lambda trainer, *rest: trainers.append(trainer) or run(trainer, *rest)
+    )
+    folder = run_grpo(tmp_path / "run", start, dataset_folder, {"max_steps": 2})
+    first, second = read_kl(folder)
+    assert first == 0.0
+    assert second > 1e-4
+    reference = trainers[0].ref_model
+    before, after = weights(start), weights(folder)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in reference.state_dict().items())
+    assert any(not torch.equal(tensor, before[name]) for name, tensor in after.items())
+
+
+@pytest.mark.slow
+def test_the_reference_of_adapters_is_the_thinker_without_them(
+    tmp_path, published, dataset_folder, rewarded_by_letters
+):
+    config = {"max_steps": 3, "learning_rate": 1e-1}
+    first = run_grpo(tmp_path / "first", published(), dataset_folder, config, train="lora")
+    kl = read_kl(first)
+    # PEFT draws one of the two matrices of an adapter and sets the other to zero.
+    assert kl[0] == 0.0 < kl[-1]
+    # Further adapters, and all weights, start from the first adapters, and so does their reference.
+    for mode in ("lora", "full"):
+        more = run_grpo(tmp_path / mode, first, dataset_folder, {**config, "max_steps": 1}, train=mode)
+        assert read_kl(more) == [0.0]
+    assert json.loads((tmp_path / "lora" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(first)
+    base, once, twice = (weights(folder) for folder in (FIXTURES / "base_tiny", first, tmp_path / "lora"))
+    name = "model.language_model.layers.0.mlp.up_proj.weight"
+    assert (once[name] - base[name]).norm() > 0
+    assert 0 < (twice[name] - once[name]).norm() < (twice[name] - base[name]).norm()
+
+
+def test_the_audio_trainer_alone_starts_from_the_published_checkpoint(tmp_path, published, samples):
+    start = published()
+    trainer = AudioGRPOTrainer(
+        load_thinker_model(start, dtype="float32"),
+        [count_letters],
+        grpo_config(tmp_path / "run", beta=0.01),
+        processing_class=ThinkerProcessor.from_pretrained(start),
+        train_dataset=make_prompt_rows(samples, ask),
+    )
+    assert type(trainer.ref_model) is type(trainer.model)
+    assert trainer.args.model_init_kwargs is None
+
+
+def test_adapters_on_themselves_are_refused(tmp_path, tiny_judge):
+    from peft import LoraConfig, get_peft_model
+
+    from sdiareward.checkpoint_io.adapters import TEXT_PROJECTIONS
+
+    folder = tmp_path / "adapters"
+    get_peft_model(load_thinker_model(tiny_judge), LoraConfig(target_modules=TEXT_PROJECTIONS)).save_pretrained(folder)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": str(folder)}))
+    with pytest.raises(ValueError, match="its base model is .*adapters; name a model in adapter_config.json"):
+        load_thinker_model(folder)
+
+
 def test_the_sft_loss_is_the_cross_entropy_of_the_answer_alone(tiny_judge, samples):
     model, processor = load_thinker_model(tiny_judge), ThinkerProcessor.from_pretrained(tiny_judge)
     rows = make_target_rows(samples.select([0, 5]), ask, reasoning=False)
@@ -320,6 +405,17 @@ def test_resumed_sft_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_fo
     run_sft(tmp_path / "parts", tiny_judge, dataset_folder, {**config, "max_steps": 1}, train=mode)
     parts = run_sft(tmp_path / "parts", tiny_judge, dataset_folder, config, train=mode, resume=True)
     expected, found = weights(whole), weights(parts)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.slow
+def test_sft_resumes_from_the_checkpoint_that_is_named(tmp_path, tiny_judge, dataset_folder):
+    config = {"save_strategy": "steps", "save_steps": 1}
+    whole = run_sft(tmp_path / "whole", tiny_judge, dataset_folder, config, train="lora")
+    config["resume_from_checkpoint"] = str(whole / "checkpoint-1")
+    named = run_sft(tmp_path / "named", tiny_judge, dataset_folder, config, train="lora")
+    assert not (named / "checkpoint-1").exists() and (named / "checkpoint-2").exists()
+    expected, found = weights(whole), weights(named)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
@@ -396,10 +492,12 @@ def test_both_commands_run_from_their_recipes(tmp_path, tiny_judge, dataset_fold
     own = JudgingPrompt(system="", task="How loud? ")
     own.save(tmp_path)
     prompt = ["--prompt_file", str(tmp_path / PROMPT_FILE)]
-    train_sft.main([*sft, *common, *prompt, "--output_dir", str(tmp_path / "sft")])
+    assert not train_sft.main([*sft, *common, *prompt, "--output_dir", str(tmp_path / "sft")])
     grpo = ["--config", str(configs / "wavreward-nano.yaml"), "--model_name_or_path", str(tmp_path / "sft")]
     sizes = ["--per_device_train_batch_size", "6", "--num_generations", "2", "--multi_sample", "false"]
-    train_grpo.main([*grpo, *common, *sizes, "--accuracy_reward", "exact", "--output_dir", str(tmp_path / "grpo")])
+    assert not train_grpo.main(
+        [*grpo, *common, *sizes, "--accuracy_reward", "exact", "--output_dir", str(tmp_path / "grpo")]
+    )
     run = json.loads((tmp_path / "grpo" / "run.json").read_text())
     assert (run["arguments"]["accuracy_reward"], run["arguments"]["multi_sample"]) == ("exact", False)
     assert run["prompt_version"] == own.version

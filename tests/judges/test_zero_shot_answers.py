@@ -9,19 +9,20 @@ from support.paths import ROOT
 from sdiareward.judges.settings import JUDGES_FILE
 from sdiareward.judges.zero_shot.answers import Verdict, is_refusal, read_text, read_verdict
 from sdiareward.judges.zero_shot.decisions import VERDICT_MARGIN, decide
-from sdiareward.judges.zero_shot.prompts import DIMENSIONS, PROMPT_VERSIONS, PROMPTS
+from sdiareward.judges.zero_shot.prompts import DIMENSIONS, PROMPTS
 from sdiareward.judges.zero_shot.questions import Answer, find_criterion
 from sdiareward.judges.zero_shot.settings import BACKENDS
+from sdiareward.pairs.prompts import PromptSet
 
 
 @pytest.mark.parametrize("criterion", DIMENSIONS)
 def test_the_prompts_name_every_key_of_a_valid_answer(criterion):
-    system, _ = PROMPTS[criterion]
+    system, _ = map(PromptSet().fill, PROMPTS[criterion])
     form = system[system.index("{") :]
     for key in (*DIMENSIONS[criterion], "scores", "overall_preference", "reason"):
         assert f'"{key}"' in form
     assert DIMENSIONS[criterion] == judge_world.DIMENSIONS[criterion]
-    assert len(set(PROMPT_VERSIONS.values())) == len(PROMPTS)
+    assert len({PromptSet().version(*names) for names in PROMPTS.values()}) == len(PROMPTS)
 
 
 def test_a_valid_answer_is_parsed_without_repairs():

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -11,6 +12,7 @@ import pytest
 from support import forked, judge_world
 from support.chat_server import ChatServer, Reply
 from support.judge_world import always_first, deaf, listening, verdict
+from support.refusals import check_refused
 
 from sdiareward import eval as evaluation
 from sdiareward.evaluation.pair_scoring import score_pairs
@@ -320,31 +322,34 @@ def test_an_invalid_file_of_answers_is_named_with_the_line(tmp_path, line, messa
         ReplayBackend(path)
 
 
-def test_a_replay_without_an_answer_names_the_pair(run, tmp_path):
+def test_a_replay_without_an_answer_names_the_pair(run, tmp_path, capsys):
     record = {"pair_id": "pair-0", "order": "chosen_first", "answer": "x"}
     (tmp_path / "answers.jsonl").write_text(json.dumps(record) + "\n")
-    with pytest.raises(ValueError, match=r"lacks 11 of 12 answers, the first is of pair 'pair-0', rejected_first"):
-        run("--judge", "replay", options=[f"path={tmp_path / 'answers.jsonl'}"])
-    with pytest.raises(FileNotFoundError, match="no such file of answers"):
-        run("--judge", "replay", options=[f"path={tmp_path / 'nowhere.jsonl'}"])
+    for name, message in (
+        ("answers.jsonl", "lacks 11 of 12 answers, the first is of pair 'pair-0', rejected_first"),
+        ("nowhere.jsonl", "no such file of answers"),
+    ):
+        replay = partial(run, options=[f"path={tmp_path / name}"])
+        assert check_refused(capsys, message, replay, "--judge", "replay")
 
 
 @pytest.mark.slow
-def test_a_folder_refuses_another_judge_or_other_settings(run):
+def test_a_folder_refuses_another_judge_or_other_settings(run, capsys):
     with ChatServer(listening) as server:
         run("--judge", "own-endpoint", options=at(server))
         for change in ("temperature=0.5", "max_turn_s=10"):
-            with pytest.raises(ValueError, match="results of another run .judge_settings was"):
-                run("--judge", "own-endpoint", options=[*at(server), change])
+            changed = partial(run, options=[*at(server), change])
+            message = "results of another run .judge_settings was"
+            assert check_refused(capsys, message, changed, "--judge", "own-endpoint")
         # How, and where, it is asked changes nothing.
         run("--judge", "own-endpoint", options=[*at(server), "concurrency=1", "timeout_s=9"])
     assert len(server.requests) == 12
 
 
 def test_an_unusable_endpoint_ends_with_one_error_line(run, capsys):
-    with ChatServer(Reply(status=401)) as server, pytest.raises(SystemExit, match="2"):
-        run("--judge", "own-endpoint", options=at(server))
-    assert "does not accept the key" in capsys.readouterr().err
+    with ChatServer(Reply(status=401)) as server:
+        asked = partial(run, options=at(server))
+        assert check_refused(capsys, "does not accept the key", asked, "--judge", "own-endpoint")
 
 
 @pytest.mark.slow
@@ -371,7 +376,6 @@ def test_an_unreadable_turn_skips_its_pair_without_a_request(run, data_folder, p
     ("flags", "message"),
     [
         (["--judge", "own-endpoint", "--model", "m"], "give either a model or a judge"),
-        ([], "give either a model or a judge"),
         (["--judge", "nobody"], "has no judge 'nobody'; it has .*'gpt-4o-audio'"),
         (["--judge", "own-endpoint", "--judge_options", "modle=x"], "own-endpoint: unknown keys .'modle'."),
         (["--judge", "own-endpoint", "--judge_options", "model"], "give KEY=VALUE"),
@@ -382,9 +386,7 @@ def test_an_unreadable_turn_skips_its_pair_without_a_request(run, data_folder, p
     ],
 )
 def test_an_invalid_judge_is_refused_before_any_request(run, flags, message, capsys):
-    with pytest.raises((ValueError, SystemExit)) as caught:
-        run(*flags)
-    assert re.search(message, f"{caught.value} {capsys.readouterr().err}")
+    assert check_refused(capsys, message, run, *flags)
 
 
 @pytest.mark.slow

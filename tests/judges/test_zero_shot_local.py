@@ -215,3 +215,32 @@ def test_the_identity_of_a_local_judge_is_its_checkpoint_and_prompt(tiny_judge):
     assert set(identity["prompt_versions"]) == {"modality", "colloquialness"}
     assert identity["orders"] == "both"
     assert not {"batch_size", "device"} & set(identity)
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-omni-7b", "qwen2.5-omni-7b-pointwise", "gemini-2.5-pro"])
+def test_other_prompts_are_another_identity(name, tiny_judge, tmp_path):
+    path = tmp_path / "prompts.yaml"
+    path.write_text("judge_modality: Listen well.\nwavreward_task: Louder?\n")
+    own = [] if name == "gemini-2.5-pro" else options(tiny_judge)
+    before = choose_judge(name, None, own).identity()
+    after = choose_judge(name, None, [*own, f"prompt_file={path}"]).identity()
+    key = "prompt_version" if name.endswith("pointwise") else "prompt_versions"
+    changed = {key: after["judge_settings"][key]}
+    assert before != after
+    assert {**before["judge_settings"], **changed} == after["judge_settings"]
+    if key == "prompt_versions":
+        found = before["judge_settings"][key]
+        assert changed[key]["modality"] != found["modality"]
+        assert changed[key]["colloquialness"] == found["colloquialness"]
+
+
+def test_a_judge_is_asked_with_its_own_prompts(tmp_path, pairs):
+    from sdiareward.judges.zero_shot.prompts import PROMPTS
+    from sdiareward.judges.zero_shot.questions import Question
+    from sdiareward.pairs.prompts import PromptSet
+
+    names = PROMPTS["modality"]
+    own = PromptSet({names[0]: "Listen well.", names[1]: "Now?"})
+    question = Question("p", "chosen_first", "modality", lambda: pairs[0], prompts=own)
+    (system, user), _ = question.build_messages()
+    assert system["content"] == "Listen well." and user["content"][-1]["text"] == "Now?"

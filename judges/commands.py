@@ -1,0 +1,59 @@
+"""The commands of judges, which `sdiareward judge` and `sdiareward wavreward` run."""
+
+from __future__ import annotations
+
+from sdiareward.common.arguments import Inherited
+from sdiareward.common.commands import Command
+
+
+_MODULE = "sdiareward.judges"
+_SHOWN = {
+    "output_dir": "folder of the run and of the finished judge",
+    "num_train_epochs": "passes over the training samples",
+    "learning_rate": "largest learning rate",
+    "per_device_train_batch_size": "samples per device and step",
+    "save_steps": "steps between checkpoints",
+    "bf16": "compute in bfloat16; needs a GPU, or --use_cpu",
+    "use_cpu": "compute on the CPU",
+    "seed": "seed of everything that is drawn",
+}
+
+WAVREWARD = {
+    "sft": Command(
+        f"{_MODULE}.wavreward.train_sft:run",
+        "fine-tune a judge on scores, the supervised baseline (Table 1, II)",
+        "Only the answer counts in the loss. --resume resumes from the newest checkpoint.",
+        extra="judges",
+        inherited=Inherited("trl:SFTConfig", "trl.SFTConfig", _SHOWN),
+    ),
+    "grpo": Command(
+        f"{_MODULE}.wavreward.train_grpo:run",
+        "train WavReward by reinforcement learning (section 3.1)",
+        "--resume resumes from the newest checkpoint. docs/wavreward.md is the guide.",
+        extra="judges",
+        inherited=Inherited("trl:GRPOConfig", "trl.GRPOConfig", _SHOWN),
+    ),
+    "eval": Command(
+        f"{_MODULE}.wavreward.evaluate:run",
+        "evaluate WavReward or another model on ChatReward: Table 1 with intervals and baselines",
+        "Predictions are written after each chunk, and the same command resumes after a kill.\n"
+        "docs/wavreward_evaluation.md is the guide.",
+        extra="eval",
+    ),
+    "reasoning": Command(
+        f"{_MODULE}.wavreward.reasoning_quality:run",
+        "have another judge rate WavReward's thoughts as Good or Poor (appendix I)",
+        "Answers are cached in cache_dir: the same command resumes after a kill.",
+        extra="judges",
+    ),
+}
+JUDGE = {
+    "list": Command(f"{_MODULE}.listing:run", "list the zero-shot judges of a file of judges"),
+    "eval": Command(
+        "sdiareward.eval:run",
+        "evaluate a judge on pairs; the same as `sdiareward eval --judge NAME`",
+        "docs/judges.md is the guide.",
+        extra="eval",
+    ),
+    "nano": Command(f"{_MODULE}.arguments:build_nano", "write the untrained nano judge, a thinker for tests"),
+}

@@ -1,0 +1,33 @@
+"""List the judges of a file of judges."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sdiareward.common.escaping import escape_terminal
+
+
+@dataclass(kw_only=True)
+class ListArguments:
+    """Which file to list."""
+
+    judges_file: Path | None = field(
+        default=None, metadata={"help": "YAML of judges (default: configs/judges.yaml of the package)"}
+    )
+
+
+def run(args: ListArguments) -> None:
+    """Print name, backend and model of each judge."""
+    from sdiareward.common.settings import read_mapping, require_mapping
+
+    from .settings import JUDGES_FILE
+
+    path = args.judges_file or JUDGES_FILE
+    judges = read_mapping(path)
+    width = max(map(len, map(str, judges)), default=0)
+    for name, settings in judges.items():
+        require_mapping(settings, f"{path}: {name}")
+        shown = f"{name!s:<{width}}  {settings.get('backend', '')}  {settings.get('model', '')}"
+        sys.stdout.write(f"{escape_terminal(shown.rstrip())}\n")
