@@ -91,7 +91,9 @@ def _totals(audit: Audit) -> dict[str, Measured]:
 
 
 def describe_worst(worst: Mapping[str, Any]) -> str:
-    """Describe the change under which most pairs flip, `worst` of `statistics.sum_up`."""
+    """Describe the change under which most pairs flip, `worst` of `statistics.sum_up`; empty if none does."""
+    if not worst["flip_rate"]:
+        return ""
     sides = "both sides" if worst["place"] == "both" else f"the {worst['place']} side"
     return f"{PERTURBATIONS[worst['nuisance']].format_title(worst['severity'])}, on {sides}"
 
@@ -105,8 +107,8 @@ def _perturbations(audit: Audit) -> dict[str, Measured]:
         if row is None or row["flip_rate"] is None:
             found[f"nuisance.{name}"] = Measured(None, title=title)
         else:
-            worst = row["worst"]["flip_rate"]
-            detail = f"at worst {100 * worst:.1f}%: {describe_worst(row['worst'])}" if worst else ""
+            worst = describe_worst(row["worst"])
+            detail = f"at worst {100 * row['worst']['flip_rate']:.1f}%: {worst}" if worst else ""
             details = filter(None, [detail, _describe_missing(audit, name), _was_trained(audit, "nuisances", name)])
             found[f"nuisance.{name}"] = Measured(row["flip_rate"], "; ".join(details), title)
     return found

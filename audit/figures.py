@@ -20,7 +20,7 @@ from sdiareward.perturbations.registry import PERTURBATIONS
 from .checks import describe_worst
 from .occlusion import draw as draw_dialogue
 from .statistics import PLACES
-from .summary import PLACE_TITLES
+from .summary import PLACE_TITLES, describe_perturbation
 from .verdicts import Limit, find_limit, read_limits
 
 
@@ -52,7 +52,8 @@ def draw_figures(audit: Audit, pairs: Mapping[str, AuditPair], folder: Path) -> 
 
     Args:
         audit (`Mapping`): Content of `audit.json`.
-        pairs (`Mapping[str, AuditPair]`): Pairs whose occlusion is drawn, by id.
+        pairs (`Mapping[str, AuditPair]`): Pairs whose occlusion is drawn over their waveform, by id; the others are
+            drawn without it.
         folder (`Path`): Folder of the files; created if it does not exist.
 
     Returns:
@@ -117,12 +118,12 @@ def _draw_overview(figure: Any, rows: Rows) -> None:
 
 
 def _perturbation(audit: Audit, row: Mapping[str, Any]) -> AuditFigure:
-    title = PERTURBATIONS[row["nuisance"]].title.format("…")
+    title, worst = describe_perturbation(row["nuisance"]), describe_worst(row["worst"])
     cells = [cell for cell in audit["nuisances"]["rows"] if cell["nuisance"] == row["nuisance"]]
     return AuditFigure(
         f"{title}: accuracy, and mean shift of the reward over the natural margin, by severity.",
         f"Lines by severity. {_percent(row['flip_rate'])} of the pairs flip on average, at worst "
-        f"{_percent(row['worst']['flip_rate'])}: {describe_worst(row['worst'])}.",
+        f"{': '.join(filter(None, [_percent(row['worst']['flip_rate']), worst]))}.",
         5.2,
         lambda figure, _: _draw_perturbation(figure, cells, audit["natural"]["all"]),
     )
@@ -142,7 +143,7 @@ def _draw_perturbation(figure: Any, rows: Rows, natural: Mapping[str, Any]) -> N
         shift.plot(positions, [row["mean_shift"] / scale for row in found], **style)
     accuracy.axhline(100 * natural["accuracy"], color="black", linestyle=":", linewidth=1.2, label="unchanged")
     perturbation = PERTURBATIONS[rows[0]["nuisance"]]
-    accuracy.set(title=perturbation.title.format("…"), ylabel="accuracy, %")
+    accuracy.set(title=describe_perturbation(rows[0]["nuisance"]), ylabel="accuracy, %")
     shift.axhline(0, color="black", linestyle=":", linewidth=1.2)
     unit = perturbation.unit
     shift.set(ylabel="mean shift over\nnatural margin", xlabel=f"severity, {unit}" if unit else "")
@@ -225,4 +226,5 @@ def _occlusion(dialogue: dict[str, Any]) -> AuditFigure:
 
 
 def _draw_occlusion(dialogue: dict[str, Any], figure: Any, pairs: Mapping[str, AuditPair]) -> None:
-    draw_dialogue(figure.subplots(), dialogue, getattr(pairs[dialogue["pair_id"]], dialogue["side"]))
+    pair = pairs.get(dialogue["pair_id"])
+    draw_dialogue(figure.subplots(), dialogue, None if pair is None else getattr(pair, dialogue["side"]))

@@ -199,12 +199,12 @@ def _mean_absolute(dialogues: Sequence[dict[str, Any]]) -> dict[str, dict[str, f
     return {kind: {role: float(np.mean(found)) for role, found in by_role.items()} for kind, by_role in sizes.items()}
 
 
-def draw(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -> None:
+def draw(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn] | None) -> None:
     """Draw the contributions of one of the `dialogues` of `measure_occlusion` over its waveform.
 
     A bar for each segment (or turn, without segments) rises or falls from the middle of the grey waveform, hatched by
     its sign; a triangle in each turn is the contribution of its words. Sound that the model does not hear is crossed
-    out.
+    out. Without `turns` there is no waveform.
     """
     end_s = sum(turn["duration_s"] for turn in dialogue["turns"])
     waveform = axes.twinx()
@@ -226,11 +226,12 @@ def draw(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -> None:
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3, fontsize=9, frameon=False)
 
 
-def _draw_waveform(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -> None:
+def _draw_waveform(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn] | None) -> None:
     """Draw the outline of the samples and the beginning of each turn."""
-    for turn, described in zip(turns, dialogue["turns"], strict=True):
+    arrays = [turn.array for turn in turns] if turns is not None else [np.zeros(1)] * len(dialogue["turns"])
+    for array, described in zip(arrays, dialogue["turns"], strict=True):
         start_s, duration_s = described["start_s"], described["duration_s"]
-        low, high = _outline(turn.array)
+        low, high = _outline(array)
         times_s = start_s + (np.arange(len(low)) + 0.5) * duration_s / len(low)
         axes.fill_between(times_s, low, high, color="0.55", linewidth=0)
         axes.axvline(start_s, color="0.5", linestyle=":", linewidth=1)
@@ -239,7 +240,7 @@ def _draw_waveform(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn]) -
         if described["heard_s"] < duration_s:
             span = (start_s + described["heard_s"], start_s + duration_s)
             axes.axvspan(*span, facecolor="none", edgecolor="0.6", hatch="xx", linewidth=0)
-    peak = max(float(np.abs(turn.array).max(initial=0.0)) for turn in turns)
+    peak = max(float(np.abs(array).max(initial=0.0)) for array in arrays)
     axes.set(ylim=(-1.1 * (peak or 1.0), 1.1 * (peak or 1.0)), yticks=[])
     axes.grid(visible=False)
 

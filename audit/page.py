@@ -11,21 +11,22 @@ from sdiareward.common.html import html_environment
 from sdiareward.common.package_files import AUDIT, EVALUATION_PAGE
 from sdiareward.evaluation.columns import TITLES
 from sdiareward.evaluation.report.pieces import FILTERS, content_hash, picture
+from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.decoded_pairs import AuditPair
 from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import describe_worst, num_by_status
 from .figures import draw_figures, list_figures
-from .summary import PLACE_TITLES, describe_sample, show_before
-from .verdicts import FAIL, NOT_MEASURED, PASS, show_limit, show_value
+from .summary import PLACE_TITLES, describe_perturbation, show_before
+from .verdicts import FAIL, NOT_MEASURED, PASS, name_check, show_limit, show_value
 
 
-# A sign and a word, because colour alone must not carry a verdict.
-MARKS = {PASS: "✓ passed", FAIL: "✗ failed", NOT_MEASURED: "– not measured"}
+# A sign and a word, because colour alone must not carry a verdict. Failures come first.
+MARKS = {FAIL: "✗ failed", PASS: "✓ passed", NOT_MEASURED: "– not measured"}
 SECTIONS = {
     "verdicts": "Verdicts",
-    "nuisances": "Changes that must not matter",
-    "attacks": "Attacks that must not pay",
+    "nuisances": "Perturbations",
+    "attacks": "Attacks",
     "hearing": "What it hears",
     "occlusion": "Where rewards come from",
     "ties": "Ties",
@@ -34,6 +35,16 @@ SECTIONS = {
     "provenance": "How this was made",
 }
 _ALWAYS = ("verdicts", "excluded", "provenance")
+# The checks by the part of the audit that their names begin with: heading, and what all checks of the group measure.
+GROUPS = {
+    "nuisances": ("All perturbations together", ""),
+    "nuisance": ("Perturbations", "Pairs that flip, mean over severities and sides."),
+    "attack": ("Attacks", "Pairs in which the attack succeeds."),
+    "hearing": ("What it hears", ""),
+    "baselines": ("Baselines", "Accuracy above that of the better cheap baseline on the same pairs."),
+    "ties": ("Ties", ""),
+    "left_out": ("Held out of training", ""),
+}
 _ABOUT = ("dataset", "split", "num_pairs", "seed", "num_bootstrap", "parts")
 
 
@@ -48,7 +59,8 @@ def write_page(
     Args:
         folder (`Path`): The audit's `output_dir`.
         audit (`Mapping`): Content of `audit.json`.
-        pairs (`Mapping[str, AuditPair]`): Pairs whose occlusion is drawn, by id.
+        pairs (`Mapping[str, AuditPair]`): Pairs whose occlusion is drawn over their waveform, by id; the others are
+            drawn without it.
         earlier (`Sequence[Mapping]`, *optional*): Verdicts of an earlier audit, to compare with.
 
     Returns:
@@ -76,9 +88,10 @@ def render_page(
     described = list_figures(audit)
     page = environment.get_template("audit.html").render(
         audit=audit,
-        summary=describe_sample(audit),
         counts=num_by_status(audit["verdicts"]),
         marks=MARKS,
+        failed=group_verdicts(audit["verdicts"], FAIL),
+        folded=[(status, group_verdicts(audit["verdicts"], status)) for status in (PASS, NOT_MEASURED)],
         before=before,
         show_before=show_before,
         figures={
@@ -89,11 +102,45 @@ def render_page(
         titles={**TITLES, "colloquialness": "colloquialness", "overall_micro": "all pairs"},
         places=PLACE_TITLES,
         nuisances=PERTURBATIONS,
+        describe_perturbation=describe_perturbation,
         settings=_settings(audit),
         style=Markup(style),
         style_hash=content_hash(style),
     )
     return page + "\n"
+
+
+def group_verdicts(verdicts: Sequence[Mapping[str, Any]], status: str) -> list[dict[str, Any]]:
+    """Return the checks with a status by the part of the audit that they belong to.
+
+    Args:
+        verdicts (`Sequence[Mapping]`): Verdicts of an audit.
+        status (`str`): `PASS`, `FAIL` or `NOT_MEASURED`.
+
+    Returns:
+        `list[dict]`: In the order of `GROUPS`, each with `title`, `rule` and `rows`: the verdicts, with `short` (a
+        name of a few words) and `what` (what is measured, if the group does not say it).
+    """
+    found = []
+    for group, (title, rule) in GROUPS.items():
+        rows = [
+            {**verdict, "short": name_check(verdict["name"]), "what": _describe_check(verdict)}
+            for verdict in verdicts
+            if verdict["status"] == status and verdict["name"].partition(".")[0] == group
+        ]
+        if rows:
+            found.append({"title": title, "rule": rule, "rows": rows})
+    return found
+
+
+def _describe_check(verdict: Mapping[str, Any]) -> str:
+    """Return what a check measures, without what its group and its short name say."""
+    group, _, name = verdict["name"].partition(".")
+    if group == "nuisance" and name in PERTURBATIONS:
+        return describe_perturbation(name)
+    if group == "attack" and name in ATTACKS:
+        return ATTACKS[name].title
+    return "" if GROUPS[group][1] else str(verdict["title"])
 
 
 def _settings(audit: Mapping[str, Any]) -> list[tuple[str, str]]:

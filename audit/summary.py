@@ -83,14 +83,18 @@ def show_before(verdict: Mapping[str, Any], before: Mapping[str, Mapping[str, An
     return value if found["status"] == verdict["status"] else f"{value}, {_MARKS[found['status']].lower()}"
 
 
+def describe_perturbation(name: str) -> str:
+    """Return what a perturbation does at any severity: `N` stands for the severity."""
+    return PERTURBATIONS[name].title.format("N")
+
+
 def _perturbations(audit: Audit) -> list[str]:
     if not audit["nuisances"]:
         return []
     rows = [
-        [name, *_means(row)]
+        [describe_perturbation(row["nuisance"]), *_means(row)]
         for row in audit["nuisances"]["by_nuisance"]
         if row["flip_rate"] is not None
-        for name in [PERTURBATIONS[row["nuisance"]].title.format("…")]
     ]
     places = [[PLACE_TITLES[row["place"]], *_means(row)] for row in audit["nuisances"]["by_place"] if row["worst"]]
     columns = [
@@ -112,7 +116,7 @@ def _means(row: Mapping[str, Any]) -> list[str]:
         f"{100 * row['accuracy_change']:.1f}",
         f"{100 * row['flip_rate']:.1f}",
         _ABSENT if shift is None else f"{shift:.2f}",
-        f"{100 * row['worst']['flip_rate']:.1f}, {describe_worst(row['worst'])}",
+        ", ".join(filter(None, [f"{100 * row['worst']['flip_rate']:.1f}", describe_worst(row["worst"])])),
     ]
 
 

@@ -31,6 +31,7 @@ class Limit:
         title (`str`): What is measured; `{}` is replaced by the part of the name that matches the star.
         unit (`str`): `"share"`, `"points"`, `"ratio"` or `"reward"`.
         at_most, at_least (`float`, *optional*): The limit, inclusive; one of the two.
+        name (`str`): What the page calls the check, in a few words; `{}` as in `title`.
     """
 
     pattern: str
@@ -38,6 +39,7 @@ class Limit:
     unit: str
     at_most: float | None = None
     at_least: float | None = None
+    name: str = "{}"
 
     def __post_init__(self) -> None:
         if (self.at_most is None) == (self.at_least is None):
@@ -82,6 +84,15 @@ def find_limit(name: str, limits: Sequence[Limit]) -> Limit:
         if fnmatchcase(name, limit.pattern):
             return limit
     raise KeyError(f"no limit is stated for the check {name!r}; add one to {LIMITS.name}.")
+
+
+def name_check(check: str, limits: Sequence[Limit] | None = None) -> str:
+    """Return what the page calls a check; one that has no limit in this version goes by its full name."""
+    try:
+        limit = find_limit(check, read_limits() if limits is None else limits)
+    except KeyError:
+        return check
+    return limit.name.format(check.rpartition(".")[2].replace("_", " "))
 
 
 def judge(measured: Mapping[str, Measured], limits: Sequence[Limit] | None = None) -> list[dict[str, Any]]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from sdiareward.common.package_files import NANO
 
+
+_DATA, _MODEL, _JUDGE, _RUN, _PAGE = "data", "model", "judge, in place of a model", "the run", "page"
 _OF_MODELS = ("dtype", "device", "batch_tokens", "prompt_file")
 _OF_JUDGES = ("judges_file", "judge_options", "retry_failed")
 
@@ -14,47 +17,87 @@ _OF_JUDGES = ("judges_file", "judge_options", "retry_failed")
 class EvalArguments:
     """What to evaluate on what; each is a flag and a key of the YAML given with `--config`."""
 
-    dataset: str = field(metadata={"help": "Folder or Hub name of the pairs, or a .json, .jsonl or .parquet file."})
-    output_dir: str = field(metadata={"help": "Folder for scores and results; a killed run resumes there."})
-    model: str | None = field(default=None, metadata={"help": "Folder or Hub name of the checkpoint."})
-    judge: str | None = field(default=None, metadata={"help": "Name of a judge, in place of a model."})
-    judges_file: str | None = field(default=None, metadata={"help": "YAML of judges in place of configs/judges.yaml."})
-    judge_options: list[str] = field(
-        default_factory=list, metadata={"help": "KEY=VALUE in place of the judge's settings in the file."}
+    dataset: str = field(
+        metadata={"group": _DATA, "help": "Folder or Hub name of the pairs, or a .json, .jsonl or .parquet file."}
     )
-    retry_failed: bool = field(default=False, metadata={"help": "Ask the judge again about pairs without a verdict."})
-    dataset_name: str | None = field(default=None, metadata={"help": "Configuration of the data set."})
-    split: str = field(default="test", metadata={"help": "Split to evaluate."})
-    train_split: str = field(default="train", metadata={"help": "Split the baselines are fitted on."})
-    baselines: bool = field(default=True, metadata={"help": "Also measure the acoustic and the text baseline."})
-    batch_tokens: int | None = field(default=None, metadata={"help": "Tokens in one forward pass."})
-    prompt_file: str | None = field(default=None, metadata={"help": "System prompts instead of the checkpoint's."})
-    dtype: str | None = field(default=None, metadata={"help": "Dtype of the backbone, such as bfloat16."})
-    device: str | None = field(default=None, metadata={"help": "Such as cuda:0; by default an accelerator if any."})
-    limit: int | None = field(default=None, metadata={"help": "Number of pairs to evaluate, from the first on."})
-    num_bootstrap: int = field(default=1000, metadata={"help": "Bootstrap draws of the intervals."})
-    seed: int = field(default=0, metadata={"help": "Seed of those draws."})
+    output_dir: str = field(
+        metadata={"group": _RUN, "help": "Folder for scores and results; a killed run resumes there."}
+    )
+    model: str | None = field(
+        default=None,
+        metadata={
+            "group": _MODEL,
+            "help": "Folder or Hub name of the checkpoint (default: the nano checkpoint of the package).",
+        },
+    )
+    judge: str | None = field(
+        default=None, metadata={"group": _JUDGE, "help": "Name of a judge, in place of a model."}
+    )
+    judges_file: str | None = field(
+        default=None, metadata={"group": _JUDGE, "help": "YAML of judges in place of configs/judges.yaml."}
+    )
+    judge_options: list[str] = field(
+        default_factory=list,
+        metadata={"group": _JUDGE, "help": "KEY=VALUE in place of the judge's settings in the file."},
+    )
+    retry_failed: bool = field(
+        default=False, metadata={"group": _JUDGE, "help": "Ask the judge again about pairs without a verdict."}
+    )
+    dataset_name: str | None = field(
+        default=None, metadata={"group": _DATA, "flag": "dataset_config", "help": "Configuration of the data set."}
+    )
+    split: str = field(default="test", metadata={"group": _DATA, "help": "Split to evaluate."})
+    train_split: str = field(default="train", metadata={"group": _DATA, "help": "Split the baselines are fitted on."})
+    baselines: bool = field(
+        default=True, metadata={"group": _RUN, "help": "Also measure the acoustic and the text baseline."}
+    )
+    batch_tokens: int | None = field(default=None, metadata={"group": _MODEL, "help": "Tokens in one forward pass."})
+    prompt_file: str | None = field(
+        default=None, metadata={"group": _MODEL, "help": "System prompts instead of the checkpoint's."}
+    )
+    dtype: str | None = field(
+        default=None, metadata={"group": _MODEL, "help": "Dtype of the backbone, such as bfloat16."}
+    )
+    device: str | None = field(
+        default=None, metadata={"group": _MODEL, "help": "Such as cuda:0; by default an accelerator if any."}
+    )
+    limit: int | None = field(
+        default=None, metadata={"group": _DATA, "help": "Number of pairs to evaluate, from the first on."}
+    )
+    num_bootstrap: int = field(default=1000, metadata={"group": _RUN, "help": "Bootstrap draws of the intervals."})
+    seed: int = field(default=0, metadata={"group": _RUN, "help": "Seed of those draws."})
     nan: Literal["error", "wrong"] | None = field(
         default=None,
-        metadata={"help": "How a missing reward counts: error (default of models) or wrong (of judges)."},
+        metadata={
+            "group": _RUN,
+            "help": "How a missing reward counts: error (default of models) or wrong (of judges).",
+        },
     )
-    strict: bool = field(default=False, metadata={"help": "Exit with 1 if a pair was skipped."})
-    report: bool = field(default=False, metadata={"help": "Also write the page report/index.html."})
+    strict: bool = field(default=False, metadata={"group": _RUN, "help": "Exit with 1 if a pair was skipped."})
+    report: bool = field(default=False, metadata={"group": _PAGE, "help": "Also write the page report/index.html."})
     compare: list[str] = field(
-        default_factory=list, metadata={"help": "output_dirs of other evaluations of these pairs, for the page."}
+        default_factory=list,
+        metadata={"group": _PAGE, "help": "output_dirs of other evaluations of these pairs, for the page."},
     )
     training: list[str] = field(
-        default_factory=list, metadata={"help": "run.json files of train.py whose rewards the page shows."}
+        default_factory=list,
+        metadata={"group": _PAGE, "help": "run.json files of train.py whose rewards the page shows."},
     )
     embed_audio: Literal["open", "all", "none"] = field(
-        default="open", metadata={"help": "Recordings the page plays: those with an open licence, all, or none."}
+        default="all",
+        metadata={
+            "group": _PAGE,
+            "help": "Recordings the page plays: all, or open (those that anyone may pass on), or none.",
+        },
     )
 
     def __post_init__(self) -> None:
         if (self.compare or self.training) and not self.report:
             raise ValueError("compare and training are shown in the report only: add --report, or omit them.")
-        if (self.model is None) == (self.judge is None):
+        if self.model is not None and self.judge is not None:
             raise ValueError("give either a model or a judge to evaluate.")
+        if self.judge is None:
+            self.model = self.model or str(NANO)
         foreign = _OF_MODELS if self.judge else _OF_JUDGES
         if given := [name for name in foreign if getattr(self, name)]:
             kind, remedy = ("model", "give judge_options") if self.judge else ("judge", "omit it")

@@ -18,6 +18,7 @@ from sdiareward.pairs.loading import load_pairs
 
 from .arguments import EvalArguments
 from .baselines import KINDS
+from .cut_turns import sum_cut
 from .pair_scoring import score_pairs, score_with_baseline
 from .report import inputs, write_page
 from .report.disagreements import find_disagreements
@@ -116,8 +117,10 @@ class EvaluationRun:
         )
         rows = [row for row, label in enumerate(self.labels) if label["pair_id"] in scores]
         if not rows:
-            reasons = self.folder / "skipped.jsonl"
-            raise ValueError(f"none of {len(self.labels)} pairs could be scored; {reasons} has the reasons.")
+            path, reason = self.folder / "skipped.jsonl", self.skipped[0]["reason"].rstrip(".") if self.skipped else ""
+            raise ValueError(
+                f"none of {len(self.labels)} pairs could be scored; the first: {reason}; {path} has all reasons."
+            )
         self.pairs, self.labels = self.pairs.select(rows), [self.labels[row] for row in rows]
         self.by_scorer = {"model": scores}
         if self.train is None or self.train_labels is None:
@@ -134,11 +137,12 @@ class EvaluationRun:
         results |= self.evaluated.describe(self.labels, scores, self.folder, **draws)
         if self.others:
             results["disagreements"] = find_disagreements(self.labels, scores, self.others, str(args.nan))
-        timing = total_timing(JsonLines(self.folder / "sessions.jsonl").read())
+        sessions = JsonLines(self.folder / "sessions.jsonl").read()
         return {
             **results,
+            "cut": sum_cut((scores[label["pair_id"]] for label in self.labels), sessions),
             "baselines": self.fitted,
-            "timing": timing,
+            "timing": total_timing(sessions),
             "run": self.run,
             "config": asdict(args),
             **describe_run(),

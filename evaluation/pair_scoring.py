@@ -22,6 +22,7 @@ from sdiareward.scoring.engine import Labels, Outcome, PairScorer, Record, Sessi
 from sdiareward.scoring.model_spec import ModelSpec
 
 from .baselines import Kind, score_baseline
+from .cut_turns import count_recordings
 
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class ModelPairScorer:
     def score_rows(
         self, pairs: datasets.Dataset, labels: Labels, rows: Sequence[int]
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield each row that is done with `chosen`, `rejected` and `margin`; see [`PairScorer`]."""
+        """Yield each row that is done with `chosen`, `rejected`, `margin` and its recordings; see [`PairScorer`]."""
         criteria = [labels[row]["criterion"] for row in rows for _ in SIDES]
         # Both sides of a pair in one batch: they often share clips, and a pair is done as soon as its batch is.
         groups = [row for row in rows for _ in SIDES]
@@ -60,11 +61,19 @@ class ModelPairScorer:
         results = ((index, each.reward) for index, each in features)
         pair_ids = [labels[row]["pair_id"] for row in rows]
         for position, found in complete_items(results, failures, SIDES, pair_ids):
-            yield rows[position], found if isinstance(found, Skipped) else _make_record(*found)
+            if isinstance(found, Skipped):
+                yield rows[position], found
+                continue
+            counts = count_recordings(pairs[rows[position]], self._max_turn_s)
+            yield rows[position], {**_make_record(*found), **counts}
+
+    @property
+    def _max_turn_s(self) -> float:
+        return float(self.scorer.processor.max_turn_s)
 
     def usage(self) -> dict[str, Any]:
-        """Return nothing: a model costs only time."""
-        return {}
+        """Return how much of each recording the model hears; it costs only time."""
+        return {"max_turn_s": self._max_turn_s}
 
 
 def _make_record(chosen: float, rejected: float) -> Record:

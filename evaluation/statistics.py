@@ -68,9 +68,34 @@ def paired_bootstrap(
         tells nothing about uncertainty.
     """
     difference = np.asarray(first, dtype=np.int64) - np.asarray(second, dtype=np.int64)
+    return bootstrap_mean(difference, groups, strata, num_bootstrap=num_bootstrap, seed=seed, confidence=confidence)
+
+
+def bootstrap_mean(
+    values: ArrayLike,
+    groups: Sequence[Hashable],
+    strata: Sequence[Hashable],
+    *,
+    num_bootstrap: int = 1000,
+    seed: int = 0,
+    confidence: float = 0.95,
+) -> list[float] | None:
+    """Find the interval of a mean by drawing whole groups.
+
+    Args:
+        values (`ArrayLike` of shape `(num_values,)`): The values.
+        groups (`Sequence[Hashable]`): Recording of each value.
+        strata (`Sequence[Hashable]`): Subset of each value, as in `paired_bootstrap`.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
+        seed (`int`, *optional*, defaults to 0): Seed of the draws.
+        confidence (`float`, *optional*, defaults to 0.95): Coverage.
+
+    Returns:
+        `list[float]` or None: Percentiles `[low, high]`; None if all draws are equal.
+    """
     times, members = _draw_each_group(groups, strata, num_bootstrap, seed)
     # Sums of whole groups: a matrix of draws by pairs would not fit in memory for large benchmarks.
-    sums, sizes = (np.bincount(members, weights, times.shape[1]) for weights in (difference, None))
+    sums, sizes = (np.bincount(members, weights, times.shape[1]) for weights in (np.asarray(values), None))
     return percentiles(times @ sums / (times @ sizes), confidence)
 
 

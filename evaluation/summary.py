@@ -11,6 +11,7 @@ from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS, pairwise_accurac
 from sdiareward.evaluation.columns import CRITERION_COLUMNS, TITLES
 from sdiareward.pairs.schema import SIDES
 
+from .cut_turns import describe_cut
 from .results_files import name_scorer
 
 
@@ -192,14 +193,15 @@ def _name(scorer: str, results: Mapping[str, Any]) -> str:
 
 
 def notes(results: Mapping[str, Any]) -> list[str]:
-    """Return the notes of the table: missing subsets, ties, rewards that are not finite, skipped pairs.
+    """Return the notes of the table: missing subsets, ties, rewards that are not finite, skipped pairs, cut turns.
 
     Args:
         results (`Mapping`): What `summarise` returns.
     """
     found = []
     missing = results["accuracies"]["model"]["missing_subsets"]
-    if missing:
+    # With one subset alone the averages are its accuracy.
+    if 0 < len(missing) < len(SUBSETS) - 1:
         found.append(f"No pairs of {', '.join(missing)}: the averages run over the other subsets.")
     for name, result in results["accuracies"].items():
         scorer = _name(name, results)
@@ -215,6 +217,8 @@ def notes(results: Mapping[str, Any]) -> list[str]:
         found.append(
             f"{len(results['skipped'])} pairs were skipped and are not counted; skipped.jsonl has the reasons."
         )
+    if cut := describe_cut(results.get("cut")):
+        found.append(cut)
     return found
 
 

@@ -43,10 +43,10 @@ def _accuracy(report: Mapping[str, Any]) -> str:
     parts = []
     for scorer in report["scorers"]:
         result = report["accuracies"][scorer["name"]]
-        present = {name: result[name] for name in TITLES if result[name] is not None}
+        present = {name: result[name] for name in report["columns"]}
         worst = min(present, key=lambda name: present[name])
-        overall, lowest = percent(result["overall_macro"]), percent(present[worst])
-        parts.append(f"{scorer['title']}: overall macro {overall}, lowest in {TITLES[worst]} with {lowest}.")
+        overall, lowest = percent(result["overall_micro"]), percent(present[worst])
+        parts.append(f"{scorer['title']}: {overall} of all pairs, lowest in {TITLES[worst]} with {lowest}.")
     return "Dot plot of accuracy in percent. " + " ".join(parts)
 
 

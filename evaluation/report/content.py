@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.esdr_accuracy.pairwise import SUBSETS
+from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS
 from sdiareward.pairs.schema import SIDES
+from sdiareward.scoring.results import QUANTILES
 
 from .. import summary
 from ..results_files import name_scorer
@@ -27,7 +28,6 @@ Scores = Mapping[str, Mapping[str, Any]]
 
 MIN_PAIRS, MIN_GROUPS = 10, 5
 TAXONOMY = ("source", "primary", "secondary")
-QUANTILES = {"q05": 0.05, "q25": 0.25, "median": 0.5, "q75": 0.75, "q95": 0.95}
 _BASELINE_TITLES = {"acoustic": "acoustic baseline", "text": "text baseline"}
 # Of `results.json`, shown as it stands.
 _AS_THEY_ARE = (
@@ -80,6 +80,7 @@ def build_report(
         "num_pairs": len(ids),
         "num_groups": len(set(summary.groups_of(records))),
         "scorers": scorers,
+        "columns": list_columns(accuracies["model"]),
         "accuracies": accuracies,
         "notes": _notes(results, accuracies, scorers),
         "by_synthesizer": summary.by_synthesizer(
@@ -96,9 +97,25 @@ def build_report(
         ],
         "examples": list(examples),
         "not_finite": _not_finite(ids, scores),
+        "cut": results.get("cut"),
         **{name: results[name] for name in _AS_THEY_ARE},
     }
     return plain(report)
+
+
+def list_columns(result: Mapping[str, Any]) -> list[str]:
+    """Return the columns of Table 2 that have pairs and do not repeat another.
+
+    Args:
+        result (`Mapping`): What `pairwise_accuracy` gives.
+    """
+    present = [name for name in SUBSETS if result["num_pairs"][name]]
+    if len(present) == 1:
+        return present
+    # Without one of the criteria, or with one subset of modality, its averages are those of other columns.
+    has_both = "colloquialness" in present and len(present) > 2
+    averages = [name for name in COLUMNS if name.startswith("overall_") or (has_both and name.startswith("modality_"))]
+    return [name for name in COLUMNS if name in (*present, *averages)]
 
 
 def _finite(records: Records, scores: Mapping[str, Scores]) -> dict[str, Records]:

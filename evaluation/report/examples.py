@@ -107,18 +107,21 @@ class Collector:
     """Collect recordings for a page up to a size, with a reason for each one that is not embedded.
 
     Args:
-        embed_audio (`str`, *optional*, defaults to `"open"`): Which recordings to take: those of licences that let
-            anyone pass them on, `"all"` or `"none"`.
+        embed_audio (`str`, *optional*, defaults to `"all"`): Which recordings to take: all, `"open"` (those of
+            licences that let anyone pass them on) or `"none"`.
         max_audio_characters (`int`, *optional*): What all data URIs of the page may come to.
 
     Attributes:
         clips (`dict[str, str]`): What was taken: MP3 as data URIs by a hash of the samples.
+        private_licenses (`set[str]`): Licences of recordings that were taken and are not known to let anyone pass
+            them on. A page with such recordings must not be published.
     """
 
-    def __init__(self, embed_audio: EmbedAudio = "open", max_audio_characters: int = MAX_AUDIO_CHARACTERS):
+    def __init__(self, embed_audio: EmbedAudio = "all", max_audio_characters: int = MAX_AUDIO_CHARACTERS):
         self.embed_audio = embed_audio
         self.left_characters = max_audio_characters
         self.clips: dict[str, str] = {}
+        self.private_licenses: set[str] = set()
 
     def describe(self, pair: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
         """Return a pair for `report.json`.
@@ -162,7 +165,8 @@ class Collector:
         """Return the key of the clip, or why it is not taken."""
         if self.embed_audio == "none":
             return None, "audio is switched off"
-        if self.embed_audio == "open" and not is_redistributable(license):
+        is_private = not is_redistributable(license)
+        if self.embed_audio == "open" and is_private:
             return None, f"its licence, {license or 'unknown'}, is not known to let anyone pass it on"
         key = hashlib.sha256(array.tobytes()).hexdigest()[:16]
         uri = self.clips.get(key) or _URI + base64.b64encode(encode_clip(array)).decode()
@@ -171,6 +175,8 @@ class Collector:
             return None, "the page would become too large"
         self.left_characters -= len(uri)
         self.clips[key] = uri
+        if is_private:
+            self.private_licenses.add(license or "unknown")
         return key, None
 
 

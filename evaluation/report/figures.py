@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.common.files import replace_atomically
-from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS
+from sdiareward.esdr_accuracy.pairwise import SUBSETS
 from sdiareward.evaluation.columns import TITLES
 from sdiareward.pairs.schema import SIDES
 
@@ -127,7 +127,7 @@ def draw_densities(axes: Any, records: Records) -> None:
         for body in violins["bodies"]:
             body.set(**_SIDE_STYLES[side], edgecolor="black", alpha=0.8)
         violins["cmedians"].set(color="black", linewidth=2)
-    _label_subsets(axes, present, "Density of rewards; line: median")
+    _label_subsets(axes, present, "Density of rewards")
 
 
 def draw_boxes(axes: Any, records: Records) -> None:
@@ -142,7 +142,7 @@ def draw_boxes(axes: Any, records: Records) -> None:
             box.set(**_SIDE_STYLES[side], alpha=0.8)
         for median in boxes["medians"]:
             median.set(color="black", linewidth=2)
-    _label_subsets(axes, present, "Median, quartiles, 5-95% range")
+    _label_subsets(axes, present, "Quartiles of rewards, 5-95% range")
 
 
 def _rewards(records: Records) -> tuple[list[str], dict[str, list[np.ndarray]]]:
@@ -161,6 +161,7 @@ def _finite(values: Any) -> np.ndarray:
 
 
 def _label_subsets(axes: Any, present: Sequence[str], title: str) -> None:
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     axes.set_title(title)
@@ -168,13 +169,14 @@ def _label_subsets(axes: Any, present: Sequence[str], title: str) -> None:
     axes.set_xlim(-0.6, len(present) - 0.4)
     axes.grid(axis="x", visible=False)
     axes.set_ylabel("reward")
-    handles = [Patch(**style, edgecolor="black", label=side) for side, style in _SIDE_STYLES.items()]
+    handles: list[Any] = [Patch(**style, edgecolor="black", label=side) for side, style in _SIDE_STYLES.items()]
+    handles.append(Line2D([], [], color="black", linewidth=2, label="median"))
     axes.legend(handles=handles, loc="best")
 
 
 def draw_accuracy(axes: Any, report: Mapping[str, Any]) -> None:
     """Draw Table 2: a row a column of it, a marker a scorer, bars for the intervals."""
-    columns = [name for name in COLUMNS if report["accuracies"]["model"][name] is not None]
+    columns = report["columns"]
     scorers = report["scorers"]
     for number, scorer in enumerate(scorers):
         result = report["accuracies"][scorer["name"]]
@@ -189,8 +191,8 @@ def draw_accuracy(axes: Any, report: Mapping[str, Any]) -> None:
         )
     axes.set_yticks(range(len(columns)), [TITLES[name] for name in columns])
     axes.invert_yaxis()
-    axes.axvline(50, color="black", linestyle=":", linewidth=1)
-    axes.set(title="Accuracy and 95% interval; dots: chance", xlabel="percent")
+    axes.axvline(50, color="black", linestyle=":", linewidth=1, label="chance")
+    axes.set(title="Accuracy with 95% intervals", xlabel="percent")
     _legend_above(axes)
 
 
@@ -252,7 +254,8 @@ def draw_reliability(axes: Any, calibration: Mapping[str, Any]) -> None:
         bins = calibration[name]["bins"]
         x, y, errors = _points(bins, "confidence")
         title = f"{when}: error {calibration[name]['error']:.3f}"
-        axes.errorbar(x, y, yerr=errors, linestyle=LINES[number], capsize=3, **marker_style(number), label=title)
+        # No lines: a few bins are not a trend.
+        axes.errorbar(x, y, yerr=errors, linestyle="", capsize=3, **marker_style(number), label=title)
     axes.set(title="Reliability in equal-mass bins", xlabel="confidence, sigmoid(|margin|)", ylabel="accuracy")
     axes.legend(loc="lower right")
 
@@ -260,9 +263,10 @@ def draw_reliability(axes: Any, calibration: Mapping[str, Any]) -> None:
 def draw_accuracy_by_margin(axes: Any, bins: Records) -> None:
     """Draw accuracy against the mean absolute margin of equal-mass bins."""
     x, y, errors = _points([{**row, "middle": (row["low"] + row["high"]) / 2} for row in bins], "middle")
-    axes.errorbar(x, y, yerr=errors, linestyle="-", capsize=3, **marker_style(0))
-    axes.axhline(0.5, color="black", linestyle=":", linewidth=1)
-    axes.set(title="Accuracy by margin; dots: chance", xlabel="|margin|, middle of the bin", ylabel="accuracy")
+    axes.errorbar(x, y, yerr=errors, linestyle="", capsize=3, **marker_style(0), label="bin, 95% interval")
+    axes.axhline(0.5, color="black", linestyle=":", linewidth=1, label="chance")
+    axes.set(title="Accuracy by margin", xlabel="|margin|, middle of the bin", ylabel="accuracy")
+    axes.legend(loc="best")
 
 
 def _points(bins: Records, x: str) -> tuple[list[float], list[float], np.ndarray]:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.files import write_file
 from sdiareward.common.html import html_environment
 from sdiareward.common.package_files import EVALUATION_PAGE
-from sdiareward.esdr_accuracy.pairwise import COLUMNS
+from sdiareward.common.papers import SDIAREWARD_ARXIV
 from sdiareward.evaluation.columns import TITLES
 
-from ..summary import ALL_LEFT_OUT, ALL_SEEN
+from ..cut_turns import describe_cut
+from ..summary import ALL_LEFT_OUT, ALL_SEEN, SHOWN_NAMES
 from .captions import describe_figures
 from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report
 from .disagreements import find_disagreements
@@ -40,12 +41,23 @@ SECTIONS = {
     "comparison": "Comparison",
     "examples": "Lowest margins",
     "disagreements": "Disagreements",
-    "left-out": "Skipped",
+    "left-out": "Skipped and cut",
     "provenance": "How this was made",
 }
 
-# Sections that a page has only if there is something in them.
-_OPTIONAL = ("judge", "disagreements")
+# Sections that a page has only if the report has something for them, by its name there.
+_OPTIONAL = {
+    "judge": "judge",
+    "synthesizers": "by_synthesizer",
+    "rewards": "rewards",
+    "training": "training",
+    "calibration": "calibration",
+    "comparison": "comparisons",
+    "examples": "examples",
+    "disagreements": "disagreements",
+}
+# Averages of the table that are also shown large.
+_TILES = ("overall_macro", "overall_micro", "modality_micro", "colloquialness")
 
 
 def write_page(
@@ -57,7 +69,7 @@ def write_page(
     *,
     others: Sequence[ComparedEvaluation] = (),
     training: Sequence[TrainingRun] = (),
-    embed_audio: EmbedAudio = "open",
+    embed_audio: EmbedAudio = "all",
 ) -> Path:
     """Write `report/index.html`, `report/report.json` and `report/*.png`; the same results give the same bytes.
 
@@ -69,8 +81,9 @@ def write_page(
         by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, `"text"`) and `pair_id`: `chosen` and `rejected`.
         others (`Sequence[ComparedEvaluation]`): Other evaluations of the same pairs to compare with.
         training (`Sequence[TrainingRun]`): Training runs to show.
-        embed_audio (`"open"`, `"all"` or `"none"`, *optional*, defaults to `"open"`): Which recordings the page plays:
-            those under licences that let anyone pass them on, all, or none.
+        embed_audio (`"open"`, `"all"` or `"none"`, *optional*, defaults to `"all"`): Which recordings the page plays:
+            those under licences that let anyone pass them on, all, or none. A page with others is not for
+            publication, and says so.
 
     Returns:
         `Path`: The page.
@@ -84,6 +97,7 @@ def write_page(
     examples = describe_lowest(pairs, records, by_scorer["model"], collector)
     disagreements = describe_disagreements(pairs, records, found, collector)
     report = build_report(results, records, by_scorer, others, training, examples, disagreements)
+    report["private_licenses"] = sorted(collector.private_licenses)
     target = Path(folder) / "report"
     target.mkdir(parents=True, exist_ok=True)
     scored = [{**record, **by_scorer["model"][record["pair_id"]]} for record in records]
@@ -121,15 +135,22 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
     environment.filters |= FILTERS
     texts = {name: (EVALUATION_PAGE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
     descriptions = describe_figures(report)
+    sections = {key: title for key, title in SECTIONS.items() if _has_content(key, report)}
+    columns = report["columns"]
     page = environment.get_template("page.html").render(
         report=report,
         figures={name: {**descriptions[name], **picture(data)} for name, data in figures.items()},
         clips=clips,
-        sections=[(key, title) for key, title in SECTIONS.items() if key not in _OPTIONAL or report[key]],
-        columns=COLUMNS,
+        sections=list(sections.items()),
+        shown=tuple(sections),
+        columns=columns,
+        tiles=columns if len(columns) == 1 else [name for name in _TILES if name in columns],
+        cut=describe_cut(report["cut"]),
+        paper=SDIAREWARD_ARXIV,
         titles=_TITLES,
         scorer_titles={scorer["name"]: scorer["title"] for scorer in report["scorers"]},
         sums=(ALL_SEEN, ALL_LEFT_OUT),
+        shown_names=SHOWN_NAMES,
         min_pairs=MIN_PAIRS,
         min_groups=MIN_GROUPS,
         settings=_settings(report),
@@ -139,6 +160,18 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
         script_hash=content_hash(texts["page.js"]),
     )
     return page + "\n"
+
+
+def _has_content(section: str, report: Mapping[str, Any]) -> bool:
+    """Return whether a section would say anything that the others do not."""
+    if section == "categories":
+        # One cell repeats the table of subsets.
+        return len(report["by_taxonomy"]) > 1
+    if section == "margins":
+        return bool(report["margins"]["bins"])
+    if section == "left-out":
+        return bool(report["skipped"] or report["not_finite"] or describe_cut(report["cut"]))
+    return section not in _OPTIONAL or bool(report[_OPTIONAL[section]])
 
 
 def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -244,6 +244,24 @@ def test_input_that_cannot_be_worked_on_is_one_line_and_exit_status_two(argument
     assert "sdiareward audit: error: " in error
 
 
+def test_the_page_of_an_audit_is_written_again_without_model_and_data(audited, tmp_path, capsys):
+    assert main(["audit", "--render", str(audited / "audit.json"), "--output_dir", str(tmp_path / "page")]) == 0
+    assert f"Page: {tmp_path / 'page' / 'audit.html'}" in capsys.readouterr().out
+    pages = [(folder / "audit.html").read_text() for folder in (audited, tmp_path / "page")]
+    # The waveforms behind the occlusions are those of the data: the page has its figures without them.
+    again, first = (re.sub(r'src="data:image/png;base64,[^"]*"', "", page) for page in reversed(pages))
+    assert again == first
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps({"verdicts": []}))
+    assert main(["audit", "--render", str(old)]) == 2
+    assert "old.json: lacks" in capsys.readouterr().err
+
+
+def test_an_audit_without_its_data_is_told_what_it_needs(capsys):
+    assert main(["audit"]) == 2
+    assert "an audit needs --data and --output_dir; or give --render FILE" in capsys.readouterr().err
+
+
 def test_a_folder_of_another_audit_is_refused(copy, run, capsys):
     assert run(copy, *FEW, "--seed", 1) == 2
     assert "seed was 0, is 1" in capsys.readouterr().err

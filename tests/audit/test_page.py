@@ -6,9 +6,19 @@ import re
 import datasets
 import pytest
 from support.audit_world import make_dataset
-from support.chromium import SIZES, check_screenshot, check_width, needs_chromium, open_page, requested, started
+from support.chromium import (
+    SIZES,
+    measure_contrasts,
+    measure_widths,
+    needs_chromium,
+    open_page,
+    requested,
+    started,
+    take_screenshot,
+)
 
-from sdiareward.audit.page import MARKS, SECTIONS, render_page, write_page
+from sdiareward.audit.checks import describe_worst
+from sdiareward.audit.page import GROUPS, MARKS, SECTIONS, group_verdicts, render_page, write_page
 from sdiareward.audit.run import AuditJob, Auditor
 from sdiareward.scoring.model_spec import ModelSpec
 
@@ -76,8 +86,48 @@ def test_every_verdict_is_a_word_and_a_sign_with_its_value_and_its_limit(text, a
         (row,) = (line for line in text.splitlines() if f">{name}</span>" in line)
         assert MARKS[verdict["status"]] in row
     (first,) = (line for line in text.splitlines() if ">nuisances.accuracy_<wbr>change</span>" in line)
-    assert re.search(r"<td>50\.0 points(, failed)?</td>", first)
+    assert re.search(r'data-label="before">50\.0 points(, failed)?</td>', first)
     assert "at most 2.0 points" in first
+
+
+def test_failures_come_first_by_kind_and_the_others_are_folded(text, audit):
+    verdicts = text[text.index('<h2 id="verdicts">') : text.index("</section>", text.index('<h2 id="verdicts">'))]
+    first, *folded = verdicts.split("<details>")
+    assert re.findall(r"</th>.*?<td class=\"(pass|fail|none)\">", first) == ["fail"] * first.count("✗ failed</td>")
+    failed = [verdict["name"] for verdict in audit["verdicts"] if verdict["status"] == "fail"]
+    shown = [name.replace("<wbr>", "") for name in re.findall(r'<span class="key-name">([^ ]*)</span>', first)]
+    assert sorted(shown) == sorted(failed)
+    assert [part.count("</td></tr>") for part in folded] == [
+        sum(verdict["status"] == status for verdict in audit["verdicts"]) for status in ("pass", "not measured")
+    ]
+    headings = re.findall(r'colspan="6"><span>([^<]*)</span>', first)
+    assert headings == [title for title, _ in GROUPS.values() if title in headings]
+    assert not any("<details open" in part for part in (first, *folded))
+    count = len(failed), sum(verdict["value"] is not None for verdict in audit["verdicts"])
+    assert f"fails {count[0]} of {count[1]} measured checks" in re.sub(r"<[^>]+>", "", text)
+
+
+def test_names_of_checks_are_short_and_no_title_is_a_template(text, audit):
+    names = [
+        row["short"]
+        for status in MARKS
+        for group in group_verdicts(audit["verdicts"], status)
+        for row in group["rows"]
+    ]
+    assert len(names) == len(audit["verdicts"])
+    assert max(map(len, names)) <= 40
+    assert "…" not in text and "{}" not in text
+    assert "N s of silence before each turn" in text
+
+
+def test_where_nothing_flips_no_worst_change_is_named(text, audit):
+    (polarity,) = (row for row in audit["nuisances"]["by_nuisance"] if row["nuisance"] == "polarity")
+    still = {**polarity, "worst": {**polarity["worst"], "flip_rate": 0.0}}
+    page = render_page({**audit, "nuisances": {**audit["nuisances"], "by_nuisance": [still]}}, {})
+    page = page[page.index('<h2 id="nuisances">') :]
+    (row,) = (line for line in page.splitlines() if '<th scope="row">polarity <span' in line)
+    assert row.endswith('<td class="note"></td>')
+    assert describe_worst({**polarity["worst"], "flip_rate": 0.1}).startswith("polarity inverted, on ")
 
 
 def test_every_section_that_has_something_is_in_the_contents_and_no_other(text, audit):
@@ -118,7 +168,10 @@ def opened(request, browser, page):
 
 @needs_chromium
 def test_the_page_never_scrolls_sideways(opened):
-    check_width(*opened)
+    driver, width = opened
+    window, page = measure_widths(driver)
+    assert window == width
+    assert page <= width
 
 
 @needs_chromium
@@ -163,4 +216,7 @@ def test_a_failed_check_is_told_apart_without_colour(opened):
 
 @needs_chromium
 def test_a_screenshot_of_the_whole_page_is_not_blank(opened):
-    check_screenshot(*opened)
+    driver, width = opened
+    pixels = take_screenshot(driver, width)
+    assert pixels.shape[1] == width
+    assert min(measure_contrasts(pixels)) > 10

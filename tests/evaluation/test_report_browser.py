@@ -4,14 +4,23 @@ import json
 
 import pytest
 from support import report_world
-from support.chromium import SIZES, check_screenshot, check_width, needs_chromium, open_page, requested, started
+from support.chromium import (
+    PLAY_AT_ONCE,
+    SIZES,
+    measure_contrasts,
+    measure_widths,
+    needs_chromium,
+    open_page,
+    requested,
+    started,
+    take_screenshot,
+)
 
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.report.inputs import ComparedEvaluation, read_training_runs
 
 
 # A test has no finger to press the button with.
-_PLAY_AT_ONCE = "--autoplay-policy=no-user-gesture-required"
 
 pytestmark = needs_chromium
 
@@ -33,7 +42,7 @@ def page(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    with started(_PLAY_AT_ONCE) as driver:
+    with started(PLAY_AT_ONCE) as driver:
         yield driver
 
 
@@ -43,7 +52,10 @@ def opened(request, browser, page):
 
 
 def test_the_page_never_scrolls_sideways(opened):
-    check_width(*opened)
+    driver, width = opened
+    window, page = measure_widths(driver)
+    assert window == width
+    assert page <= width
 
 
 def test_the_console_stays_empty_and_nothing_is_requested(opened):
@@ -105,7 +117,10 @@ def test_a_recording_plays_and_stops_the_one_before(opened):
 
 
 def test_a_screenshot_of_the_whole_page_is_not_blank(opened):
-    check_screenshot(*opened)
+    driver, width = opened
+    pixels = take_screenshot(driver, width)
+    assert pixels.shape[1] == width
+    assert min(measure_contrasts(pixels)) > 10
 
 
 def test_dark_and_light_follow_the_reader(opened):

@@ -8,10 +8,16 @@ from support import report_world
 from sdiareward.evaluation.report import examples
 
 
+LIMITS = ("embed_audio", "max_audio_characters")
+
+
+def make_collector(options):
+    return examples.Collector(**{name: options.pop(name) for name in LIMITS if name in options})
+
+
 def lowest(**options):
     """Return the rows of a page's lowest margins and the recordings they play."""
-    limits = {name: options.pop(name) for name in ("embed_audio", "max_audio_characters") if name in options}
-    collector = examples.Collector(**limits)
+    collector = make_collector(options)
     pairs = report_world.make_pairs(**options)
     labels = [{**label, "license": pairs["license"][0]} for label in report_world.make_labels(pairs)]
     return examples.describe_lowest(pairs, labels, report_world.make_scores(labels), collector), collector.clips
@@ -57,12 +63,24 @@ def test_only_licences_known_to_let_anyone_pass_recordings_on_count_as_open(lice
 
 @pytest.mark.slow
 def test_a_recording_that_may_not_be_passed_on_is_named_not_embedded_unless_asked_for():
-    rows, clips = lowest(license="LicenseRef-YouTube")
+    rows, clips = lowest(license="LicenseRef-YouTube", embed_audio="open")
     assert clips == {}
     reasons = {clip["no_audio"] for row in rows for clip in clips_of(row)}
     assert reasons == {"its licence, LicenseRef-YouTube, is not known to let anyone pass it on"}
-    assert len(lowest(license="LicenseRef-YouTube", embed_audio="all")[1]) == 16
     assert lowest(embed_audio="none")[1] == {}
+
+
+def test_a_page_plays_the_users_own_recordings_and_names_the_licences_that_keep_it_from_publication():
+    array = np.zeros(4000, dtype=np.float32)
+    collector = examples.Collector()
+    assert collector.take(array, "CC0-1.0")[0] in collector.clips
+    assert collector.private_licenses == set()
+    assert collector.take(array, None) == (next(iter(collector.clips)), None)
+    collector.take(array, "LicenseRef-YouTube")
+    assert collector.private_licenses == {"unknown", "LicenseRef-YouTube"}
+    careful = examples.Collector("open")
+    assert careful.take(array, None) == (None, "its licence, unknown, is not known to let anyone pass it on")
+    assert (careful.clips, careful.private_licenses) == ({}, set())
 
 
 @pytest.mark.slow

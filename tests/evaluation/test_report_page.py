@@ -5,11 +5,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from matplotlib.figure import Figure
 from support import report_world
 
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.report.content import build_report
-from sdiareward.evaluation.report.figures import draw_figures
+from sdiareward.evaluation.report.figures import draw_accuracy, draw_accuracy_by_margin, draw_figures
 from sdiareward.evaluation.report.inputs import ComparedEvaluation, read_training_runs
 
 
@@ -174,22 +175,64 @@ def test_a_synthesizer_that_training_left_out_and_a_small_cell_are_marked_in_wor
     assert words.count("few") >= 2
 
 
-def test_a_page_of_few_pairs_without_baselines_says_what_is_missing_and_keeps_no_figure_of_before(tmp_path):
+def test_a_page_of_own_pairs_has_no_empty_and_no_repeated_parts_and_keeps_no_figure_of_before(tmp_path):
     (tmp_path / "report").mkdir()
     (tmp_path / "report" / "comparison.png").write_bytes(b"of before")
-    pairs, labels, scores = report_world.make_evaluation(license="LicenseRef-YouTube")
+    pairs, labels, scores = report_world.make_evaluation(license=None)
     labels = [{**label, "group_id": None, "synthesizer": None} for label in labels[:1]]
     scores = {"model": scores["model"]}
     path = write_page(tmp_path, report_world.make_results(labels, scores), pairs.select([0]), labels, scores)
-    words = " ".join(Page(path.read_text()).words)
-    for expected in (
-        "Nothing to compare with",
-        "No training run was given",
-        "No audio: its licence",
-        "No pair was skipped",
-    ):
-        assert expected in words
+    page = Page(path.read_text())
+    assert [element.get("aria-labelledby") for element in page.all("section")] == [
+        *("accuracy", "rewards", "calibration", "margins", "examples", "provenance"),
+    ]
+    text = path.read_text()
+    assert len(re.findall("<div><dt>", text)) == 3
+    table = text[text.index("<table>") : text.index("</table>")]
+    assert re.findall(r'<th scope="col">([^<]*)', table) == ["scorer", "wild"]
+    assert json.loads((path.parent / "report.json").read_text())["columns"] == ["wild"]
+    # The user's own recordings play; the page warns against passing them on.
+    assert len(page.all("audio")) == 4
+    assert "not known to be free to pass on (licence: unknown). Do not publish it" in text
     assert not (path.parent / "comparison.png").exists()
+
+
+def test_the_page_begins_with_the_result_and_the_baselines_in_one_sentence(complete):
+    path, page = complete
+    report = json.loads((path.parent / "report.json").read_text())
+    text = re.sub(r"<[^>]+>", "", re.search(r'<p class="headline">(.*?)</p>', path.read_text())[1])
+    model, other, acoustic, words = (report["accuracies"][scorer["name"]] for scorer in report["scorers"])
+    low, high = (f"{100 * bound:.1f}" for bound in model["interval"]["overall_micro"])
+    percents = [f"{100 * found['overall_micro']:.2f}%" for found in (model, other, acoustic, words)]
+    assert text == (
+        "Model checkpoints/tiny puts the right dialogue first in "
+        f"{model['num_correct']['overall_micro']} of 48 pairs: "
+        f"{percents[0]} (95% interval {low}–{high}). On the same pairs, other/&lt;model&gt;: {percents[1]}, "
+        f"the acoustic baseline: {percents[2]}, the text baseline: {percents[3]} "
+        "(48 ties, counted as wrong); chance: 50%."
+    )
+
+
+def test_no_figure_explains_its_marks_in_its_title(complete):
+    path, _ = complete
+    report = json.loads((path.parent / "report.json").read_text())
+    axes = Figure().subplots()
+    draw_accuracy(axes, report)
+    assert axes.get_title() == "Accuracy with 95% intervals"
+    assert "chance" in axes.get_legend_handles_labels()[1]
+    axes = Figure().subplots()
+    draw_accuracy_by_margin(axes, report["margins"]["bins"])
+    assert (axes.get_title(), axes.get_legend_handles_labels()[1]) == (
+        "Accuracy by margin",
+        ["chance", "bin, 95% interval"],
+    )
+
+
+def test_figures_and_tables_of_a_paper_are_named_with_it(complete):
+    _, page = complete
+    text = " ".join(page.words)
+    assert text.count("SDiaReward paper") == len(re.findall(r"(?:Table|Figures) \d", text)) == 5
+    assert "arXiv:2603.14889" in text
 
 
 def test_a_model_without_one_finite_reward_gets_its_page_too(tmp_path):
@@ -197,8 +240,10 @@ def test_a_model_without_one_finite_reward_gets_its_page_too(tmp_path):
     scores = {"model": {label["pair_id"]: {"chosen": float("nan"), "rejected": 0.0} for label in labels}}
     results = report_world.make_results(labels, scores, nan="wrong")
     page = Page(write_page(tmp_path, results, pairs, labels, scores).read_text())
-    assert "No pair has finite rewards." in page.words
+    assert "puts the right dialogue first in 0 of 48 pairs" in " ".join(page.words)
     assert len(page.all("img")) == 1
+    shown = {element["aria-labelledby"] for element in page.all("section")}
+    assert not shown & {"calibration", "margins", "rewards", "examples"}
 
 
 def test_a_name_with_dollar_signs_is_no_formula(tmp_path):
@@ -230,7 +275,7 @@ def test_pairs_of_the_released_form_make_a_page_too(tmp_path):
 
     released = pairs.remove_columns(["primary", "secondary", "license", "language"]).map(to_messages)
     labels = [{**label, "synthesizer": None, "group_id": None, "criterion": "joint"} for label in labels]
-    path = write_page(tmp_path, report_world.make_results(labels, scores), released, labels, scores)
-    words = " ".join(Page(path.read_text()).words)
-    assert "its licence, unknown, is not known to let anyone pass it on" in words
-    assert "These pairs do not say which synthesizer spoke." in words
+    results = report_world.make_results(labels, scores)
+    page = Page(write_page(tmp_path, results, released, labels, scores, embed_audio="open").read_text())
+    assert "its licence, unknown, is not known to let anyone pass it on" in " ".join(page.words)
+    assert "synthesizers" not in {element["aria-labelledby"] for element in page.all("section")}

@@ -1,0 +1,79 @@
+"""Score the dialogues of all systems with the engine that scores data sets: what it has is not scored again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from sdiareward.common.files import JsonLines
+from sdiareward.pairs.message_rows import MessageRows
+from sdiareward.pairs.rows import Rows
+from sdiareward.pairs.systems import System
+from sdiareward.scoring.dataset import ScoringJob, score_dataset
+from sdiareward.scoring.results import Summary
+from sdiareward.scoring.scorer import Scorer
+
+
+@dataclass(frozen=True, kw_only=True)
+class SystemsJob(ScoringJob):
+    """Score the same dialogues of several systems.
+
+    Args:
+        systems (`Sequence[System]`): The systems.
+        names (`Sequence[str]`): The dialogues that all of them have.
+        loaded (`list`): Keeps the model for the jobs of further criteria.
+    """
+
+    # Each system has checked its own paths when it was read; all are absolute.
+    audio_root: str | None = os.sep
+    systems: Sequence[System]
+    names: Sequence[str]
+    loaded: list[Scorer] = field(default_factory=list, compare=False)
+
+    def open_rows(self) -> Rows:
+        """Return the dialogues: those of a name one after the other, because they share turns."""
+        owners = [(system, name) for name in self.names for system in self.systems]
+        ids = [f"{system.name}/{name}" for system, name in owners]
+        return MessageRows(ids, lambda number: owners[number][0].read(owners[number][1]))
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the rewards depend on; what is in the dialogues, `scoring.changes` looks after."""
+        paths = {system.name: system.path for system in self.systems}
+        return {**self.model.identity(), "criterion": self.criterion, "systems": paths}
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the record beside the results is to hold."""
+        return self.identity()
+
+    def load_scorer(self, device: str | None = None) -> Scorer:
+        """Load the model, or take the one that another criterion's job has loaded."""
+        if not self.loaded:
+            self.loaded.append(self.model.load(self.criterion, device))
+        return self.loaded[0]
+
+
+def score_systems(job: SystemsJob, folder: Path) -> tuple[Summary, NDArray[np.float64], dict[int, str]] | None:
+    """Score all dialogues into a folder.
+
+    Returns:
+        `tuple`: The summary; rewards of shape `(num_dialogues, num_systems)`, NaN where there is none; and the reason
+        for each of these, by its row. None for all processes but the main one.
+
+    Raises:
+        UserError, ScoringError: See `scoring.dataset.score_dataset`.
+    """
+    summary = score_dataset(job, folder)
+    if summary is None:
+        return None
+    rewards = np.full(len(job.names) * len(job.systems), np.nan)
+    table = pq.read_table(folder / "scores.parquet", columns=["row", "reward"])
+    rewards[table["row"].to_numpy()] = table["reward"].to_numpy()
+    reasons = {record["row"]: record["reason"] for record in JsonLines(folder / "skipped.jsonl").read()}
+    return summary, rewards.reshape(len(job.names), len(job.systems)), reasons

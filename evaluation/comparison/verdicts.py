@@ -1,0 +1,89 @@
+"""Say in sentences what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+# What each criterion asks of a dialogue (section 3.3 of the paper), and when to compare under it.
+CRITERIA = {
+    "modality": {
+        "claim": "sounds more natural",
+        "use": "how a dialogue sounds: prosody, pauses, emotion, voices that stay coherent. For systems that say the "
+        "same words, such as two synthesizers.",
+    },
+    "colloquialness": {
+        "claim": "talks more like spontaneous speech",
+        "use": "how a dialogue is worded: spontaneous speech against writing read aloud. For systems of one voice "
+        "that choose their words.",
+    },
+    "joint": {
+        "claim": "sounds more like a real conversation",
+        "use": "how a dialogue sounds and how it is worded. For systems that differ in voice and in words.",
+    },
+}
+_OTHER = {"claim": "has the higher reward", "use": "a criterion of this model or of the prompt file."}
+
+
+def describe_criterion(criterion: str) -> str:
+    """Return what a criterion measures and when to use it."""
+    return CRITERIA.get(criterion, _OTHER)["use"]
+
+
+def phrase_verdict(first: str, second: str, criterion: str, found: Mapping[str, Any]) -> str:
+    """Return the result of two systems in a sentence.
+
+    Args:
+        first (`str`): Name of the first system.
+        second (`str`): Name of the second system.
+        criterion (`str`): Under which they were compared.
+        found (`Mapping`): What `wins.count_wins` gives.
+
+    Example:
+        >>> found = {"num_first": 3, "num_second": 37, "num_ties": 0, "num_dialogues": 40, "win_rate": 0.075}
+        >>> found |= {"interval": [0.0, 0.175], "p_value": 1e-8, "is_clear": True}
+        >>> phrase_verdict("A", "B", "modality", found)
+        'B sounds more natural than A in 37 of 40 dialogues (92.5%, 95% interval 82.5-100.0%, sign test p < 0.001).'
+    """
+    if found["num_ties"] == found["num_dialogues"]:
+        return (
+            f"No difference can be told between {first} and {second}: their rewards are equal in all "
+            f"{found['num_ties']} dialogues."
+        )
+    is_second = found["win_rate"] < 0.5
+    better, worse = (second, first) if is_second else (first, second)
+    num_wins = found["num_second" if is_second else "num_first"]
+    rate, (low, high) = found["win_rate"], found["interval"]
+    if is_second:
+        rate, low, high = 1 - rate, 1 - high, 1 - low
+    share = (
+        f"{100 * rate:.1f}%, 95% interval {100 * low:.1f}-{100 * high:.1f}%, sign test {phrase_p(found['p_value'])}"
+    )
+    ties = f", {found['num_ties']} tied" if found["num_ties"] else ""
+    share = f"win rate {share}" if ties else share
+    claim = CRITERIA.get(criterion, _OTHER)["claim"]
+    where = f"in {num_wins} of {found['num_dialogues']} dialogues{ties} ({share})."
+    if found["is_clear"]:
+        return f"{better} {claim} than {worse} {where}"
+    return f"No difference can be told between {first} and {second}: {better} {claim} {where}"
+
+
+def phrase_p(value: float) -> str:
+    """Return a p value in words."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def join_verdicts(pairs: Sequence[Any], ranking: Sequence[Any]) -> str:
+    """Return the verdicts of all pairs of systems, after the ranking if there is one, criterion by criterion."""
+    criteria = list(dict.fromkeys(pair.criterion for pair in pairs))
+    lines = []
+    for criterion in criteria:
+        before = f"{criterion}: " if len(criteria) > 1 else ""
+        mine = [pair for pair in pairs if pair.criterion == criterion]
+        if ranked := [entry.system for entry in ranking if entry.criterion == criterion]:
+            num_clear = sum(pair.is_clear for pair in mine)
+            order = f"Ranking, best first: {', '.join(ranked)}"
+            lines.append(f"{before}{order}; {num_clear} of {len(mine)} differences are clear.")
+        lines += [f"{before}{pair.verdict}" for pair in mine]
+    return "\n".join(lines)

@@ -1,0 +1,72 @@
+"""Count in how many dialogues one system beats another, with an interval and a test.
+
+A win is a strictly higher reward, as in the metric. A tie is no win for either system: it is counted, and is half a
+win of each in the win rate, so that equal systems have a win rate of 50%.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sdiareward.esdr_accuracy.pairwise import wilson_interval
+
+from ..statistics import bootstrap_mean, compare
+
+
+MAX_P_VALUE = 0.05
+RULE = (
+    "A difference is clear only if the 95% interval of the win rate excludes 50% and the p value of the sign test is "
+    f"below {MAX_P_VALUE:g}."
+)
+
+
+def count_wins(
+    first: ArrayLike, second: ArrayLike, groups: Sequence[Hashable], *, num_bootstrap: int = 1000, seed: int = 0
+) -> dict[str, Any]:
+    """Compare the rewards of two systems dialogue by dialogue.
+
+    Args:
+        first (`ArrayLike` of shape `(num_dialogues,)`): Rewards of the first system.
+        second (`ArrayLike` of shape `(num_dialogues,)`): Rewards of the second system.
+        groups (`Sequence[Hashable]`): Group of each dialogue; the bootstrap draws whole groups.
+        num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
+        seed (`int`, *optional*, defaults to 0): Seed of the draws.
+
+    Returns:
+        `dict[str, Any]`: `num_dialogues`, `num_groups`, `num_first`, `num_second` (wins of each), `num_ties`,
+        `win_rate` of the first (0-1) and its `interval`, `p_value` of the two-sided sign test, which omits ties and
+        takes dialogues as independent, `mean_margin` (first minus second) and `mean_margin_interval`, and `is_clear`
+        by `RULE`. If no two draws differ, the interval is Wilson's with the number of groups as sample size.
+
+    Example:
+        >>> found = count_wins([1.0, 2.0, 0.0], [0.0, 1.0, 0.0], ["a", "b", "c"])
+        >>> found["num_first"], found["num_ties"], round(found["win_rate"], 4), found["p_value"]
+        (2, 1, 0.8333, 0.5)
+    """
+    margins = np.asarray(first, dtype=np.float64) - np.asarray(second, dtype=np.float64)
+    draws: dict[str, Any] = {"num_bootstrap": num_bootstrap, "seed": seed}
+    strata = [""] * len(margins)
+    # Of "the first is higher" and "the second is higher": McNemar's test of these is the sign test.
+    found = compare(margins > 0, margins < 0, groups, strata, **draws)
+    win_rate = (1 + found["difference"]) / 2
+    if found["interval"] is None:
+        interval = wilson_interval(win_rate, len(set(groups)))
+    else:
+        interval = [(1 + bound) / 2 for bound in found["interval"]]
+    return {
+        "num_dialogues": len(margins),
+        "num_groups": len(set(groups)),
+        "num_first": found["num_only_first"],
+        "num_second": found["num_only_second"],
+        "num_ties": found["num_neither"],
+        "win_rate": win_rate,
+        "interval": interval,
+        "p_value": found["p_value"],
+        "is_clear": not interval[0] <= 0.5 <= interval[1] and found["p_value"] < MAX_P_VALUE,
+        "mean_margin": float(margins.mean()),
+        "mean_margin_interval": bootstrap_mean(margins, groups, strata, **draws),
+    }
