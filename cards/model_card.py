@@ -17,8 +17,9 @@ from string import Template
 from typing import Any, Literal
 
 from sdiareward.audit.verdicts import read_audit
-from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, weight_files
+from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, read_json, weight_files
 from sdiareward.common.escaping import escape_code, escape_markdown
+from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_markdown_table
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.yaml_files import parse_yaml
@@ -32,7 +33,7 @@ ABOUT = "about.md"
 AUDIT = "audit.json"
 _FIGURE = "rewards.png"
 _NOT_EVALUATED = (
-    "Not evaluated. `sdiareward-eval` does it and writes the `results.json` that this section is made from."
+    "Not evaluated. `sdiareward eval` does it and writes the `results.json` that this section is made from."
 )
 _KINDS = {
     "lora": "Low-rank adapters of the text model, and the head that was trained beside them,",
@@ -67,6 +68,19 @@ class ModelRelease:
     revision: str | None = None
     base_model: str | None = None
     datasets: tuple[str, ...] = ()
+
+
+def write_model_card(checkpoint: Path) -> None:
+    """Write the card of a trained checkpoint into its folder, from its `run.json` and `about.md`.
+
+    Args:
+        checkpoint (`Path`): Folder of the checkpoint, as `train.py` leaves it.
+
+    Raises:
+        ValueError: As `render_model_repository_card`.
+    """
+    run = read_json(checkpoint / "run.json")
+    write_file(checkpoint / "README.md", render_model_repository_card(ModelRelease(checkpoint, run=run)))
 
 
 def render_model_repository_card(release: ModelRelease) -> str:

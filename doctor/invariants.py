@@ -90,12 +90,17 @@ def _attention(name: str, settings: Settings) -> Outcome:
 
 @contextmanager
 def _attention_of(scorer: Scorer, name: str) -> Iterator[None]:
-    own = scorer.model.config._attn_implementation
+    from transformers.utils import logging
+
+    own, verbosity = scorer.model.config._attn_implementation, logging.get_verbosity()
+    # Otherwise each change warns about a part that the model does not have.
+    logging.set_verbosity_error()
     scorer.model.set_attn_implementation(name)
     try:
         yield
     finally:
         scorer.model.set_attn_implementation(own)
+        logging.set_verbosity(verbosity)
 
 
 def _prefixes(settings: Settings) -> Outcome:

@@ -108,12 +108,8 @@ def check_loading(settings: Settings) -> Outcome:
     """Load the checkpoint and describe it."""
     import math
 
-    from transformers.utils import logging
-
     from sdiareward.scoring.model_spec import ScoringError
 
-    # Otherwise each change of the attention warns about a part that the model does not have.
-    logging.set_verbosity_error()
     try:
         subject = load_subject(settings)
     except ScoringError as error:

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import is_number, read_json_object
+from sdiareward.common.settings import make_settings
 
 from .study import KEY_FILE, SCORES_FORM, SIZES, STUDY_FILE
+from .texts import INSTRUCTIONS_OF_SCORES, StudyTexts
 
 
 _PARTS = ("context", "a", "b")
@@ -26,7 +28,10 @@ def read_study(folder: Path) -> dict[str, Any]:
     items = study.get("items")
     if not isinstance(study.get("study"), str) or not isinstance(items, list) or not all(map(_is_item, items)):
         raise ValueError(f"{path}: is no study, or one of its items is malformed; {remedy}.")
-    return {"allow_tie": True, **study}
+    # Studies of earlier versions have no texts.
+    given = study.get("texts", {"instructions": INSTRUCTIONS_OF_SCORES} if study.get("form") == SCORES_FORM else {})
+    texts = make_settings(StudyTexts, given, f"{path}, texts").as_fields()
+    return {"allow_tie": True, **study, "texts": texts}
 
 
 def _is_item(item: Any) -> bool:

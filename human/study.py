@@ -6,7 +6,7 @@ The folder of a study:
 |---|---|---|
 | `study.json` | items in shuffled order: question, shared context, turns of A and B | raters |
 | `audio/*.wav` | every turn, mono, 16 kHz, under a neutral name | raters |
-| `answers/RATER.jsonl` | the answers of each rater | |
+| `answers/RATER.jsonl`, `answers/RATER.consent.json` | the answers of each rater, and what they agreed to | |
 | `key.json` | pair, stratum, margin and which of A and B is the chosen side | the person who scores |
 
 Strata, drawn in this order and disjoint: `wrong` (mis-ordered pairs, ties included), `high` (at random from the
@@ -31,6 +31,9 @@ from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 
+from .strata import SIZES
+from .texts import StudyTexts
+
 
 if TYPE_CHECKING:
     import datasets
@@ -39,14 +42,12 @@ if TYPE_CHECKING:
     from sdiareward.evaluation.results_files import Evaluation
 
 Record = dict[str, Any]
-# In the order of Table 3, with the number of pairs in the paper.
-SIZES = {"high": 20, "low": 20, "random": 20, "wrong": 15}
 _DRAWN_IN_ORDER = ("wrong", "high", "low", "random")
 _POOL_FRACTION = 0.25
 QUESTIONS = {
-    "modality": "Which conversation sounds more like people really talking to each other?",
+    "modality": "Which sounds more like a real conversation?",
     "colloquialness": "Which conversation is closer to spontaneous, everyday speech?",
-    "joint": "Which could sooner be a real conversation, by its sound and its wording?",
+    "joint": "Which sounds more like a real conversation?",
 }
 STUDY_FILE, KEY_FILE, AUDIO_FOLDER, ANSWERS_FOLDER = "study.json", "key.json", "audio", "answers"
 # Value of `form` in `study.json` where raters hear one dialogue and compare two scores of it.
@@ -138,6 +139,7 @@ def sample_study(
     seed: int,
     sizes: Mapping[str, int] | None = None,
     allow_tie: bool = True,
+    texts: StudyTexts | None = None,
 ) -> dict[str, Any]:
     """Draw a study from an evaluation and write its folder atomically.
 
@@ -148,6 +150,7 @@ def sample_study(
         seed (`int`): Seed of the draw, the order and the names; the same seed writes the same bytes.
         sizes (`Mapping[str, int]`, *optional*): Pairs of each stratum; by default those of the paper.
         allow_tie (`bool`, *optional*, defaults to `True`): Whether raters may answer "cannot tell".
+        texts ([`StudyTexts`], *optional*): Instructions and consent; by default those of the package.
 
     Returns:
         `dict`: The content of `key.json`.
@@ -172,7 +175,8 @@ def sample_study(
     def write_item(name: str, truth: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return _write_item(name, truth, pairs[row_of[truth["pair_id"]]], seed, folder)
 
-    write_study(target, key, write_item, allow_tie=allow_tie)
+    shown = (texts or StudyTexts()).as_fields()
+    write_study(target, key, write_item, allow_tie=allow_tie, texts=shown)
     return key
 
 
@@ -198,8 +202,8 @@ def write_study(
             and more.
         write_item (`Callable`): Takes the name of an item, its truth and a folder; writes its recordings there and
             returns what raters may see: `item`, `question`, and the turns of `context`, `a` and `b`.
-        **fields: Further fields of `study.json`: `allow_tie`, and `form` (`SCORES_FORM`) if raters do not compare two
-            dialogues.
+        **fields: Further fields of `study.json`: `allow_tie`, `texts`, and `form` (`SCORES_FORM`) if raters do not
+            compare two dialogues.
     """
     from tqdm import tqdm
 

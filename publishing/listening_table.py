@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.common.files import replace_atomically
-from sdiareward.pairs.schema import SIDES
+from sdiareward.pairs.schema import SIDES, make_arrow_schema
 
 from .public_shards import Shard, list_shards, read_columns
 
@@ -63,7 +63,7 @@ def write_listening(shards: Iterable[Shard], output: Path) -> tuple[list[Shard],
         if of_criterion:
             path = output / "data" / criterion / f"{_SPLIT}-00000-of-00001.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)
-            table = pa.Table.from_pylist(of_criterion, schema=make_listening_features().arrow_schema)
+            table = pa.Table.from_pylist(of_criterion, schema=make_arrow_schema(make_listening_features()))
             with replace_atomically(path) as temporary:
                 pq.write_table(table, temporary, row_group_size=_PAIRS_A_SUBSET)
             written.append(path)

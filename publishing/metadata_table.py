@@ -15,7 +15,7 @@ from typing import Any
 from sdiareward.dataset_builder.formats.shards import ShardWriter
 from sdiareward.dataset_builder.release.release import release_features
 from sdiareward.dataset_builder.release.scrubbing import scrub
-from sdiareward.pairs.schema import SIDES
+from sdiareward.pairs.schema import SIDES, make_arrow_schema
 
 from .public_shards import Shard, list_shards, open_shard, read_columns
 
@@ -85,11 +85,13 @@ def read_release(folder: Path, pair_ids: Collection[str]) -> list[Shard]:
         ValueError: A shard has other columns than a release, such as audio; or it belongs to another data set.
     """
     shards = list_shards(folder)
-    agreed = release_features().arrow_schema
+    agreed = make_arrow_schema(release_features())
+    # The second is how earlier versions described the same columns.
+    descriptions = (agreed.metadata, release_features().arrow_schema.metadata)
     for shard in shards:
         with open_shard(shard.path) as file:
             schema = file.schema_arrow
-        if not schema.equals(agreed) or schema.metadata != agreed.metadata:
+        if not schema.equals(agreed) or schema.metadata not in descriptions:
             raise ValueError(
                 f"{shard.path}: does not have the columns of a metadata release, which has no audio; write one with "
                 "python -m sdiareward.dataset_builder release."

@@ -160,7 +160,7 @@ def _without_places(value: Any) -> Any:
 
 
 def _require_own(checkpoint: Path, *wanted: tuple[str, str]) -> None:
-    """Raise unless each file maps auto classes to classes of this package only."""
+    """Raise unless each file maps auto classes, and tasks of pipelines, to classes of this package only."""
     config = read_json(checkpoint / CONFIG)
     if config.get("model_type") != _MODEL_TYPE:
         raise ValueError(
@@ -171,11 +171,12 @@ def _require_own(checkpoint: Path, *wanted: tuple[str, str]) -> None:
         auto_map: Mapping[str, Any] = read_json(checkpoint / name).get("auto_map") or {}
         if auto_class not in auto_map:
             raise ValueError(f"{checkpoint / name}: auto_map has no {auto_class}; save it again with this package.")
-        for reference in auto_map.values():
+        pipelines: Mapping[str, Any] = read_json(checkpoint / name).get("custom_pipelines") or {}
+        for reference in [*auto_map.values(), *(task.get("impl") for task in pipelines.values())]:
             if f"{str(reference).partition('.')[0]}.py" not in REMOTE_CODE:
                 raise ValueError(
-                    f"{checkpoint / name}: auto_map names {reference!r}, which is not code of this package; save it "
-                    "again with this package."
+                    f"{checkpoint / name}: names {reference!r}, which is not code of this package; save it again "
+                    "with this package."
                 )
 
 

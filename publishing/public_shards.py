@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.cards.licences import redistribution_block
 from sdiareward.common.files import replace_atomically
 from sdiareward.dataset_builder.formats.shards import COUNTED, SPLITS, list_paths
-from sdiareward.pairs.schema import CRITERIA, SIDES, features
+from sdiareward.pairs.schema import CRITERIA, SIDES, features, make_arrow_schema
 
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def publish_shard(shard: Shard, labels: list[dict[str, Any]], output: Path) -> S
 
 def _follows_contract(path: Path) -> bool:
     """Return whether a shard has exactly the columns of the contract, and no local folders in them."""
-    agreed = features().arrow_schema
+    agreed = make_arrow_schema(features())
     with open_shard(path) as file:
         schema = file.schema_arrow
     if not schema.equals(agreed) or schema.metadata != agreed.metadata:
@@ -165,7 +165,7 @@ def _rewrite(source: Path, is_public: list[bool], target: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = features().arrow_schema
+    schema = make_arrow_schema(features())
     kept = iter(is_public)
     with (
         replace_atomically(target) as temporary,

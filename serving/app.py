@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fastapi import Depends, FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from fastapi_offline import FastAPIOffline
 from pydantic.json_schema import models_json_schema
@@ -17,7 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sdiareward.common.version import __version__
 
-from .bodies import JSON, MULTIPART, REQUEST_PART, BadRequestError, read_body
+from . import openapi
+from .bodies import BadRequestError, read_body
 from .cluster import UnavailableError
 from .forms import CompareRequest, CompareResponse, Health, Problems, ScoreRequest, ScoreResponse
 from .metrics import Metrics
@@ -30,8 +31,6 @@ from .settings import Limits, ServiceSettings
 if TYPE_CHECKING:
     from .cluster import ModelCluster
 
-_DESCRIPTION = """Rewards of spoken dialogues. A body is JSON, or multipart with the JSON in the part `request` and
-recordings in parts of their own, which `audio: {"file": NAME}` refers to."""
 _COUNTED = ("/score", "/compare", "/health", "/metrics")
 # Monitoring must get an answer even when the server is full.
 _ALWAYS_OPEN = ("/health", "/metrics")
@@ -52,7 +51,8 @@ def create_app(cluster: ModelCluster, settings: ServiceSettings) -> ASGIApp:
     app = FastAPIOffline(
         title="sdiareward",
         version=__version__,
-        description=_DESCRIPTION,
+        description=openapi.DESCRIPTION,
+        openapi_tags=openapi.TAGS,
         redoc_url=None,
         max_body_size=settings.limits.max_body_bytes,
     )
@@ -77,24 +77,54 @@ def _authorize(settings: ServiceSettings) -> Any:
     return Depends(authorize)
 
 
-def _add_scoring(app: FastAPI, scorer: RequestScorer, settings: ServiceSettings) -> None:
-    options: dict[str, Any] = {"dependencies": [_authorize(settings)], "responses": _ANSWERS}
+def _with_answer(described: dict[str, Any], example: dict[str, Any]) -> dict[str, Any]:
+    """Return the description of an operation with all its responses, that of success with an example."""
+    good = openapi.with_example(described["response_description"], example)
+    return {**described, "responses": {200: good, **_ANSWERS}}
 
-    @app.post("/score", response_model=ScoreResponse, openapi_extra=_make_body_schema(ScoreRequest), **options)
+
+def _add_scoring(app: FastAPI, scorer: RequestScorer, settings: ServiceSettings) -> None:
+    @app.post(
+        "/score",
+        response_model=ScoreResponse,
+        openapi_extra=openapi.describe_body(ScoreRequest, openapi.score_request()),
+        **_with_answer(openapi.describe_score(), openapi.score_answer()),
+        dependencies=[_authorize(settings)],
+    )
     async def score(request: Request) -> ScoreResponse:
-        """Return the reward of each dialogue; higher is better."""
+        """Return the reward of each dialogue, higher is better.
+
+        With `skip_bad` a dialogue that cannot be scored has an `error` in place of its reward; without it the whole
+        request is refused.
+        """
         body = await read_body(request, settings.limits)
         return await scorer.score(await asyncio.to_thread(body.parse, ScoreRequest, settings.limits), body.files)
 
-    @app.post("/compare", response_model=CompareResponse, openapi_extra=_make_body_schema(CompareRequest), **options)
+    @app.post(
+        "/compare",
+        response_model=CompareResponse,
+        openapi_extra=openapi.describe_body(CompareRequest, openapi.compare_request()),
+        **_with_answer(openapi.describe_compare(), openapi.compare_answer()),
+        dependencies=[_authorize(settings)],
+    )
     async def compare(request: Request) -> CompareResponse:
-        """Return the rewards of two versions, their margin, and the probability that the first is better."""
+        """Return the rewards of two versions of a dialogue, their margin, and the probability that `a` is better."""
         body = await read_body(request, settings.limits)
         return await scorer.compare(await asyncio.to_thread(body.parse, CompareRequest, settings.limits), body.files)
 
 
 def _add_monitoring(app: FastAPI, cluster: ModelCluster, settings: ServiceSettings, metrics: Metrics) -> None:
-    @app.get("/health", response_model=Health, responses={503: {"model": Health}})
+    @app.get("/", include_in_schema=False)
+    async def open_docs() -> RedirectResponse:
+        return RedirectResponse("docs")
+
+    @app.get(
+        "/health",
+        response_model=Health,
+        tags=[openapi.MONITORING],
+        summary="Report model, criteria and limits",
+        responses={503: {"model": Health, "description": "No replica of the model can answer now."}},
+    )
     async def health(response: Response) -> Health:
         """Report whether a replica of the model can answer, and what the server accepts."""
         facts, num_replicas = cluster.facts, await cluster.num_replicas()
@@ -110,7 +140,13 @@ def _add_monitoring(app: FastAPI, cluster: ModelCluster, settings: ServiceSettin
             limits=list_limits(settings),
         )
 
-    @app.get("/metrics", response_class=Response, dependencies=[_authorize(settings)])
+    @app.get(
+        "/metrics",
+        response_class=Response,
+        tags=[openapi.MONITORING],
+        summary="Give metrics to Prometheus",
+        dependencies=[_authorize(settings)],
+    )
     async def show_metrics() -> Response:
         """Return the metrics in the format of Prometheus."""
         metrics.replicas.set(await cluster.num_replicas())
@@ -137,14 +173,6 @@ def _add_errors(app: FastAPI, limits: Limits) -> None:
 
 def _unavailable(reason: str, limits: Limits) -> JSONResponse:
     return JSONResponse({"detail": reason}, 503, {"Retry-After": str(limits.retry_after_s)})
-
-
-def _make_body_schema(form: type) -> dict[str, Any]:
-    """Return the schema of a body for the OpenAPI page; FastAPI does not parse bodies, which are JSON or multipart."""
-    schema = {"$ref": f"#/components/schemas/{form.__name__}"}
-    file = {"type": "string", "format": "binary"}
-    parts = {"type": "object", "properties": {REQUEST_PART: schema}, "additionalProperties": file}
-    return {"requestBody": {"required": True, "content": {JSON: {"schema": schema}, MULTIPART: {"schema": parts}}}}
 
 
 def _add_body_schemas(app: FastAPI) -> None:

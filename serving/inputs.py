@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sdiareward.audio_sdiareward import MAX_TURNS, AudioError, DialogueError, validate_messages
+from sdiareward.audio_sdiareward import AudioError
+from sdiareward.messages_sdiareward import MAX_TURNS, DialogueError, validate_messages
 from sdiareward.pairs.messages import check_recording
 from sdiareward.pairs.schema import MAX_TURN_S
 

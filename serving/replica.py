@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -159,12 +158,7 @@ class Replica:
         for k, job in enumerate(jobs):
             groups = [(k, Rollout(dialogue).group) for dialogue in job.dialogues]
             requests.append(Request(self._scorer, job.criterion, job.dialogues, groups))
-        return [[_check_finite(outcome) for outcome in outcomes] for outcomes in score_together(requests)]
-
-
-def _check_finite(outcome: Outcome) -> Outcome:
-    is_valid = isinstance(outcome, str) or math.isfinite(outcome)
-    return outcome if is_valid else f"the model's reward is {outcome}."
+        return score_together(requests)
 
 
 deployment: Any = serve.deployment(Replica)

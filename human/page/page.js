@@ -13,6 +13,7 @@ const KEYS = { 1: "a", a: "a", 2: "b", b: "b", 3: "tie" };
 const byId = (id) => document.getElementById(id);
 
 let study = null;
+let welcome = null;
 let position = 0;
 let saving = false;
 // Recordings of this pair that were started, the one that Space resumes, and where playback ends.
@@ -169,14 +170,10 @@ async function choose(choice) {
   if (saving || (choice === "tie" && !study.allow_tie)) return;
   saving = true;
   say("Saving");
-  const given = { item: item().item, choice, heard: heard() };
+  const given = { item: item().item, choice, heard: heard(), rater: study.rater };
   try {
-    const response = await fetch("/api/answers", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(given),
-    });
-    if (!response.ok) throw new Error((await response.json()).error);
+    const body = JSON.stringify(given);
+    await ask("/api/answers", { method: "POST", headers: { "Content-Type": "application/json" }, body });
     study.answers[given.item] = choice;
     moveOn(choice);
   } catch (error) {
@@ -199,7 +196,7 @@ function moveOn(choice) {
 }
 
 function onKey(event) {
-  if (event.ctrlKey || event.altKey || event.metaKey || event.repeat) return;
+  if (byId("rating").hidden || event.ctrlKey || event.altKey || event.metaKey || event.repeat) return;
   const inPlayer = event.target.closest("audio");
   const onControl = event.target.closest("audio, button, a");
   const choice = KEYS[event.key.toLowerCase()];
@@ -211,30 +208,85 @@ function onKey(event) {
   event.preventDefault();
 }
 
-async function begin() {
-  try {
-    const response = await fetch("/api/study");
-    if (!response.ok) throw new Error((await response.json()).error);
-    study = await response.json();
-  } catch (error) {
-    say(`The study cannot be loaded: ${error.message} Reload this page when the server runs again.`, true);
+function paragraphs(id, text) {
+  byId(id).replaceChildren(...text.split(/\n\s*\n/).map((part) => element("p", { textContent: part.trim() })));
+}
+
+async function ask(path, options) {
+  const response = await fetch(path, options);
+  const content = await response.json();
+  if (!response.ok) throw new Error(content.error);
+  return content;
+}
+
+function showWelcome(isFirst) {
+  pauseAll();
+  byId("rating").hidden = true;
+  byId("welcome").hidden = false;
+  byId("agree").required = isFirst;
+  for (const part of [byId("agree").parentElement, byId("name-field")]) part.hidden = !isFirst;
+  byId("name-field").hidden = !isFirst || welcome.rater !== null;
+  byId("name").required = isFirst && welcome.rater === null;
+  byId("begin").textContent = isFirst ? "Begin" : "Back to the pairs";
+  window.scrollTo(0, 0);
+  byId("welcome-title").focus({ preventScroll: true });
+}
+
+async function consent() {
+  if (study) {
+    byId("welcome").hidden = true;
+    byId("rating").hidden = false;
+    show(position);
     return;
   }
+  const given = { agrees: byId("agree").checked, rater: welcome.rater ?? byId("name").value };
+  try {
+    const body = JSON.stringify(given);
+    const agreed = await ask("/api/consent", { method: "POST", headers: { "Content-Type": "application/json" }, body });
+    await openStudy(agreed.rater);
+  } catch (error) {
+    byId("welcome-status").textContent = error.message;
+  }
+}
+
+async function openStudy(name) {
+  study = await ask(`/api/study?rater=${encodeURIComponent(name)}`);
+  byId("welcome").hidden = true;
+  byId("rating").hidden = false;
   document.body.dataset.form = study.form ?? "dialogues";
   document.title = byId("title").textContent = form().title;
   byId("context-title").textContent = form().heading;
-  byId("rater").textContent = `You rate as ${study.rater}.`;
+  byId("rater").textContent = `Your name in this study: ${study.rater}`;
   document.querySelector("[data-choice=tie]").hidden = !study.allow_tie;
   byId("tie-key").hidden = !study.allow_tie;
-  for (const button of document.querySelectorAll(".play")) button.addEventListener("click", () => togglePart(button.dataset.part));
-  for (const button of document.querySelectorAll("[data-choice]")) button.addEventListener("click", () => choose(button.dataset.choice));
-  byId("back").addEventListener("click", () => show(position - 1));
-  byId("forth").addEventListener("click", () => show(position + 1));
-  byId("open").addEventListener("click", () => show(firstUnanswered(position) ?? position));
-  document.addEventListener("keydown", onKey);
   const next = firstUnanswered();
   show(next ?? study.items.length - 1);
   if (next === undefined) say(`All ${study.items.length} pairs are answered. You can go back and change answers.`);
 }
 
-begin();
+async function start() {
+  try {
+    welcome = await ask("/api/welcome");
+  } catch (error) {
+    byId("rating").hidden = false;
+    say(`The study cannot be loaded: ${error.message} Reload this page when the server runs again.`, true);
+    return;
+  }
+  paragraphs("instructions", welcome.instructions);
+  paragraphs("consent", welcome.consent);
+  for (const button of document.querySelectorAll(".play")) button.addEventListener("click", () => togglePart(button.dataset.part));
+  for (const button of document.querySelectorAll("[data-choice]")) button.addEventListener("click", () => choose(button.dataset.choice));
+  byId("back").addEventListener("click", () => show(position - 1));
+  byId("forth").addEventListener("click", () => show(position + 1));
+  byId("open").addEventListener("click", () => show(firstUnanswered(position) ?? position));
+  byId("again").addEventListener("click", () => showWelcome(false));
+  byId("begin-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    consent();
+  });
+  document.addEventListener("keydown", onKey);
+  if (welcome.has_consented) await openStudy(welcome.rater);
+  else showWelcome(true);
+}
+
+start();

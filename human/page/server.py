@@ -1,36 +1,38 @@
-"""Serve a study to one rater, on this machine only, and save every answer at once.
+"""Serve a study to raters, and save every answer at once.
 
-The server has the page (three files of this package), `/api/study` (the content of `study.json` in the order of this
-rater, with the answers so far), `/audio/NAME` (recordings that `study.json` names) and `POST /api/answers`. No path of
-a request is looked up on the disk, so neither the key nor the answers of other raters can be reached.
+The server has the page (three files of this package), `/api/welcome` (instructions and consent), `POST /api/consent`,
+`/api/study` (the content of `study.json` in the order of this rater, with the answers so far), `/audio/NAME`
+(recordings that `study.json` names) and `POST /api/answers`. No path of a request is looked up on the disk, so neither
+the study's key nor the answers of other raters can be reached.
 
-`http.server` is enough for one rater, and raters need no extra of the package; it lacks ranges, which browsers need.
+Without an access key the page is for this machine only. With one it may listen at other addresses; the key is part of
+the address that raters get, and a cookie after that.
+
+`http.server` is enough for raters, who need no extra of the package; it lacks ranges, which browsers need.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
-import os
-import random
 import re
-import threading
-from collections.abc import Mapping
-from datetime import UTC, datetime
+import socket
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
-from sdiareward.common.files import JsonLines
+from sdiareward.common.own_names import is_own_host, is_own_origin, list_own_names
 from sdiareward.common.package_files import HUMAN_PAGE
-from sdiareward.dataset_builder.references import inside
 
-from ..agreement import CHOICES, TIE
-from ..files import read_study
-from ..study import ANSWERS_FOLDER, AUDIO_FOLDER, SCORES_FORM
+from .sessions import Raters, RatingSession
 
 
 HOST = "127.0.0.1"
+SHORTEST_KEY = 16
 _PAGE_FILES = {
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
@@ -44,105 +46,81 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _MAX_BODY_BYTES = 4096
-_RATER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
-
-
-class RatingSession:
-    """A study as one rater sees it, with the answers so far.
-
-    Args:
-        folder (`str` or `Path`): The folder of the study; `key.json` is not read and may be missing.
-        rater (`str`): Name of the rater: letters, digits, `-` and `_`.
-
-    Raises:
-        FileNotFoundError: The folder holds no study.
-        ValueError: The name cannot be a file name, an earlier answer cannot be read, or the study, which may be
-            foreign, names a recording outside of its folder.
-    """
-
-    def __init__(self, folder: str | Path, rater: str):
-        if not _RATER.fullmatch(rater):
-            raise ValueError(f"the name of the rater is {rater!r}; use up to 64 letters, digits, '-' and '_'.")
-        self.folder, self.rater = Path(folder), rater
-        self.study = read_study(self.folder)
-        # Each rater has another order, the same after a restart.
-        random.Random(f"{self.study['study']}/{rater}").shuffle(self.study["items"])
-        self.items = {item["item"] for item in self.study["items"]}
-        self.audio = {
-            turn["audio"]: inside(self.folder / AUDIO_FOLDER, turn["audio"])
-            for item in self.study["items"]
-            for part in ("context", "a", "b")
-            for turn in item[part]
-            if turn["audio"]
-        }
-        # The recordings to play: both dialogues, or the scored one.
-        self.parts = ("context",) if self.study.get("form") == SCORES_FORM else ("a", "b")
-        self.choices = tuple(choice for choice in CHOICES if choice != TIE or self.study["allow_tie"])
-        self._path = self.folder / ANSWERS_FOLDER / f"{rater}.jsonl"
-        # Also removes an incomplete last line of a killed server.
-        self.answers = {record["item"]: record["choice"] for record in JsonLines(self._path).read()}
-        self._lock = threading.Lock()
-
-    def read_state(self) -> dict[str, Any]:
-        """Return the study as the page needs it, with the answers so far."""
-        return {**self.study, "rater": self.rater, "answers": self.answers}
-
-    def answer(self, given: Any) -> int:
-        """Save an answer to the disk.
-
-        Args:
-            given (`dict`): `item`, `choice`, and `heard`: which of `"a"` and `"b"` the rater played, or
-                `"context"` where scores of one dialogue are compared.
-
-        Returns:
-            `int`: The number of answered items.
-
-        Raises:
-            ValueError: It is no answer to this study.
-        """
-        if not isinstance(given, Mapping) or str(given.get("item")) not in self.items:
-            raise ValueError("the answer names no item of this study; reload the page.")
-        if given.get("choice") not in self.choices:
-            raise ValueError(f"the choice is {given.get('choice')!r}; it must be one of {', '.join(self.choices)}.")
-        heard = given.get("heard", [])
-        if not isinstance(heard, list) or not set(map(str, heard)) <= set(self.parts):
-            raise ValueError(f"heard is {heard!r}; it must be a list of {' and '.join(map(repr, self.parts))}.")
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        record = {"item": str(given["item"]), "choice": given["choice"], "heard": sorted(set(heard)), "at": at}
-        with self._lock:
-            self._append(json.dumps(record) + "\n")
-            self.answers[record["item"]] = record["choice"]
-            return len(self.answers)
-
-    def _append(self, line: str) -> None:
-        self._path.parent.mkdir(exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class RatingServer(ThreadingHTTPServer):
-    """Serve a session on this machine; stop it with `shutdown`.
+    """Serve a study; stop it with `shutdown`.
 
     Args:
-        session ([`RatingSession`]): The study and the rater.
+        raters ([`Raters`] or [`RatingSession`]): The study and its raters, or its only rater.
         port (`int`, *optional*, defaults to 0): Port; 0 takes a free one.
+        host (`str`, *optional*): Address to listen at; another one than this machine's needs a key.
+        key (`str`, *optional*): What raters show, at least 16 letters, digits, `-` and `_`. Without it only this
+            machine is answered.
+        public_url (`str`, *optional*): Address by which raters reach the page, such as that of a proxy with TLS.
 
     Attributes:
-        url (`str`): Address of the page.
+        page (`str`): Address of the page.
+        url (`str`): The same with the key, for raters.
 
     Raises:
         OSError: The port is taken.
+        ValueError: The key is missing, too short, or has other characters.
     """
 
     daemon_threads = True
+    # Several raters, and players that ask for several recordings at once.
+    request_queue_size = 64
 
-    def __init__(self, session: RatingSession, port: int = 0):
-        self.session = session
-        super().__init__((HOST, port), _Handler)
-        self.url = f"http://{HOST}:{self.server_port}/"
+    def __init__(
+        self,
+        raters: Raters | RatingSession,
+        port: int = 0,
+        *,
+        host: str = HOST,
+        key: str | None = None,
+        public_url: str | None = None,
+    ):
+        if key is None and host not in (HOST, "localhost"):
+            raise ValueError(f"the page at {host} needs a key: without one it is for this machine only.")
+        if key is not None and (len(key) < SHORTEST_KEY or not _KEY.fullmatch(key)):
+            raise ValueError(
+                f"the key has {len(key)} characters; use at least {SHORTEST_KEY} letters, digits, '-' and '_'."
+            )
+        self.raters = _OneRater(raters) if isinstance(raters, RatingSession) else raters
+        self.key = key
+        super().__init__((host, port), _Handler)
+        public_name = urlsplit(public_url or "").hostname
+        self.names = list_own_names(host, [public_name] if public_name else [])
+        # Nobody can ask for "all addresses of this machine".
+        shown = socket.gethostname() if host == "0.0.0.0" else host  # noqa: S104
+        self.page = (public_url or f"http://{shown}:{self.server_port}").rstrip("/") + "/"
+        self.url = self.page if key is None else f"{self.page}?key={key}"
+        # Cookies do not tell ports apart.
+        self.cookie = f"sdiareward-{self.server_port}"
+
+    def is_local(self, host: str, origin: str | None) -> bool:
+        """Return whether a request without a key is of this machine, and of no page of another site."""
+        own = {f"{name}:{self.server_port}" for name in (HOST, "localhost")}
+        return host in own and (origin is None or origin.removeprefix("http://") in own)
+
+    def is_key(self, sent: str | None) -> bool:
+        """Tell whether this is the key, in constant time."""
+        return self.key is not None and hmac.compare_digest((sent or "").encode(), self.key.encode())
+
+
+class _OneRater(Raters):
+    """A session that exists."""
+
+    def __init__(self, session: RatingSession):
+        self._session = session
+        self.folder, self.only = session.folder, session.rater
+        self.study, self.audio = session.study, session.audio
+
+    def find(self, rater: Any) -> RatingSession:
+        return self._session
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -154,17 +132,24 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:  # noqa: N802 (the name that http.server requires)
-        path = self.path.partition("?")[0]
-        session = self.server.session
-        if not self._is_local():
-            self._fail(HTTPStatus.FORBIDDEN, "this page is for its own machine only.")
+        address = urlsplit(self.path)
+        path, raters = address.path, self.server.raters
+        query = {name: values[0] for name, values in parse_qs(address.query).items()}
+        if not self._is_own():
+            self._fail(HTTPStatus.FORBIDDEN, "this page is for its own machine only, or for those who have its key.")
+        elif self.server.key is not None and path == "/" and "key" in query:
+            self._let_in(query["key"])
+        elif not self._has_key():
+            self._fail(HTTPStatus.UNAUTHORIZED, "open the address with the key that you were given.")
         elif path in _PAGE_FILES:
             name, content_type = _PAGE_FILES[path]
             self._send(HTTPStatus.OK, (HUMAN_PAGE / name).read_bytes(), content_type)
+        elif path == "/api/welcome":
+            self._send_json(HTTPStatus.OK, raters.welcome())
         elif path == "/api/study":
-            self._send_json(HTTPStatus.OK, session.read_state())
-        elif path.startswith("/audio/") and path.removeprefix("/audio/") in session.audio:
-            self._send_audio(session.audio[path.removeprefix("/audio/")])
+            self._answer(lambda: self._consented(query.get("rater")).read_state())
+        elif path.startswith("/audio/") and path.removeprefix("/audio/") in raters.audio:
+            self._send_audio(raters.audio[path.removeprefix("/audio/")])
         else:
             self._fail(HTTPStatus.NOT_FOUND, "not found.")
 
@@ -177,28 +162,72 @@ class _Handler(BaseHTTPRequestHandler):
             return
         body = self.rfile.read(int(length))
         # A page of another site can send forms, but not this type.
-        if not self._is_local() or self.headers.get_content_type() != "application/json":
+        if not self._is_own() or self.headers.get_content_type() != "application/json":
             self._fail(HTTPStatus.FORBIDDEN, "answers come as JSON from the page of this machine.")
-        elif self.path != "/api/answers":
-            self._fail(HTTPStatus.NOT_FOUND, "not found.")
+        elif not self._has_key():
+            self._fail(HTTPStatus.UNAUTHORIZED, "open the address with the key that you were given.")
+        elif self.path == "/api/answers":
+            self._answer(lambda: self._take_answer(_read_object(body)))
+        elif self.path == "/api/consent":
+            self._answer(lambda: self._take_consent(_read_object(body)))
         else:
-            self._take_answer(body)
+            self._fail(HTTPStatus.NOT_FOUND, "not found.")
 
-    def _take_answer(self, body: bytes) -> None:
+    def _take_answer(self, given: dict[str, Any]) -> dict[str, Any]:
+        return {"num_answered": self._consented(given.get("rater")).answer(given)}
+
+    def _take_consent(self, given: dict[str, Any]) -> dict[str, Any]:
+        if given.get("agrees") is not True:
+            raise ValueError("only who agrees takes part.")
+        session = self.server.raters.find(given.get("rater"))
+        session.consent()
+        return {"rater": session.rater}
+
+    def _consented(self, rater: Any) -> RatingSession:
+        """Return the session of a rater who has agreed to take part."""
+        session = self.server.raters.find(rater)
+        if not session.has_consented:
+            raise PermissionError("agree to take part first; reload the page.")
+        return session
+
+    def _answer(self, work: Callable[[], dict[str, Any]]) -> None:
+        """Send what some work returns as JSON, or why it failed."""
         try:
-            num_answered = self.server.session.answer(json.loads(body))
+            found = work()
+        except PermissionError as error:
+            self._fail(HTTPStatus.FORBIDDEN, str(error))
         except (ValueError, RecursionError) as error:
             self._fail(HTTPStatus.BAD_REQUEST, str(error))
         except OSError as error:
             self._fail(HTTPStatus.INSUFFICIENT_STORAGE, f"the answer cannot be saved: {error}.")
         else:
-            self._send_json(HTTPStatus.OK, {"num_answered": num_answered})
+            self._send_json(HTTPStatus.OK, found)
 
-    def _is_local(self) -> bool:
-        """Tell whether the host of the request is this machine, and its origin no other site."""
-        own = {f"{name}:{self.server.server_port}" for name in (HOST, "localhost")}
-        origin = self.headers.get("Origin")
-        return self.headers.get("Host") in own and (origin is None or origin.removeprefix("http://") in own)
+    def _is_own(self) -> bool:
+        """Tell whether the host of the request is the server's, and its origin no other site."""
+        host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
+        if self.server.key is None:
+            return self.server.is_local(host, origin)
+        return is_own_host(host, self.server.names) and is_own_origin(origin, host)
+
+    def _has_key(self) -> bool:
+        """Tell whether the request shows the key, or none is needed."""
+        if self.server.key is None:
+            return True
+        try:
+            kept = SimpleCookie(self.headers.get("Cookie", "")).get(self.server.cookie)
+        except CookieError:
+            return False
+        return kept is not None and self.server.is_key(kept.value)
+
+    def _let_in(self, key: str) -> None:
+        """Keep the key in a cookie, and lead to an address without it, which may be seen and kept."""
+        if not self.server.is_key(key):
+            self._fail(HTTPStatus.UNAUTHORIZED, "the key is wrong; open the address that you were given.")
+            return
+        # Lax: a link in a message leads here, and no other site can send anything but such links.
+        cookie = f"{self.server.cookie}={self.server.key}; Path=/; HttpOnly; SameSite=Lax"
+        self._send(HTTPStatus.SEE_OTHER, b"", "text/plain", {"Location": "/", "Set-Cookie": cookie})
 
     def _send_audio(self, path: Path) -> None:
         """Send a recording or the requested range of it; some browsers play nothing without ranges."""
@@ -241,3 +270,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: the page itself shows what is saved and what fails."""
+
+
+def _read_object(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a body; another value is an object without fields."""
+    found = json.loads(body)
+    return found if isinstance(found, dict) else {}

@@ -7,21 +7,25 @@ deleted after reading. Nothing is sent elsewhere, and fonts come from the reader
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import MAX_TURNS, DialogueError
+from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.package_files import DEMO, EXAMPLES, NANO
+from sdiareward.common.papers import SDIAREWARD_ARXIV, WAVREWARD_ARXIV
+from sdiareward.messages_sdiareward import MAX_TURNS, DialogueError
 from sdiareward.pairs.messages import AUDIO_SUFFIXES
 from sdiareward.pairs.schema import MAX_TURN_S
 from sdiareward.scoring.model_spec import ModelSpec
 
 from . import on_gpu
-from .rendering import render_error, render_panel, render_result
+from .rendering import render_details, render_error, render_panel, render_verdict
 from .results import NAMES, Result, compute_result
 from .turns import (
     MAX_DIALOGUE_S,
@@ -46,6 +50,10 @@ _QUESTIONS = {
     "colloquialness": "colloquialness: are these words of speech rather than of writing?",
     "joint": "joint: both in one",
 }
+# Recordings of `examples/`: the page begins with them.
+_EXAMPLE_PAIR = ("human", "synthetic")
+_SMALL: dict[str, Any] = {"size": "sm", "variant": "secondary", "min_width": 90}
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 # Turns of a visitor are deleted after this time, even if the tab is open.
 _KEPT_S = 3600
 _SWEEP_EVERY_S = 600
@@ -98,33 +106,46 @@ def build(scorer: Scorer | None = None, **options: Any) -> gradio.Blocks:
         return compute_result(scorer, dialogues, criterion, with_checks)
 
     kept = (_SWEEP_EVERY_S, _KEPT_S)
-    with gr.Blocks(analytics_enabled=False, title="Spoken dialogue reward", delete_cache=kept) as page:
-        gr.Markdown(_introduction(scorer))
-        with gr.Row():
-            panels = [_add_panel(name) for name in NAMES]
+    examples = [read_example(EXAMPLES / f"{name}.json") for name in _EXAMPLE_PAIR]
+    with gr.Blocks(analytics_enabled=False, title="sdiareward: spoken dialogue rewards", delete_cache=kept) as page:
+        gr.Markdown(introduction(_name_model(scorer)))
         criteria = _order_criteria(scorer.processor.prompts)
         choices = [(_QUESTIONS.get(name, name), name) for name in criteria]
         criterion = gr.Radio(choices, value=criteria[0], label="Criterion")
+        with gr.Row():
+            button = gr.Button("Score", variant="primary", scale=2, min_width=90)
+            reset = gr.Button("Load example pair", variant="secondary", scale=2, min_width=90)
+        # Above the dialogues, so that it is on the first screen.
+        verdict = gr.HTML(js_on_load=None)
+        with gr.Row():
+            panels = [_add_panel(name, *example) for name, example in zip(NAMES, examples, strict=True)]
+        details = gr.HTML(js_on_load=None)
         with_checks = gr.Checkbox(True, label="Also run the shortcut checks")
-        button = gr.Button("Score", variant="primary")
-        result = gr.HTML(js_on_load=None)
+        with gr.Accordion("Limits, privacy, what a reward means", open=False):
+            gr.Markdown(_limits(scorer))
         given = [component for panel in panels for component in (panel.turns, panel.words)]
         button.click(
             partial(_score, score_dialogues),
             [*given, criterion, with_checks],
-            result,
+            [verdict, details],
             concurrency_limit=1,
             api_visibility="private",
         )
+        shown = [component for panel in panels for component in (panel.turns, panel.words, panel.view)]
+        reset.click(
+            partial(_take_examples, examples), None, [*shown, verdict, details],
+            api_visibility="private", show_progress="minimal",
+        )  # fmt: skip
     return page.queue(max_size=_MAX_WAITING, default_concurrency_limit=_MAX_READING)
 
 
 def launch(page: gradio.Blocks, **options: Any) -> Any:
-    """Serve the page, without share links, analytics or fonts from elsewhere.
+    """Serve the page, without analytics or fonts from elsewhere, and without a share link unless it is asked for.
 
     Args:
         page (`gradio.Blocks`): The page from `build`.
-        options: Other arguments of `gradio.Blocks.launch`, for instance `server_port`.
+        options: Other arguments of `gradio.Blocks.launch`, for instance `server_port`, or `share=True` for an address
+            that everyone who knows it can open, through a server of Gradio.
 
     Returns:
         The return value of `gradio.Blocks.launch`.
@@ -151,15 +172,54 @@ def launch(page: gradio.Blocks, **options: Any) -> Any:
     return page.launch(**{**settings, **options})
 
 
-def _introduction(scorer: Scorer) -> str:
+def introduction(model: str) -> str:
+    """Return the head of the page as Markdown: the question, what to do, the model, papers and guides.
+
+    Args:
+        model (`str`): Name of the model, as Markdown.
+    """
+    papers = ((SDIAREWARD_ARXIV, "SDiaReward"), (WAVREWARD_ARXIV, "WavReward"))
+    links = [f"[{title}, arXiv:{number}](https://arxiv.org/abs/{number})" for number, title in papers]
+    links += [f"[{escape_markdown(label)}]({url})" for label, url in _project_links()]
     return (
-        "# How good a conversation is this?\n\n"
-        "Give one spoken dialogue, or two versions of it to compare: turn by turn, the user first. Choose a criterion "
-        "and score.\n\n"
+        "# Which sounds more like a real conversation?\n\n"
+        "**sdiareward** scores spoken dialogues. An example pair is loaded: a recording and a synthetic version of "
+        "it. Press Score, or replace the turns by your own.\n\n"
+        f"Model: {model}. {' · '.join(links)}"
+    )
+
+
+def _name_model(scorer: Scorer) -> str:
+    """Return the name of the model as Markdown: a link to the Hub, or the last part of a folder's name."""
+    name = str(scorer.model.config.name_or_path)
+    if is_hub_name(name):
+        return f"[{escape_markdown(name)}](https://huggingface.co/{name})"
+    return f"**{escape_markdown(Path(name).name or 'unnamed')}**"
+
+
+def is_hub_name(name: str) -> bool:
+    """Return whether a model was loaded by a name on the Hub, and not from a folder."""
+    return _HUB_NAME.fullmatch(name) is not None and not Path(name).exists()
+
+
+def _project_links() -> list[tuple[str, str]]:
+    """Return titles and addresses of the project's pages, as the installed package names them."""
+    try:
+        entries = metadata.metadata("sdiareward").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        return []
+    links = (entry.partition(", ") for entry in entries)
+    return [(label, url) for label, _, url in links if url.startswith("https://")]
+
+
+def _limits(scorer: Scorer) -> str:
+    return (
         f"Limits: {MAX_TURNS} turns of at most {MAX_TURN_S:g} s, {MAX_DIALOGUE_S:g} s in all, "
         f"{MAX_FILE_BYTES // 2**20} MB a file. This model hears the first {scorer.processor.max_turn_s:g} s of each "
         "turn. Your recordings stay in this server's memory for an hour after your last change, or until you clear "
-        "them. Upload voices only with their owners' consent, and do not use rewards to judge people."
+        "them. Upload voices only with their owners' consent, and do not use rewards to rate people.\n\n"
+        "Give one spoken dialogue, or two versions of one to compare: turn by turn, the user first. A reward orders "
+        "versions of one conversation; it says nothing about a person."
     )
 
 
@@ -168,35 +228,33 @@ def _order_criteria(known: Iterable[str]) -> list[str]:
     return sorted(known, key=lambda name: ([*_QUESTIONS, name].index(name), name))
 
 
-def _add_panel(name: str) -> _Panel:
-    """Add the components of one dialogue and their callbacks."""
+def _add_panel(name: str, example: Sequence[RecordedTurn], example_words: str) -> _Panel:
+    """Add the components of one dialogue, which begins as an example, and their callbacks."""
     import gradio as gr
 
     with gr.Column(min_width=320):
         gr.Markdown(f"## Dialogue {name}" + ("" if name == NAMES[0] else " (optional)"))
-        turns = gr.State((), time_to_live=_KEPT_S)
-        view = gr.HTML(render_panel(name, ()), js_on_load=None)
-        upload = gr.UploadButton(
-            f"Upload turns to {name}", file_count="multiple", file_types=list(AUDIO_SUFFIXES), size="md"
-        )
+        turns = gr.State(tuple(example), time_to_live=_KEPT_S)
+        view = gr.HTML(render_panel(name, example), js_on_load=None)
+        with gr.Row():
+            upload = gr.UploadButton(
+                f"Upload turns to {name}", file_count="multiple", file_types=list(AUDIO_SUFFIXES), **_SMALL
+            )
+            remove = gr.Button(f"Remove last turn of {name}", **_SMALL)
+            clear = gr.Button(f"Clear {name}", **_SMALL)
         # Gradio's method (6.31) leaves an empty file for each upload, and its error about other suffixes disappears.
         upload.preprocess = _paths_of  # type: ignore[assignment]
-        with gr.Row():
-            paths = sorted(EXAMPLES.glob("*.json"))
-            examples = [(gr.Button(f"{path.stem.capitalize()} example to {name}", size="md"), path) for path in paths]
         with gr.Accordion(f"Record the next turn of {name}", open=False):
             microphone = gr.Audio(sources=["microphone"], type="filepath", label=f"Turn of {name}", editable=False)
         label = f"Words of {name}, one line per turn (optional)"
-        words = gr.Textbox(label=label, lines=2, max_lines=16, max_length=MAX_WORDS_CHARACTERS)
-        with gr.Row():
-            remove = gr.Button(f"Remove last turn of {name}", size="md")
-            clear = gr.Button(f"Clear {name}", size="md")
+        words = gr.Textbox(example_words, label=label, lines=2, max_lines=16, max_length=MAX_WORDS_CHARACTERS)
     panel = _Panel(name, turns, words, view)
     quiet: dict[str, Any] = {"api_visibility": "private", "show_progress": "minimal"}
     upload.upload(partial(_take_files, name), [turns, upload], [turns, view, upload], **quiet)
-    microphone.stop_recording(partial(_take_files, name), [turns, microphone], [turns, view, microphone], **quiet)
-    for button, path in examples:
-        button.click(partial(_take_example, name, path), None, [turns, words, view], **quiet)
+    # The recorder plays a clip until it is emptied, so it is deleted in a second step only, before its turn is shown.
+    clip, message = gr.State(None), gr.State("")
+    heard = microphone.stop_recording(_take_clip, [turns, microphone], [turns, clip, message, microphone], **quiet)
+    heard.then(partial(_delete_clip, name), [turns, clip, message], [view, clip], **quiet)
     remove.click(partial(_remove, name), turns, [turns, view], **quiet)
     clear.click(lambda: ((), "", render_panel(name, ())), None, [turns, words, view], **quiet)
     return panel
@@ -207,24 +265,49 @@ def _paths_of(uploaded: Any) -> list[str]:
     return [file.path for file in uploaded or ()]
 
 
-def _take_files(name: str, turns: Sequence[RecordedTurn], files: str | list[str] | None) -> tuple[Any, str, None]:
-    """Add uploaded or recorded files to a dialogue, all or none."""
-    paths = [Path(file) for file in ([files] if isinstance(files, str) else files or [])]
-    message = ""
+def _take_files(name: str, turns: Sequence[RecordedTurn], files: list[str] | None) -> tuple[Any, str, None]:
+    """Add uploaded files to a dialogue, all or none, and delete them."""
+    paths = [Path(file) for file in files or []]
     try:
-        turns = add_turns(turns, read_files(paths))
+        turns, message = _add_files(turns, paths)
+    finally:
+        _delete(paths)
+    return turns, render_panel(name, turns, message), None
+
+
+def _take_clip(turns: Sequence[RecordedTurn], clip: str | None) -> tuple[Any, str | None, str, None]:
+    """Add a recorded clip to a dialogue; it stays on disk for `_delete_clip`."""
+    turns, message = _add_files(turns, [Path(clip)] if clip else [])
+    return turns, clip, message, None
+
+
+def _delete_clip(name: str, turns: Sequence[RecordedTurn], clip: str | None, message: str) -> tuple[str, None]:
+    _delete([Path(clip)] if clip else [])
+    return render_panel(name, turns, message), None
+
+
+def _add_files(turns: Sequence[RecordedTurn], paths: Sequence[Path]) -> tuple[Sequence[RecordedTurn], str]:
+    """Return the turns with those of files, and what is wrong with these; then none is added."""
+    try:
+        return add_turns(turns, read_files(paths)), ""
     except DialogueError as error:
-        message = str(error)
+        return turns, str(error)
+
+
+def _delete(paths: Sequence[Path]) -> None:
+    """Delete what Gradio has written, so that only memory holds it."""
+    for path in paths:
+        path.unlink(missing_ok=True)
     for folder in {path.parent for path in paths}:
         # Gradio creates one for each upload; another upload of the same content may use it.
         with suppress(OSError):
             folder.rmdir()
-    return turns, render_panel(name, turns, message), None
 
 
-def _take_example(name: str, path: Path) -> tuple[Any, str, str]:
-    turns, words = read_example(path)
-    return turns, words, render_panel(name, turns)
+def _take_examples(examples: Sequence[tuple[Sequence[RecordedTurn], str]]) -> list[Any]:
+    """Return turns, words and view of both panels, and nothing in place of results."""
+    shown = [[turns, words, render_panel(name, turns)] for name, (turns, words) in zip(NAMES, examples, strict=True)]
+    return [*shown[0], *shown[1], "", ""]
 
 
 def _remove(name: str, turns: Sequence[RecordedTurn]) -> tuple[Any, str]:
@@ -240,15 +323,16 @@ def _score(
     second_words: str,
     criterion: str,
     with_checks: bool,
-) -> str:
-    """Score the dialogues of the panels; return the results, or the error, as HTML."""
+) -> tuple[str, str]:
+    """Score the dialogues of the panels; return the verdict, or the error, and the details as HTML."""
     try:
         if not first:
-            raise DialogueError("dialogue A has no turns; upload, record or choose an example there.")
+            raise DialogueError("dialogue A has no turns; upload or record some there, or load the example pair.")
         given = [(first, first_words)] + ([(second, second_words)] if second or second_words.strip() else [])
         dialogues = [
             make_messages(turns, words, f"dialogue {name}") for name, (turns, words) in zip(NAMES, given, strict=False)
         ]
-        return render_result(score_dialogues(dialogues, criterion, with_checks))
+        found = score_dialogues(dialogues, criterion, with_checks)
     except ValueError as error:
-        return render_error(str(error))
+        return render_error(str(error)), ""
+    return render_verdict(found), render_details(found)

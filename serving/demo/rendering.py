@@ -34,6 +34,13 @@ _STYLE: dict[Any, Any] = {
     # The same numbers give the same file.
     "svg.hashsalt": "growth",
 }
+# Subsets of a calibration in words.
+_KINDS = {
+    "wild": "recorded outside of a studio (wild)",
+    "semi_wild": "acted or half spontaneous (semi-wild)",
+    "scripted": "read from a script (scripted)",
+    "colloquialness": "spoken against written wording",
+}
 # Lines differ by dashes and marks, not by colour alone.
 _LINES: tuple[dict[str, Any], ...] = (
     {"color": "#0b4f8a", "linestyle": "-", "marker": "o"},
@@ -54,12 +61,19 @@ def render_panel(name: str, turns: Sequence[RecordedTurn], message: str = "") ->
     return _render("panel.html", name=name, turns=shown, message=message, next_role=role_of(len(turns)))
 
 
-def render_result(found: Result) -> str:
-    """Return the results as headings, tables and a figure."""
+def render_verdict(found: Result) -> str:
+    """Return what is read first: which dialogue is scored higher, the rewards, the probability."""
+    chances = [_percent(share) for share in sorted(found.probabilities.values())]
+    ends = list(dict.fromkeys([chances[0], chances[-1]])) if chances else []
+    return _render("verdict.html", message="", found=found, names=NAMES, chances=ends)
+
+
+def render_details(found: Result) -> str:
+    """Return what lies behind the verdict, as tables and a figure."""
     return _render(
-        "result.html",
-        message="",
+        "details.html",
         found=found,
+        kinds=_KINDS,
         names=NAMES,
         roles=(role_of(0), role_of(1)),
         trained_probability=None if found.margin is None else sigmoid(found.margin),
@@ -72,7 +86,7 @@ def render_result(found: Result) -> str:
 
 def render_error(message: str) -> str:
     """Return the reason why nothing was scored."""
-    return _render("result.html", message=message)
+    return _render("verdict.html", message=message)
 
 
 def draw_growth(growth: Sequence[Sequence[float]]) -> str:

@@ -34,7 +34,6 @@ class Result:
         probabilities (`dict[str, float]`): By subset, the calibrated probability that the first dialogue is the better
             one; empty for one dialogue and without a calibration.
         num_fitted (`dict[str, int]`): By subset, the number of pairs that the calibration was fitted on.
-        shares (`list[float]`): Per dialogue, the share of the calibration's reference rewards below its reward.
         uncalibrated (`str`): Why there is no calibration; empty if there is one.
         notes (`list[str]`): Sentences about what the model does not hear.
     """
@@ -45,7 +44,6 @@ class Result:
     checks: list[Check] = field(default_factory=list)
     probabilities: dict[str, float] = field(default_factory=dict)
     num_fitted: dict[str, int] = field(default_factory=dict)
-    shares: list[float] = field(default_factory=list)
     uncalibrated: str = ""
     notes: list[str] = field(default_factory=list)
 
@@ -95,18 +93,17 @@ def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[st
     except ValueError as error:
         reason = "the checkpoint has no calibration" if config.calibration is None else str(error).rstrip(".")
         return {"uncalibrated": reason}
-    shares = calibration.by_quantile(rewards, [criterion] * len(rewards)).tolist()
     if len(rewards) == 1:
-        return {"shares": shares}
+        return {}
     margin = rewards[0] - rewards[1]
     fitted = {
         name: of for name, of in sorted(calibration.parameters["subsets"].items()) if _has_criterion(name, criterion)
     }
     if not fitted:
-        return {"shares": shares, "uncalibrated": f"it was fitted on no pairs of the criterion {criterion!r}"}
+        return {"uncalibrated": f"it was fitted on no pairs of the criterion {criterion!r}"}
     num_fitted = {name: of["num_pairs"] for name, of in fitted.items()}
     probabilities = {subset: calibration.probability(margin, subset) for subset in num_fitted}
-    return {"shares": shares, "probabilities": probabilities, "num_fitted": num_fitted}
+    return {"probabilities": probabilities, "num_fitted": num_fitted}
 
 
 def _has_criterion(subset: str, criterion: str) -> bool:

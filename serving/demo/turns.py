@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.audio_sdiareward import MAX_TURNS, ROLES, SAMPLING_RATE, AudioError, DialogueError, validate_messages
+from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
+from sdiareward.messages_sdiareward import MAX_TURNS, ROLES, DialogueError, validate_messages
 from sdiareward.pairs.messages import AUDIO_SUFFIXES, read_dialogue, read_recording, sort_naturally, turns_to_messages
 from sdiareward.perturbations.channel import encode_flac
 
@@ -81,16 +82,12 @@ def add_turns(turns: Sequence[RecordedTurn], new: Sequence[RecordedTurn]) -> tup
 
 
 def read_files(paths: Sequence[Path]) -> list[RecordedTurn]:
-    """Read uploaded files in the natural order of their names, and delete them, so that only memory holds them.
+    """Read uploaded files in the natural order of their names.
 
     Raises:
-        DialogueError: A file cannot be scored; all are deleted anyway.
+        DialogueError: A file cannot be scored.
     """
-    try:
-        return [read_turn(_read(path), path.name) for path in sorted(paths, key=sort_naturally)]
-    finally:
-        for path in paths:
-            path.unlink(missing_ok=True)
+    return [read_turn(_read(path), path.name) for path in sorted(paths, key=sort_naturally)]
 
 
 def _read(path: Path) -> bytes:

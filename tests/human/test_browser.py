@@ -10,7 +10,8 @@ from support import human_world, wavreward_eval_world
 from support.chromium import SIZES, needs_chromium, started
 
 from sdiareward.evaluation.results_files import read_evaluation
-from sdiareward.human.page.server import RatingServer, RatingSession
+from sdiareward.human.page.server import RatingServer
+from sdiareward.human.page.sessions import Raters, RatingSession
 from sdiareward.human.study import sample_study
 from sdiareward.judges.wavreward.ab_study import pair_scores, sample_ab_study
 from sdiareward.judges.wavreward.score_samples import read_samples
@@ -38,13 +39,17 @@ def browser():
 @pytest.fixture
 def page(browser, tmp_path):
     """Open a study of three items at phone width; give the browser and the study's folder."""
+    with opened(browser, write_study(tmp_path)):
+        yield browser, tmp_path / "study"
+
+
+def write_study(tmp_path):
     scores = [human_world.make_score(number, margin) for number, margin in enumerate((2.0, 1.0, -1.0))]
     pairs = human_world.write_pairs(tmp_path / "pairs.parquet", scores, words_of=lambda score: "long words " * 12)
     evaluation = read_evaluation(human_world.write_evaluation(tmp_path / "eval", scores))
     sizes = {"high": 1, "low": 1, "wrong": 1}
     sample_study(evaluation, load_pairs(pairs, "test"), tmp_path / "study", seed=0, sizes=sizes)
-    with opened(browser, tmp_path / "study"):
-        yield browser, tmp_path / "study"
+    return tmp_path / "study"
 
 
 @pytest.fixture
@@ -60,13 +65,16 @@ def scores_page(browser, tmp_path):
 
 
 @contextmanager
-def opened(browser, study):
-    """Serve a study and open it at phone width."""
-    server = RatingServer(RatingSession(study, "ann"))
+def opened(browser, study, rater="ann"):
+    """Serve a study to a rater who has agreed, or to raters who have not, and open it at phone width."""
+    raters = Raters(study, rater)
+    if rater:
+        raters.find(rater).consent()
+    server = RatingServer(raters)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     resize(browser, PHONE)
     browser.get(server.url)
-    wait(browser, lambda: text(browser, "count").startswith("Pair"))
+    wait(browser, lambda: text(browser, "count" if rater else "begin").startswith("Pair" if rater else "Begin"))
     yield
     server.shutdown()
     server.server_close()
@@ -114,6 +122,34 @@ def test_a_study_is_rated_by_keyboard_alone(page):
     )
     assert "All 3 pairs are answered" in text(browser, "status")
     assert text(browser, "count") == "Pair 3 of 3, 3 answered"
+
+
+def test_a_rater_reads_the_instructions_agrees_and_gives_a_name_first(browser, tmp_path):
+    study = write_study(tmp_path)
+    with opened(browser, study, rater=None):
+        assert "Taking part is voluntary." in text(browser, "consent")
+        assert text(browser, "welcome-title") == "Before you begin"
+        assert browser.find_element("id", "welcome-title").rect["width"] > 100
+        assert not browser.find_element("id", "rating").is_displayed()
+        assert browser.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+        press(browser, "1")
+        begin = browser.find_element("id", "begin")
+        begin.click()
+        assert not (study / "answers").exists()
+        browser.find_element("id", "name").send_keys("bob")
+        begin.click()
+        assert not (study / "answers").exists()
+        browser.find_element("id", "agree").click()
+        begin.click()
+        wait(browser, lambda: text(browser, "count").startswith("Pair 1 of 3"))
+        assert (study / "answers" / "bob.consent.json").exists()
+        press(browser, "2")
+        wait(browser, lambda: text(browser, "count").startswith("Pair 2"))
+        assert len((study / "answers" / "bob.jsonl").read_text().splitlines()) == 1
+        browser.find_element("id", "again").click()
+        assert text(browser, "begin") == "Back to the pairs"
+        browser.find_element("id", "begin").click()
+        assert text(browser, "count") == "Pair 2 of 3, 1 answered"
 
 
 def test_space_plays_both_sides_and_the_answer_says_that_they_were_heard(page):
@@ -177,6 +213,8 @@ def test_nothing_is_wider_than_the_screen_or_asked_for_elsewhere(page, size, tmp
     # What was still loading from another test's server when that stopped is not this page's fault.
     messages = [entry["message"] for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert [message for message in messages if browser.current_url in message] == []
+    # The question is seen at every width.
+    assert browser.find_element("id", "question").rect["width"] > 200
     assert browser.get_screenshot_as_file(str(tmp_path / "page.png"))
 
 
@@ -188,11 +226,11 @@ def test_transcripts_are_text_and_not_markup(page):
 
 def test_an_answer_that_cannot_be_saved_is_said_and_the_page_stays(page):
     browser, study = page
-    (study / "answers").touch()
+    (study / "answers" / "ann.jsonl").mkdir()
     press(browser, "1")
     wait(browser, lambda: text(browser, "status").startswith("Not saved:"))
     assert text(browser, "count") == "Pair 1 of 3, 0 answered"
-    (study / "answers").unlink()
+    (study / "answers" / "ann.jsonl").rmdir()
     time.sleep(0.05)
     press(browser, "1")
     wait(browser, lambda: text(browser, "count") == "Pair 2 of 3, 1 answered")

@@ -1,5 +1,6 @@
 import http.client
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -10,8 +11,11 @@ from support import human_world
 
 from sdiareward.cli import main
 from sdiareward.evaluation.results_files import read_evaluation
-from sdiareward.human.page.server import RatingServer, RatingSession
+from sdiareward.human.agreement import read_answers
+from sdiareward.human.page.server import RatingServer
+from sdiareward.human.page.sessions import Raters, RatingSession
 from sdiareward.human.study import sample_study
+from sdiareward.human.texts import CONSENT, INSTRUCTIONS, read_texts
 from sdiareward.pairs.loading import load_pairs
 
 
@@ -60,10 +64,10 @@ class Client:
     def study(self):
         return json.loads(self.request("GET", "/api/study")[2])
 
-    def answer(self, answer, **headers):
+    def answer(self, answer, path="/api/answers", **headers):
         body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         headers = {"Content-Type": "application/json", **headers}
-        status, _, content = self.request("POST", "/api/answers", body, headers)
+        status, _, content = self.request("POST", path, body, headers)
         return status, json.loads(content)
 
 
@@ -72,8 +76,11 @@ def serve(study):
     """Return a function serving the study to a rater and giving a client; all servers end with the test."""
     servers = []
 
-    def start(rater="ann"):
-        server = RatingServer(RatingSession(study, rater))
+    def start(rater="ann", agrees=True, **options):
+        raters = Raters(study, rater)
+        if rater and agrees:
+            raters.find(rater).consent()
+        server = RatingServer(raters, **options)
         servers.append(server)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return Client(server.server_port)
@@ -82,6 +89,20 @@ def serve(study):
     for server in servers:
         server.shutdown()
         server.server_close()
+
+
+KEY = "a-key-of-16-signs"
+
+
+@pytest.fixture
+def remote(serve):
+    """A page for raters elsewhere, and a client who holds its key."""
+    client = serve(None, host="0.0.0.0", key=KEY, public_url="https://study.example/")
+    status, headers, _ = client.request("GET", f"/?key={KEY}")
+    assert (status, headers["Location"]) == (303, "/")
+    assert "HttpOnly; SameSite=Lax" in headers["Set-Cookie"]
+    client.cookie = {"Cookie": headers["Set-Cookie"].partition(";")[0]}
+    return client
 
 
 def answers(study, rater="ann"):
@@ -95,6 +116,110 @@ def test_every_answer_is_on_the_disk_before_it_is_confirmed(serve, study):
     [record] = answers(study)
     assert (record["item"], record["choice"], record["heard"]) == (item, "b", ["a", "b"])
     assert client.study()["answers"] == {item: "b"}
+
+
+def test_nobody_answers_before_consent_which_is_saved_with_the_texts(serve, study):
+    client = serve("ann", agrees=False)
+    welcome = json.loads(client.request("GET", "/api/welcome")[2])
+    assert (welcome["instructions"], welcome["consent"]) == (INSTRUCTIONS, CONSENT)
+    assert (welcome["rater"], welcome["has_consented"]) == ("ann", False)
+    item = RatingSession(study, "ann").study["items"][0]["item"]
+    assert client.request("GET", "/api/study")[0] == 403
+    assert client.answer({"item": item, "choice": "a"})[0] == 403
+    assert client.answer({"agrees": False}, path="/api/consent")[0] == 400
+    assert not (study / "answers").exists()
+    assert client.answer({"agrees": True}, path="/api/consent") == (200, {"rater": "ann"})
+    kept = json.loads((study / "answers" / "ann.consent.json").read_text())
+    assert (kept["rater"], kept["instructions"], kept["consent"]) == ("ann", INSTRUCTIONS, CONSENT)
+    assert client.answer({"item": item, "choice": "a"})[0] == 200
+    assert json.loads(client.request("GET", "/api/welcome")[2])["has_consented"] is True
+    # The consent is no file of answers.
+    assert list(read_answers(study, [item])) == ["ann"]
+
+
+def test_a_study_has_texts_of_its_own_and_asks_again_if_they_change(source, tmp_path):
+    file = tmp_path / "texts.yaml"
+    file.write_text("consent: You may stop at any time.\n")
+    texts = read_texts(file)
+    assert (texts.instructions, texts.consent) == (INSTRUCTIONS, "You may stop at any time.")
+    study = json.loads((source / "study.json").read_text())
+    assert study["texts"] == {"instructions": INSTRUCTIONS, "consent": CONSENT}
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    RatingSession(tmp_path, "ann").consent()
+    assert RatingSession(tmp_path, "ann").has_consented
+    (tmp_path / "study.json").write_text(json.dumps({**study, "texts": texts.as_fields()}))
+    assert not RatingSession(tmp_path, "ann").has_consented
+    file.write_text("consnet: x\n")
+    with pytest.raises(ValueError, match="consnet"):
+        read_texts(file)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/page.js", "/api/welcome", "/api/study?rater=ann", "/audio/x.wav", "/?key=wrong"]
+)
+def test_without_the_key_a_page_for_other_machines_gives_nothing(serve, path):
+    client = serve(None, host="0.0.0.0", key=KEY)
+    for cookie in ({}, {"Cookie": f"sdiareward-{client.port}=wrong"}, {"Cookie": "="}):
+        status, headers, content = client.request("GET", path, headers=cookie)
+        assert status == 401
+        assert "Set-Cookie" not in headers
+        assert KEY.encode() not in content
+    assert client.answer({"agrees": True, "rater": "ann"}, path="/api/consent")[0] == 401
+
+
+def test_a_page_for_other_machines_does_not_start_without_a_key(study, tmp_path, capsys):
+    with pytest.raises(ValueError, match="the page at 0.0.0.0 needs a key"):
+        RatingServer(Raters(study), host="0.0.0.0")
+    key = tmp_path / "key"
+    key.write_text("short")
+    assert main(["human", "rate", str(study), "--key_file", str(key)]) == 2
+    assert "the key has 5 characters; use at least 16" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "rebound.example"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Content-Type": "text/plain"},
+    ],
+)
+def test_the_key_does_not_open_the_page_to_other_sites(remote, study, headers):
+    given = {"agrees": True, "rater": "ann"}
+    assert remote.answer(given, path="/api/consent", **remote.cookie, **headers)[0] == 403
+    assert not (study / "answers").exists()
+    public = {"Host": "study.example", "Origin": "https://study.example"}
+    assert remote.answer(given, path="/api/consent", **remote.cookie, **public)[0] == 200
+
+
+def test_raters_at_one_page_are_told_apart_by_name(remote, study):
+    items = {}
+    for rater, choice in (("ann", "a"), ("bob", "b")):
+        assert remote.answer({"agrees": True, "rater": rater}, path="/api/consent", **remote.cookie)[0] == 200
+        seen = json.loads(remote.request("GET", f"/api/study?rater={rater}", headers=remote.cookie)[2])
+        assert (seen["rater"], seen["answers"]) == (rater, {})
+        items[rater] = seen["items"][0]["item"]
+        given = {"rater": rater, "item": items[rater], "choice": choice}
+        assert remote.answer(given, **remote.cookie) == (200, {"num_answered": 1})
+    for rater, choice in (("ann", "a"), ("bob", "b")):
+        assert [(record["item"], record["choice"]) for record in answers(study, rater)] == [(items[rater], choice)]
+    assert remote.answer({"rater": "cho", "item": items["ann"], "choice": "a"}, **remote.cookie)[0] == 403
+    assert remote.answer({"agrees": True, "rater": "../key"}, path="/api/consent", **remote.cookie)[0] == 400
+    assert remote.answer({"agrees": True}, path="/api/consent", **remote.cookie)[0] == 400
+
+
+def test_the_address_for_raters_elsewhere_has_the_key_but_not_one_from_a_file(study, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(RatingServer, "serve_forever", lambda self: None)
+    assert main(["human", "rate", str(study), "--host", "0.0.0.0"]) == 0
+    assert re.search(r"http://[^ ]+:\d+/\?key=[\w-]{32} for raters", capsys.readouterr().out)
+    key = tmp_path / "key"
+    key.write_text(f"{KEY}\n")
+    flags = ["--host", "0.0.0.0", "--key_file", str(key), "--public_url", "https://study.example"]
+    assert main(["human", "rate", str(study), *flags]) == 0
+    printed = capsys.readouterr()
+    assert f"https://study.example/?key=(the key in {key})" in printed.out
+    assert KEY not in printed.out + printed.err
 
 
 def test_an_answer_can_be_changed_and_both_are_kept(serve, study):
@@ -210,7 +335,7 @@ def test_a_bad_answer_is_refused_with_its_reason_and_not_kept(serve, study, answ
     status, content = client.answer(answer)
     assert status == 400
     assert reason in content["error"]
-    assert not (study / "answers").exists()
+    assert not list((study / "answers").glob("*.jsonl"))
 
 
 def test_bodies_without_or_of_too_great_length_are_refused(serve):
@@ -232,7 +357,7 @@ def test_pages_of_other_sites_cannot_answer(serve, study, headers):
     client = serve()
     answer = {"item": client.study()["items"][0]["item"], "choice": "a"}
     assert client.answer(answer, **headers)[0] == 403
-    assert not (study / "answers").exists()
+    assert not list((study / "answers").glob("*.jsonl"))
 
 
 def test_a_name_that_leads_here_from_elsewhere_is_not_served(serve):
@@ -289,6 +414,7 @@ def test_a_killed_server_goes_on_where_it_stopped(study):
         line = process.stdout.readline()
         return process, Client(int(line.split("/")[2].rpartition(":")[2])), line
 
+    RatingSession(study, "ann").consent()
     process, client, line = start()
     try:
         assert "0 of 4 answered" in line

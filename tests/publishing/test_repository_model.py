@@ -21,10 +21,15 @@ WHOLE = {
     "processor_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "chat_template.jinja",
     "audio_sdiareward.py",
+    "chat_sdiareward.py",
     "configuration_sdiareward.py",
     "layouts_sdiareward.py",
+    "messages_sdiareward.py",
     "modeling_sdiareward.py",
+    "pipeline_sdiareward.py",
+    "pooling_sdiareward.py",
     "processing_sdiareward.py",
 }
 
@@ -72,9 +77,19 @@ def test_a_checkpoint_is_its_weights_configuration_processor_and_code_and_nothin
     assert plan.repo_type == "model"
 
 
-def test_the_nano_checkpoint_has_its_chat_template_too_and_the_licence_of_its_encoder():
+def test_pages_with_recordings_are_not_published(checkpoint):
+    for name in ("report/index.html", "audit.html", "index.html"):
+        (checkpoint / name).parent.mkdir(exist_ok=True)
+        (checkpoint / name).write_text('<audio src="data:audio/mpeg;base64,AAAA"></audio>')
+    (checkpoint / "results.json").write_text(json.dumps(RESULTS))
+    files = files_of(plan_model(checkpoint))
+    assert not [name for name in files if name.endswith(".html")]
+    assert not [name for name, content in files.items() if b"data:audio" in content]
+
+
+def test_the_nano_checkpoint_has_the_licence_of_its_encoder():
     files = files_of(plan_model(NANO))
-    assert set(files) == WHOLE | {"chat_template.jinja", "notices/whisper.txt"}
+    assert set(files) == WHOLE | {"notices/whisper.txt"}
     assert files["notices/whisper.txt"] == (ROOT / "LICENSE-whisper.txt").read_bytes()
 
 
@@ -106,6 +121,11 @@ def test_the_code_is_the_packages_whatever_lies_in_the_folder(checkpoint):
                 }
             },
             "which is not code of this package",
+        ),
+        (
+            "config.json",
+            {"custom_pipelines": {"audio-classification": {"impl": "other/repo--pipeline_sdiareward.A", "pt": []}}},
+            "'other/repo--pipeline_sdiareward.A', which is not code of this package",
         ),
         (
             "processor_config.json",

@@ -1,18 +1,19 @@
 """The demo behind its page: turns, results, checks and their words, without a browser."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import soundfile
 
-from sdiareward.audio_sdiareward import DialogueError
 from sdiareward.common.package_files import EXAMPLES, NANO
+from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.scoring.calibration import Calibration, fit
 from sdiareward.scoring.scorer import Scorer
-from sdiareward.serving.demo import results
-from sdiareward.serving.demo.rendering import draw_growth, render_error, render_panel, render_result
+from sdiareward.serving.demo import app, results
+from sdiareward.serving.demo.rendering import draw_growth, render_details, render_error, render_panel, render_verdict
 from sdiareward.serving.demo.results import Result, compute_result
 from sdiareward.serving.demo.shortcut_checks import CHECKS, change_dialogue, compare, write_verdict
 from sdiareward.serving.demo.turns import (
@@ -28,6 +29,10 @@ from sdiareward.serving.demo.turns import (
 
 
 pytestmark = pytest.mark.slow
+
+
+def render_result(found):
+    return render_verdict(found) + render_details(found)
 
 
 def wav(array, rate=16_000):
@@ -62,12 +67,11 @@ def test_an_uploaded_turn_is_kept_mono_at_16_khz(make_tone):
     assert (array.shape, rate, turn.duration_s) == ((8000,), 16_000, 0.5)
 
 
-def test_files_are_read_in_the_order_of_their_names_and_deleted(tmp_path, make_tone):
+def test_files_are_read_in_the_order_of_their_names(tmp_path, make_tone):
     paths = [tmp_path / f"turn{number}.wav" for number in (10, 2, 1)]
     for path, duration_s in zip(paths, (0.3, 0.2, 0.1), strict=True):
         path.write_bytes(wav(make_tone(duration_s)))
     assert [turn.duration_s for turn in read_files(paths)] == [0.1, 0.2, 0.3]
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -85,14 +89,22 @@ def test_files_are_read_in_the_order_of_their_names_and_deleted(tmp_path, make_t
         ("big.wav", b"x" * (MAX_FILE_BYTES + 1), "big.wav: has 20.0 MB; at most 20 MB"),
     ],
 )
-def test_a_wrong_file_is_refused_in_one_line_and_deleted(tmp_path, name, content, message):
+def test_a_wrong_file_is_refused_in_one_line(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(DialogueError, match=message) as raised:
         read_files([path])
     assert "\n" not in str(raised.value)
     assert str(tmp_path) not in str(raised.value)
-    assert not path.exists()
+
+
+@pytest.mark.parametrize("content", [b"not audio at all", wav(np.zeros(8000, dtype=np.float32))])
+def test_an_upload_is_deleted_whether_it_is_right_or_wrong(tmp_path, content):
+    path = tmp_path / "folder" / "turn.wav"
+    path.parent.mkdir()
+    path.write_bytes(content)
+    app._take_files("A", (), [str(path)])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_small_file_that_would_fill_the_memory_is_refused_before_it_is_decoded(monkeypatch):
@@ -205,7 +217,6 @@ def test_a_calibrated_checkpoint_gives_a_probability_for_each_subset_it_knows(ma
     assert sorted(fields["probabilities"]) == ["scripted", "wild"]
     temperature = calibration["subsets"]["wild"]["temperature"]
     assert fields["probabilities"]["wild"] == pytest.approx(1 / (1 + np.exp(-1.0 / temperature)))
-    assert fields["shares"][0] > fields["shares"][1]
     page = render_result(Result("modality", [1.25, 0.25], [[1.25], [0.25]], **fields))
     assert f"{100 * fields['probabilities']['wild']:.0f}%" in page
     assert "No calibrated probability" not in page
@@ -236,8 +247,46 @@ def test_the_nano_checkpoint_is_calibrated_and_the_number_of_pairs_is_shown(nano
         fitted = calibration.parameters["subsets"][subset]
         probability = calibration.probability(found.margin, subset)
         assert found.probabilities[subset] == pytest.approx(probability)
-        row = f"{subset}</th><td>{100 * probability:.0f}%</td><td>{fitted['num_pairs']}</td>"
-        assert row in render_result(found)
+        row = f"({subset.replace('_', '-')})</th><td>{100 * probability:.0f}%</td><td>{fitted['num_pairs']} pairs</td>"
+        assert row in render_details(found)
+    low, high = (f"{100 * each:.0f}%" for each in sorted(found.probabilities.values()))
+    assert f"Probability that A is better</dt><dd>{low} to {high}</dd>" in render_verdict(found)
+
+
+def test_the_verdict_has_one_kind_of_share_and_no_name_of_a_subset(found):
+    """A share of reference rewards beside a probability of the same dialogue was read as a contradiction."""
+    verdict = render_verdict(found)
+    assert "reference" not in render_result(found)
+    assert not any(subset in verdict for subset in found.probabilities)
+    assert verdict.index("A is scored higher than B") < verdict.index("Dialogue A")
+
+
+def test_the_head_of_the_page_names_project_model_and_papers():
+    head = app.introduction("**nano**")
+    assert "**sdiareward**" in head
+    assert "Model: **nano**." in head
+    assert "[SDiaReward, arXiv:2603.14889](https://arxiv.org/abs/2603.14889)" in head
+    assert "[WavReward, arXiv:2505.09558](https://arxiv.org/abs/2505.09558)" in head
+
+
+def test_the_head_links_the_pages_that_the_package_names(monkeypatch):
+    named = ["Documentation, https://docs.example/sdiareward", "Odd, javascript:alert(1)"]
+    monkeypatch.setattr(app.metadata, "metadata", lambda _: SimpleNamespace(get_all=lambda _: named))
+    head = app.introduction("**nano**")
+    assert "[Documentation](https://docs.example/sdiareward)" in head
+    assert "javascript" not in head
+
+
+def test_a_model_of_the_hub_is_linked_and_a_folder_is_named_without_its_path(tmp_path, monkeypatch):
+    def name(path):
+        return app._name_model(SimpleNamespace(model=SimpleNamespace(config=SimpleNamespace(name_or_path=path))))
+
+    assert name("org/model-1") == "[org/model-1](https://huggingface.co/org/model-1)"
+    assert name(str(tmp_path / "private" / "model")) == "**model**"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "model").mkdir(parents=True)
+    assert name("runs/model") == "**model**"
+    assert name("a/b](javascript:alert(1))") == r"**b\](javascript:alert(1))**"
 
 
 def test_a_checkpoint_without_calibration_is_reported(make_tiny_model):

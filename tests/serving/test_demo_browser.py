@@ -16,6 +16,11 @@ from sdiareward.scoring.scorer import Scorer
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
+
+from sdiareward.serving.demo import app  # noqa: E402
+from sdiareward.serving.demo.turns import add_turns  # noqa: E402
+
+
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no chromium: apt-get install chromium")
 FLAGS = (
@@ -108,6 +113,12 @@ def wait_for_turns(page, name, count):
     sync_api.expect(turns_of(page, name)).to_have_count(count, timeout=_MS)
 
 
+def clear(page, *names):
+    for name in names:
+        page.get_by_role("button", name=f"Clear {name}").click()
+        wait_for_turns(page, name, 0)
+
+
 def upload(page, name, files):
     with page.expect_file_chooser() as chooser:
         page.get_by_role("button", name=f"Upload turns to {name}").click()
@@ -122,7 +133,7 @@ def score(page):
 def rewards_of(page):
     """Return the numbers under the first heading, in order."""
     texts = page.locator(".rewards dd").all_inner_texts()
-    return [float(text.replace("\N{MINUS SIGN}", "-")) for text in texts]
+    return [float(text.replace("\N{MINUS SIGN}", "-")) for text in texts if "%" not in text]
 
 
 def expected_rewards(scorer, criterion, words=True):
@@ -136,6 +147,7 @@ def expected_rewards(scorer, criterion, words=True):
 
 def test_two_dialogues_are_uploaded_and_compared(visit, scorer, uploads):
     page = visit()
+    clear(page, "A", "B")
     for name, files in (("A", HUMAN), ("B", SYNTHETIC)):
         upload(page, name, files)
         wait_for_turns(page, name, 2)
@@ -144,7 +156,7 @@ def test_two_dialogues_are_uploaded_and_compared(visit, scorer, uploads):
     result = page.get_by_role("status", name="Result")
     assert "A is scored higher than B" in result.inner_text()
     chances = page.get_by_role("region", name="Probabilities").get_by_role("row").all_inner_texts()
-    assert [chance.split("\t")[0] for chance in chances[1:]] == ["scripted", "semi_wild"]
+    assert [chance.split("\t")[0].rpartition(" ")[2] for chance in chances[1:]] == ["(scripted)", "(semi-wild)"]
     steps = page.get_by_role("region", name="Reward after each turn").get_by_role("row").all_inner_texts()
     assert [step.split("\t")[0] for step in steps] == ["After turn", "1, user", "2, assistant"]
     checks = page.get_by_role("region", name="Shortcut checks").get_by_role("row")
@@ -153,10 +165,28 @@ def test_two_dialogues_are_uploaded_and_compared(visit, scorer, uploads):
     assert not [path for path in uploads.rglob("*") if path.is_file()]
 
 
-def test_an_example_is_picked_played_and_scored_alone(visit, scorer):
+def test_the_page_begins_with_a_pair_and_shows_its_verdict_on_the_first_screen(visit, scorer):
     page = visit()
-    page.get_by_role("button", name="Human example to A").click()
+    for name in "AB":
+        wait_for_turns(page, name, 2)
+    assert [button.inner_text() for button in page.locator("button.primary").all()] == ["Score"]
+    score(page)
+    assert rewards_of(page)[:3] == pytest.approx(expected_rewards(scorer, "modality"), abs=0.011)
+    for width, height in SIZES.values():
+        page.set_viewport_size({"width": width, "height": height})
+        page.wait_for_function(f"window.innerWidth === {width}")
+        page.evaluate("window.scrollTo(0, 0)")
+        heading = page.get_by_role("status", name="Result").get_by_role("heading").bounding_box()
+        assert 0 < heading["y"] < height - heading["height"]
+    clear(page, "A")
+    page.get_by_role("button", name="Load example pair").click()
     wait_for_turns(page, "A", 2)
+    assert page.get_by_role("status", name="Result").count() == 0
+
+
+def test_an_example_is_played_and_scored_alone(visit, scorer):
+    page = visit()
+    clear(page, "B")
     words = page.get_by_label("Words of A, one line per turn (optional)").input_value()
     assert words.splitlines()[0] == "Please enter a new extension, followed by pound."
     lengths = page.evaluate("[...document.querySelectorAll('.turns audio')].map((player) => player.duration)")
@@ -186,28 +216,27 @@ def test_everything_is_done_by_keyboard_alone(visit, scorer):
 
     # Asked for before: the browser is told in its own time that a test answers instead of a person.
     page.on("filechooser", lambda chooser: chooser.set_files(HUMAN))
+    focus("Clear A")
+    page.keyboard.press("Enter")
+    wait_for_turns(page, "A", 0)
     focus("Upload turns to A")
     page.keyboard.press("Enter")
     wait_for_turns(page, "A", 2)
-    focus("Synthetic example to B")
-    page.keyboard.press("Enter")
-    wait_for_turns(page, "B", 2)
+    focus("Also run")
+    page.keyboard.press("Space")
     focus("colloquialness")
     page.keyboard.press("Space")
     assert page.get_by_role("radio", name="colloquialness").is_checked()
-    focus("Also run")
-    page.keyboard.press("Space")
     focus("Score")
     page.keyboard.press("Enter")
     page.get_by_role("status", name="Result").wait_for()
-    assert "criterion colloquialness" in page.get_by_role("status", name="Result").inner_text()
+    assert "Criterion colloquialness" in page.get_by_role("status", name="Result").inner_text()
     assert len(rewards_of(page)) == 3
     focus("Reward after each turn")
 
 
 def test_a_wrong_file_is_refused_in_words_and_what_was_there_stays(visit, tmp_path):
     page = visit()
-    page.get_by_role("button", name="Human example to A").click()
     wait_for_turns(page, "A", 2)
     wrong = tmp_path / "not a recording.wav"
     wrong.write_text("these are words")
@@ -227,8 +256,6 @@ def test_markup_in_names_and_words_stays_text(visit, tmp_path):
     page.evaluate("void (window.hit = () => { window.wasHit = true })")
     upload(page, "A", [wrong])
     page.get_by_role("alert").filter(has_text="cannot be decoded").wait_for()
-    page.get_by_role("button", name="Human example to A").click()
-    wait_for_turns(page, "A", 2)
     words = page.get_by_label("Words of A, one line per turn (optional)")
     words.fill("<|im_start|><img src=x onerror=hit()>${hit()}\n{{hit}}")
     page.get_by_role("button", name="Score").click()
@@ -240,9 +267,10 @@ def test_markup_in_names_and_words_stays_text(visit, tmp_path):
 
 def test_errors_are_shown_and_turns_can_be_removed(visit):
     page = visit()
+    clear(page, "A")
     page.get_by_role("button", name="Score").click()
     page.get_by_role("alert").filter(has_text="dialogue A has no turns").wait_for()
-    page.get_by_role("button", name="Human example to A").click()
+    page.get_by_role("button", name="Load example pair").click()
     wait_for_turns(page, "A", 2)
     page.get_by_role("button", name="Remove last turn of A").click()
     wait_for_turns(page, "A", 1)
@@ -256,6 +284,7 @@ def test_errors_are_shown_and_turns_can_be_removed(visit):
 
 def test_a_turn_is_recorded_with_the_microphone(visit, uploads):
     page = visit(permissions=["microphone"])
+    clear(page, "A", "B")
     page.get_by_role("button", name="Record the next turn of A").click()
     page.get_by_role("button", name="Record", exact=True).click()
     time.sleep(1.5)
@@ -272,27 +301,48 @@ def test_a_turn_is_recorded_with_the_microphone(visit, uploads):
     assert not [path for path in uploads.rglob("*") if path.is_file()]
 
 
+def test_a_recorded_clip_stays_while_the_page_asks_for_it(visit, uploads, monkeypatch):
+    # A busy machine: the server takes its time for the turn, and the page's questions for the clip come late.
+    monkeypatch.setattr(app, "add_turns", lambda *turns: time.sleep(3) or add_turns(*turns))
+    page = visit(permissions=["microphone"])
+    clear(page, "A", "B")
+    late = []
+    page.route(re.compile("file="), lambda route: late.append(route))
+    page.get_by_role("button", name="Record the next turn of A").click()
+    page.get_by_role("button", name="Record", exact=True).click()
+    time.sleep(0.5)
+    page.get_by_role("button", name="Stop", exact=True).click()
+    page.wait_for_timeout(1500)
+    assert late
+    for route in late:
+        route.continue_()
+    wait_for_turns(page, "A", 1)
+    assert not [path for path in uploads.rglob("*") if path.is_file()]
+
+
 def test_visitors_do_not_hear_each_other(visit):
     first, second = visit(), visit()
-    first.get_by_role("button", name="Human example to A").click()
-    wait_for_turns(first, "A", 2)
+    clear(second, "A")
+    upload(first, "B", HUMAN)
+    wait_for_turns(first, "B", 4)
     second.get_by_role("button", name="Score").click()
     second.get_by_role("alert").filter(has_text="dialogue A has no turns").wait_for()
     assert [turns_of(page, "A").count() for page in (first, second)] == [2, 0]
+    assert [turns_of(page, "B").count() for page in (first, second)] == [4, 2]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_the_screen(visit, scheme, tmp_path):
     page = visit(color_scheme=scheme)
-    for button in ("Human example to A", "Synthetic example to B"):
-        page.get_by_role("button", name=button).click()
-    wait_for_turns(page, "A", 2)
-    wait_for_turns(page, "B", 2)
     score(page)
     for name, (width, height) in SIZES.items():
         page.set_viewport_size({"width": width, "height": height})
         page.wait_for_function(f"window.innerWidth === {width}")
         assert page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth]") == [width] * 2
+        # No table is cut either: each is as narrow as its box.
+        boxes = page.evaluate("[...document.querySelectorAll('.scroll')].map((e) => [e.scrollWidth, e.clientWidth])")
+        assert len(boxes) == 3
+        assert all(content <= box for content, box in boxes)
         page.screenshot(path=tmp_path / f"{name}-{scheme}.png", full_page=True)
 
 

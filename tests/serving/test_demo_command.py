@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+from types import SimpleNamespace
 
 import pytest
 from support.paths import ROOT
@@ -25,7 +26,7 @@ def test_help_is_quick_and_needs_no_gradio():
 def test_a_model_that_is_not_there_is_one_line(tmp_path, capsys):
     assert main(["demo", "--model", str(tmp_path / "nothing")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("sdiareward demo: error: model ")
+    assert error.startswith("sdiareward demo: error: ")
     assert len(error.splitlines()) == 1
 
 
@@ -37,6 +38,29 @@ def test_a_missing_gradio_is_said_before_a_model_is_loaded(monkeypatch, capsys):
     assert main(["demo"]) == 2
     message = 'sdiareward demo: error: gradio is not installed; pip install "sdiareward[demo]"\n'
     assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize(
+    ("flags", "shared", "message"),
+    [
+        ([], None, ""),
+        (
+            ["--share"],
+            "https://x.example",
+            "Public address: https://x.example; uploads pass through Gradio's server\n",
+        ),
+        (["--share"], None, "No public address: Gradio's server could not be reached\n"),
+    ],
+)
+def test_the_page_is_shared_only_where_it_is_asked_for(flags, shared, message, monkeypatch, capsys):
+    from sdiareward.serving.demo import app
+
+    asked = []
+    monkeypatch.setattr(app, "build", lambda **_: SimpleNamespace(block_thread=lambda: None))
+    monkeypatch.setattr(app, "launch", lambda _, **options: asked.append(options["share"]) or (None, "local", shared))
+    assert main(["demo", *flags]) == 0
+    assert asked == [bool(flags)]
+    assert capsys.readouterr().out == f"Page: local; Ctrl+C ends\n{message}"
 
 
 @pytest.mark.slow
@@ -84,7 +108,7 @@ from sdiareward.serving.demo import app, turns
 (score,) = [block.fn for block in page.fns.values() if getattr(block.fn, "func", None) is app._score]
 given = turns.read_example(EXAMPLES / "human.json")
 result = score(*given, (), "", "modality", False)
-print(spaces.was_first, spaces.calls, "Dialogue A" in result)
+print(spaces.was_first, spaces.calls, "Dialogue A" in result[0])
 """
 
 

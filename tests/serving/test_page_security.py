@@ -11,7 +11,8 @@ from support import human_world, report_world
 
 from sdiareward.evaluation.report import write_page
 from sdiareward.evaluation.results_files import read_evaluation
-from sdiareward.human.page.server import RatingServer, RatingSession
+from sdiareward.human.page.server import RatingServer
+from sdiareward.human.page.sessions import RatingSession
 from sdiareward.human.study import sample_study
 from sdiareward.pairs.loading import load_pairs
 
@@ -84,7 +85,9 @@ def test_the_page_of_a_study_shows_hostile_transcripts_as_text(browser, tmp_path
     evaluation = read_evaluation(human_world.write_evaluation(tmp_path / "eval", scores))
     sizes = {"high": 1, "low": 1, "wrong": 1}
     sample_study(evaluation, load_pairs(pairs, "test"), tmp_path / "study", seed=0, sizes=sizes)
-    server = RatingServer(RatingSession(tmp_path / "study", "ann"))
+    session = RatingSession(tmp_path / "study", "ann")
+    session.consent()
+    server = RatingServer(session)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     try:
         browser.get(server.url)
