@@ -8,6 +8,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pickle
+import weakref
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,13 @@ import numpy as np
 import pytest
 import torch
 from support import tiny_model
+from support.transformers_tests import TRANSFORMERS_MARKS
+
+
+def pytest_configure(config):
+    """Name the marks of the tests that `transformers` brings; see `support.transformers_tests`."""
+    for mark in TRANSFORMERS_MARKS:
+        config.addinivalue_line("markers", f"{mark}: of transformers")
 
 
 def pytest_collection_modifyitems(items):
@@ -27,6 +35,21 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def fixtures_dir():
     return FIXTURES
+
+
+@pytest.fixture
+def under_zero3(monkeypatch):
+    """Let transformers believe that this process trains under DeepSpeed's ZeRO-3."""
+    from transformers.integrations import deepspeed
+
+    class Stage3:
+        def is_zero3(self):
+            return True
+
+    config = Stage3()
+    monkeypatch.setattr(deepspeed, "_hf_deepspeed_config_weak_ref", weakref.ref(config))
+    yield
+    del config
 
 
 @pytest.fixture(scope="session")

@@ -88,7 +88,7 @@ def backbone(tmp_path_factory, tiny_checkpoint, study):
     from sdiareward.training.arguments import TrainArguments
 
     folder = tmp_path_factory.mktemp("backbones")
-    arguments = TrainArguments(str(tiny_checkpoint), "unused")
+    arguments = TrainArguments("unused", str(tiny_checkpoint))
     found, skipped = compute_features("tiny", arguments, RewardConfig(**TRAINING, output_dir="unused"), study, folder)
     assert skipped == []
     return found
@@ -323,7 +323,7 @@ def test_the_command_renders_every_table_and_figure(command, tmp_path):
     assert report.count("| acoustic | baseline |") == 5
     for name in ("drift", "lambda", "layers"):
         assert path.with_name(f"tiny_{name}.png").read_bytes().startswith(b"\x89PNG")
-    blocks = render_blocks("ablations", {"ablations_nano.json": {**found, "rows": {}}})
+    blocks = render_blocks("results_ablations", {"ablations_nano.json": {**found, "rows": {}}})
     assert blocks["layers"] == "Not run: `--only layers` does it."
 
 

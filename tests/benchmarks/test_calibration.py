@@ -91,6 +91,6 @@ def test_one_subset_or_one_recording_is_refused(tmp_path):
 
 
 def test_another_result_changes_the_guide_to_calibration(result):
-    blocks = render_blocks("calibration", {"calibration.json": {"settings": {"seeds": 3}, **result}})
+    blocks = render_blocks("results_calibration", {"calibration.json": {"settings": {"seeds": 3}, **result}})
     assert "| wild | scripted | 50.0 | 0.0 | 50.0 |" in blocks["transfer"]
     assert "| its own, by subset | 100.0 | 100.0 | 100.0 |" in blocks["common"]

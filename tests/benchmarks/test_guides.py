@@ -1,9 +1,12 @@
 import re
+import xml.etree.ElementTree
 
 import pytest
 
 from benchmarks.guides import __main__ as guides
+from benchmarks.guides.images import list_badges, render_images
 from benchmarks.guides.rendering import list_guides, read_result, render_blocks, replace_blocks
+from sdiareward.evaluation.summary import ALL_LEFT_OUT
 
 
 GUIDE = "# Guide\n\n<!-- table -->\n| 41.50 |\n<!-- /table -->\n"
@@ -20,6 +23,7 @@ def repository(tmp_path, monkeypatch):
     monkeypatch.setattr(guides, "PACKAGE", tmp_path)
     monkeypatch.setattr(guides, "NANO", tmp_path / "card")
     monkeypatch.setattr(guides, "render_nano_card", lambda: "95.00\n")
+    monkeypatch.setattr(guides, "render_images", dict)
 
     def give(**blocks):
         monkeypatch.setattr(guides, "list_guides", lambda: {"guide": tmp_path / "docs" / "guide.md"})
@@ -63,9 +67,31 @@ def test_every_template_belongs_to_a_guide():
 
 def test_the_readme_shows_the_accuracy_of_the_result_file():
     accuracy = read_result("results.json")["accuracies"]["model"]["colloquialness"]
-    assert f"{100 * accuracy:.2f}" in render_blocks("README")["results"]
+    assert f"{100 * accuracy:.2f}" in render_blocks("results_nano")["results"]
 
 
 @pytest.mark.slow
 def test_the_example_shows_rewards_with_sign_and_two_digits():
     assert re.fullmatch(r"```text\n[+-]\d\.\d\d, [+-]\d\.\d\d\n```", guides.score_examples())
+
+
+def test_a_picture_that_differs_fails_the_check(repository, tmp_path, monkeypatch):
+    repository(table="| 41.50 |")
+    picture = tmp_path / "held_out.svg"
+    picture.write_text("<text>60.47</text>\n")
+    monkeypatch.setattr(guides, "render_images", lambda: {picture: "<text>61.00</text>\n"})
+    difference = "held_out.svg: line 1 reads '<text>60.47</text>'; the result files give '<text>61.00</text>'"
+    assert list(guides.find_problems()) == [difference]
+
+
+def test_the_badges_say_what_the_project_declares():
+    assert list_badges() == {"license": "Apache-2.0", "python": "3.11+"}
+
+
+def test_the_picture_shows_the_accuracies_on_held_out_synthesizers():
+    [text] = [text for path, text in render_images().items() if path.name == "held_out.svg"]
+    rows = read_result("results.json")["by_synthesizer"]
+    [row] = [row for row in rows if (row["criterion"], row["synthesizer"]) == ("modality", ALL_LEFT_OUT)]
+    numbers = re.findall(r'font-weight="bold" fill="#\w+">([\d.]+)', text)
+    assert numbers[:3] == [f"{100 * row[kind]['accuracy']:.2f}" for kind in ("model", "acoustic", "text")]
+    assert xml.etree.ElementTree.fromstring(text).tag.endswith("svg")

@@ -323,15 +323,15 @@ def test_an_episode_has_at_most_16_turns():
     assert [len(starts) for starts in _starts(_recording(*turns))] == [16, 4]
 
 
-def test_a_third_speaker_parts_episodes_and_too_much_of_one_leaves_none():
+@pytest.mark.parametrize("share", [0.02, 0.11])
+def test_a_third_speaker_parts_episodes_and_leaves_the_others(share):
     turns = [("a", 0, 10), ("b", 11, 20), ("c", 21, 22), ("a", 23, 30), ("b", 31, 40)]
-    assert _starts(_recording(*turns, third="c", share=0.02)) == [[0, 11], [23, 31]]
-    assert _starts(_recording(*turns, third="c", share=0.11)) == []
+    assert _starts(_recording(*turns, third="c", share=share)) == [[0, 11], [23, 31]]
 
 
 def test_the_pipeline_groups_the_true_turns_into_the_true_episodes(small_world):
     from sdiareward.dataset_builder.pipeline.settings import TurnSettings
-    from sdiareward.dataset_builder.pipeline.turns import Segment, group_episodes, merge_turns
+    from sdiareward.dataset_builder.pipeline.turns import Segment, drop_crowded_turns, group_episodes, merge_turns
 
     _, recordings, _ = small_world
     rng = np.random.default_rng(0)
@@ -341,11 +341,10 @@ def test_the_pipeline_groups_the_true_turns_into_the_true_episodes(small_world):
         ends = np.cumsum(lengths + np.maximum(gaps, -0.4 * lengths))
         drawn.append(_recording(*_alternate(*zip((ends - lengths).round(2), ends.round(2), strict=True))))
     for recording in [*recordings.values(), *drawn]:
-        if recording.is_to_be_dropped:
-            continue
         segments = [Segment(turn.start_s, turn.end_s, turn.speaker) for turn in recording.turns]
         pair = tuple(sorted({turn.speaker for turn in recording.dialogue}))
-        turns, _ = merge_turns(segments, pair, TurnSettings())
+        merged, _ = merge_turns(segments, pair, TurnSettings())
+        turns, _ = drop_crowded_turns(merged, segments, pair, TurnSettings())
         episodes, _ = group_episodes(turns, TurnSettings())
         assert [[turn.start_s for turn in episode] for episode in episodes] == _starts(recording)
 
@@ -372,18 +371,17 @@ def test_a_perfect_result_scores_perfectly_and_a_shifted_one_does_not():
     assert shifted["word_error_rate/turn"] == 0 and shifted["word_error_rate/aligned_turn"] is None
 
 
-def test_recordings_dropped_and_kept_wrongly_are_counted_apart():
+def test_dropped_recordings_are_counted_by_condition():
     turns = [("a", 0, 10), ("b", 11, 20), ("c", 21, 25)]
     kept, dropped = (
         _recording(*turns, third="c", share=share, condition=name) for share, name in ((0.05, "below"), (0.2, "above"))
     )
-    found = {kept.name: pipeline_world.Found(is_dropped=True), dropped.name: pipeline_world.Found(is_dropped=True)}
+    found = {kept.name: _found(kept), dropped.name: pipeline_world.Found(is_dropped=True)}
     summary = pipeline_world.summarise([kept, dropped], found)
-    assert summary["by_condition"]["below"]["counts"]["wrongly_dropped"] == 1
-    assert summary["by_condition"]["above"]["counts"]["wrongly_dropped"] == 0
-    assert summary["overall"]["counts"]["dropped"] == 2 and summary["overall"]["rates"]["episodes_recovered"] == 0
-    found[dropped.name] = _found(kept)
-    assert pipeline_world.summarise([kept, dropped], found)["overall"]["counts"]["wrongly_kept"] == 1
+    assert summary["by_condition"]["below"]["counts"]["dropped"] == 0
+    assert summary["by_condition"]["above"]["counts"]["dropped"] == 1
+    assert summary["by_condition"]["above"]["rates"]["episodes_recovered"] == 0
+    assert summary["overall"]["counts"]["dropped"] == 1
 
 
 def test_help_is_instant_and_imports_no_model():

@@ -75,7 +75,7 @@ def test_the_guide_has_the_numbers_of_the_result_file(tally):
         "saturation": {**counts, "seconds": 600.0, "memory": memory},
         "faults": faults,
     }
-    text = "\n".join(render_blocks("serving", {"serving_load.json": result}).values())
+    text = "\n".join(render_blocks("results_serving", {"serving_load.json": result}).values())
     assert "| 8 | 505 ms | 990 ms | 0.7 | 505 ms | 990 ms | 7.5 |" in text
     assert "100 requests by one client and 102 by 32 clients, each" in text
     assert "4 lost, 0 mismatched" in text

@@ -17,7 +17,7 @@ from benchmarks.guides.rendering import render_blocks
 from benchmarks.opponents import PlainTransformers
 from benchmarks.speed_models import NANO, model_config
 from benchmarks.synthetic_workload import MEAN_DIALOGUE_S, SyntheticDialogues
-from sdiareward.audio_sdiareward import validate_messages
+from sdiareward.messages_sdiareward import validate_messages
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.scorer import Scorer
 
@@ -201,11 +201,11 @@ def test_the_gpu_benchmark_runs_on_a_cpu_with_equal_rewards(tmp_path, monkeypatc
     table = capsys.readouterr().out
     assert "ours / dialogues_per_s" in table
     assert "tiny" in table.splitlines()[0]
-    assert "| TINY |" in render_blocks("speed", {"gpu.json": found})["gpu"]
+    assert "| TINY |" in render_blocks("results_speed", {"gpu.json": found})["gpu"]
 
 
-def test_a_benchmark_that_was_not_run_is_reported_as_missing():
-    assert render_blocks("speed", {"gpu.json": None})["gpu"] == "Not measured yet: `python -m benchmarks.gpu` does it."
+def test_a_benchmark_that_was_not_run_has_no_section():
+    assert render_blocks("results_speed", {"gpu.json": None})["gpu"] == ""
 
 
 def test_another_result_changes_the_guide_to_speed():
@@ -214,7 +214,7 @@ def test_another_result_changes_the_guide_to_speed():
         {"dialogues": 1000, "audio_s": 2000.0, "seconds": 100.0, "loaded_mib": 500, "peak_mib": 600},
     ]
     result = {"rows": rows, **scoring_scale.measure_growth(rows)}
-    guide = render_blocks("speed", {"scoring_scale.json": result})["scale"]
+    guide = render_blocks("results_speed", {"scoring_scale.json": result})["scale"]
     assert "| 10 | 20 s | 1.0 s | 500 MiB | 4321 MiB |" in guide
     assert "Slope of log time against log audio: 1.00; between neighbours 1.00." in guide
 

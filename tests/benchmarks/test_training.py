@@ -33,7 +33,7 @@ def test_the_gpu_benchmark_of_training_runs_on_a_cpu(mode, tmp_path, monkeypatch
     assert run["utilisation"] == pytest.approx(run["flops"] / run["seconds"][0] / found["matmul_flops_per_s"])
     assert (run["million_trained"] < 0.01) == (mode == "head")
     assert f"tiny {mode}" in capsys.readouterr().out
-    assert f"| TINY, {mode} |" in render_blocks("training", {"gpu_training.json": found})["gpu_training"]
+    assert f"| TINY, {mode} |" in render_blocks("results_training", {"gpu_training.json": found})["gpu_training"]
 
 
 def test_a_step_of_the_gpu_benchmark_is_a_step_of_the_trainer(make_tiny_model, tiny_processor, monkeypatch):
@@ -69,7 +69,7 @@ def test_the_speedup_of_the_first_epoch_includes_the_encoding():
     assert found["tokens_per_second"]["ours"] == pytest.approx(1000 / 3)
     settings = {"steps": 5, "rounds": 3}
     result = {**found, "settings": settings, "cpu": {"name": "a CPU", "usable_cores": 2}}
-    table = render_blocks("training", {"training_speed.json": result})["training_speed"]
+    table = render_blocks("results_training", {"training_speed.json": result})["training_speed"]
     assert "| TRL's trainer, padded to nano's own 30 s | 4.00 s | 50 | 3.0 | 5.0 | 2.5 |" in table
 
 
@@ -125,7 +125,7 @@ def test_the_table_of_recipes_shows_synthesizers_left_out_beside_the_subsets():
     baselines = {"acoustic": found(scripted=0.5), "text": found(scripted=0.0)}
     cpu = {"name": "a CPU", "usable_cores": 2, "torch_threads": 1}
     result = {"runs": [run, run], "baselines": baselines, "cpu": cpu}
-    lines = render_blocks("training", {"recipes_nano.json": result})["recipes"].splitlines()
+    lines = render_blocks("results_training", {"recipes_nano.json": result})["recipes"].splitlines()
     assert lines[2] == "| pairs |  | 4 | 2 |  |"
     assert lines[3] == lines[4] == "| head | 7 | 75.00 (50.0-100.0) | 50.00 (25.0-100.0) | 1.5 min |"
     assert lines[5] == "| acoustic baseline |  | 50.00 (50.0-100.0) | 40.00 (25.0-100.0) |  |"

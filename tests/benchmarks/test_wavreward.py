@@ -3,10 +3,12 @@ import json
 import pytest
 import yaml
 from support import wavreward_eval_world
+from support.paths import CONFIGS
 
 from benchmarks import wavreward_ablations, wavreward_speed, wavreward_toy_data
 from benchmarks.guides.rendering import render_blocks
 from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
+from sdiareward.judges.thinker import ThinkerProcessor
 from sdiareward.judges.wavreward.answers import follows_format
 from sdiareward.judges.wavreward.score_metrics import summarise_scores
 from sdiareward.judges.wavreward.score_samples import read_samples
@@ -100,6 +102,13 @@ def test_the_warm_up_has_random_scores_in_the_exact_form(tmp_path, data):
         assert 0.1 < sum(right) / len(right) < 0.6
 
 
+def test_the_toy_recipe_leaves_room_for_an_answer(nano_judge):
+    limit = yaml.safe_load((CONFIGS / "wavreward-toy.yaml").read_text())["max_completion_length"]
+    answer = wavreward_ablations._THOUGHTFUL.format(5) + "<|im_end|>"
+    assert len(ThinkerProcessor.from_pretrained(nano_judge).encode_text(answer)) <= limit / 2
+    assert f"--max_new_tokens {limit}" in wavreward_ablations.__doc__
+
+
 def test_the_splits_of_the_toy_task_share_no_recording(tmp_path):
     clips = [(f"dialogue {number // 2}", wavreward_eval_world.noise(0.1, number)) for number in range(8)]
     folder = wavreward_toy_data.write_toy_data(tmp_path / "toy", clips, 3, 2, seed=0)
@@ -126,8 +135,7 @@ def test_speed_is_measured_with_and_without_thoughts_at_fixed_lengths(tmp_path, 
     way = found["ways"]["with thoughts, batch 1"]
     assert way["real_time_factor"] == pytest.approx(sum(sorted(way["seconds"])) / 2 / 6.0)
     assert (
-        "The number of tokens is set"
-        in render_blocks("wavreward_evaluation", {"wavreward_speed.json": found})["speed"]
+        "The number of tokens is set" in render_blocks("results_wavreward", {"wavreward_speed.json": found})["speed"]
     )
 
 
@@ -150,7 +158,7 @@ def result():
 
 
 def test_the_table_has_the_sections_of_table_1_and_what_answers_cost(result):
-    lines = render_blocks("wavreward_evaluation", {"wavreward_ablations.json": result})["ablations"].splitlines()
+    lines = render_blocks("results_wavreward", {"wavreward_ablations.json": result})["ablations"].splitlines()
     titles = [line.split("**")[1] for line in lines if line.startswith("| **")]
     assert titles == [
         "I. direct inference: what all start from",

@@ -17,7 +17,7 @@ import yaml
 from benchmarks.bad_input import make_line, read_speech, write
 from sdiareward.dataset_builder.formats.shards import read_rows
 from sdiareward.pairs.schema import SIDES
-from sdiareward.training.trainer import newest_checkpoint
+from sdiareward.training.resuming import newest_checkpoint
 
 
 RATE = 16_000

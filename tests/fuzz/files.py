@@ -17,7 +17,8 @@ from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.calibrate import _read_config
 from sdiareward.evaluation.results_files import read_evaluation
 from sdiareward.human.agreement import render_study, score_study
-from sdiareward.human.page.server import RatingServer, RatingSession
+from sdiareward.human.page.server import RatingServer
+from sdiareward.human.page.sessions import RatingSession
 from sdiareward.judges.wavreward.score_samples import read_out_of_domain
 
 
@@ -127,7 +128,9 @@ class _Page:
         path = world.write("page/study.json", json.dumps(_STUDY))
         for side in "ab":
             world.write(f"page/audio/{side}.wav", tone_wav())
-        self.server = RatingServer(RatingSession(path.parent, "anna"))
+        session = RatingSession(path.parent, "anna")
+        session.consent()
+        self.server = RatingServer(session)
         self.failures: list[BaseException] = []
         # Set as an attribute: the server's own method would only print the error.
         setattr(self.server, "handle_error", self._keep)  # noqa: B010

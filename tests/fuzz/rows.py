@@ -13,7 +13,6 @@ from fuzz.running import Target, World
 from fuzz.values import TEXTS, changed, damaged_texts, json_texts, values
 from hypothesis import strategies as st
 
-from sdiareward.audio_sdiareward import MAX_TURNS, DialogueError, validate_form, validate_messages
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.pairing.filtering import check_rules
@@ -21,6 +20,7 @@ from sdiareward.dataset_builder.release.fingerprints import compare, fingerprint
 from sdiareward.dataset_builder.release.official_form import _row
 from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, Rebuilt, rebuild_row
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
+from sdiareward.messages_sdiareward import MAX_TURNS, DialogueError, validate_form, validate_messages
 from sdiareward.pairs.messages import read_dialogue, turns_to_messages
 from sdiareward.pairs.schema import MAX_TURN_S, validate_row
 from sdiareward.serving.bodies import BadRequestError, Body

@@ -12,13 +12,14 @@ Notable choices:
 """
 
 import faulthandler
+import logging
 import os
 import resource
 import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -100,6 +101,18 @@ class Tally:
     largest_bytes: int = 0
 
 
+@contextmanager
+def silent(name: str) -> Iterator[None]:
+    """Silence a logger, which would write a line per case; other tests read it."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def run_target(target: Target, world: World, number: int, num_cases: int, tally: Tally | None = None) -> Tally:
     """Run some cases of a target; the number is their seed.
 
@@ -123,7 +136,8 @@ def run_target(target: Target, world: World, number: int, num_cases: int, tally:
             faulthandler.dump_traceback_later(HANG_LIMIT_S, exit=True)
         run_case(target, world, case, tally)
 
-    with limited_address_space(ADDRESS_SPACE_BYTES):
+    # Its warnings about made-up checkpoints; its level also decides whether a later training shows progress.
+    with limited_address_space(ADDRESS_SPACE_BYTES), silent("transformers"):
         try:
             run_generated()
         finally:

@@ -14,7 +14,6 @@ from fuzz.sources import model_bin
 from fuzz.values import changed, damaged, damaged_texts, json_texts, texts
 from hypothesis import strategies as st
 from support.paths import ROOT
-from transformers import logging
 
 from sdiareward.checkpoint_io import nano
 from sdiareward.checkpoint_io.tensor_files import read_header
@@ -27,10 +26,9 @@ from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.judges.wavreward.prompts import JudgingPrompt, read_judging_prompt
 from sdiareward.judges.zero_shot.settings import choose_judge
 from sdiareward.layouts_sdiareward import list_tensors, read_processor_fields
-from sdiareward.pairs.prompts import read_prompts
+from sdiareward.pairs.prompts import read_prompt_file, read_prompts
 
 
-logging.set_verbosity_error()
 # Texts that break `yaml.safe_load` alone, and a few lines that stand for a billion values.
 _YAML = (
     *("!!timestamp x", "!!bool 2", "!!int ''", "!!float a", "!!binary é", "2001-99-99", "? [a]\n: 1", "a: &a [*a]"),
@@ -152,6 +150,7 @@ TARGETS = (
     _file_target("chatreward settings", _CONFIGS["chatreward_tiny"], "yaml", read_config),
     _file_target("judging prompt", asdict(JudgingPrompt()), "json", read_judging_prompt),
     _file_target("prompts", _PROMPTS, "json", read_prompts),
+    _file_target("named prompts", {"script_speaking": "Say $max_words words."}, "yaml", read_prompt_file),
     Target("own configuration", "settings", lambda _: changed(_OWN_CONFIG), _make_config),
     Target("foreign configuration", "settings", lambda _: changed(_OFFICIAL_CONFIG), _make_config),
     Target(

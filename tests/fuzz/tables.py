@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
-import logging
 import shutil
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -14,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fuzz.rows import _ROW, _request_body, _row_turns, tone_wav
-from fuzz.running import Target, World
+from fuzz.running import Target, World, silent
 from fuzz.values import damaged, json_texts
 from hypothesis import strategies as st
 from starlette.exceptions import HTTPException
@@ -32,18 +30,6 @@ from sdiareward.serving.settings import Limits
 
 
 _SHARD = "data/modality/train-00000-of-00001.parquet"
-
-
-@contextlib.contextmanager
-def _silent(name: str) -> Iterator[None]:
-    """Silence a logger, which would write a line per case; other tests read it."""
-    logger = logging.getLogger(name)
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 @cache
@@ -96,7 +82,7 @@ def _load(world: World, name: str, content: bytes | str) -> list[str]:
     path = world.write(f"loaded/{name}", content)
     root = str(world.folder / "loaded")
     builder = _builder(root)
-    with _silent(sdiareward.__name__):
+    with silent(sdiareward.__name__):
         tables = [table for _, table in builder._generate_tables([str(path)], root)]
     assert all(table.schema.names == builder.info.features.arrow_schema.names for table in tables)
     return [pair_id for table in tables for pair_id in table["pair_id"].to_pylist()]
@@ -131,7 +117,7 @@ def _read_multipart(world: World, case: tuple[bytes, bytes]) -> None:
         return next(left)
 
     scope = {"type": "http", "headers": [(b"content-type", kind)], "app": None}
-    with _silent("python_multipart.multipart"):
+    with silent("python_multipart.multipart"):
         body = asyncio.run(read_body(Request(scope, receive), Limits()))
     # Bytes that are no UTF-8 are read as Latin-1 and then take two bytes per letter.
     assert body.text and len(body.text) + sum(map(len, body.files.values())) <= 2 * len(content)

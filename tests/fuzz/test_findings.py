@@ -14,7 +14,7 @@ from fuzz.rows import tone_wav
 from fuzz.running import Target, World, run_case
 from fuzz.sources import _archive, model_bin
 
-from sdiareward.audio_sdiareward import AudioError, DialogueError, audio_duration_s, read_audio
+from sdiareward.audio_sdiareward import AudioError, audio_duration_s, read_audio
 from sdiareward.checkpoint_io import nano
 from sdiareward.common.files import JsonLines
 from sdiareward.common.settings import make_settings
@@ -34,6 +34,7 @@ from sdiareward.judges.wavreward.score_samples import read_out_of_domain
 from sdiareward.judges.zero_shot.backends import ReplayBackend
 from sdiareward.layouts_sdiareward import read_processor_fields
 from sdiareward.llm.json_parsing import parse_json
+from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.pairs.messages import read_dialogue
 from sdiareward.pairs.prompts import read_prompts
 from sdiareward.pairs.schema import validate_row

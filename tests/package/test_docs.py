@@ -159,8 +159,15 @@ def test_every_guide_is_in_the_index_and_every_link_leads_somewhere():
     assert [path.name for path in guides if path.name != "index.md" and f"({path.name})" not in index] == []
     broken = [
         f"{path.name}: {link}"
-        for path in (ROOT / "README.md", ROOT / "CHANGELOG.md", *guides)
+        for path in (*(ROOT / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING", "SECURITY")), *guides)
         for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
         if not (path.parent / link).exists()
     ]
     assert broken == []
+
+
+def test_the_readme_is_short_and_its_pictures_need_no_other_host():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme.count("\n") <= 150
+    pictures = re.findall(r"!\[[^]]*\]\(([^)]*)\)", readme)
+    assert pictures and all((ROOT / picture).is_file() for picture in pictures)

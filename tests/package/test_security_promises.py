@@ -32,5 +32,6 @@ def test_what_is_named_beside_the_tests_exists():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert "(SECURITY.md)" in readme
     # Code that is run is pinned by the hash of a commit, its files of code too.
-    assert re.search(r'revision = "[0-9a-f]{40}"', readme)
-    assert "code_revision" in readme
+    guide = (ROOT / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    assert re.search(r'revision = "[0-9a-f]{40}"', guide)
+    assert "code_revision" in guide

@@ -1,0 +1,100 @@
+"""Every `accelerate launch` line of the recipes and guides, as far as it goes without GPUs."""
+
+import re
+
+import pytest
+import transformers.integrations
+from accelerate.utils.deepspeed import HfDeepSpeedConfig
+from support.launched import read_environment
+from support.paths import CONFIGS, ROOT
+from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
+
+
+_TRAINERS = {"train.py": "RewardConfig", "train_grpo": "GRPOConfig", "train_sft": "SFTConfig"}
+_LINE = re.compile(
+    r"accelerate launch --config_file configs/(?P<launch>accelerate_\w+\.yaml)"
+    r"(?: --num_processes (?P<number>\d+))?[\s\\#]+(?:-m sdiareward\.judges\.wavreward\.)?"
+    r"(?P<trainer>train\.py|train_\w+) --config (?P<recipe>configs/[\w-]+\.yaml)"
+)
+_MENTION = re.compile(r"accelerate_\w+\.yaml")
+
+
+def list_launches():
+    """Return each launch line, and for a recipe each further launch configuration that it names."""
+    found = set()
+    for path in [*CONFIGS.glob("*.yaml"), *ROOT.glob("docs/*.md")]:
+        text = path.read_text(encoding="utf-8")
+        for line in _LINE.finditer(text):
+            number = int(line["number"] or 4)
+            launches = [line["launch"], *(_MENTION.findall(text) if path.parent == CONFIGS else [])]
+            found |= {(launch, number, line["trainer"], line["recipe"]) for launch in launches}
+    return sorted(found)
+
+
+class ComparedConfig(HfDeepSpeedConfig):
+    """transformers' own comparison; its class has this base only where DeepSpeed is installed."""
+
+    trainer_config_process = HfTrainerDeepSpeedConfig.trainer_config_process
+    trainer_config_finalize = HfTrainerDeepSpeedConfig.trainer_config_finalize
+    fill_match, fill_only = HfTrainerDeepSpeedConfig.fill_match, HfTrainerDeepSpeedConfig.fill_only
+    is_auto = HfTrainerDeepSpeedConfig.is_auto
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.mismatches = []
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Return a function that sets the environment of a launch; DeepSpeed itself is not needed to compare values."""
+    # Reading the arguments would register the configuration for the whole process.
+    monkeypatch.setattr(transformers.integrations, "HfDeepSpeedConfig", HfDeepSpeedConfig)
+
+    def set_environment(config):
+        for name, value in read_environment(CONFIGS / config).items():
+            monkeypatch.setenv(name, value)
+
+    return set_environment
+
+
+def read_training_arguments(trainer, recipe):
+    import trl
+
+    from sdiareward.common.arguments import parse_arguments
+    from sdiareward.judges.wavreward.settings import GRPOArguments, JudgeArguments
+    from sdiareward.training.arguments import TrainArguments
+
+    own = {"train.py": TrainArguments, "train_grpo": GRPOArguments, "train_sft": JudgeArguments}[trainer]
+    flags = ["--config", str(ROOT / recipe), "--use_cpu", "True"]
+    kinds = (own, getattr(trl, _TRAINERS[trainer]))
+    return parse_arguments(kinds, flags, prog=trainer, description=None)[1]
+
+
+def test_the_launches_of_the_guides_are_found():
+    launches = list_launches()
+    assert ("accelerate_zero3.yaml", 8, "train_grpo", "configs/wavreward-7b.yaml") in launches
+    assert ("accelerate_zero3.yaml", 8, "train_sft", "configs/wavreward-7b-sft.yaml") in launches
+    for recipe in ("configs/3b.yaml", "configs/7b.yaml"):
+        named = {launch for launch, *_, other in launches if other == recipe}
+        assert named == {f"accelerate_{name}.yaml" for name in ("ddp", "zero2", "zero3", "fsdp2")}
+
+
+@pytest.mark.parametrize(("config", "number", "trainer", "recipe"), list_launches())
+def test_a_recipe_and_its_launch_configuration_agree(config, number, trainer, recipe, launched, monkeypatch):
+    launched(config)
+    monkeypatch.setattr(transformers.TrainingArguments, "world_size", number)
+    training = read_training_arguments(trainer, recipe)
+    plugin = training.deepspeed_plugin
+    assert (plugin is not None) == ("zero" in config)
+    assert training.bf16
+    if plugin is None:
+        return
+    # What the trainer does before the first step.
+    compared = ComparedConfig(plugin.hf_ds_config.config)
+    compared.trainer_config_process(training)
+    compared.trainer_config_finalize(training, model=None, num_training_steps=10)
+    given = compared.config
+    assert given["gradient_accumulation_steps"] == training.gradient_accumulation_steps
+    assert given["gradient_clipping"] == training.max_grad_norm
+    assert given["bf16"]["enabled"]
+    assert plugin.zero_stage == int(re.search(r"zero(\d)", config)[1])

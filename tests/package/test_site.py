@@ -1,0 +1,91 @@
+"""The site of the guides: its navigation, its reference, and that its pages request nothing from other hosts."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+from support.paths import ROOT
+
+import sdiareward
+
+
+DOCS = ROOT / "docs"
+SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+
+class Requests(HTMLParser):
+    """Collects what a browser would load with a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.addresses = []
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        if tag == "link" and values.get("rel") not in ("stylesheet", "icon", "preload", "preconnect"):
+            return
+        name = {"script": "src", "img": "src", "iframe": "src", "link": "href"}.get(tag)
+        if values.get(name):
+            self.addresses.append(values[name])
+
+
+def test_the_site_and_the_index_have_every_page_under_the_same_heading():
+    site = {
+        group: [page for entry in pages for page in entry.values()]
+        for [(group, pages)] in map(dict.items, SITE["nav"])
+    }
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    parts = re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", index, re.MULTILINE | re.DOTALL)
+    listed = {heading: re.findall(r"^\| \[.*?\]\((\w+\.md)\)", text, re.MULTILINE) for heading, text in parts}
+    assert site["Start"][0] == "index.md"
+    assert site | {"Start": site["Start"][1:]} == listed
+    assert sorted(page for pages in site.values() for page in pages) == sorted(path.name for path in DOCS.glob("*.md"))
+
+
+def test_the_reference_has_every_public_name():
+    names = re.findall(r"^::: sdiareward\.(\w+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted([*names, "__version__"]) == sorted(sdiareward.__all__)
+
+
+def test_no_guide_has_a_result_that_was_not_measured():
+    pages = [path.name for path in DOCS.glob("*.md") if "Not measured yet" in path.read_text(encoding="utf-8")]
+    assert pages == []
+
+
+def test_types_of_docstrings_lose_their_marks_and_keep_their_shapes():
+    pytest.importorskip("griffe", reason="the extra `docs` is not installed")
+    from benchmarks.guides.docstrings import rewrite_docstring
+
+    text = (
+        "Args:\n    x (`torch.Tensor` of shape `(batch_size, 2)`, *optional*): A `y`.\n"
+        "    n (`int`, *optional*, defaults to 3): A number.\n    z (*optional*): Any.\n\n"
+        "Returns:\n    `list[float]`: Rewards.\n\nExample:\n    >>> 1\n"
+    )
+    assert rewrite_docstring(text) == (
+        "Args:\n    x (torch.Tensor of shape (batch_size, 2)): A `y`.\n    n (int): A number.\n    z: Any.\n\n"
+        "Returns:\n    list[float]: Rewards.\n\nExamples:\n    >>> 1\n"
+    )
+
+
+@pytest.mark.slow
+def test_the_site_builds_strictly_and_requests_nothing_from_other_hosts(tmp_path, monkeypatch):
+    pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
+    from mkdocs.commands.build import build
+    from mkdocs.config import load_config
+
+    # The configuration names files relative to the repository.
+    monkeypatch.chdir(ROOT)
+    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path))
+    config.plugins.on_startup(command="build", dirty=False)
+    build(config)
+
+    found = Requests()
+    for page in tmp_path.rglob("*.html"):
+        found.feed(page.read_text(encoding="utf-8"))
+    assert [address for address in found.addresses if re.match(r"(https?:)?//", address)] == []
+    sheets = "".join(path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.css"))
+    assert re.findall(r"(?:url\(|@import )[\"']?https?:[^)]*", sheets) == []
+    assert len(found.addresses) > 100
+    assert (tmp_path / "repository/benchmarks/results/ablations_nano_drift.png").is_file()
+    assert "reward_scale" in (tmp_path / "api.html").read_text(encoding="utf-8")
