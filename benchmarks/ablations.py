@@ -81,7 +81,7 @@ def render_report(result: Mapping[str, Any]) -> str:
         "learning_rates": "Learning rates",
         "cost": "Time",
     }
-    blocks = render_blocks("ablations", {"ablations_nano.json": result})
+    blocks = render_blocks("results_ablations", {"ablations_nano.json": result})
     parts = [f"# Ablations of {result['arguments']['recipe']}"]
     parts += [f"## {title}\n\n{blocks[name]}" for name, title in titles.items()]
     return "\n\n".join(parts) + "\n"

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from sdiareward.checkpoint_io.nano import CHAT_TEMPLATE
+from sdiareward.chat_sdiareward import CHAT_TEMPLATE
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 

@@ -64,8 +64,7 @@ class Found:
 def score(recording: TrueRecording, found: Found) -> Counts:
     """Compare what was found in a recording with the truth; recordings are pooled by adding up.
 
-    Turn boundaries and words are compared for the recordings that are to be kept. Words are those of the true episodes
-    against those of the episodes found.
+    Words are those of the true episodes against those of the episodes found.
 
     Args:
         recording (`TrueRecording`): The truth.
@@ -79,14 +78,10 @@ def score(recording: TrueRecording, found: Found) -> Counts:
     counts.update(metrics.diarization_errors(speech, found.segments, recording.duration_s))
     counts.update(metrics.episode_counts(truth, found.episodes))
     counts.update(metrics.purity_counts(speech, found.episodes))
-    expected = recording.is_to_be_dropped
-    counts.update(recordings=1, to_drop=expected, dropped=found.is_dropped)
-    counts.update(wrongly_dropped=found.is_dropped and not expected, wrongly_kept=expected and not found.is_dropped)
-    counts.update(dict.fromkeys(("boundaries_true", "boundaries_found", "boundaries_matched"), 0))
-    if not expected:
-        turns = [Span(turn.speaker, turn.start_s, turn.end_s) for turn in recording.dialogue]
-        counts.update(metrics.boundary_counts(turns, found.turns))
-        counts.update(_word_errors(truth, found.episodes))
+    counts.update(recordings=1, dropped=found.is_dropped)
+    turns = [Span(turn.speaker, turn.start_s, turn.end_s) for turn in recording.dialogue]
+    counts.update(metrics.boundary_counts(turns, found.turns))
+    counts.update(_word_errors(truth, found.episodes))
     return dict(counts)
 
 
@@ -182,14 +177,16 @@ def read_found(
         episodes (`Sequence[Episode]`): Its episodes.
         skipped (`Sequence[Skipped]`): What was skipped of the recording as a whole.
     """
-    from sdiareward.dataset_builder.pipeline.turns import Segment, intersect, merge_turns
+    from sdiareward.dataset_builder.pipeline.turns import Segment, drop_crowded_turns, intersect, merge_turns
 
     spans = [[Span(t.role, t.parts[0].start_s, t.parts[-1].end_s or 0.0, t.text) for t in e.turns] for e in episodes]
     diarized = [Segment(*segment) for segment in _artifact(work_dir, name, "diarization")["segments"]]
     spoken = intersect(diarized, _artifact(work_dir, name, "vad")["speech"])
     turns: list[Any] = []
     if not skipped:
-        turns, _ = merge_turns(spoken, tuple(_artifact(work_dir, name, "turns")["speakers"]), settings.turns)
+        speakers = tuple(_artifact(work_dir, name, "turns")["speakers"])
+        merged, _ = merge_turns(spoken, speakers, settings.turns)
+        turns, _ = drop_crowded_turns(merged, spoken, speakers, settings.turns)
     found, before = ([Span(s.speaker, s.start_s, s.end_s) for s in segments] for segments in (spoken, turns))
     return Found(segments=found, turns=before, episodes=spans, is_dropped=bool(skipped))
 

@@ -48,7 +48,6 @@ from .speech_mixing import (
 
 HERO = "hero"
 # Section B.1.
-MAX_THIRD_SHARE = 0.1
 SPLIT_OVERLAP = 0.1
 MAX_EPISODE_S = 90.0
 MAX_TURNS = 16
@@ -114,11 +113,6 @@ class TrueRecording:
     drawn_overlaps: tuple[float, ...]
     third_speaker: str | None
     third_share: float
-
-    @property
-    def is_to_be_dropped(self) -> bool:
-        """Whether a third speaker has more of the speech than section B.1 allows."""
-        return self.third_share > MAX_THIRD_SHARE
 
     @property
     def dialogue(self) -> tuple[TrueTurn, ...]:
@@ -275,8 +269,6 @@ def true_episodes(recording: TrueRecording) -> list[tuple[TrueTurn, ...]]:
     episode nobody else speaks and they overlap by less than 0.1 of the shorter one; it has an even number of turns, at
     most 16, and lasts at most 90 s; where a limit ends it, an odd last turn begins the next one.
     """
-    if recording.is_to_be_dropped:
-        return []
     episodes = []
     for stretch in _stretches(recording):
         while len(stretch) >= 2:

@@ -3,7 +3,7 @@ r"""Train and evaluate the rows of Table 1: direct inference, SFT, and ablations
     python -m benchmarks.wavreward_ablations \
         --config configs/wavreward-toy.yaml --sft_config configs/wavreward-nano-sft.yaml \
         --sft_set prompt_file=configs/wavreward_toy_prompt.json bf16=true \
-        --dataset runs/toy_chatreward --warm_up_steps 150 --max_new_tokens 24
+        --dataset runs/toy_chatreward --warm_up_steps 150 --max_new_tokens 64
     python -m benchmarks.wavreward_ablations --config configs/wavreward-7b.yaml --sft_config ... \
         --launcher "accelerate launch --config_file configs/accelerate_zero3.yaml --num_processes 8"
 
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     compare_with_wavreward(rows, args.output_dir)
     result = {"settings": _settings(args), "rows": rows, "baselines": baselines}
     write_result(args.result, **result)
-    table = render_blocks("wavreward_evaluation", {"wavreward_ablations.json": result})["ablations"]
+    table = render_blocks("results_wavreward", {"wavreward_ablations.json": result})["ablations"]
     report = f"# WavReward and what it lacks: {args.config.stem}\n\n{table}\n"
     write_file(args.result.with_suffix(".md"), report)
     print(report)

@@ -1,4 +1,4 @@
-"""Render README, guides and the card of `checkpoints/nano` from result files: `python -m benchmarks.guides`.
+"""Render README, guides, pictures and the card of `checkpoints/nano` from result files: `python -m benchmarks.guides`.
 
 `--check` writes nothing and fails if a number differs from its result file, or if a block has no template, because
 then its numbers were typed by hand.
@@ -20,6 +20,7 @@ from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import write_file
 from sdiareward.common.package_files import NANO, PACKAGE
 
+from .images import render_images
 from .rendering import find_blocks, list_guides, render_blocks, replace_blocks
 
 
@@ -64,6 +65,8 @@ def write_guides() -> None:
     paths = {**list_guides(), "quickstart": PACKAGE / "docs" / "quickstart.md"}
     for name, path in paths.items():
         write_file(path, replace_blocks(path.read_text(encoding="utf-8"), blocks[name]))
+    for path, text in render_images().items():
+        write_file(path, text)
 
 
 def find_problems() -> Iterator[str]:
@@ -77,6 +80,8 @@ def find_problems() -> Iterator[str]:
         yield from find_difference(path, text, replace_blocks(text, blocks))
     card = NANO / "README.md"
     yield from find_difference(card, card.read_text(encoding="utf-8"), render_nano_card())
+    for path, text in render_images().items():
+        yield from find_difference(path, path.read_text(encoding="utf-8"), text)
 
 
 def find_difference(path: Path, text: str, rendered: str) -> Iterator[str]:

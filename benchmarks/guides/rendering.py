@@ -42,7 +42,7 @@ def list_guides() -> dict[str, Path]:
 
 def read_result(name: str) -> Any:
     """Return a result by its file name: parsed if it is JSON, else its text; None if it has not been measured."""
-    for path in (RESULTS / name, NANO / name):
+    for path in (RESULTS / name, NANO / name, RESULTS.parent / name):
         if path.exists():
             text = path.read_text(encoding="utf-8")
             return json.loads(text) if path.suffix == ".json" else text
@@ -61,7 +61,7 @@ def render_blocks(guide: str, results: Mapping[str, Any] | None = None) -> dict[
     def read(name: str) -> Any:
         return given[name] if name in given else read_result(name)
 
-    text = _make_environment().get_template(f"{guide}{_SUFFIX}").render(read=read)
+    text = make_environment().get_template(f"{guide}{_SUFFIX}").render(read=read)
     return find_blocks(text)
 
 
@@ -86,7 +86,8 @@ def replace_blocks(text: str, blocks: Mapping[str, str]) -> str:
     return text
 
 
-def _make_environment() -> Environment:
+def make_environment() -> Environment:
+    """Return the environment of templates, with the filters and tables that they use."""
     # Markdown, not HTML: names that come from data are escaped by the filter `md`.
     environment = Environment(  # noqa: S701
         loader=FileSystemLoader(TEMPLATES), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined

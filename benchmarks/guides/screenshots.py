@@ -1,0 +1,144 @@
+"""Take the pictures of the guides: `python -m benchmarks.guides.screenshots` writes `docs/images/*.png`.
+
+Everything shown is real: the nano checkpoint on a few pairs of the bundled sample, which are built and evaluated first
+(minutes; the folder of `--work` is kept, so that a second run takes seconds), and the audit beside the checkpoint.
+Needs the extras build, eval and demo, playwright and Debian's Chromium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sdiareward.common.package_files import NANO, PACKAGE
+
+
+IMAGES = PACKAGE / "docs" / "images"
+SIZE = {"width": 1280, "height": 800}
+PHONE = {"width": 390, "height": 844}
+MAX_BYTES = 200_000
+# Relative to the folder of the work: these names are in the pictures.
+MODEL, DATA, EVALUATION, STUDY = "checkpoints/nano", "runs/demo/sdiareward", "runs/demo/eval", "runs/demo/study"
+_DATA_CONFIG = {
+    "output_dir": DATA,
+    "sources": [{"name": "sample", "limit": 60}, {"name": "colloquial_scripts", "limit": 40}],
+    "synthesizers": {
+        "modality": {"seen": ["world", "espeak-ng"], "left_out": ["hibari"], "per_dialogue": 1},
+        "colloquialness": {"seen": ["espeak-ng"], "left_out": ["hibari"]},
+    },
+    "validation": 0.1,
+    "test": 0.4,
+    "seed": 0,
+    "num_workers": 1,
+}
+_FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio")
+
+
+def main() -> None:
+    """Take all pictures, or those that are named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[[], *PICTURES], help="pictures to take (default: all)")
+    parser.add_argument("--work", type=Path, default=Path("runs/screenshots"), help="folder of the quick run")
+    parser.add_argument("--output", type=Path, default=IMAGES, help="folder of the pictures")
+    parser.add_argument("--phone", action="store_true", help="at the width of a phone, to look at")
+    parser.add_argument("--dark", action="store_true", help="in dark mode, to look at")
+    args = parser.parse_args()
+    args.output = args.output.resolve()
+    args.output.mkdir(parents=True, exist_ok=True)
+    args.work.mkdir(parents=True, exist_ok=True)
+    os.chdir(args.work)
+    with _browser("dark" if args.dark else "light", PHONE if args.phone else SIZE) as page:
+        for name in args.names or PICTURES:
+            PICTURES[name](page)
+            path = args.output / f"{name}.png"
+            page.screenshot(path=path)
+            if path.stat().st_size > MAX_BYTES:
+                raise SystemExit(
+                    f"{path}: has {path.stat().st_size} bytes; a guide's picture has at most {MAX_BYTES}."
+                )
+            print(path)
+
+
+@contextlib.contextmanager
+def _browser(scheme: Any, size: Any) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(_FLAGS))
+        page = browser.new_context(viewport=size, color_scheme=scheme).new_page()
+        page.set_default_timeout(120_000)
+        yield page
+        browser.close()
+
+
+def _run(module: str, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", module, *arguments], check=True)
+
+
+def _evaluate() -> Path:
+    """Build a few pairs and evaluate the nano checkpoint on them, once."""
+    if not Path(MODEL).exists():
+        Path(MODEL).parent.mkdir(exist_ok=True)
+        Path(MODEL).symlink_to(NANO)
+    if not Path(DATA).exists():
+        Path("data.yaml").write_text(yaml.safe_dump(_DATA_CONFIG), encoding="utf-8")
+        _run("sdiareward.dataset_builder", "build", "--config", "data.yaml")
+    _run("sdiareward.eval", "--model", MODEL, "--dataset", DATA, "--output_dir", EVALUATION, "--report")
+    return Path(EVALUATION)
+
+
+def show_evaluation(page: Any) -> None:
+    """Open the page of the evaluation."""
+    page.goto((_evaluate() / "report" / "index.html").resolve().as_uri())
+
+
+def show_audit(page: Any) -> None:
+    """Open the page of the audit beside the nano checkpoint."""
+    _run("sdiareward.cli", "audit", "--render", str(NANO / "audit.json"), "--output_dir", "runs/audit")
+    page.goto(Path("runs/audit/audit.html").resolve().as_uri())
+    page.evaluate("document.getElementById('verdicts').scrollIntoView({behavior: 'instant'})")
+
+
+def show_demo(page: Any) -> None:
+    """Score the example pair on the demo page."""
+    from sdiareward.serving.demo.app import build, launch
+
+    _, url, _ = launch(build(), server_name="127.0.0.1", prevent_thread_lock=True, quiet=True)
+    page.goto(url)
+    page.get_by_role("button", name="Score").click()
+    page.get_by_role("status", name="Result").wait_for()
+    page.wait_for_timeout(1000)
+
+
+def show_raters(page: Any) -> None:
+    """Open the first pair of a study of the evaluated pairs."""
+    from sdiareward.human.page.server import RatingServer
+    from sdiareward.human.page.sessions import RatingSession
+
+    _evaluate()
+    if not Path(STUDY).exists():
+        _run("sdiareward.cli", "human", "sample", EVALUATION, "--output", STUDY, "--seed", "1")
+    session = RatingSession(STUDY, "ann")
+    session.consent()
+    server = RatingServer(session)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    page.goto(server.url)
+    page.locator("#question").wait_for()
+    page.wait_for_timeout(1000)
+
+
+PICTURES = {"evaluation": show_evaluation, "audit": show_audit, "demo": show_demo, "raters": show_raters}
+
+
+if __name__ == "__main__":
+    main()
