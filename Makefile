@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: audit demo guides test test-fast lint nano-code install release clean
+.PHONY: audit demo docs guides test test-fast lint nano-code install release clean
 
 install: $(VENV)/.installed
 
@@ -13,17 +13,17 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(shell find . -name '*.py' -
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch setuptools
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable ".[train,eval,build,judges,ray,serve,demo,dev]" --config-settings editable_mode=strict
+		--editable ".[train,eval,build,judges,ray,serve,demo,docs,dev]" --config-settings editable_mode=strict
 	touch $@
 
 # Real recordings -> pairs -> trained reward model -> benchmark table.
 demo: install $(RUN)/sdiareward/report.json
-	$(BIN)/sdiareward-train --config configs/demo.yaml
-	$(BIN)/sdiareward-eval --config configs/demo_eval.yaml
+	$(BIN)/sdiareward train --config configs/demo.yaml
+	$(BIN)/sdiareward eval --config configs/demo_eval.yaml
 
 $(RUN)/sdiareward/report.json: configs/demo_data.yaml sample/manifest.jsonl
 	$(MAKE) install
-	$(BIN)/python -m sdiareward.dataset_builder build --config configs/demo_data.yaml
+	$(BIN)/sdiareward build --config configs/demo_data.yaml
 
 # The last `datasets` that runs loading scripts: dataset_builder/formats/sdiareward.py must work there too.
 .venv-datasets3/.installed: tests/datasets3/requirements.txt
@@ -31,7 +31,16 @@ $(RUN)/sdiareward/report.json: configs/demo_data.yaml sample/manifest.jsonl
 	.venv-datasets3/bin/python -m pip install --quiet --requirement $<
 	touch $@
 
-test: install .venv-datasets3/.installed
+# The tests that transformers runs on its own models and processors: its source distribution has them, its wheel not.
+build/transformers-tests/.unpacked: constraints.txt
+	$(MAKE) install
+	rm -rf $(@D) && mkdir -p $(@D)
+	$(BIN)/python -m pip download --quiet --no-deps --no-build-isolation --no-binary transformers \
+		--constraint constraints.txt --dest $(@D) transformers
+	tar -xzf $(@D)/transformers-*.tar.gz --directory $(@D) --strip-components 1
+	touch $@
+
+test: install .venv-datasets3/.installed build/transformers-tests/.unpacked
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Without what starts processes, servers, browsers or Ray.
@@ -51,6 +60,10 @@ nano-code: install
 # Numbers of README, guides and model card from the result files.
 guides: install
 	$(BIN)/python -m benchmarks.guides
+
+# The guides and the API reference as a site in build/site; fails on a broken link. It needs no network.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 # Licences against [tool.pip-licenses] of pyproject.toml, known vulnerabilities of the pinned set.
 audit: install

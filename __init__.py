@@ -15,12 +15,14 @@ _PUBLIC_NAMES = {
     "SDiaRewardConfig": "configuration_sdiareward",
     "SDiaRewardModel": "modeling_sdiareward",
     "SDiaRewardOutput": "modeling_sdiareward",
+    "SDiaRewardPipeline": "pipeline_sdiareward",
     "SDiaRewardProcessor": "processing_sdiareward",
     "Scorer": "scoring.scorer",
     "FeatureCache": "scoring.feature_cache",
     "reward_fn": "scoring.reward_function",
     "async_reward_fn": "scoring.reward_function",
     "SDiaRewardTrainer": "training.trainer",
+    "compare": "evaluation.comparison.run",
     "pairwise_accuracy": "esdr_accuracy.pairwise",
     "read_audio": "audio_sdiareward",
 }
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
     from sdiareward.audio_sdiareward import read_audio as read_audio
     from sdiareward.configuration_sdiareward import SDiaRewardConfig as SDiaRewardConfig
     from sdiareward.esdr_accuracy.pairwise import pairwise_accuracy as pairwise_accuracy
+    from sdiareward.evaluation.comparison.run import compare as compare
     from sdiareward.modeling_sdiareward import SDiaRewardModel as SDiaRewardModel
     from sdiareward.modeling_sdiareward import SDiaRewardOutput as SDiaRewardOutput
+    from sdiareward.pipeline_sdiareward import SDiaRewardPipeline as SDiaRewardPipeline
     from sdiareward.processing_sdiareward import SDiaRewardProcessor as SDiaRewardProcessor
     from sdiareward.scoring.feature_cache import FeatureCache as FeatureCache
     from sdiareward.scoring.reward_function import async_reward_fn as async_reward_fn

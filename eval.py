@@ -1,7 +1,7 @@
 """Evaluate a reward model, or a zero-shot judge, on preference pairs: score, measure, report.
 
-    python eval.py --model runs/demo/model --dataset runs/demo/sdiareward --output_dir runs/eval
-    python eval.py --judge gpt-4o-audio --dataset runs/demo/sdiareward --output_dir runs/judged
+    sdiareward eval --model runs/demo/model --dataset runs/demo/sdiareward --output_dir runs/eval
+    sdiareward eval --judge gpt-4o-audio --dataset runs/demo/sdiareward --output_dir runs/judged
 
 Each flag is also a key of the YAML that `--config` names; flags override it, unknown keys fail. Every pair is written
 as soon as both of its sides are scored; the same command resumes a killed run. Two baselines are measured on the same
@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sdiareward.common.commands import Command, name_program, run_single
 from sdiareward.common.escaping import escape_terminal
 from sdiareward.common.locks import lock_folder
-from sdiareward.common.optional_dependencies import check_extra, requires_extra
-from sdiareward.common.user_errors import exit_on_user_error
+from sdiareward.common.optional_dependencies import check_extra
 from sdiareward.evaluation.arguments import EvalArguments
 
 
@@ -26,13 +26,22 @@ if TYPE_CHECKING:
     from sdiareward.evaluation.evaluation import Evaluated
 
 
-@exit_on_user_error("sdiareward-eval")
-@requires_extra("eval", command="sdiareward-eval")
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return 1 if `strict` and a pair was skipped, 2 if a judge cannot be reached, else 0."""
-    from sdiareward.common.arguments import parse_arguments
+EVAL = Command(
+    "sdiareward.eval:run",
+    "evaluate a reward model, or a zero-shot judge, on preference pairs",
+    "Every pair is written as soon as both of its sides are scored; the same command resumes a killed run. Two\n"
+    "baselines are measured on the same pairs: one hears no words, the other hears nothing but words.\n"
+    "docs/evaluation.md is the guide, docs/judges.md that of judges.",
+)
 
-    (args,) = parse_arguments((EvalArguments,), argv, prog="eval.py", description=__doc__)
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    return run_single(EVAL, argv, prog=name_program("sdiareward-eval", "eval.py"), extra="eval")
+
+
+def run(args: EvalArguments) -> int:
+    """Evaluate; return 1 if `strict` and a pair was skipped, else 0."""
     check_extra("eval")
     with lock_folder(args.output_dir):
         return evaluate(args)

@@ -1,38 +1,80 @@
-"""Train a reward model: `python train.py --config configs/nano.yaml`, flags override the file."""
+"""Train a reward model: `sdiareward train --config configs/nano.yaml`, flags override the file."""
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sdiareward.common.arguments import Inherited
+from sdiareward.common.commands import Command, name_program, run_single
+from sdiareward.common.escaping import escape_terminal
 from sdiareward.common.locks import lock_folder
-from sdiareward.common.optional_dependencies import requires_extra
-from sdiareward.common.user_errors import exit_on_user_error
 from sdiareward.training.arguments import TrainArguments
 
 
 if TYPE_CHECKING:
-    from trl import RewardConfig
+    from sdiareward.training.options import RewardTrainingConfig
+
+_SHOWN = {
+    "output_dir": "folder of the run and of the finished model (default: trainer_output)",
+    "num_train_epochs": "passes over the training pairs (default: 3)",
+    "learning_rate": "largest learning rate (default: 0.0001)",
+    "per_device_train_batch_size": "pairs per device and step (default: 8)",
+    "eval_strategy": "when to evaluate: no, steps or epoch (default: no, which evaluates once, at the end)",
+    "save_steps": "steps between checkpoints (default: 500)",
+    "resume_from_checkpoint": "checkpoint to resume from; --resume takes the newest one",
+    "bf16": "compute in bfloat16 (default: whether the machine has a GPU for it)",
+    "use_cpu": "compute on the CPU (default: whether the machine has no GPU)",
+    "seed": "seed of new weights and of the order of pairs (default: 42)",
+}
+TRAIN = Command(
+    "sdiareward.train:run",
+    "train a reward model on preference pairs",
+    "The folder output_dir holds checkpoints, and in the end the model with its card; docs/training.md is the guide.\n"
+    "For several processes: accelerate launch -m sdiareward.train ...",
+    extra="train",
+    inherited=Inherited("sdiareward.training.options:RewardTrainingConfig", "trl.RewardConfig", _SHOWN),
+)
 
 
-def train(args: TrainArguments, training: RewardConfig) -> Path:
+def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     """Train, select by validation loss, and save the best model whole, with its processor and code.
 
     Returns:
         `Path`: The folder of the checkpoint, `output_dir`.
+
+    Raises:
+        KeyboardInterrupt: It was interrupted; the message tells how to resume.
     """
     from transformers import EarlyStoppingCallback, set_seed
 
-    from sdiareward.pairs.loading import load_pairs
+    from sdiareward.cards.model_card import write_model_card
+    from sdiareward.training.ending import describe_interruption, report_end
+    from sdiareward.training.held_out import load_splits
+    from sdiareward.training.options import describe_choices, require_libraries, require_supported
+    from sdiareward.training.prompts import record_prompts
+    from sdiareward.training.resuming import choose_checkpoint
     from sdiareward.training.run_folder import record_training_pairs, resolve_base_model, save_final_model
     from sdiareward.training.setup import set_up
-    from sdiareward.training.trainer import SDiaRewardTrainer, newest_checkpoint
+    from sdiareward.training.trainer import SDiaRewardTrainer
 
+    require_supported(training)
+    require_libraries(training)
+    checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=args.train == "lora")
     # New weights, such as adapters, are drawn before the trainer sets its seed.
     set_seed(training.seed)
+    record_prompts(args, training, checkpoint)
     base_model = resolve_base_model(args.model_name_or_path, training)
-    splits = {name: load_pairs(args.dataset, name, name=args.dataset_config) for name in ("train", "validation")}
+    splits, notice = load_splits(args.dataset, args.dataset_config, share=args.validation_share, seed=training.seed)
+    if not training.process_index:
+        begins = args.resume and checkpoint is None
+        _print_notices(
+            *describe_choices(training),
+            notice,
+            f"--resume: {training.output_dir} holds no checkpoint; training begins at step 0" if begins else None,
+        )
     setup = set_up(args, base_model, splits, training)
     patience = args.early_stopping_patience
     trainer = SDiaRewardTrainer(
@@ -45,26 +87,36 @@ def train(args: TrainArguments, training: RewardConfig) -> Path:
         eval_dataset=setup.splits["validation"],
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
     )
-    checkpoint = newest_checkpoint(str(training.output_dir)) if args.resume else None
-    record_training_pairs(setup.splits, training, resumes=checkpoint is not None)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    record_training_pairs(setup.splits, training, checkpoint)
+    try:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(describe_interruption(trainer)) from None
+    end = report_end(trainer, args, setup.skipped)
     save_final_model(trainer, setup, args, base_model, training)
+    if trainer.is_world_process_zero():
+        write_model_card(Path(str(training.output_dir)))
+        print(escape_terminal(end))
     return Path(str(training.output_dir))
 
 
-@exit_on_user_error("sdiareward-train")
-@requires_extra("train", command="sdiareward-train")
-def main(argv: list[str] | None = None) -> None:
-    """Parse the command line and train."""
-    from trl import RewardConfig
+def _print_notices(*notices: str | None) -> None:
+    for notice in notices:
+        if notice is not None:
+            print(escape_terminal(f"sdiareward: notice: {notice}"), file=sys.stderr)
 
-    from sdiareward.common.arguments import parse_arguments
 
-    args, training = parse_arguments((TrainArguments, RewardConfig), argv, prog="train.py", description=__doc__)
+def run(args: TrainArguments, training: RewardTrainingConfig) -> None:
+    """Train in a folder that no other process writes to."""
     # Of the processes that train together only the main one takes the lock.
     with nullcontext() if training.process_index else lock_folder(str(training.output_dir)):
-        print(train(args, training))
+        train(args, training)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command line and return its exit status."""
+    return run_single(TRAIN, argv, prog=name_program("sdiareward-train", "train.py"))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
