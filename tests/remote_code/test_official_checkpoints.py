@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.official_layout import official_tensors, write_official
+from support.official_layout import MEL_ROUNDING, official_tensors, write_official
 
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS, POOLING_MODES, SDiaRewardConfig, name_prompts
 from sdiareward.layouts_sdiareward import read_processor_fields, to_native_key, to_official_key
@@ -139,7 +139,7 @@ def test_clips_become_the_mel_features_of_the_authors_processor(tiny_processor, 
     for name, mel, num_frames in zip(names, features, mask.sum(1), strict=True):
         expected = recorded_clips[f"mel/{name}"]
         assert num_frames == expected.shape[1], name
-        np.testing.assert_allclose(mel[:, :num_frames], expected, rtol=0, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(mel[:, :num_frames], expected, rtol=0, atol=MEL_ROUNDING, err_msg=name)
     assert len(names) == 5
 
 

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 import soundfile
+from support.official_layout import MEL_ROUNDING
 
 from sdiareward.configuration_sdiareward import DEFAULT_PROMPTS
 from sdiareward.messages_sdiareward import validate_messages
@@ -30,8 +31,8 @@ def test_mel_features_are_those_of_padding_to_five_minutes(fixtures_dir, tiny_pr
     clips = [tiny_processor.load_clip(fixtures_dir / "audio" / f"syn_{name}.wav") for name in ("tone_2s", "noise_am")]
     features, mask = tiny_processor.log_mel(clips)
     assert mask.sum(1).tolist() == [200, 78]
-    np.testing.assert_allclose(features[1, :, :78], recorded["mel"], rtol=0, atol=1e-6)
-    np.testing.assert_allclose(features[0, :, 140:200], recorded["mel_tone"], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(features[1, :, :78], recorded["mel"], rtol=0, atol=MEL_ROUNDING)
+    np.testing.assert_allclose(features[0, :, 140:200], recorded["mel_tone"], rtol=0, atol=MEL_ROUNDING)
 
 
 def test_mel_features_of_a_clip_do_not_depend_on_the_clips_beside_it(tiny_processor, make_tone):
