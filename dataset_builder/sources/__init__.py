@@ -23,6 +23,7 @@ from .reading import existing_file
 SOURCES = (
     "amazon_queen",
     "asterisk",
+    "balanced_scripts",
     "colloquial_scripts",
     "dailytalk",
     "fillets",

@@ -179,7 +179,7 @@ def _make_script(entry: tuple[Scenario, int], *, writer: Writer) -> dict[str, An
     except ChatError as error:
         return Skipped(f"{SOURCE} {name}", kind, str(error))
     provenance = {"group": scenario.scenario_id, "license": settings.license, **writer.describe()}
-    return {"scenario_id": name, **labels, "hard": False, **provenance, "written": written, "spoken": spoken}
+    return {"scenario_id": name, **labels, **provenance, "written": written, "spoken": spoken}
 
 
 def _writing_messages(scenario: Scenario, number: int, writer: Writer) -> list[dict[str, str]]:

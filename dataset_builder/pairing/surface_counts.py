@@ -1,0 +1,118 @@
+"""Refuse colloquialness scripts that counting can solve.
+
+If the spoken side of every pair has more commas, a counter of commas is right on every pair, and a benchmark of such
+pairs says nothing of listening. Each count below is taken of both sides. It orders the pairs as well as a rule "more
+is spoken" or "less is spoken" does, whichever does better; a tie counts half.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from sdiareward.common.markdown import render_markdown_table
+
+
+MAX_SHARE = 0.65
+MAX_WORDS_DIFFERENCE = 0.1
+MAX_MARKS_DIFFERENCE = 1
+_WORD = re.compile(r"\w+(?:['\u2019-]\w+)*")
+_STOP = re.compile(r"[.!?\u2026]+")
+_APOSTROPHE = re.compile(r"\w['\u2019]\w|['\u2019](?:cause|em|til)\b|\win['\u2019](?!\w)", re.IGNORECASE)
+_MARK = re.compile(r"\.{2,}|[.,;:!?\u2026\u2013\u2014()\"\u201c\u201d]|(?<!\w)-+(?!\w)")
+_FILLER = re.compile(
+    r"\b(?:u+m+|u+h+|e+r+m*|a+h+|h+m+|m+h*m+|o+h+|yeah|yep|yup|nah|okay|ok|well|you know|i mean|kind of|sort of|"
+    r"kinda|sorta|i guess|basically|totally|literally|dude|man|mate|so yeah|anyway)\b|, like,",
+    re.IGNORECASE,
+)
+
+Turns = Sequence[Mapping[str, str]]
+
+
+def _count_words(texts: Sequence[str]) -> float:
+    return sum(len(_WORD.findall(text)) for text in texts)
+
+
+def _count(pattern: re.Pattern[str]) -> Callable[[Sequence[str]], float]:
+    return lambda texts: sum(len(pattern.findall(text)) for text in texts)
+
+
+def _measure_words(texts: Sequence[str]) -> float:
+    words = [word for text in texts for word in _WORD.findall(text)]
+    return round(sum(map(len, words)) / max(1, len(words)), 6)
+
+
+def _measure_sentences(texts: Sequence[str]) -> float:
+    return round(_count_words(texts) / max(1, _count(_STOP)(texts)), 6)
+
+
+COUNTS: dict[str, Callable[[Sequence[str]], float]] = {
+    "words": _count_words,
+    "commas": _count(re.compile(",")),
+    "stops": _count(_STOP),
+    "punctuation marks": _count(_MARK),
+    "apostrophes": _count(_APOSTROPHE),
+    "mean word length": _measure_words,
+    "words per stop": _measure_sentences,
+    "fillers": _count(_FILLER),
+}
+
+
+def measure_shares(pairs: Iterable[tuple[Turns, Turns]]) -> dict[str, float]:
+    """Return by count the share of pairs that it alone puts in order, between 0.5 and 1.
+
+    Args:
+        pairs (`Iterable[tuple[Turns, Turns]]`): Chosen and rejected side of each pair, as lists of turns with
+            `content`.
+
+    Raises:
+        ValueError: There are no pairs.
+    """
+    sides = [tuple([turn["content"] for turn in side] for side in pair) for pair in pairs]
+    if not sides:
+        raise ValueError("there are no pairs to count in; give at least one.")
+    shares = {}
+    for name, count in COUNTS.items():
+        values = [(count(chosen), count(rejected)) for chosen, rejected in sides]
+        more = sum((a > b) + (a == b) / 2 for a, b in values) / len(values)
+        shares[name] = max(more, 1 - more)
+    return shares
+
+
+def require_balance(pairs: Iterable[tuple[Turns, Turns]], max_share: float = MAX_SHARE) -> dict[str, float]:
+    """Return `measure_shares` of a set in which no count alone orders more than `max_share` of the pairs.
+
+    Raises:
+        ValueError: A count does; the message holds the table of all counts.
+    """
+    shares = measure_shares(pairs)
+    if over := [name for name, share in shares.items() if share > max_share]:
+        raise ValueError(
+            f"{', '.join(over)} alone order{'s' if len(over) == 1 else ''} more than {max_share:.0%} of the pairs; "
+            f"rewrite or omit pairs until no count does.\n{render_shares(shares)}"
+        )
+    return shares
+
+
+def find_imbalance(chosen: Turns, rejected: Turns) -> str | None:
+    """Return what counting shows of one pair: unequal turns, words or punctuation; None if nothing."""
+    if len(chosen) != len(rejected):
+        return f"the sides have {len(chosen)} and {len(rejected)} turns; they must have as many."
+    words = [_count_words([turn["content"] for turn in side]) for side in (chosen, rejected)]
+    if abs(words[0] - words[1]) > MAX_WORDS_DIFFERENCE * max(words):
+        return f"the sides have {words[0]:g} and {words[1]:g} words; they may differ by {MAX_WORDS_DIFFERENCE:.0%}."
+    for position, turns in enumerate(zip(chosen, rejected, strict=True)):
+        marks = [len(_MARK.findall(turn["content"])) for turn in turns]
+        if abs(marks[0] - marks[1]) > MAX_MARKS_DIFFERENCE:
+            return (
+                f"turn {position} has {marks[0]} and {marks[1]} punctuation marks; "
+                f"they may differ by {MAX_MARKS_DIFFERENCE}."
+            )
+    return None
+
+
+def render_shares(shares: Mapping[str, float]) -> str:
+    """Return a Markdown table of `measure_shares`."""
+    rows: list[list[Any]] = [[name, f"{100 * share:.1f}"] for name, share in shares.items()]
+    return "\n".join(render_markdown_table(["count", "pairs that it orders (%)"], rows))

@@ -1,0 +1,71 @@
+"""What counting tells of pairs of scripts."""
+
+import pytest
+
+from sdiareward.dataset_builder.pairing.surface_counts import (
+    COUNTS,
+    find_imbalance,
+    measure_shares,
+    require_balance,
+)
+
+
+def turns(*texts):
+    return [{"content": text} for text in texts]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("words", "It's a well-known fact, isn't it?", 6),
+        ("commas", "One, two, three.", 2),
+        ("stops", "Wait... what?! Yes.", 3),
+        ("punctuation marks", 'He said: "no" - well, perhaps...', 6),
+        ("apostrophes", "I'm goin' home 'cause it's late", 4),
+        ("mean word length", "ab abcd", 3),
+        ("words per stop", "One two. Three four five six.", 3),
+        ("fillers", "Um, well, I mean it was, like, good", 4),
+    ],
+)
+def test_a_count_is_what_a_hand_counts(name, text, expected):
+    assert COUNTS[name]([text]) == expected
+
+
+def test_a_count_that_is_always_larger_on_one_side_orders_every_pair():
+    pairs = [(turns("Yes, yes, yes."), turns("Yes yes yes.")), (turns("No, no."), turns("No no."))]
+    shares = measure_shares(pairs)
+    assert shares["commas"] == 1
+    # Ties count half.
+    assert shares["words"] == 0.5
+    # The rule may be "less is spoken", too.
+    assert measure_shares([(b, a) for a, b in pairs])["commas"] == 1
+
+
+def test_a_set_that_counting_solves_is_refused_with_the_table():
+    with pytest.raises(ValueError, match=r"commas, punctuation marks alone order more than 65% of the pairs") as error:
+        require_balance([(turns("Yes, yes."), turns("Yes yes."))] * 3)
+    assert "| commas | 100.0 |" in str(error.value)
+
+
+def test_a_balanced_set_passes():
+    pair = (turns("Yes, yes."), turns("Yes yes."))
+    assert require_balance([pair, pair[::-1]])["commas"] == 0.5
+
+
+def test_without_pairs_nothing_can_be_counted():
+    with pytest.raises(ValueError, match="there are no pairs"):
+        measure_shares([])
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "expected"),
+    [
+        (turns("a b", "c"), turns("a b"), "2 and 1 turns"),
+        (turns("one two three four five six seven eight nine ten"), turns("one two"), "10 and 2 words"),
+        (turns("a, b, c."), turns("a b c"), "turn 0 has 3 and 0 punctuation marks"),
+        (turns("a, b c."), turns("a b c."), None),
+    ],
+)
+def test_an_unbalanced_pair_is_named(chosen, rejected, expected):
+    found = find_imbalance(chosen, rejected)
+    assert found is None if expected is None else expected in found
