@@ -40,17 +40,19 @@ _FIELDS = {
 }
 
 
-def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int) -> PeftModel:
+def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int, train_projection: bool = False) -> PeftModel:
     """Add low-rank adapters to the text model; beside them only score and pooler stay trainable.
 
     Args:
         model ([`SDiaRewardModel`]): It is changed.
         r (`int`): Rank.
         alpha (`int`): Scale of the adapters, in units of `1 / r`.
+        train_projection (`bool`, *optional*, defaults to `False`): Train the projection of the audio tower, too.
     """
     from peft import LoraConfig, get_peft_model
 
     saved = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
+    saved += ["audio_tower.proj"] if train_projection else []
     adapters = LoraConfig(r=r, lora_alpha=alpha, target_modules=TEXT_PROJECTIONS, modules_to_save=saved)
     return get_peft_model(model, adapters)
 

@@ -13,6 +13,8 @@ PACKAGE: Path = Path(__file__).resolve().parents[1]
 
 # The nano checkpoint: configuration, weights, processor, remote code, card and results.
 NANO: Path = PACKAGE / "checkpoints" / "nano"
+# What was trained of the small model: projection, adapters and head; its towers come from other packages.
+SMALL: Path = PACKAGE / "checkpoints" / "small"
 # One test pair of the open data: `human.json` and `synthetic.json` with their recordings; licences in `README.md`.
 EXAMPLES: Path = PACKAGE / "examples"
 # The versions that the tests ran with, one `NAME==VERSION` per line.

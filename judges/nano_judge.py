@@ -21,13 +21,8 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-from sdiareward.checkpoint_io.nano import (
-    load_audio_tower,
-    nano_config,
-    train_tokenizer,
-    training_texts,
-    whisper_encoder_weights,
-)
+from sdiareward.checkpoint_io.nano import nano_config, train_tokenizer, training_texts
+from sdiareward.checkpoint_io.whisper import load_audio_tower, whisper_encoder_weights
 from sdiareward.common.commands import run_single
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import require_model
 
@@ -32,7 +33,7 @@ class ModelSpec:
     """Name a model and the settings to load it with; pickles, so that any process can load it.
 
     Args:
-        name (`str`): Folder or Hub id of a checkpoint.
+        name (`str`): Folder or Hub id of a checkpoint, `"nano"` or `"small"`.
         prompts (`dict[str, str]`, *optional*): System prompts by criterion in place of the checkpoint's; see
             `pairs.prompts.read_prompts`.
         dtype (`str`, *optional*): Dtype of the backbone, such as `"bfloat16"`.
@@ -46,9 +47,15 @@ class ModelSpec:
     device: str | None = None
     batch_tokens: int | None = None
 
+    @property
+    def checkpoint(self) -> str:
+        """Folder or Hub id that the name stands for; see `find_checkpoint`."""
+        return find_checkpoint(self.name)
+
     def identity(self) -> dict[str, Any]:
         """Return what the rewards of given dialogues depend on: neither the device nor the size of a batch."""
-        identity: dict[str, Any] = {"model": f"{self.name} ({fingerprint_model(self.name)})", "dtype": self.dtype}
+        model = f"{self.name} ({fingerprint_model(self.checkpoint)})"
+        identity: dict[str, Any] = {"model": model, "dtype": self.dtype}
         return identity if self.prompts is None else {**identity, "prompts": dict(self.prompts)}
 
     def load(self, criterion: str | None = None, device: str | None = None) -> Scorer:
@@ -65,11 +72,12 @@ class ModelSpec:
 
         from .scorer import Scorer
 
-        require_model(self.name)
+        checkpoint = self.checkpoint
+        require_model(checkpoint)
         disable_progress_bar()
         options: dict[str, Any] = {"device": self.device or device, "batch_tokens": self.batch_tokens}
         with self._explained_errors():
-            scorer = Scorer.from_pretrained(self.name, dtype=self.dtype, prompts=self.prompts, **options)
+            scorer = Scorer.from_pretrained(checkpoint, dtype=self.dtype, prompts=self.prompts, **options)
         if criterion is not None and criterion not in scorer.processor.prompts:
             known = ", ".join(sorted(scorer.processor.prompts))
             raise ScoringError(f"criterion is {criterion!r}; this model knows {known}.")
@@ -84,7 +92,7 @@ class ModelSpec:
         from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
         with self._explained_errors():
-            return SDiaRewardProcessor.from_pretrained(self.name)
+            return SDiaRewardProcessor.from_pretrained(self.checkpoint)
 
     @contextmanager
     def _explained_errors(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from sdiareward.checkpoint_io.adapters import is_adapter, load_adapted
+from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.configuration_sdiareward import name_prompts, validate_prompts
 from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -140,7 +141,7 @@ class Scorer:
 
         Args:
             pretrained_model_name_or_path (`str` or `Path`): Folder or Hub id of a checkpoint of this model, or of
-                adapters that were trained on one.
+                adapters that were trained on one; `"nano"` or `"small"`.
             dtype (`str` or `torch.dtype`, *optional*): Dtype of the backbone; by default that of the checkpoint's
                 configuration. Pooling and head are always float32.
             device (`str` or `torch.device`, *optional*): Where to compute; by default the accelerator if there is one.
@@ -149,6 +150,7 @@ class Scorer:
                 instance those that released weights were trained with.
             options: Options of the constructor.
         """
+        pretrained_model_name_or_path = find_checkpoint(pretrained_model_name_or_path)
         if device is None and device_map is None:
             device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
         processor: SDiaRewardProcessor | None = None

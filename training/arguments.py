@@ -18,6 +18,7 @@ _MODE_OF = {
     "through_backbone": "head",
     "lora_r": "lora",
     "lora_alpha": "lora",
+    "train_projection": "lora",
     "freeze_audio_tower": "full",
     "freeze_text_model": "full",
 }
@@ -45,8 +46,8 @@ class TrainArguments:
         metadata={"group": _DATA},
     )
     model_name_or_path: str = _field(
-        "Checkpoint of this package to train further, Qwen2.5-Omni backbone (Hub id or folder), or `nano` for a new "
-        "nano model on Whisper's encoder (default: the nano checkpoint of the package).",
+        "Checkpoint of this package to train further, Qwen2.5-Omni backbone (Hub id or folder), or `nano` or "
+        "`small` for a new model of that size (default: the nano checkpoint of the package).",
         default=str(NANO),
         metadata={"flag": "model", "group": _MODEL},
     )
@@ -103,6 +104,11 @@ class TrainArguments:
     )
     lora_r: int = _field("Rank of the adapters.", default=16, metadata={"group": _WHAT})
     lora_alpha: int = _field("Scale of the adapters, in units of 1 / rank.", default=32, metadata={"group": _WHAT})
+    train_projection: bool = _field(
+        "Train the projection of the audio tower beside the adapters. Applies to train lora.",
+        default=False,
+        metadata={"group": _WHAT},
+    )
     early_stopping_patience: int | None = _field(
         "Stop after this many evaluations without a lower validation loss.", default=None, metadata={"group": _RUN}
     )

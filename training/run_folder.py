@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from transformers import TrainingArguments
 from trl import RewardConfig
 
 from sdiareward.checkpoint_io.hub_files import fetch_snapshot
-from sdiareward.checkpoint_io.nano import build_nano, save_checkpoint
+from sdiareward.checkpoint_io.nano import build_nano
+from sdiareward.checkpoint_io.saving import save_checkpoint
+from sdiareward.checkpoint_io.small import build_small
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.user_errors import UserError
@@ -26,27 +29,28 @@ from .trainer import SDiaRewardTrainer
 
 # Hidden, so that it is no part of the checkpoint that the folder becomes.
 _PAIRS = ".pairs.json"
+_NEW_MODELS = {"nano": build_nano, "small": build_small}
 _INITIAL_MODEL, _ADAPTER, _TRAINED = "init", "adapter", "trained"
 
 
-def resolve_base_model(name: str, training: RewardConfig) -> str:
-    """Return the checkpoint to start from; the main process builds a new one for `"nano"`.
+def resolve_base_model(name: str, training: TrainingArguments) -> str:
+    """Return the checkpoint to start from; the main process builds a new one for `"nano"` and `"small"`.
 
     Args:
-        name (`str`): Folder or Hub id, or `"nano"`.
-        training (`trl.RewardConfig`): Names the run's folder and the seed.
+        name (`str`): Folder or Hub id, `"nano"` or `"small"`.
+        training (`transformers.TrainingArguments`): Names the run's folder and the seed.
 
     Raises:
         ModelNotFoundError: It is neither a folder nor in the cache, and the Hub cannot be reached.
     """
-    if name != "nano":
+    if name not in _NEW_MODELS:
         if not Path(name).is_dir():
             fetch_snapshot(name, ["config.json"])
         return name
     folder = Path(str(training.output_dir)) / _INITIAL_MODEL
     with training.main_process_first(local=False):
         if not training.process_index:
-            build_nano(folder, seed=training.seed)
+            _NEW_MODELS[name](folder, seed=training.seed)
     return str(folder)
 
 

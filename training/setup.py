@@ -209,7 +209,7 @@ def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
         model.freeze_backbone()
         return model
     if args.train == "lora":
-        return add_adapters(model, r=args.lora_r, alpha=args.lora_alpha)
+        return add_adapters(model, r=args.lora_r, alpha=args.lora_alpha, train_projection=args.train_projection)
     if args.freeze_audio_tower:
         model.freeze_audio_tower()
     if args.freeze_text_model:

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel
 
 from sdiareward.chat_sdiareward import render_dialogue
 from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint
-from sdiareward.checkpoint_io.nano import save_checkpoint
+from sdiareward.checkpoint_io.saving import save_checkpoint
 from sdiareward.checkpoint_io.tensor_files import IN_PROGRESS, PlannedTensor, read_header
 from sdiareward.cli import main
 from sdiareward.configuration_sdiareward import POOLING_MODES

@@ -23,7 +23,7 @@ def make_parser(name: str, folder: Path) -> tuple[Callable[[bytes], object], tup
     with atheris.instrument_imports(
         include=[
             "sdiareward.dataset_builder.sources.amazon_queen",
-            "sdiareward.checkpoint_io.nano",
+            "sdiareward.checkpoint_io.whisper",
             "sdiareward.llm.json_parsing",
             "sdiareward.judges.zero_shot.answers",
             "sdiareward.judges.wavreward.answers",
@@ -31,7 +31,7 @@ def make_parser(name: str, folder: Path) -> tuple[Callable[[bytes], object], tup
     ):
         from fuzz.sources import _archive, _read_archive, model_bin
 
-        from sdiareward.checkpoint_io import nano
+        from sdiareward.checkpoint_io import whisper
         from sdiareward.judges.wavreward.answers import parse_score
         from sdiareward.judges.zero_shot.answers import read_verdict
         from sdiareward.llm.json_parsing import parse_json
@@ -42,7 +42,11 @@ def make_parser(name: str, folder: Path) -> tuple[Callable[[bytes], object], tup
         return lambda data: _read_archive(world, data), (ValueError,), _archive()
     if name == "ctranslate2":
         path = folder / "model.bin"
-        return lambda data: (path.write_bytes(data), nano.whisper_encoder_weights(folder)), (ValueError,), model_bin()
+        return (
+            lambda data: (path.write_bytes(data), whisper.whisper_encoder_weights(folder)),
+            (ValueError,),
+            model_bin(),
+        )
 
     def read_answer(data: bytes) -> None:
         text = data.decode("utf-8", "replace")

@@ -15,7 +15,7 @@ from fuzz.values import changed, damaged, damaged_texts, json_texts, texts
 from hypothesis import strategies as st
 from support.paths import ROOT
 
-from sdiareward.checkpoint_io import nano
+from sdiareward.checkpoint_io import whisper
 from sdiareward.checkpoint_io.tensor_files import read_header
 from sdiareward.common.settings import read_mapping
 from sdiareward.common.yaml_files import parse_yaml
@@ -119,12 +119,12 @@ def _read_processor_fields(world: World, text: str) -> None:
 
 
 def _read_variables(world: World, data: bytes) -> None:
-    found = nano.read_ctranslate2(world.write("model.bin", data))
+    found = whisper.read_ctranslate2(world.write("model.bin", data))
     assert sum(value.nbytes for value in found.values()) <= len(data)
 
 
 def _read_encoder(world: World, data: bytes) -> None:
-    nano.whisper_encoder_weights(world.write("whisper/model.bin", data).parent)
+    whisper.whisper_encoder_weights(world.write("whisper/model.bin", data).parent)
 
 
 def _encoder_bin(_: World) -> st.SearchStrategy[bytes]:

