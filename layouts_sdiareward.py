@@ -313,6 +313,21 @@ def read_processor_fields(name_or_path: Any, **hub_kwargs: Any) -> dict[str, Any
     return {name: getattr(config, name) for name in ("prompts", "prompt_version", "max_turn_s")}
 
 
+def _require_reached(name_or_path: Any, **hub_kwargs: Any) -> None:
+    """Raise if the Hub cannot be reached; for a feature extractor transformers would ask for another folder."""
+    if os.path.isdir(name_or_path):
+        return
+    try:
+        cached_file(name_or_path, "config.json", **hub_kwargs)
+    except OSError as error:
+        # Of huggingface_hub, which this file does not import.
+        if type(error.__cause__).__name__ == "LocalEntryNotFoundError":
+            raise OSError(
+                f"{name_or_path}: is no folder here and not in the cache, and the Hub cannot be reached; connect, or "
+                "give the folder of a checkpoint."
+            ) from error
+
+
 def reject_custom_code(name_or_path: Any, **hub_kwargs: Any) -> None:
     """Check that tokenizer and feature extractor of a checkpoint are of the supported kinds and sizes.
 
@@ -321,8 +336,10 @@ def reject_custom_code(name_or_path: Any, **hub_kwargs: Any) -> None:
         hub_kwargs: `revision`, `token`, `cache_dir`, ... of the Hub.
 
     Raises:
+        OSError: The checkpoint is not in the cache, and the Hub cannot be reached.
         ValueError: One is of another kind, or the feature extractor is too large.
     """
+    _require_reached(name_or_path, **hub_kwargs)
     problem = f"{name_or_path}: its tokenizer_config.json is no JSON object; get it again."
     try:
         tokenizer = get_tokenizer_config(name_or_path, **hub_kwargs)

@@ -90,7 +90,7 @@ class ServeArguments(ModelArguments):
 
 def run(args: ServeArguments) -> None:
     """Serve until SIGTERM or an interruption."""
-    from sdiareward.serving.settings import protect_ray
+    from sdiareward.common.local_ray import protect_ray
 
     protect_ray()
     try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sdiareward.common.local_ray import joins_cluster, protect_ray
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.rows import dialogue_columns, read_block
@@ -103,6 +105,8 @@ def _score_alone(job: ScoringJob, folder: Path, num_actors: int | None, gpus_per
 @contextmanager
 def _cluster() -> Iterator[None]:
     """Connect to Ray, or start it on this machine for as long as this lasts."""
+    if "ray" not in sys.modules:
+        protect_ray()
     try:
         import ray
         import ray.data
@@ -112,7 +116,9 @@ def _cluster() -> Iterator[None]:
     logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     is_ours = not ray.is_initialized()
     if is_ours:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        # Otherwise Ray would join any cluster that runs on this machine.
+        address = None if joins_cluster() else "local"
+        ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     context = ray.data.DataContext.get_current()
     before, context.enable_progress_bars = context.enable_progress_bars, False
     try:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
+from sdiareward.common.local_ray import joins_cluster
 from sdiareward.common.user_errors import UserError
 from sdiareward.scoring.model_spec import ScoringError
 
@@ -125,22 +126,17 @@ def model_cluster(settings: ServiceSettings) -> Iterator[ModelCluster]:
         yield ModelCluster(_deploy(settings, name), name, settings)
     finally:
         # On a Ray cluster that outlives this process, the replicas would otherwise keep running.
-        if ray.is_initialized() and (_joins_a_cluster() or not is_started_here):
+        if ray.is_initialized() and (joins_cluster() or not is_started_here):
             serve.delete(name)
         if is_started_here:
             ray.shutdown()
-
-
-def _joins_a_cluster() -> bool:
-    """Tell whether Ray joins a cluster that already runs."""
-    return bool(os.environ.get("RAY_ADDRESS"))
 
 
 def _start_ray(settings: ServiceSettings) -> None:
     import ray
 
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
-    if not _joins_a_cluster():
+    if not joins_cluster():
         # Otherwise Ray would join any cluster that runs on this machine.
         options["address"] = "local"
         replicas = settings.replicas
@@ -151,7 +147,7 @@ def _start_ray(settings: ServiceSettings) -> None:
         ray.init(**options)
     except Exception as error:  # Ray raises this class when one of its processes does not start.
         reason = str(error).strip().splitlines()[0].rstrip(".")
-        if _joins_a_cluster():
+        if joins_cluster():
             raise UserError(
                 f"the Ray cluster at {os.environ['RAY_ADDRESS']} cannot be joined ({reason}); check that it runs, "
                 "that its version of Ray is the same, and that RAY_AUTH_TOKEN is its token if it needs one."
@@ -226,7 +222,7 @@ def _require_room(replicas: Replicas, num_gpus: float) -> None:
                 f"{replicas.minimum} replicas with {each:g} {name} each do not fit: Ray has {total.get(kind, 0.0):g}; "
                 "ask for fewer replicas, or for less per replica."
             )
-        if _joins_a_cluster() and num_fitting(free.get(kind, 0.0), each) < replicas.minimum:
+        if joins_cluster() and num_fitting(free.get(kind, 0.0), each) < replicas.minimum:
             logger.warning("Ray has %g %s free; waiting for other jobs.", free.get(kind, 0.0), name)
 
 

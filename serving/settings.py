@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import math
 import os
-import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -169,16 +168,3 @@ def read_api_key(path: str | Path | None = None) -> ApiKey | None:
     if path is not None:
         return ApiKey(Path(path).read_text(encoding="utf-8").strip())
     return ApiKey(os.environ[API_KEY_ENV].strip()) if API_KEY_ENV in os.environ else None
-
-
-def protect_ray() -> None:
-    """Let Ray's processes, which listen at all addresses of the machine, answer only those who know a token.
-
-    The token is drawn anew unless the user gives one. Ray reads it when it is imported, so this comes before. A
-    cluster that `RAY_ADDRESS` names has its own rules.
-    """
-    if os.environ.get("RAY_ADDRESS"):
-        return
-    os.environ["RAY_AUTH_MODE"] = "token"
-    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & set(os.environ):
-        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

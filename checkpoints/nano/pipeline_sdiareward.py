@@ -15,8 +15,12 @@ from .messages_sdiareward import DialogueError, turns_to_messages, validate_mess
 from .processing_sdiareward import expand_criteria
 
 
-# Of `transformers.pipeline`. The second is what a model with one label is taken for, and would read texts.
-TASKS = ("audio-classification", "text-classification")
+# Of `transformers.pipeline`. Those after the first are what a model with one label is taken for: they would read texts
+# and answer with numbers that mean nothing.
+TASKS = (
+    *("audio-classification", "text-classification", "sentiment-analysis", "zero-shot-classification"),
+    "feature-extraction",
+)
 _EXAMPLE = (
     "[{'role': 'user', 'content': [{'type': 'text', 'text': 'What now?'}, {'type': 'audio', 'audio': 'turn1.wav'}]}, "
     "{'role': 'assistant', 'content': ...}]"

@@ -73,7 +73,7 @@ def filter_folder(args: FilterArguments, rules: FilterSettings, client: ChatClie
     prompts = read_prompt_file(args.prompt_file)
     rows: Iterable[dict[str, Any] | Skipped] = filter_rows(_read(args), client, rules, prompts)
     if client and args.annotate:
-        rows = annotate_rows(_keep(rows, skipped), client, prompts)
+        rows = annotate_rows(_keep(rows, skipped), client, prompts, max_failed=rules.max_failed)
     with ShardWriter(output) as writer:
         for row in _keep(rows, skipped):
             writer.write(row["split"], row)

@@ -17,6 +17,7 @@ from typing import Any
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
+from sdiareward.llm.failures import FailureLimit
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import TAXONOMY
 
@@ -35,6 +36,7 @@ _DIMENSIONS = {
     "dailytalk": ("what the speakers do with what they say", "the emotion that carries the conversation"),
 }
 _LABELS = ("primary", "secondary")
+_FAILED = "annotation_failed"
 Turns = Sequence[Mapping[str, Any]]
 
 
@@ -63,37 +65,49 @@ def label_dialogue(
 
 
 def annotate_rows(
-    rows: Iterable[Row], client: ChatClient, prompts: PromptSet | None = None
+    rows: Iterable[Row], client: ChatClient, prompts: PromptSet | None = None, *, max_failed: float = 0.1
 ) -> Iterator[Row | Skipped]:
     """Yield, in order, each pair with labels of Table 5, or why it has none (`annotation_failed`).
 
     A pair of a source outside `TAXONOMY`, or with labels that Table 5 allows, passes as it is. The chosen side is
-    heard: that is the recording. `prompts` replace the shipped ones.
+    heard: that is the recording.
+
+    Args:
+        rows (`Iterable[dict]`): Pairs with their audio encoded.
+        client (`ChatClient`): Asks the judge.
+        prompts (`PromptSet`, *optional*): Prompts of the judge; the shipped ones by default.
+        max_failed (`float`, *optional*, defaults to 0.1): Largest share of the pairs without labels that may fail.
 
     Raises:
-        EndpointError: The judge cannot be reached at all.
+        EndpointError: The judge cannot be reached at all, or fails on more than `max_failed` of the pairs.
     """
     annotate = partial(_annotate_row, client=client, prompts=prompts or PromptSet())
-    for row in client.map(annotate, rows, failures=(), description="annotating"):
+    limit = FailureLimit(max_failed, "the judge failed to label {} pairs", "filter.max_failed")
+    for result in client.map(annotate, rows, failures=(), description="annotating"):
         # `failures` is empty: an exception would have been raised.
-        assert not isinstance(row, Exception)
+        assert not isinstance(result, Exception)
+        row, is_asked = result
+        if is_asked:
+            has_failed = isinstance(row, Skipped) and row.kind == _FAILED
+            limit.count(row.reason if has_failed else None)
         yield row
+    limit.require_few()
 
 
-def _annotate_row(row: Row, *, client: ChatClient, prompts: PromptSet) -> Row | Skipped:
-    """Return the pair with both labels; those that Table 5 does not allow are replaced by the judge's."""
+def _annotate_row(row: Row, *, client: ChatClient, prompts: PromptSet) -> tuple[Row | Skipped, bool]:
+    """Return the pair with both labels, those that Table 5 does not allow by the judge; and whether it was asked."""
     allowed = zip(_LABELS, TAXONOMY.get(row["source"], ()), strict=False)
     missing = [label for label, names in allowed if row[label] not in names]
     if not missing:
-        return row
+        return row, False
     name = f"{row['source']} pair {row['pair_id']}"
     try:
         given = label_dialogue(row["source"], row["chosen"], client, name, prompts)
     except AudioError as error:
-        return Skipped(name, "unusable_audio", str(error))
+        return Skipped(name, "unusable_audio", str(error)), False
     except ChatError as error:
-        return Skipped(name, "annotation_failed", str(error))
-    return {**row, **{label: given[label] for label in missing}}
+        return Skipped(name, _FAILED, str(error)), True
+    return {**row, **{label: given[label] for label in missing}}, True
 
 
 def _read_labels(answer: Any, *, source: str) -> dict[str, str]:

@@ -19,7 +19,8 @@ from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.skipped import Skipped
-from sdiareward.llm.client import ChatClient, ChatError, EndpointError, audio_content
+from sdiareward.llm.client import ChatClient, ChatError, audio_content
+from sdiareward.llm.failures import FailureLimit, require_share
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import CRITERIA, MAX_TURN_S, validate_row
@@ -34,8 +35,6 @@ SIDES = {"A": "chosen", "B": "rejected"}
 # The system prompt, and the request after both versions.
 PROMPTS = ("filter", "filter_request")
 _SOUND_TURNS = [{"role": role, "duration_s": 1.0} for role in ROLES]
-# Of fewer pairs a share says nothing before the end.
-_FEWEST_JUDGED = 20
 Row = dict[str, Any]
 
 
@@ -84,8 +83,9 @@ class FilterSettings:
         criteria (`tuple[str, ...]`): Pairs that are judged; the paper judges those of modality.
         keep_unjudged (`bool`, *optional*, defaults to `False`): Keep a pair that the judge failed on, without
             `quality`, instead of dropping it as `judge_failed`.
-        max_failed (`float`, *optional*, defaults to 0.1): Largest share of the judged pairs that the judge may fail
-            on. Beyond it the filter stops: an endpoint that refuses a parameter fails on every pair.
+        max_failed (`float`, *optional*, defaults to 0.1): Largest share of the judged pairs, and of the pairs whose
+            labels it is asked for, that the judge may fail on. Beyond it the filter stops: an endpoint that refuses a
+            parameter fails on every pair.
 
     Raises:
         ValueError: A value is outside its vocabulary or range.
@@ -99,8 +99,7 @@ class FilterSettings:
     max_failed: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 <= self.max_failed <= 1:
-            raise ValueError(f"max_failed is {self.max_failed!r}; give a share from 0 to 1.")
+        require_share(self.max_failed)
         if self.min_score not in range(1, 6):
             raise ValueError(f"min_score is {self.min_score!r}; scores go from 1 to 5.")
         vocabularies = {"dimensions": tuple(DIMENSIONS), "sides": tuple(SIDES.values()), "criteria": CRITERIA}
@@ -180,17 +179,14 @@ def filter_rows(
         return
     settings = settings or FilterSettings()
     examine = partial(_examine, client=client, settings=settings, prompts=prompts or PromptSet())
-    failed: list[str] = []
-    num_judged = 0
+    limit = FailureLimit(settings.max_failed, "the judge failed on {} pairs", "filter.max_failed")
     for result in client.map(examine, rows, failures=(), description="judging"):
         # `failures` is empty: an exception would have been raised.
         assert not isinstance(result, Exception)
-        num_judged += result.is_judged
-        failed += [result.failure] if result.failure else []
-        if num_judged >= _FEWEST_JUDGED:
-            _require_few(failed, num_judged, settings)
+        if result.is_judged:
+            limit.count(result.failure)
         yield result.outcome
-    _require_few(failed, num_judged, settings)
+    limit.require_few()
 
 
 @dataclass(frozen=True)
@@ -200,15 +196,6 @@ class _Examined:
     outcome: Row | Skipped
     is_judged: bool = False
     failure: str | None = None
-
-
-def _require_few(failed: Sequence[str], num_judged: int, settings: FilterSettings) -> None:
-    if len(failed) > settings.max_failed * num_judged:
-        raise EndpointError(
-            f"the judge failed on {len(failed)} of {num_judged} pairs, the first time with: {failed[0]} At most "
-            f"{settings.max_failed:.0%} may fail (filter.max_failed); mend the settings of the judge and run the same "
-            "command again: answers are kept."
-        )
 
 
 def _examine(row: Row, *, client: ChatClient, settings: FilterSettings, prompts: PromptSet) -> _Examined:

@@ -6,9 +6,12 @@ Both run the same stages on the same rows, so their output is identical; all mac
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
+
+from sdiareward.common.local_ray import joins_cluster, protect_ray
 
 from .jobs import COMPONENT_FAILURE, Job
 from .settings import ComponentError, PipelineSettings
@@ -115,6 +118,8 @@ def _clean_processes() -> Iterator[None]:
 
 
 def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int, stages: Sequence[type[Stage]]) -> Rows:
+    if "ray" not in sys.modules:
+        protect_ray()
     try:
         import ray
         import ray.data
@@ -123,14 +128,15 @@ def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int, stag
 
     is_ours = not ray.is_initialized()
     if is_ours:
-        # The cluster that RAY_ADDRESS names has its own number of CPUs.
-        num_cpus = None if os.environ.get("RAY_ADDRESS") else num_workers
-        ray.init(num_cpus=num_cpus, include_dashboard=False, log_to_driver=False)
+        # Without an address Ray would join any cluster that runs on this machine; the one that RAY_ADDRESS names has
+        # its own number of CPUs.
+        options: dict[str, Any] = {} if joins_cluster() else {"address": "local", "num_cpus": num_workers}
+        ray.init(**options, include_dashboard=False, log_to_driver=False)
     try:
         data: ray.data.Dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
         share = _cpus_of_a_copy(settings, stages)
         for stage in stages:
-            options = settings.stage(stage.name)
+            placed = settings.stage(stage.name)
             step = stage(settings)
             # Of a class Ray makes actors, which keep their model; a method runs as a task. `map` is annotated for
             # functions only.
@@ -138,9 +144,9 @@ def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int, stag
             data = data.map(
                 function,
                 fn_constructor_args=(settings,) if step.has_model else None,
-                concurrency=options.concurrency,
+                concurrency=placed.concurrency,
                 num_cpus=share,
-                num_gpus=options.num_gpus,
+                num_gpus=placed.num_gpus,
             )
         return [{"job": row["job"]} for row in data.take_all()]
     finally:

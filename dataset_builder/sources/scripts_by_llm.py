@@ -26,6 +26,7 @@ from typing import Any
 from sdiareward.common.package_files import SCRIPTS
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
+from sdiareward.llm.failures import FailureLimit, require_share
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.prompts import PromptSet
 
@@ -59,6 +60,8 @@ class ScriptSettings:
         min_rounds, max_rounds (`int`, *optional*, defaults to 4 and 8): Rounds of a dialogue, two turns each.
         max_words (`int`, *optional*, defaults to 110): Words of a turn; spoken slowly, 2 words a second, 55 s.
         license (`str`): What the pairs are marked with; the terms of the model's provider decide what holds.
+        max_failed (`float`, *optional*, defaults to 0.5): Largest share of the dialogues that the model may fail to
+            write or to turn into speech, once 20 were asked for; beyond it the run stops.
 
     Raises:
         ValueError: A number is out of its range.
@@ -69,8 +72,10 @@ class ScriptSettings:
     max_rounds: int = 8
     max_words: int = 110
     license: str = "LicenseRef-model-output"
+    max_failed: float = 0.5
 
     def __post_init__(self) -> None:
+        require_share(self.max_failed)
         if self.variations < 1 or self.max_words < 1:
             raise ValueError(f"variations={self.variations} and max_words={self.max_words} must be at least 1.")
         if not 1 <= self.min_rounds <= self.max_rounds <= MAX_TURNS // 2:
@@ -119,7 +124,8 @@ def write_scripts(
         `list[Skipped]`: What could not be written; the next run asks for it again.
 
     Raises:
-        EndpointError: The model cannot be reached at all; what is written stays.
+        EndpointError: The model cannot be reached at all, or fails on more than `max_failed` of the dialogues; what is
+            written stays.
         ValueError: The file holds scripts of another model, prompt or settings.
     """
     settings = settings or ScriptSettings()
@@ -130,9 +136,11 @@ def write_scripts(
     todo = [(scenario, number) for scenario, number in plan if _script_id(scenario, number) not in known]
     fingerprints = {_fingerprint(row["written"]) for row in written}
     skipped = []
+    limit = FailureLimit(settings.max_failed, "the model failed to write {} dialogues", "scripts.max_failed")
     for row in client.map(partial(_make_script, writer=writer), todo, failures=(), description="scripts"):
         # `failures` is empty: an exception would have been raised.
         assert not isinstance(row, Exception)
+        limit.count(row.reason if isinstance(row, Skipped) else None)
         if isinstance(row, dict) and _fingerprint(row["written"]) in fingerprints:
             reason = "the model wrote the same dialogue before; raise the temperature."
             row = Skipped(f"{SOURCE} {row['scenario_id']}", "duplicate_script", reason)

@@ -1,6 +1,7 @@
 """The pipeline of the package: dialogues in, rewards out."""
 
 import pytest
+from transformers import pipeline as make_pipeline
 
 from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.pipeline_sdiareward import SDiaRewardPipeline
@@ -46,6 +47,17 @@ def test_turns_of_a_data_set_are_taken(parts, tone_pairs):
 def test_what_is_no_dialogue_is_refused_with_an_example(given, parts):
     with pytest.raises(DialogueError, match=r"scores dialogues, not a .*; give \[\{'role': 'user', 'content'"):
         parts[0](given)
+
+
+@pytest.mark.parametrize(
+    "task", ["text-classification", "sentiment-analysis", "zero-shot-classification", "feature-extraction"]
+)
+def test_a_pipeline_that_would_read_texts_is_ours_and_refuses_them(task, tiny_checkpoint):
+    given = {"candidate_labels": ["good", "bad"]} if task == "zero-shot-classification" else {}
+    reward = make_pipeline(task, model=str(tiny_checkpoint), trust_remote_code=True, device="cpu")
+    # Of the checkpoint's own code: another class of the same name.
+    with pytest.raises(ValueError, match="this model scores dialogues, not a str; give"):
+        reward("hello", **given)
 
 
 def test_bad_dialogues_and_options_are_named(parts, make_dialogue):

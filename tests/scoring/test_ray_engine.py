@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 from support import forked
+from support.server_process import list_open_addresses
 
 from sdiareward.scoring.dataset import ScoringJob, score_dataset
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
@@ -95,8 +96,10 @@ def test_a_driver_that_is_killed_leaves_rows_that_actors_do_not_score_again(job,
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline
         time.sleep(0.002)
-    children = psutil.Process(process.pid).children(recursive=True)
+    driver = psutil.Process(process.pid)
+    children = driver.children(recursive=True)
     assert any("MapWorker" in child.name() for child in children)
+    assert list_open_addresses([driver, *children]) == []
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     # Ray's own agents outlive it for a while.

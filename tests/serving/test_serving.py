@@ -17,7 +17,7 @@ import psutil
 import pytest
 import requests
 from support.grpo_world import check_logged, train_policy
-from support.server_process import Server
+from support.server_process import Server, list_open_addresses
 
 from sdiareward.scoring.calibration import Calibration, fit
 from sdiareward.scoring.reward_function import reward_fn
@@ -248,11 +248,22 @@ def test_the_server_says_what_it_is(server):
     assert health.json()["limits"]["max_dialogues"] == 4
 
 
+def test_of_a_servers_processes_only_replicas_listen_to_other_machines(server):
+    main = psutil.Process(server.process.pid)
+    processes = [main, *main.children(recursive=True)]
+    assert {"gcs_server", "raylet"} <= {process.name() for process in processes}
+    # Ray Serve names no other address for a replica's gRPC, which the token guards.
+    names = [name for name, *_ in list_open_addresses(processes)]
+    assert len(names) == 1 and names[0].startswith("ray::ServeReplica")
+
+
 def test_who_does_not_know_the_token_of_a_servers_ray_cannot_join_it(server, tmp_path):
     [store] = [child for child in server.children if "gcs_server" in child.name()]
     [port] = {each.laddr.port for each in store.net_connections("tcp") if each.status == "LISTEN"}
     code = "import sys, ray; ray.init(address=sys.argv[1], logging_level='ERROR')"
     environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    # Otherwise Ray looks for 127.0.0.1 at the machine's other address, where this server does not listen.
+    environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     command = [sys.executable, "-c", code, f"127.0.0.1:{port}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0

@@ -18,7 +18,7 @@ from ray import serve
 from sdiareward.common.user_errors import UserError
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
 from sdiareward.serving import cluster, service
-from sdiareward.serving.settings import Replicas, ServiceSettings, protect_ray
+from sdiareward.serving.settings import Replicas, ServiceSettings
 
 
 SETTINGS = ServiceSettings(model=ModelSpec("nowhere"), port=0)
@@ -55,24 +55,6 @@ def test_a_ray_that_was_there_before_is_left_running(calls):
     with cluster.model_cluster(SETTINGS):
         pass
     assert calls[-1] == "delete"
-
-
-def test_a_server_draws_a_token_for_its_ray_unless_it_is_given_one(monkeypatch):
-    tokens = []
-    for given in ({}, {}, {"RAY_AUTH_TOKEN": "a-token-of-mine"}):
-        monkeypatch.setattr(os, "environ", {"RAY_ADDRESS": "", "RAY_AUTH_MODE": "disabled", **given})
-        protect_ray()
-        assert os.environ["RAY_AUTH_MODE"] == "token"
-        tokens.append(os.environ["RAY_AUTH_TOKEN"])
-    assert len(set(tokens)) == 3
-    assert [len(token) for token in tokens[:2]] == [64, 64]
-    assert tokens[2] == "a-token-of-mine"
-
-
-def test_a_cluster_that_is_joined_has_its_own_rules(monkeypatch):
-    monkeypatch.setattr(os, "environ", {"RAY_ADDRESS": "cluster:1"})
-    protect_ray()
-    assert os.environ == {"RAY_ADDRESS": "cluster:1"}
 
 
 def test_a_ray_without_tokens_is_refused(calls, monkeypatch):

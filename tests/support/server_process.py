@@ -12,6 +12,16 @@ from support import forked
 START_S = 120
 
 
+def list_open_addresses(processes):
+    """Return name, address and port of each socket at which processes listen for other machines."""
+    return [
+        (process.name(), *each.laddr)
+        for process in processes
+        for each in process.net_connections("inet")
+        if each.status == psutil.CONN_LISTEN and not each.laddr.ip.endswith("127.0.0.1")
+    ]
+
+
 class Server:
     """The process, its address and its log."""
 

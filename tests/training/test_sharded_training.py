@@ -77,6 +77,11 @@ def check_that_all_is_learned_as_by_one_process(config, options, tmp_path, monke
     return printed
 
 
+def check_that_losses_are_in_float32(folder):
+    # Of rewards in bfloat16 the losses would be values of bfloat16 too.
+    assert [torch.tensor(loss).bfloat16().item() == loss for loss in losses(folder)] == [False, False]
+
+
 def test_fsdp2_learns_what_one_process_learns(options, tiny_checkpoint, tmp_path, monkeypatch):
     options.start = tiny_checkpoint
     config = write_variant(CONFIGS / "accelerate_fsdp2.yaml", tmp_path, mixed_precision="no")
@@ -88,8 +93,7 @@ def test_losses_are_in_float32_under_the_shipped_fsdp2(options, tmp_path, monkey
     folder = tmp_path / "run"
     config = CONFIGS / "accelerate_fsdp2.yaml"
     train_in_two_processes(config, options(folder, bf16=True), tmp_path, monkeypatch)
-    # Of rewards in bfloat16 the losses would be values of bfloat16 too.
-    assert [torch.tensor(loss).bfloat16().item() == loss for loss in losses(folder)] == [False, False]
+    check_that_losses_are_in_float32(folder)
 
 
 @needs_deepspeed
@@ -109,6 +113,7 @@ def test_the_shipped_deepspeed_recipes_train_in_bfloat16(
     folder = tmp_path / "run"
     path = CONFIGS / f"accelerate_{config}.yaml"
     train_in_two_processes(path, options(folder, train=mode, bf16=True), tmp_path, monkeypatch)
+    check_that_losses_are_in_float32(folder)
     head = load_file(folder / "model.safetensors")["score.weight"]
     assert head.dtype == torch.float32
     # DeepSpeed saves the head that computed, which is in bfloat16.

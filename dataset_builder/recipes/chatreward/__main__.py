@@ -81,6 +81,9 @@ class WriteArguments:
     prompt_file: str | None = field(
         default=None, metadata={"help": "prompts of the writer instead of the shipped ones (configs/prompts.yaml)"}
     )
+    max_failed: float = field(
+        default=0.5, metadata={"help": "largest share of the scenarios that the model may fail to write"}
+    )
 
 
 def write(args: WriteArguments) -> int:
@@ -96,7 +99,15 @@ def write(args: WriteArguments) -> int:
     client = ChatClient(
         make_settings(ChatSettings, args.endpoint, "endpoint"), args.output.with_name(f"{args.output.name}-answers")
     )
-    skipped = write_scenarios(args.output, client, args.count, seed=args.seed, license=args.license, prompts=prompts)
+    skipped = write_scenarios(
+        args.output,
+        client,
+        args.count,
+        seed=args.seed,
+        license=args.license,
+        prompts=prompts,
+        max_failed=args.max_failed,
+    )
     done = len(read_scenarios(args.output)) if args.output.is_file() else 0
     sys.stdout.write(f"{args.output}: {done} scenarios, {len(skipped)} missing; {client.usage}\n")
     for skip in skipped:

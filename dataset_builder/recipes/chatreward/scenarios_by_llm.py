@@ -16,6 +16,7 @@ from typing import Any
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.llm.client import ChatClient, ChatError
+from sdiareward.llm.failures import FailureLimit
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import stable_id
 
@@ -110,6 +111,7 @@ def write_scenarios(
     seed: int = 0,
     license: str = _LICENSE,
     prompts: PromptSet | None = None,
+    max_failed: float = 0.5,
 ) -> list[Skipped]:
     """Write scenarios to a JSONL file that `scenarios.read_scenarios` reads; resume an earlier run.
 
@@ -120,12 +122,15 @@ def write_scenarios(
         seed (`int`, *optional*, defaults to 0): See `plan_slots`.
         license (`str`): What they are marked with; the terms of the model's provider decide what holds.
         prompts (`PromptSet`, *optional*): Prompts of the writer; the shipped ones by default.
+        max_failed (`float`, *optional*, defaults to 0.5): Largest share of the scenarios that the model may fail to
+            write, once 20 were asked for; beyond it the run stops.
 
     Returns:
         `list[Skipped]`: What could not be written; the next run asks for it again.
 
     Raises:
-        EndpointError: The model cannot be reached at all; what is written stays.
+        EndpointError: The model cannot be reached at all, or fails on more than `max_failed` of the scenarios; what is
+            written stays.
         ValueError: The file was written by another model or other prompts.
     """
     prompts = prompts or PromptSet()
@@ -134,10 +139,12 @@ def write_scenarios(
     known, questions = {row["scenario_id"] for row in written}, {_plain(row["question"]["text"]) for row in written}
     slots = [slot for slot in plan_slots(count, seed=seed) if slot.scenario_id not in known]
     skipped = []
+    limit = FailureLimit(max_failed, "the model failed to write {} scenarios", "max_failed")
     ask = partial(_ask, client=client, license=license, prompts=prompts)
     for slot, found in zip(slots, client.map(ask, slots, failures=(), description="scenarios"), strict=True):
         # `failures` is empty: an exception would have been raised.
         assert not isinstance(found, Exception)
+        limit.count(found.reason if isinstance(found, Skipped) else None)
         if isinstance(found, Scenario) and _plain(found.question.text) in questions:
             found = Skipped(slot.scenario_id, "duplicate_question", "was asked before; raise the temperature.")
         if isinstance(found, Skipped):

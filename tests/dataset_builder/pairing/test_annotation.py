@@ -61,7 +61,7 @@ def test_only_the_label_that_is_missing_is_filled(ask, make_row):
 def test_a_label_outside_table_5_is_asked_for_again_and_then_drops_the_pair(ask, make_row):
     with ChatServer({"primary": "Joy", "secondary": "Laughter"}) as server:
         client = ask(server)
-        (skip,) = annotate_rows([make_row()], client)
+        (skip,) = annotate_rows([make_row()], client, max_failed=1.0)
     assert isinstance(skip, Skipped) and skip.kind == "annotation_failed"
     assert "'primary' is 'Joy'; it must be one of ['Anger'" in skip.reason
     assert len(server.requests) == 3
@@ -93,3 +93,21 @@ def test_a_recording_that_cannot_be_heard_is_skipped(ask, make_row):
 def test_an_unusable_endpoint_ends_the_run(ask, make_row):
     with ChatServer(Reply(status=404)) as server, pytest.raises(EndpointError):
         list(annotate_rows([make_row()], ask(server)))
+
+
+def test_a_judge_that_fails_on_more_than_a_stated_share_stops_the_annotation(ask, make_row):
+    labelled = make_row("youtube", "Neutral", "No Feature")
+    rows = ({**make_row(), "pair_id": f"p{number}"} for number in range(500))
+    refusal = Reply(status=400, error="no such parameter")
+    with (
+        ChatServer(refusal) as server,
+        pytest.raises(EndpointError, match=r"to label 20 of 20 pairs, the first time with: .*no such parameter"),
+    ):
+        list(annotate_rows(rows, ask(server, concurrency=2)))
+    assert len(server.requests) <= 40
+    # Pairs whose source labels them are no questions, and few pairs are counted at the end.
+    with ChatServer(refusal) as server, pytest.raises(EndpointError, match="to label 1 of 1 pairs"):
+        list(annotate_rows([labelled] * 30 + [make_row()], ask(server)))
+    with ChatServer(refusal) as server:
+        *kept, skip = annotate_rows([labelled, make_row()], ask(server), max_failed=1.0)
+    assert kept == [labelled] and skip.kind == "annotation_failed"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 from support import forked
-from support.paths import SAMPLE
+from support.paths import SAMPLE, TESTS
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder.episodes import Recording, validate_episode
@@ -264,6 +264,34 @@ def test_two_workers_of_either_engine_give_the_same_as_one(engine, other_dialogu
     assert {stage: entry["audio_s"] for stage, entry in together.stats.items()} == {
         stage: entry["audio_s"] for stage, entry in alone.stats.items()
     }
+
+
+_LIST_ADDRESSES = """
+import sys
+from sdiareward.dataset_builder.episodes import Recording
+from sdiareward.dataset_builder.pipeline import engines, make_settings, run_pipeline
+
+def list_addresses(settings, stages):
+    import psutil
+    from support.server_process import list_open_addresses
+    main = psutil.Process()
+    processes = [main, *main.children(recursive=True)]
+    print({"gcs_server", "raylet"} <= {process.name() for process in processes}, list_open_addresses(processes))
+    return 0.1
+
+engines._cpus_of_a_copy = list_addresses
+gone = Recording("gone", sys.argv[1] + "/gone.wav", "folder:gone.wav", "folder", "wild", "en", "CC-BY-4.0")
+settings = make_settings({"enhancement": {"name": "none"}, "diarization": {"name": "resemblyzer"}})
+run_pipeline([gone], settings, sys.argv[1] + "/work", engine="ray", num_workers=1)
+"""
+
+
+def test_no_process_of_the_engine_ray_listens_to_other_machines(tmp_path):
+    command = [sys.executable, "-c", _LIST_ADDRESSES, str(tmp_path)]
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {"RAY_ADDRESS": "", "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines()[:1] == ["True []"], done.stderr[-2000:]
 
 
 def test_no_recordings_give_no_episodes(tmp_path):

@@ -3,7 +3,7 @@ import re
 from collections import Counter
 
 import pytest
-from support.chat_server import ChatServer
+from support.chat_server import ChatServer, Reply
 
 from sdiareward.dataset_builder.recipes.chatreward.__main__ import main
 from sdiareward.dataset_builder.recipes.chatreward.labels import are_alike
@@ -167,3 +167,13 @@ def test_own_prompts_write_the_scenarios_and_do_not_resume_a_file_of_others(ask,
         assert write_scenarios(path, ask(server), 1, prompts=own) == []
         with pytest.raises(ValueError, match="line 1: was written with .'prompt_version'"):
             write_scenarios(path, ask(server), 2)
+
+
+def test_a_model_that_fails_on_more_than_a_stated_share_stops_the_run(tmp_path, capsys):
+    config = tmp_path / "write.yaml"
+    with ChatServer(Reply(status=400, error="seed is not supported")) as server:
+        endpoint = {"model": "writer", "base_url": server.url, "api_key_env": None, "concurrency": 2}
+        config.write_text(json.dumps({"output": str(tmp_path / "s.jsonl"), "count": 500, "endpoint": endpoint}))
+        assert main(["write", "--config", str(config)]) == 2
+        assert len(server.requests) <= 40
+    assert "to write 20 of 20 scenarios, the first time with: " in capsys.readouterr().err

@@ -269,3 +269,13 @@ def test_own_prompts_write_the_scripts_and_do_not_resume_a_file_of_others(ask, t
         assert write_scripts(path, ask(server), [SCENARIO], SHORT, own) == []
         with pytest.raises(ValueError, match="line 1: was written with .'prompt_version'"):
             write_scripts(path, ask(server), [SCENARIO], SHORT)
+
+
+def test_a_model_that_fails_on_more_than_a_stated_share_stops_the_run(ask, tmp_path):
+    path, settings = tmp_path / "scripts.jsonl", ScriptSettings(variations=200, min_rounds=1, max_rounds=1)
+    with (
+        ChatServer(Reply(status=400, error="seed is not supported")) as server,
+        pytest.raises(EndpointError, match=r"to write 20 of 20 dialogues, the first time with: .*seed is not"),
+    ):
+        write_scripts(path, ask(server, concurrency=2), SCENARIOS, settings)
+    assert len(server.requests) <= 40

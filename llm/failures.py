@@ -1,0 +1,73 @@
+"""Stop a run whose model fails on more than a share of the questions.
+
+A `ChatError` is about one question. An endpoint that refuses a parameter of the request, or a prompt that no answer
+fits, fails on all of them: every pair would be lost, and the command would end well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .settings import EndpointError
+
+
+# Of fewer questions a share says nothing before the end.
+_FEWEST_ASKED = 20
+
+
+@dataclass
+class FailureLimit:
+    """Counts the questions of a run and how many of them failed.
+
+    Args:
+        max_failed (`float`): Largest share that may fail, from 0 to 1.
+        asked (`str`): Who failed at what, for the message: `"the judge failed on {} pairs"`.
+        setting (`str`): Name of the setting that holds `max_failed`.
+
+    Raises:
+        ValueError: `max_failed` is no share.
+    """
+
+    max_failed: float
+    asked: str
+    setting: str
+    num_asked: int = field(default=0, init=False)
+    reasons: list[str] = field(default_factory=list, init=False)
+
+    def __post_init__(self) -> None:
+        require_share(self.max_failed)
+
+    def count(self, failure: str | None) -> None:
+        """Count a question and, if it failed, why.
+
+        Raises:
+            EndpointError: Of at least 20 questions, more than the share failed.
+        """
+        self.num_asked += 1
+        self.reasons += [] if failure is None else [failure]
+        if self.num_asked >= _FEWEST_ASKED:
+            self.require_few()
+
+    def require_few(self) -> None:
+        """Check all questions of a run that has ended, however few.
+
+        Raises:
+            EndpointError: More than the share failed.
+        """
+        if len(self.reasons) > self.max_failed * self.num_asked:
+            count = f"{len(self.reasons)} of {self.num_asked}"
+            raise EndpointError(
+                f"{self.asked.format(count)}, the first time with: {self.reasons[0]} At most {self.max_failed:.0%} "
+                f"may fail ({self.setting}); mend the settings of the endpoint and run the same command again: "
+                "answers are kept."
+            )
+
+
+def require_share(max_failed: float) -> None:
+    """Check a share that may fail.
+
+    Raises:
+        ValueError: It is not from 0 to 1.
+    """
+    if not 0 <= max_failed <= 1:
+        raise ValueError(f"max_failed is {max_failed!r}; give a share from 0 to 1.")

@@ -1,0 +1,35 @@
+import os
+
+import pytest
+
+from sdiareward.common.local_ray import joins_cluster, protect_ray
+
+
+LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+
+
+def test_a_token_is_drawn_for_a_ray_of_ones_own_unless_it_is_given_one(monkeypatch):
+    tokens = []
+    for given in ({}, {"RAY_ADDRESS": "local"}, {"RAY_AUTH_TOKEN": "a-token-of-mine"}):
+        monkeypatch.setattr(os, "environ", {"RAY_AUTH_MODE": "disabled", **given})
+        assert not joins_cluster()
+        protect_ray()
+        assert os.environ["RAY_AUTH_MODE"] == "token"
+        tokens.append(os.environ["RAY_AUTH_TOKEN"])
+    assert len(set(tokens)) == 3
+    assert [len(token) for token in tokens[:2]] == [64, 64]
+    assert tokens[2] == "a-token-of-mine"
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "0"), ({LOOPBACK: "1"}, "1")])
+def test_a_ray_of_ones_own_listens_on_loopback_unless_the_user_opens_it(given, expected, monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(given))
+    protect_ray()
+    assert os.environ[LOOPBACK] == expected
+
+
+def test_a_cluster_that_is_joined_has_its_own_rules(monkeypatch):
+    monkeypatch.setattr(os, "environ", {"RAY_ADDRESS": "cluster:1"})
+    assert joins_cluster()
+    protect_ray()
+    assert os.environ == {"RAY_ADDRESS": "cluster:1"}
