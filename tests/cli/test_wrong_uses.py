@@ -90,6 +90,17 @@ USES = {
         "train --dataset paris --output_dir {o}",
         "paris: no such file or folder; did you mean pairs",
     ),
+    "aligning without data": ("align --output_dir {o}", "the following arguments are required: --dataset"),
+    "aligning on missing data": (
+        "align --dataset paris --output_dir {o} --model models/tiny",
+        "paris: no such file or folder; did you mean pairs",
+    ),
+    "aligning an unknown model": ("align --dataset pairs --output_dir {o} --model smal", "smal"),
+    "building an unknown model": ("build-model smaal {o}", "invalid choice: 'smaal'"),
+    "building from a missing language model": (
+        "build-model small {o} --untrained --language_model none/none.gguf",
+        "none/none.gguf: no such file",
+    ),
     "training on a recording": ("train --dataset a.wav --output_dir {o}", "a.wav: is no table of rows"),
     "training on a folder of recordings": ("train --dataset wavs --output_dir {o}", "wavs"),
     "training on paths": (
@@ -234,7 +245,7 @@ def test_a_wrong_use_ends_with_status_two_and_one_line(words, message, world, tm
     assert "Traceback" not in error
     *before, line = error.rstrip("\n").split("\n")
     assert [text for text in before if not _HARMLESS.search(text)] == []
-    assert re.match(r"sdiareward[\w ]*: error: ", line) and re.search(message, line), line
+    assert re.match(r"sdiareward[\w -]*: error: ", line) and re.search(message, line), line
 
 
 def test_every_command_has_a_wrong_use():

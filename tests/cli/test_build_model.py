@@ -1,0 +1,41 @@
+"""`sdiareward build-model` and the names of the package's models."""
+
+import pytest
+
+from sdiareward.checkpoint_io import builtin
+from sdiareward.checkpoint_io.fingerprint import fingerprint_model
+from sdiareward.cli import main
+from sdiareward.common.package_files import NANO
+from sdiareward.scoring.model_spec import ModelSpec
+
+
+def test_nano_is_written_as_it_lies_in_the_package(tmp_path, capsys):
+    assert main(["build-model", "nano", str(tmp_path / "nano")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'nano'}\n"
+    assert fingerprint_model(str(tmp_path / "nano")) == fingerprint_model(str(NANO))
+
+
+def test_an_untrained_nano_has_the_seed_that_was_given(tmp_path):
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder, seed in zip(folders, ("0", "0", "1"), strict=True):
+        assert main(["build-model", "nano", str(folder), "--untrained", "--seed", seed]) == 0
+    first, again, other = [(folder / "model.safetensors").read_bytes() for folder in folders]
+    assert first == again != other
+
+
+def test_a_name_of_the_package_stands_for_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert builtin.find_checkpoint("nano") == str(NANO)
+    assert ModelSpec("nano").checkpoint == str(NANO)
+    assert builtin.find_checkpoint("owner/model") == "owner/model"
+    # A folder of that name counts first.
+    (tmp_path / "nano").mkdir()
+    assert builtin.find_checkpoint("nano") == "nano"
+
+
+@pytest.mark.parametrize("name", ["tiny", "large"])
+def test_another_name_is_refused(name, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["build-model", name, str(tmp_path / "m")])
+    assert ended.value.code == 2
+    assert "nano" in capsys.readouterr().err
