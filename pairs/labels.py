@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Missing labels are derived or None.
 _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
-_ORIGINS = ("synthesizer", "source")
+_ORIGINS = ("synthesizer", "source", "license")
 # Key of the `run.json` of a trained model.
 TRAINED_ON = "trained_on"
 SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "scripted"}
@@ -76,7 +76,7 @@ def describe_trained_on(pairs: datasets.Dataset) -> dict[str, Any]:
         pairs (`datasets.Dataset`): As `loading.load_pairs` gives them.
 
     Returns:
-        `dict`: `num_pairs`, and the names of `synthesizers` and `sources` in order, None where the data have none.
+        `dict`: `num_pairs`, and `synthesizers`, `sources` and `licenses` in order, None where the data have none.
     """
     names = {name: sorted(set(pairs[name]) - {None, ""}) for name in _ORIGINS if name in pairs.column_names}
     return {"num_pairs": len(pairs), **{f"{name}s": names.get(name) for name in _ORIGINS}}
