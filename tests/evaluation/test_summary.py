@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
 
+from sdiareward.common.package_files import NANO
 from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET
 from sdiareward.evaluation import summary as reporting
 from sdiareward.evaluation.columns import SUBSET_LABELS, TITLES
 from sdiareward.evaluation.report import figures
+from sdiareward.evaluation.results_files import name_scorer
 
 
 def label(number, subset, synthesizer="known", group=None):
@@ -105,3 +107,9 @@ def test_the_figure_is_drawn_for_constant_single_and_missing_values(tmp_path):
 def test_every_column_has_a_title():
     assert list(TITLES) == [*COLUMNS, NO_SUBSET]
     assert set(SUBSET_LABELS) <= set(TITLES)
+
+
+def test_the_checkpoint_of_the_package_has_a_name_and_others_their_path():
+    assert name_scorer({"model": str(NANO)}) == "nano"
+    assert name_scorer({"model": "runs/nano"}) == "runs/nano"
+    assert name_scorer({"model": None, "judge": "gpt"}) == "judge gpt"
