@@ -32,7 +32,7 @@ from .results_metadata import make_model_index
 
 ABOUT = "about.md"
 AUDIT = "audit.json"
-_FIGURE = "rewards.png"
+FIGURE = "rewards.png"
 _NOT_EVALUATED = (
     "Not evaluated. `sdiareward eval` does it and writes the `results.json` that this section is made from."
 )
@@ -61,6 +61,7 @@ class ModelRelease:
         revision (`str`, *optional*): Branch or tag in the example.
         base_model (`str`, *optional*): Its base on the Hub.
         datasets (`tuple[str, ...]`): Its training data on the Hub.
+        has_figure (`bool`, *optional*, defaults to `False`): Whether the figure of the results is published beside it.
     """
 
     checkpoint: Path
@@ -71,6 +72,7 @@ class ModelRelease:
     revision: str | None = None
     base_model: str | None = None
     datasets: tuple[str, ...] = ()
+    has_figure: bool = False
 
 
 def write_model_card(checkpoint: Path) -> None:
@@ -102,13 +104,13 @@ def render_model_repository_card(release: ModelRelease) -> str:
     """
     header, about = _read_about(release)
     results = release.results
-    is_here = release.name is None and (release.checkpoint / _FIGURE).is_file()
+    is_here = release.has_figure or (release.name is None and (release.checkpoint / FIGURE).is_file())
     return _template("model_card.md").substitute(
         header=_header(release, header),
         about=about,
         usage=_usage(release, header),
         results=strip_title(render_report(results)) if results else _NOT_EVALUATED,
-        figure=f"\n![Rewards by subset]({_FIGURE})\n" if is_here and results else "",
+        figure=f"\n![Rewards by subset]({FIGURE})\n" if is_here and results else "",
         audit=_audit(release.checkpoint),
         training=_training(release.run),
     )
