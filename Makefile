@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/demo
 
-.PHONY: audit demo docs guides test test-fast lint nano-code install release clean
+.PHONY: audit demo demo-plan docs guides test test-fast lint nano-code install release clean
 
 install: $(VENV)/.installed
 
@@ -18,12 +18,21 @@ $(VENV)/.installed: pyproject.toml constraints.txt $(shell find . -name '*.py' -
 	touch $@
 
 # Real recordings -> pairs -> trained reward model -> benchmark table.
-demo: install $(RUN)/sdiareward/report.json
+demo: demo-plan install $(RUN)/sdiareward/report.json
+	@echo "make demo, 2 of 3: train a model on the pairs -> $(RUN)/model"
 	$(BIN)/sdiareward train --config configs/demo.yaml
-	$(BIN)/sdiareward eval --config configs/demo_eval.yaml
+	@echo "make demo, 3 of 3: evaluate it on the test pairs -> $(RUN)/results"
+	$(BIN)/sdiareward eval --config configs/demo_eval.yaml --report
+	@echo "make demo is done. Look at $(RUN)/results/report/index.html (page) and $(RUN)/results/results.md (table)."
+
+demo-plan:
+	@echo "make demo makes a reward model from the bundled recordings, in $(RUN), without a GPU:"
+	@echo "  1 build pairs, 2 train, 3 evaluate. Minutes on two cores, and as many for the first install;"
+	@echo "  docs/expectations.md has measured times."
 
 $(RUN)/sdiareward/report.json: configs/demo_data.yaml sample/manifest.jsonl
 	$(MAKE) install
+	@echo "make demo, 1 of 3: build pairs from the recordings -> $(RUN)/sdiareward"
 	$(BIN)/sdiareward build --config configs/demo_data.yaml
 
 # The last `datasets` that runs loading scripts: dataset_builder/formats/sdiareward.py must work there too.

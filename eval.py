@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sdiareward.common.commands import Command, name_program, run_single
+from sdiareward.common.data_help import PAIR_HELP
 from sdiareward.common.escaping import escape_terminal
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.optional_dependencies import check_extra
@@ -31,7 +32,7 @@ EVAL = Command(
     "evaluate a reward model, or a zero-shot judge, on preference pairs",
     "Every pair is written as soon as both of its sides are scored; the same command resumes a killed run. Two\n"
     "baselines are measured on the same pairs: one hears no words, the other hears nothing but words.\n"
-    "docs/evaluation.md is the guide, docs/judges.md that of judges.",
+    "docs/evaluation.md is the guide, docs/judges.md that of judges.\n\n" + PAIR_HELP,
 )
 
 

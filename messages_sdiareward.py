@@ -68,7 +68,7 @@ def _is_list(value: Any) -> bool:
 def validate_messages(messages: Any, name: str | None = None) -> None:
     """Raise unless messages are an episode: user and assistant in turn, an even number of turns, at most 16.
 
-    A system turn at the beginning is not counted.
+    A system turn at the beginning is not counted. One answer of the assistant alone is accepted, too.
 
     Args:
         messages (`list[dict]`): Messages as the processor takes them.
@@ -81,6 +81,8 @@ def validate_messages(messages: Any, name: str | None = None) -> None:
     turns = messages[1:] if messages and messages[0]["role"] == "system" else messages
     if not turns:
         raise DialogueError("has no turns; give at least one user turn and the assistant's reply.", name=name)
+    if [turn["role"] for turn in turns] == ["assistant"]:
+        return
     for number, turn in enumerate(turns, start=1):
         _validate_role(turn["role"], number, name)
     if len(turns) % 2:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sdiareward.common.arguments import Inherited
 from sdiareward.common.commands import Command, name_program, run_single
+from sdiareward.common.data_help import PAIR_HELP
 from sdiareward.common.escaping import escape_terminal
 from sdiareward.common.locks import lock_folder
 from sdiareward.training.arguments import TrainArguments
@@ -33,7 +34,7 @@ TRAIN = Command(
     "sdiareward.train:run",
     "train a reward model on preference pairs",
     "The folder output_dir holds checkpoints, and in the end the model with its card; docs/training.md is the guide.\n"
-    "For several processes: accelerate launch -m sdiareward.train ...",
+    "For several processes: accelerate launch -m sdiareward.train ...\n\n" + PAIR_HELP,
     extra="train",
     inherited=Inherited("sdiareward.training.options:RewardTrainingConfig", "trl.RewardConfig", _SHOWN),
 )
@@ -51,6 +52,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     from transformers import EarlyStoppingCallback, set_seed
 
     from sdiareward.cards.model_card import write_model_card
+    from sdiareward.pairs.labels import describe_trained_on
     from sdiareward.training.ending import describe_interruption, report_end
     from sdiareward.training.held_out import load_splits
     from sdiareward.training.options import describe_choices, require_libraries, require_supported
@@ -67,7 +69,13 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     set_seed(training.seed)
     record_prompts(args, training, checkpoint)
     base_model = resolve_base_model(args.model_name_or_path, training)
-    splits, notice = load_splits(args.dataset, args.dataset_config, share=args.validation_share, seed=training.seed)
+    splits, notice = load_splits(
+        args.dataset,
+        args.dataset_config,
+        share=args.validation_share,
+        seed=training.seed,
+        audio_root=args.audio_root,
+    )
     if not training.process_index:
         begins = args.resume and checkpoint is None
         _print_notices(
@@ -88,12 +96,13 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
         callbacks=[EarlyStoppingCallback(patience)] if patience else None,
     )
     record_training_pairs(setup.splits, training, checkpoint)
+    trained_on = describe_trained_on(splits["train"])
     try:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(describe_interruption(trainer)) from None
     end = report_end(trainer, args, setup.skipped)
-    save_final_model(trainer, setup, args, base_model, training)
+    save_final_model(trainer, setup, args, base_model, training, trained_on)
     if trainer.is_world_process_zero():
         write_model_card(Path(str(training.output_dir)))
         print(escape_terminal(end))

@@ -14,12 +14,14 @@ from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.run_identity import claim_run_dir
+from sdiareward.evaluation.baseline_pairs import LabelledPairs, load_baseline_pairs
 from sdiareward.evaluation.baselines import KINDS
 from sdiareward.evaluation.pair_scoring import score_with_baseline
 from sdiareward.evaluation.report.content import plain
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.labels import describe_pairs, require_other_recordings
+from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.sampling import sample_rows
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.attack_sounds import fingerprint_sounds
 from sdiareward.perturbations.attacks import ATTACKS
@@ -41,7 +43,7 @@ from .conditions import (
 from .leave_one_out import measure_left_out
 from .modality_ablation import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
 from .occlusion import measure_occlusion
-from .sampling import PairSample, sample_rows
+from .sampling import PairSample
 from .statistics import Pairs, describe_natural, measure_attacks, measure_perturbations
 from .ties import CODEC_COPIES, describe_ties, measure_identical
 from .verdicts import judge
@@ -82,6 +84,8 @@ class AuditJob:
             `attacks.AttackContext`.
         seed (`int`, *optional*, defaults to 0): Seed of the sample, of random changes, and of the intervals.
         num_bootstrap (`int`, *optional*, defaults to 1000): Bootstrap draws of the intervals.
+        audio_root (`str`, *optional*): As `loading.load_pairs` takes it.
+        baseline_data (`str`, *optional*): Data set that the baselines are fitted on; by default `data`.
     """
 
     model: ModelSpec
@@ -97,6 +101,12 @@ class AuditJob:
     sounds_dir: str | None = None
     seed: int = 0
     num_bootstrap: int = 1000
+    audio_root: str | None = None
+    baseline_data: str | None = None
+
+    def load_pairs(self, split: str) -> datasets.Dataset:
+        """Load a split of the data; raises what `loading.load_pairs` raises."""
+        return load_pairs(self.data, split, audio_root=self.audio_root)
 
     def identity(self, labels: Sequence[Mapping[str, Any]], pairs: datasets.Dataset) -> dict[str, Any]:
         """Return what a line of rewards depends on: not the size of the sample, nor the list of conditions."""
@@ -124,11 +134,22 @@ class Auditor:
     def __init__(self, job: AuditJob):
         self.job = job
         self.folder = job.output_dir
-        self.pairs = load_pairs(job.data, job.split)
+        self.pairs = job.load_pairs(job.split)
         self.labels = describe_pairs(self.pairs)
         self.run = job.identity(self.labels, self.pairs)
         claim_run_dir(self.folder, self.run)
         self.sample = PairSample(self.pairs, self.labels, sample_rows(self.labels, job.num_pairs, job.seed))
+        self.training_pairs: LabelledPairs | None = None
+        self.notice: str | None = None
+        if "baselines" in job.parts:
+            self.training_pairs, self.notice = load_baseline_pairs(
+                self.labels,
+                job.data,
+                job.split,
+                job.train_split,
+                baseline_data=job.baseline_data,
+                audio_root=job.audio_root,
+            )
         self.attacks = {name: ATTACKS[name] for name in job.attacks}
         self.options: dict[str, Any] = {"num_bootstrap": job.num_bootstrap, "seed": job.seed}
 
@@ -248,11 +269,9 @@ class Auditor:
 
     def _baselines(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return the scores of the baselines on the same pairs, and the counts of their training pairs."""
-        if "baselines" not in self.job.parts:
+        if self.training_pairs is None:
             return {}, None
-        train = load_pairs(self.job.data, self.job.train_split)
-        labels = describe_pairs(train)
-        require_other_recordings(self.labels, labels, self.job.split, self.job.train_split)
+        train, labels = self.training_pairs
         found = {
             kind: score_with_baseline(kind, train, labels, self.usable.encoded(), self.usable.labels, self.folder)
             for kind in KINDS
@@ -305,7 +324,7 @@ class Auditor:
         if "left_out" not in self.job.parts:
             return None
         names = {"train": self.job.train_split, "validation": "validation", "test": self.job.split}
-        splits = {name: load_pairs(self.job.data, split) for name, split in names.items()}
+        splits = {name: self.job.load_pairs(split) for name, split in names.items()}
         model = self.job.left_out_model or self.job.model.name
         return measure_left_out(model, splits, self.folder / "left_out", **self.options)
 

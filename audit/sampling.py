@@ -1,12 +1,10 @@
-"""Draw the pairs of an audit, spread evenly over subsets, recordings and synthesizers."""
+"""The pairs of an audit, decoded on access."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from sdiareward.perturbations.decoded_pairs import decode_pairs
 
@@ -16,40 +14,6 @@ if TYPE_CHECKING:
 
 # Decoded pairs in memory: neighbours are scored together.
 _KEPT_PAIRS = 16
-
-
-def sample_rows(labels: Sequence[Mapping[str, Any]], num_pairs: int, seed: int = 0) -> list[int]:
-    """Draw pairs: from the subsets in turn, within a subset from the recordings, then from the synthesizers in turn.
-
-    A larger sample of the same seed contains the smaller one, whose scores are reused.
-
-    Args:
-        labels (`Sequence[Mapping]`): Labels of each pair; see `labels.describe_pairs`.
-        num_pairs (`int`): The largest number of pairs; 0 for all.
-        seed (`int`, *optional*, defaults to 0): Seed of the draw.
-
-    Returns:
-        `list[int]`: Rows in the order in which they were drawn.
-
-    Example:
-        >>> groups = ["a", "a", "a", "b"]
-        >>> labels = [{"subset": "wild", "group_id": group, "synthesizer": "flite"} for group in groups]
-        >>> sorted(labels[row]["group_id"] for row in sample_rows(labels, 2))
-        ['a', 'b']
-    """
-    import pandas as pd
-
-    # A pair of unknown origin is its own group.
-    groups = [label["group_id"] or f"row {row}" for row, label in enumerate(labels)]
-    frame = pd.DataFrame({name: [label[name] for label in labels] for name in ("subset", "synthesizer")})
-    frame = frame.assign(group=groups).iloc[np.random.default_rng(seed).permutation(len(labels))]
-    # The nth pair of its group, and among these the nth of its synthesizer.
-    frame["round"] = frame.groupby(["subset", "group"]).cumcount()
-    frame["turn"] = frame.groupby(["subset", "round", "synthesizer"], dropna=False).cumcount()
-    frame = frame.sort_values(["round", "turn"], kind="stable")
-    frame["position"] = frame.groupby("subset").cumcount()
-    drawn = frame.sort_values(["position", "subset"]).index.tolist()
-    return drawn[:num_pairs] if num_pairs else drawn
 
 
 class PairSample(Sequence[Any]):

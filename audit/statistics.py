@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, SUBSETS, wilson_interval
+from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, NO_SUBSET, SUBSETS, wilson_interval
 from sdiareward.evaluation.statistics import Counts, Floats, draw_groups, percentiles
 from sdiareward.evaluation.summary import Labels, Scores, groups_of
 from sdiareward.pairs.schema import SIDES
@@ -32,7 +32,7 @@ Booleans = NDArray[np.bool_]
 BOTH = "both"
 PLACES = (*SIDES, BOTH)
 # Columns of Table 2 that are sets of pairs, not macro averages.
-_COLUMNS = {**{name: (name,) for name in SUBSETS}, "modality_micro": MODALITY_SUBSETS}
+_COLUMNS = {**{name: (name,) for name in (*SUBSETS, NO_SUBSET)}, "modality_micro": MODALITY_SUBSETS}
 
 
 class Pairs:

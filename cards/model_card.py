@@ -24,6 +24,7 @@ from sdiareward.common.markdown import render_markdown_table
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.yaml_files import parse_yaml
 from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, render_report
+from sdiareward.pairs.labels import TRAINED_ON
 
 from .audit_findings import render_findings
 from .results_metadata import make_model_index
@@ -31,7 +32,7 @@ from .results_metadata import make_model_index
 
 ABOUT = "about.md"
 AUDIT = "audit.json"
-_FIGURE = "rewards.png"
+FIGURE = "rewards.png"
 _NOT_EVALUATED = (
     "Not evaluated. `sdiareward eval` does it and writes the `results.json` that this section is made from."
 )
@@ -42,6 +43,8 @@ _KINDS = {
 _TAGS = ["reward-model", "reward-trainer", "spoken-dialogue", "sdiareward"]
 # The fields of a run's record that are needed to repeat it.
 _ARGUMENTS = ("train", "model_name_or_path", "dataset", "pooling_mode")
+_ORIGINS = ("model_name_or_path", "dataset")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _TRAINING = ("num_train_epochs", "learning_rate", "center_rewards_coefficient", "seed")
 
 
@@ -58,6 +61,7 @@ class ModelRelease:
         revision (`str`, *optional*): Branch or tag in the example.
         base_model (`str`, *optional*): Its base on the Hub.
         datasets (`tuple[str, ...]`): Its training data on the Hub.
+        has_figure (`bool`, *optional*, defaults to `False`): Whether the figure of the results is published beside it.
     """
 
     checkpoint: Path
@@ -68,6 +72,7 @@ class ModelRelease:
     revision: str | None = None
     base_model: str | None = None
     datasets: tuple[str, ...] = ()
+    has_figure: bool = False
 
 
 def write_model_card(checkpoint: Path) -> None:
@@ -80,7 +85,15 @@ def write_model_card(checkpoint: Path) -> None:
         ValueError: As `render_model_repository_card`.
     """
     run = read_json(checkpoint / "run.json")
-    write_file(checkpoint / "README.md", render_model_repository_card(ModelRelease(checkpoint, run=run)))
+    base_model, dataset = (_name_on_hub(run.get("arguments", {}).get(name)) for name in _ORIGINS)
+    datasets = () if dataset is None else (dataset,)
+    release = ModelRelease(checkpoint, run=run, base_model=base_model, datasets=datasets)
+    write_file(checkpoint / "README.md", render_model_repository_card(release))
+
+
+def _name_on_hub(name: str | None) -> str | None:
+    """Return the name if the run that has just ended read it from the Hub, as there is no such file or folder."""
+    return name if name and _HUB_ID.fullmatch(name) and not Path(name).exists() else None
 
 
 def render_model_repository_card(release: ModelRelease) -> str:
@@ -91,13 +104,13 @@ def render_model_repository_card(release: ModelRelease) -> str:
     """
     header, about = _read_about(release)
     results = release.results
-    is_here = release.name is None and (release.checkpoint / _FIGURE).is_file()
+    is_here = release.has_figure or (release.name is None and (release.checkpoint / FIGURE).is_file())
     return _template("model_card.md").substitute(
         header=_header(release, header),
         about=about,
         usage=_usage(release, header),
         results=strip_title(render_report(results)) if results else _NOT_EVALUATED,
-        figure=f"\n![Rewards by subset]({_FIGURE})\n" if is_here and results else "",
+        figure=f"\n![Rewards by subset]({FIGURE})\n" if is_here and results else "",
         audit=_audit(release.checkpoint),
         training=_training(release.run),
     )
@@ -239,10 +252,15 @@ def _training(run: Mapping[str, Any] | None) -> str:
         return "There is no record of the training with this checkpoint."
     found = {name: run.get("arguments", {}).get(name) for name in _ARGUMENTS}
     found |= {name: run.get("training", {}).get(name) for name in _TRAINING}
+    found |= {name: _in_words(value) for name, value in run.get(TRAINED_ON, {}).items()}
     found |= {name: version for name, version in run.get("versions", {}).items() if version}
     found["git_revision"] = run.get("git_revision")
     rows = [[escape_code(name), escape_markdown(_public(value))] for name, value in found.items() if value is not None]
     return "\n".join(render_markdown_table(["", ""], rows, num_left=2))
+
+
+def _in_words(value: Any) -> Any:
+    return ", ".join(value) or None if isinstance(value, list) else value
 
 
 def _public(value: Any) -> Any:

@@ -106,7 +106,7 @@ def _notes(results: Mapping[str, Any], column: str) -> str:
         )
         parts.append(f"baselines on the same pairs: {', '.join(found)}")
     for row in results["by_synthesizer"]:
-        if row["synthesizer"] == ALL_LEFT_OUT and CRITERION_COLUMNS[row["criterion"]] == column:
+        if row["synthesizer"] == ALL_LEFT_OUT and CRITERION_COLUMNS.get(row["criterion"]) == column:
             names = ", ".join(results["left_out_synthesizers"])
             found = (f"{name} {percent(row[name]['accuracy'])}" for name in by_scorer)
             parts.append(

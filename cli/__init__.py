@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sdiareward.common.arguments import Inherited
 from sdiareward.common.commands import Command, run_command
+from sdiareward.common.data_help import DIALOGUE_HELP, PAIR_HELP, SYSTEM_HELP
 from sdiareward.common.escaping import log_printable
 from sdiareward.dataset_builder.__main__ import BUILD
 from sdiareward.eval import EVAL
@@ -28,12 +29,13 @@ COMMANDS = {
         "sdiareward.cli.score:run",
         "score one dialogue, two and their margin, or a data set",
         "Give one or two dialogues, or --dataset and --output_dir. To use N devices, start it with\n"
-        "`accelerate launch --num_processes N -m sdiareward.cli score ...`.",
+        "`accelerate launch --num_processes N -m sdiareward.cli score ...`.\n\n" + DIALOGUE_HELP,
     ),
     "compare": Command(
         "sdiareward.cli.compare:run",
         "tell which of several systems sounds better, and whether that is sure",
-        "One command from two folders of dialogues to a verdict; docs/compare.md has the forms of folders and tables.",
+        "From two folders of dialogues to a verdict; docs/compare.md has the forms of folders and tables.\n\n"
+        + SYSTEM_HELP,
         extra="eval",
     ),
     "build": BUILD,
@@ -54,7 +56,7 @@ COMMANDS = {
     "audit": Command(
         "sdiareward.cli.audit:run",
         "perturb and attack pairs, and measure how much the rewards of a model move",
-        "The same command resumes a run that was killed; docs/audit.md explains every check.",
+        "The same command resumes a run that was killed; docs/audit.md explains every check.\n\n" + PAIR_HELP,
     ),
     "calibrate": Command(
         "sdiareward.cli.calibrate:run",
@@ -63,7 +65,7 @@ COMMANDS = {
     ),
     "human": Command(
         {
-            "sample": Command("sdiareward.cli.human:sample", "draw a study from a finished evaluation"),
+            "sample": Command("sdiareward.cli.human:sample", "draw a study from a finished evaluation", PAIR_HELP),
             "ab": Command("sdiareward.cli.human:compare", "draw a study of the scores of two judges (WavReward)"),
             "rate": Command("sdiareward.cli.human:rate", "open a study for raters on a page"),
             "score": Command("sdiareward.cli.human:score", "compute agreement or wins from the answers"),

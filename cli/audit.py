@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from sdiareward.audit.run import AuditJob, Auditor
 
 _ALL, _NONE = "all", "none"
+# Arguments that the job takes under their names.
+_AS_THEY_ARE = ("split", "train_split", "num_pairs", "sounds_dir", "seed", "audio_root", "baseline_data")
 
 
 @dataclass(kw_only=True)
@@ -30,6 +32,17 @@ class AuditArguments(ModelArguments):
         metadata={
             "flag": "dataset",
             "help": "folder or Hub id of pairs, or a .json, .jsonl or .parquet file",
+        },
+    )
+    audio_root: str | None = field(
+        default=None,
+        metadata={"help": "folder that relative paths of recordings begin at that are not found beside the table"},
+    )
+    baseline_data: str | None = field(
+        default=None,
+        metadata={
+            "help": "data set whose train_split the baselines are fitted on (default: the audited one; without a "
+            "training split they are omitted)"
         },
     )
     output_dir: Path | None = field(
@@ -127,10 +140,13 @@ def _render(path: Path, args: AuditArguments) -> int:
 def _audit(args: AuditArguments, data: str, output_dir: Path) -> int:
     from sdiareward.audit.run import Auditor
     from sdiareward.audit.verdicts import read_audit, require_same_pairs
+    from sdiareward.common.escaping import escape_terminal
 
     job = _make_job(args, data, output_dir)
     against = None if args.against is None else read_audit(args.against)
     auditor = Auditor(job)
+    if auditor.notice is not None:
+        print(escape_terminal(f"sdiareward: notice: {auditor.notice}"), file=sys.stderr)
     if against is not None:
         require_same_pairs(against, auditor.run, len(auditor.sample))
     audit, earlier = auditor.audit(), None if against is None else against["verdicts"]
@@ -160,7 +176,7 @@ def _make_job(args: AuditArguments, data: str, output_dir: Path) -> AuditJob:
         attacks=_choose_names("--attacks", args.attacks, ATTACKS),
         parts=parts,
         left_out_model=args.left_out or None,
-        **{name: getattr(args, name) for name in ("split", "train_split", "num_pairs", "sounds_dir", "seed")},
+        **{name: getattr(args, name) for name in _AS_THEY_ARE},
     )
 
 

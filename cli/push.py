@@ -26,6 +26,14 @@ class PushArguments:
     """How to publish; there is no flag for a token, which would stay in the shell's history."""
 
     yes: bool = field(default=False, metadata={"help": "publish; without it, only print the plan"})
+    preview: Path | None = field(
+        default=None,
+        metadata={
+            "metavar": "DIR",
+            "help": "write the card, its pictures and the list of files as they would be published into this new or "
+            "empty folder",
+        },
+    )
     private: bool = field(default=False, metadata={"help": "make the repository private"})
     revision: str = field(default="main", metadata={"help": "branch, created if missing"})
     create_pr: bool = field(default=False, metadata={"help": "propose the files as a pull request"})
@@ -150,6 +158,7 @@ def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan
     from sdiareward.common.redaction import redact
     from sdiareward.publishing.hub_errors import PublishError
     from sdiareward.publishing.preflight import check_plan
+    from sdiareward.publishing.preview import write_preview
     from sdiareward.publishing.uploading import PushOptions, publish
 
     names = ("private", "gated", "revision", "create_pr", "message", "tag", "prune")
@@ -157,7 +166,10 @@ def _push(args: PushArguments, repo: str, make_plan: Callable[[], RepositoryPlan
     try:
         options = PushOptions(**chosen)
         plan = make_plan()
-        print(escape_terminal(_render_plan(plan, repo)))
+        listing = _render_plan(plan, repo)
+        print(escape_terminal(listing))
+        if args.preview is not None:
+            print(escape_terminal(f"Card: {write_preview(plan, listing, args.preview)}"))
         if not args.yes:
             check_plan(plan)
             print("Nothing was sent. To publish: the same command with --yes")

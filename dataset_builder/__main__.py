@@ -12,13 +12,19 @@ import logging
 import sys
 
 from sdiareward.common.commands import Command, run_command
+from sdiareward.common.data_help import MANIFEST_HELP
 from sdiareward.common.escaping import PrintableFormatter
 
 from .recipes.chatreward.__main__ import CHATREWARD
 
 
 _COMMANDS = {
-    name: Command(f"sdiareward.dataset_builder.commands.{name}:run", summary, extra="build")
+    name: Command(
+        f"sdiareward.dataset_builder.commands.{name}:run",
+        summary,
+        MANIFEST_HELP if name == "build" else None,
+        extra="build",
+    )
     for name, summary in {
         "fetch": "obtain recordings (youtube) or scripts (a language model)",
         "build": "build a data set of preference pairs",
@@ -34,7 +40,7 @@ BUILD = Command(
     _COMMANDS,
     "build data sets of preference pairs from recordings; fetch, filter, release, describe them",
     "Without the name of a COMMAND, `build` runs. Every command ends with a summary of pairs, hours and skipped\n"
-    "items by reason; --strict exits with 1 if an item was skipped. docs/data.md is the guide.",
+    "items by reason; --strict exits with 1 if an item was skipped. docs/data.md is the guide.\n\n" + MANIFEST_HELP,
     extra="build",
     default="build",
 )

@@ -28,6 +28,9 @@ from numpy.typing import ArrayLike, NDArray
 
 MODALITY_SUBSETS = ("wild", "semi_wild", "scripted")
 SUBSETS = (*MODALITY_SUBSETS, "colloquialness")
+# Of pairs that are in no subset, such as those of other data: they count in overall micro alone.
+NO_SUBSET = "all"
+_STRATA = (*SUBSETS, NO_SUBSET)
 # The columns of Table 2, in its order.
 COLUMNS = (*MODALITY_SUBSETS, "modality_micro", "modality_macro", "colloquialness", "overall_micro", "overall_macro")
 MACRO_MEMBERS = {"modality_macro": MODALITY_SUBSETS, "overall_macro": ("modality_macro", "colloquialness")}
@@ -60,7 +63,8 @@ def pairwise_accuracy(
     Args:
         chosen (`ArrayLike` of shape `(num_pairs,)`): Rewards of the preferred dialogues; higher is better.
         rejected (`ArrayLike` of shape `(num_pairs,)`): Rewards of the other dialogues.
-        subset (`Sequence[str]`): `"wild"`, `"semi_wild"`, `"scripted"` or `"colloquialness"` for each pair.
+        subset (`Sequence[str]`): `"wild"`, `"semi_wild"`, `"scripted"` or `"colloquialness"` for each pair; `"all"`
+            for one of none of these, which counts in overall micro alone.
         group_id (`Sequence`, *optional*): Recording each pair stems from; by default every pair is its own group.
         nan (`"error"` or `"wrong"`, *optional*, defaults to `"error"`):
             What becomes of a pair with a reward that is None, NaN or infinite; `"wrong"` also counts it as invalid.
@@ -104,7 +108,7 @@ def pairwise_accuracy(
         "num_ties": _sums(membership[is_valid & (first == second)].sum(axis=0)),
         "num_invalid": _sums(membership[~is_valid].sum(axis=0)),
         "num_groups": {name: int(groups[:, 0, _columns(name)].any(axis=1).sum()) for name in COLUMNS},
-        "missing_subsets": [name for name, total in zip(SUBSETS, totals, strict=True) if total == 0],
+        "missing_subsets": [name for name, total in zip(SUBSETS, totals[: len(SUBSETS)], strict=True) if total == 0],
         "confidence": confidence,
     }
     draws = _by_column(*_bootstrap(groups, num_bootstrap, seed))
@@ -198,13 +202,14 @@ def _check_lengths(
 
 
 def _membership(subset: Sequence[str], missing: str) -> Counts:
-    """Return 1 where a pair is in a subset, shape `(num_pairs, num_subsets)`."""
-    unknown = sorted({str(name) for name in subset} - set(SUBSETS))
+    """Return 1 where a pair is in a subset, shape `(num_pairs, num_strata)`."""
+    unknown = sorted({str(name) for name in subset} - set(_STRATA))
     if unknown:
         raise ValueError(f"unknown subset {unknown}; the subsets are {list(SUBSETS)}.")
-    position = {name: index for index, name in enumerate(SUBSETS)}
-    membership = np.eye(len(SUBSETS), dtype=np.int64)[[position[str(name)] for name in subset]]
-    absent = [name for name, total in zip(SUBSETS, membership.sum(axis=0), strict=True) if total == 0]
+    position = {name: index for index, name in enumerate(_STRATA)}
+    membership = np.eye(len(_STRATA), dtype=np.int64)[[position[str(name)] for name in subset]]
+    totals = membership.sum(axis=0)[: len(SUBSETS)]
+    absent = [name for name, total in zip(SUBSETS, totals, strict=True) if total == 0]
     if absent and missing == "error":
         raise ValueError(f"no pairs of subset {absent}; add them or pass missing='report'.")
     return membership
@@ -222,7 +227,7 @@ def _valid(chosen: Floats, rejected: Floats, nan: str) -> NDArray[np.bool_]:
 
 
 def _group_counts(membership: Counts, is_correct: NDArray[np.bool_], group_id: Sequence[Hashable] | None) -> Counts:
-    """Return pairs and correct pairs of each group by subset, shape `(num_groups, 2, num_subsets)`."""
+    """Return pairs and correct pairs of each group by subset, shape `(num_groups, 2, num_strata)`."""
     pairs = np.stack([membership, membership * is_correct[:, None]], axis=1)
     if group_id is None:
         return pairs
@@ -234,9 +239,9 @@ def _group_counts(membership: Counts, is_correct: NDArray[np.bool_], group_id: S
 
 
 def _bootstrap(groups: Counts, num_bootstrap: int, seed: int) -> tuple[Counts, Counts]:
-    """Return correct pairs and pairs of each draw, both of shape `(num_bootstrap, num_subsets)`."""
+    """Return correct pairs and pairs of each draw, both of shape `(num_bootstrap, num_strata)`."""
     rows, sizes = np.unique(groups.reshape(len(groups), -1), axis=0, return_counts=True)
-    _, stratum = np.unique(rows[:, : len(SUBSETS)] > 0, axis=0, return_inverse=True)
+    _, stratum = np.unique(rows[:, : len(_STRATA)] > 0, axis=0, return_inverse=True)
     stratum = stratum.reshape(-1)
     generator = np.random.default_rng(seed)
     draws = np.zeros((num_bootstrap, rows.shape[1]), dtype=np.int64)
@@ -245,7 +250,7 @@ def _bootstrap(groups: Counts, num_bootstrap: int, seed: int) -> tuple[Counts, C
         num_groups = int(sizes[is_member].sum())
         times = generator.multinomial(num_groups, sizes[is_member] / num_groups, size=num_bootstrap)
         draws += times @ rows[is_member]
-    return draws[:, len(SUBSETS) :], draws[:, : len(SUBSETS)]
+    return draws[:, len(_STRATA) :], draws[:, : len(_STRATA)]
 
 
 def _by_column(correct: Counts, totals: Counts) -> dict[str, Floats]:
@@ -262,10 +267,10 @@ def _by_column(correct: Counts, totals: Counts) -> dict[str, Floats]:
 
 
 def _columns(name: str) -> list[int]:
-    """Return the positions in `SUBSETS` that a column counts."""
+    """Return the positions in `_STRATA` that a column counts."""
     if name in SUBSETS:
         return [SUBSETS.index(name)]
-    return list(range(len(MODALITY_SUBSETS if name.startswith("modality") else SUBSETS)))
+    return list(range(len(MODALITY_SUBSETS if name.startswith("modality") else _STRATA)))
 
 
 def _ratio(numerator: Any, denominator: Any) -> Floats:

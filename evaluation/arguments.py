@@ -46,6 +46,21 @@ class EvalArguments:
     dataset_name: str | None = field(
         default=None, metadata={"group": _DATA, "flag": "dataset_config", "help": "Configuration of the data set."}
     )
+    audio_root: str | None = field(
+        default=None,
+        metadata={
+            "group": _DATA,
+            "help": "Folder that relative paths of recordings begin at that are not found beside the table.",
+        },
+    )
+    baseline_data: str | None = field(
+        default=None,
+        metadata={
+            "group": _DATA,
+            "help": "Data set whose train_split the baselines are fitted on (default: the evaluated one; without a "
+            "training split they are omitted).",
+        },
+    )
     split: str = field(default="test", metadata={"group": _DATA, "help": "Split to evaluate."})
     train_split: str = field(default="train", metadata={"group": _DATA, "help": "Split the baselines are fitted on."})
     baselines: bool = field(
@@ -62,10 +77,15 @@ class EvalArguments:
         default=None, metadata={"group": _MODEL, "help": "Such as cuda:0; by default an accelerator if any."}
     )
     limit: int | None = field(
-        default=None, metadata={"group": _DATA, "help": "Number of pairs to evaluate, from the first on."}
+        default=None,
+        metadata={
+            "group": _DATA,
+            "help": "Number of pairs to evaluate, drawn evenly from subsets, recordings and synthesizers.",
+            "minimum": 1,
+        },
     )
     num_bootstrap: int = field(default=1000, metadata={"group": _RUN, "help": "Bootstrap draws of the intervals."})
-    seed: int = field(default=0, metadata={"group": _RUN, "help": "Seed of those draws."})
+    seed: int = field(default=0, metadata={"group": _RUN, "help": "Seed of those draws and of limit."})
     nan: Literal["error", "wrong"] | None = field(
         default=None,
         metadata={

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
+from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET, SUBSETS
+
 
 TITLES = {
     "wild": "wild",
@@ -12,6 +16,41 @@ TITLES = {
     "colloquialness": "colloq.",
     "overall_micro": "overall micro",
     "overall_macro": "overall macro",
+    NO_SUBSET: "all",
 }
 # The column that holds all pairs of one criterion.
 CRITERION_COLUMNS = {"modality": "modality_micro", "colloquialness": "colloquialness"}
+_ALL_PAIRS = ("overall_micro",)
+# Every value of the label `subset`: pairs of other data have none of the paper's.
+SUBSET_LABELS = (*SUBSETS, NO_SUBSET)
+
+
+def choose_columns(num_pairs: Mapping[str, int]) -> tuple[str, ...]:
+    """Return the columns of a table: those of Table 2, or that of all pairs alone where no pair is in a subset.
+
+    Args:
+        num_pairs (`Mapping`): Number of pairs by column.
+    """
+    return COLUMNS if any(num_pairs[name] for name in SUBSETS) else _ALL_PAIRS
+
+
+def title_columns(columns: Sequence[str]) -> dict[str, str]:
+    """Return the titles of the columns of a table; the column of all pairs is called so if it stands alone."""
+    return {**TITLES, "overall_micro": TITLES[NO_SUBSET]} if tuple(columns) == _ALL_PAIRS else TITLES
+
+
+def group_by_criterion(subsets: Iterable[str]) -> dict[str, str]:
+    """Return the column that holds all pairs of each criterion; of pairs without a subset, that of all pairs.
+
+    Args:
+        subsets (`Iterable[str]`): The label of each pair.
+    """
+    others = {NO_SUBSET: "overall_micro"} if NO_SUBSET in set(subsets) else {}
+    return {**CRITERION_COLUMNS, **others}
+
+
+def is_of_criterion(subset: str, criterion: str) -> bool:
+    """Tell whether pairs with this label are those of a key of `group_by_criterion`."""
+    if NO_SUBSET in (subset, criterion):
+        return subset == criterion
+    return (subset == "colloquialness") == (criterion == "colloquialness")

@@ -11,27 +11,25 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.run_identity import claim_run_dir
-from sdiareward.common.user_errors import PairsError, UserError
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.labels import describe_pairs, require_other_recordings
+from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.sampling import sample_rows
 
 from .arguments import EvalArguments
+from .baseline_pairs import LabelledPairs, load_baseline_pairs
 from .baselines import KINDS
 from .cut_turns import sum_cut
+from .model_training import read_heard_synthesizers
 from .pair_scoring import score_pairs, score_with_baseline
 from .report import inputs, write_page
 from .report.disagreements import find_disagreements
 from .report.figures import plot_rewards
-from .summary import render_report, summarise, total_timing
+from .summary import name_synthesizers, render_report, summarise, total_timing
 
 
 if TYPE_CHECKING:
-    import datasets
-
     from sdiareward.scoring.engine import PairScorer
-
-LabelledPairs = tuple["datasets.Dataset", list[dict[str, Any]]]
 
 
 class Evaluated(Protocol):
@@ -74,8 +72,9 @@ class EvaluationRun:
         self.pairs, self.labels = self._load_pairs(args.split, args.limit)
         self.train: Any = None
         self.train_labels: Any = None
+        self.notice: str | None = None
         if args.baselines:
-            self.train, self.train_labels = self._load_training_pairs()
+            self._load_baseline_pairs()
         self.run = {**evaluated.identity(), "split": args.split, "pairs": fingerprint_pairs(self.labels)}
         claim_run_dir(self.folder, self.run)
         self.by_scorer: dict[str, Mapping[str, Any]] = {}
@@ -83,23 +82,27 @@ class EvaluationRun:
         self.skipped: list[dict[str, Any]] = []
 
     def _load_pairs(self, split: str, limit: int | None = None) -> LabelledPairs:
-        pairs = load_pairs(self.args.dataset, split, name=self.args.dataset_name)
-        if limit is not None:
-            pairs = pairs.select(range(min(limit, len(pairs))))
-        return pairs, describe_pairs(pairs)
+        pairs = load_pairs(self.args.dataset, split, name=self.args.dataset_name, audio_root=self.args.audio_root)
+        labels = describe_pairs(pairs)
+        if limit is None:
+            return pairs, labels
+        rows = sorted(sample_rows(labels, limit, self.args.seed))
+        return pairs.select(rows), [labels[row] for row in rows]
 
-    def _load_training_pairs(self) -> LabelledPairs:
-        """Load the pairs to fit the baselines on; raise if they overlap with the evaluated pairs."""
+    def _load_baseline_pairs(self) -> None:
+        """Load the pairs to fit the baselines on, or set the notice that there are none."""
         args = self.args
-        try:
-            train, train_labels = self._load_pairs(args.train_split)
-        except PairsError as error:
-            remedy = "name another split with --train_split, or turn the baselines off with --no_baselines"
-            raise UserError(
-                f"{args.dataset}: there are no pairs to fit the baselines on ({error}); {remedy}."
-            ) from error
-        require_other_recordings(self.labels, train_labels, args.split, args.train_split)
-        return train, train_labels
+        found, self.notice = load_baseline_pairs(
+            self.labels,
+            args.dataset,
+            args.split,
+            args.train_split,
+            baseline_data=args.baseline_data,
+            name=args.dataset_name,
+            audio_root=args.audio_root,
+        )
+        if found is not None:
+            self.train, self.train_labels = found
 
     def score(self) -> None:
         """Score the pairs that the folder lacks, then score the same pairs with the baselines.
@@ -133,13 +136,16 @@ class EvaluationRun:
         """Return what `results.json` holds; see `docs/evaluation.md`."""
         args, scores = self.args, self.by_scorer["model"]
         draws = {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
-        results = summarise(self.labels, self.by_scorer, self.train_labels, self.skipped, nan=args.nan, **draws)
+        heard, heard_from = self._find_heard()
+        results = summarise(self.labels, self.by_scorer, heard, self.skipped, nan=args.nan, **draws)
         results |= self.evaluated.describe(self.labels, scores, self.folder, **draws)
         if self.others:
             results["disagreements"] = find_disagreements(self.labels, scores, self.others, str(args.nan))
         sessions = JsonLines(self.folder / "sessions.jsonl").read()
         return {
             **results,
+            "heard_from": heard_from,
+            "omitted": self.notice,
             "cut": sum_cut((scores[label["pair_id"]] for label in self.labels), sessions),
             "baselines": self.fitted,
             "timing": total_timing(sessions),
@@ -147,6 +153,13 @@ class EvaluationRun:
             "config": asdict(args),
             **describe_run(),
         }
+
+    def _find_heard(self) -> tuple[set[str] | None, str | None]:
+        """Return the synthesizers that training heard, and whether the model tells them or the training split."""
+        heard = read_heard_synthesizers(self.args.model)
+        if heard is not None or self.train_labels is None:
+            return heard, None if heard is None else "model"
+        return name_synthesizers(self.train_labels), "split"
 
     def report(self, results: Mapping[str, Any]) -> str:
         """Write results, report and, if asked for, the page; return what a terminal shows."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import JsonLines, is_number, read_json_object
+from sdiareward.common.package_files import NANO
 from sdiareward.pairs.schema import SIDES
 
 
@@ -75,4 +76,9 @@ def name_scorer(config: Mapping[str, Any]) -> str:
     Args:
         config (`Mapping`): The arguments of `eval.py`.
     """
-    return str(config["model"]) if config.get("judge") is None else f"judge {config['judge']}"
+    return name_model(str(config["model"])) if config.get("judge") is None else f"judge {config['judge']}"
+
+
+def name_model(model: str) -> str:
+    """Return what pages call a checkpoint: that of the package by its name, which has another path on each machine."""
+    return NANO.name if Path(model) == NANO else model

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.markdown import render_table
-from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS, pairwise_accuracy
-from sdiareward.evaluation.columns import CRITERION_COLUMNS, TITLES
+from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET, SUBSETS, pairwise_accuracy
+from sdiareward.evaluation.columns import (
+    CRITERION_COLUMNS,
+    choose_columns,
+    group_by_criterion,
+    is_of_criterion,
+    title_columns,
+)
 from sdiareward.pairs.schema import SIDES
 
 from .cut_turns import describe_cut
@@ -19,6 +25,7 @@ Labels = Sequence[Mapping[str, Any]]
 Scores = Mapping[str, Mapping[str, Any]]
 
 _ABSENT = "-"
+_FEW_TRAINING_PAIRS = 20
 ALL_SEEN, ALL_LEFT_OUT = "all seen in training", "all left out of training"
 # Result files keep the older name of the row.
 SHOWN_NAMES = {ALL_LEFT_OUT: "all held out of training"}
@@ -27,7 +34,7 @@ SHOWN_NAMES = {ALL_LEFT_OUT: "all held out of training"}
 def summarise(
     labels: Labels,
     by_scorer: Mapping[str, Scores],
-    train_labels: Labels | None,
+    heard: Collection[str] | None,
     skipped: Labels,
     **options: Any,
 ) -> dict[str, Any]:
@@ -36,8 +43,7 @@ def summarise(
     Args:
         labels (`Sequence[Mapping]`): Labels of each scored pair; see `labels.describe_pairs`.
         by_scorer (`Mapping`): By scorer (`"model"`, `"acoustic"`, ...) and `pair_id`: `chosen` and `rejected`.
-        train_labels (`Sequence[Mapping]`, *optional*): Labels of the training pairs, to find held-out synthesizers;
-            None if not known.
+        heard (`Collection[str]`, *optional*): Synthesizers that training heard; None if not known.
         skipped (`Sequence[Mapping]`): Labels, `kind` and `reason` of the skipped pairs.
         **options: Passed on to `pairwise_accuracy`.
 
@@ -46,7 +52,7 @@ def summarise(
         `left_out_synthesizers` (None if not known), `num_skipped` by column, and `skipped`.
     """
     accuracies = {name: accuracy_of(labels, scores, options) for name, scores in by_scorer.items()}
-    left_out = None if train_labels is None else _synthesizers(labels) - _synthesizers(train_labels)
+    left_out = None if heard is None else name_synthesizers(labels) - set(heard)
     return {
         "accuracies": accuracies,
         "by_synthesizer": by_synthesizer(labels, by_scorer, left_out, options),
@@ -65,7 +71,8 @@ def accuracy_of(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> d
     return pairwise_accuracy(chosen, rejected, subsets, groups if has_groups else None, **options)
 
 
-def _synthesizers(labels: Labels) -> set[str]:
+def name_synthesizers(labels: Labels) -> set[str]:
+    """Return the synthesizers of pairs."""
     return {label["synthesizer"] for label in labels if label["synthesizer"]}
 
 
@@ -84,9 +91,9 @@ def by_synthesizer(
         `list[dict]`: `criterion`, `synthesizer`, `num_pairs`, and by scorer what `one_column` gives.
     """
     rows = []
-    for criterion, column in CRITERION_COLUMNS.items():
-        of_criterion = [label for label in labels if (label["subset"] == "colloquialness") == (column in SUBSETS)]
-        names = _synthesizers(of_criterion)
+    for criterion, column in group_by_criterion(label["subset"] for label in labels).items():
+        of_criterion = [label for label in labels if is_of_criterion(label["subset"], criterion)]
+        names = name_synthesizers(of_criterion)
         groups = [(name, {name}) for name in sorted(names)]
         if left_out is not None:
             groups += [(ALL_SEEN, names - left_out), (ALL_LEFT_OUT, names & left_out)]
@@ -177,14 +184,16 @@ def render_report(results: Mapping[str, Any]) -> str:
 
 def _main_table(results: Mapping[str, Any]) -> str:
     accuracies = results["accuracies"]
-    rows = [["pairs", *(accuracies["model"]["num_pairs"][name] for name in COLUMNS)]]
+    columns = choose_columns(accuracies["model"]["num_pairs"])
+    titles = title_columns(columns)
+    rows = [["pairs", *(accuracies["model"]["num_pairs"][name] for name in columns)]]
     if results["skipped"]:
-        rows.append(["skipped", *(results["num_skipped"][name] for name in COLUMNS)])
+        rows.append(["skipped", *(results["num_skipped"][name] for name in columns)])
     for scorer, result in accuracies.items():
-        rows.append([f"**{_name(scorer, results)}**", *(percent(result[name]) for name in COLUMNS)])
-        rows.append(["95%", *(interval(result["interval"][name]) for name in COLUMNS)])
-        rows.append(["ties", *(result["num_ties"][name] for name in COLUMNS)])
-    return _table(["", *TITLES.values()], rows)
+        rows.append([f"**{_name(scorer, results)}**", *(percent(result[name]) for name in columns)])
+        rows.append(["95%", *(interval(result["interval"][name]) for name in columns)])
+        rows.append(["ties", *(result["num_ties"][name] for name in columns)])
+    return _table(["", *(titles[name] for name in columns)], rows)
 
 
 def _name(scorer: str, results: Mapping[str, Any]) -> str:
@@ -205,11 +214,14 @@ def notes(results: Mapping[str, Any]) -> list[str]:
         found.append(f"No pairs of {', '.join(missing)}: the averages run over the other subsets.")
     for name, result in results["accuracies"].items():
         scorer = _name(name, results)
-        for criterion, column in CRITERION_COLUMNS.items():
+        by_criterion = len(choose_columns(result["num_pairs"])) > 1
+        columns = CRITERION_COLUMNS if by_criterion else {NO_SUBSET: "overall_micro"}
+        for criterion, column in columns.items():
             total, ties = result["num_pairs"][column], result["num_ties"][column]
             if ties:
                 split = percent((result["num_correct"][column] + ties / 2) / total)
-                found.append(f"{scorer}: {ties} of {total} {criterion} pairs tie; {split} if ties are split.")
+                pairs = f"{criterion} pairs" if by_criterion else "pairs"
+                found.append(f"{scorer}: {ties} of {total} {pairs} tie; {split} if ties are split.")
         if invalid := result["num_invalid"]["overall_micro"]:
             what = "got no usable answer" if scorer == "judge" else "have a reward that is not finite"
             found.append(f"{scorer}: {invalid} pairs {what}, counted as wrong.")
@@ -219,7 +231,20 @@ def notes(results: Mapping[str, Any]) -> list[str]:
         )
     if cut := describe_cut(results.get("cut")):
         found.append(cut)
+    if omitted := results.get("omitted"):
+        found.append(f"{omitted[0].upper()}{omitted[1:]}.")
+    counts = [of["num_train"] for of in results.get("baselines", {}).values()]
+    if few := {name: count for of in counts for name, count in of.items() if count < _FEW_TRAINING_PAIRS}:
+        fitted = ", ".join(f"{count} of {name}" for name, count in few.items())
+        found.append(f"The baselines were fitted on few pairs ({fitted}): read nothing into their numbers.")
     return found
+
+
+def describe_training(results: Mapping[str, Any]) -> str:
+    """Return the pairs that tell which synthesizers were held out."""
+    if results.get("heard_from") == "split":
+        return f"the split {results['config']['train_split']}, as the model's training is not known"
+    return "the model's training"
 
 
 def _synthesizer_table(results: Mapping[str, Any]) -> str:
@@ -236,9 +261,10 @@ def _synthesizer_table(results: Mapping[str, Any]) -> str:
         cells = (f"{percent(row[scorer]['accuracy'])} ({interval(row[scorer]['interval'])})" for scorer in scorers)
         table.append([row["criterion"], name, row["num_pairs"], *cells])
     if left_out is None:
-        marked = "Without a training split, held-out synthesizers are not known."
+        marked = "What the model heard in training is not known."
     else:
-        marked = f"Held out of training: {', '.join(map(escape_markdown, left_out)) or 'none'}."
+        trained_on, names = escape_markdown(describe_training(results)), ", ".join(map(escape_markdown, left_out))
+        marked = f"Held out of {trained_on}: {names or 'none'}."
     return f"## By synthesizer\n\n{marked}\n\n{_table(head, table, num_left=2)}"
 
 

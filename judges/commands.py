@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sdiareward.common.arguments import Inherited
 from sdiareward.common.commands import Command
+from sdiareward.common.data_help import PAIR_HELP
 
 
 _MODULE = "sdiareward.judges"
@@ -52,7 +53,7 @@ JUDGE = {
     "eval": Command(
         "sdiareward.eval:run",
         "evaluate a judge on pairs; the same as `sdiareward eval --judge NAME`",
-        "docs/judges.md is the guide.",
+        "docs/judges.md is the guide.\n\n" + PAIR_HELP,
         extra="eval",
     ),
     "nano": Command(f"{_MODULE}.arguments:build_nano", "write the untrained nano judge, a thinker for tests"),

@@ -11,6 +11,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import audio_duration_s
 from sdiareward.messages_sdiareward import DialogueError, turns_to_messages, validate_messages
 
+from .own_forms import find_recording
 from .path_sandbox import audio_roots, require_inside
 from .schema import SIDES
 
@@ -20,18 +21,20 @@ class HeardAudio:
 
     Args:
         max_turn_s (`float`): Seconds of each recording that the model hears.
-        audio_root (`str` or `Path`, *optional*): Where relative paths begin; the working directory by default.
+        audio_root (`str` or `Path`, *optional*): Where relative paths begin that are not found beside the rows; by
+            default `SDIAREWARD_AUDIO_ROOT`, else the working directory.
         dataset (`str` or `Path`, *optional*): Where the rows are from. No recording outside of it and of the root is
             read.
     """
 
     def __init__(self, max_turn_s: float, audio_root: str | Path | None = None, dataset: str | Path | None = None):
         self._max_turn_s = max_turn_s
-        self._root = Path(audio_root or "")
+        self._dataset = dataset
+        self._audio_root = audio_root
         self._roots = audio_roots(dataset, audio_root)
 
     def measure(self, messages: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
-        """Let relative paths begin at the root; return the seconds heard and the number of recordings that are cut.
+        """Find the recordings; return the seconds heard and the number of recordings that are cut.
 
         Raises:
             DialogueError: A recording lies outside of the root, or its header cannot be read.
@@ -50,7 +53,8 @@ class HeardAudio:
         audio = item["audio"]
         if isinstance(audio, Mapping) and audio.get("bytes") is None:
             audio = audio.get("path", audio)
-        item["audio"] = str(self._root / audio) if isinstance(audio, str) else audio
+        is_path = isinstance(audio, str)
+        item["audio"] = find_recording(audio, self._dataset, self._audio_root) if is_path else audio
         try:
             if isinstance(item["audio"], str):
                 require_inside(item["audio"], self._roots)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import hash_json
-from sdiareward.esdr_accuracy.pairwise import SUBSETS
+from sdiareward.esdr_accuracy.pairwise import NO_SUBSET, SUBSETS
 
 from .schema import SIDES
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 # Missing labels are derived or None.
 _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
+_ORIGINS = ("synthesizer", "source", "license")
+# Key of the `run.json` of a trained model.
+TRAINED_ON = "trained_on"
 SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "scripted"}
 
 
@@ -27,8 +30,8 @@ def name_criterion(criterion: str | None) -> str:
 def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     """Return the labels of each pair, without reading its audio.
 
-    A row of the released SDiaReward form has no `pair_id`, `criterion` or `subset`: the id is then a hash of the row,
-    the criterion `"joint"`, and the subset that of `category` or `source`.
+    No label is required. Without `pair_id` or `id` the id is a hash of the row, without `criterion` it is `"joint"`,
+    and without `subset` it is that of `category` or `source`, as in the released SDiaReward form, else `"all"`.
 
     Args:
         pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
@@ -37,10 +40,10 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
         `list[dict]`: `pair_id`, `criterion`, `subset`, `source`, `synthesizer` and `group_id` of each pair.
 
     Raises:
-        ValueError: A pair has no known subset, or two pairs have the same id.
+        ValueError: A pair's subset is none of the paper's, or two pairs have the same id.
     """
-    columns = [name for name in (*_LABELS, "category") if name in pairs.column_names]
-    if "pair_id" not in columns:
+    columns = [name for name in (*_LABELS, "id", "category") if name in pairs.column_names]
+    if not {"pair_id", "id"} & set(columns):
         columns += SIDES
     labels = [_describe(row, index) for index, row in enumerate(pairs.select_columns(columns))]
     seen: dict[str, int] = {}
@@ -53,17 +56,30 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
 
 def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     label = {name: row.get(name) for name in _LABELS}
-    label["pair_id"] = label["pair_id"] or hash_json({side: row[side] for side in SIDES})[:16]
+    label["pair_id"] = label["pair_id"] or row.get("id") or hash_json({side: row[side] for side in SIDES})[:16]
     label["criterion"] = name_criterion(label["criterion"])
     candidates = [str(row.get(name) or "").lower().replace("-", "_") for name in ("subset", "category", "source")]
     candidates.append(SUBSET_OF_SOURCE.get(candidates[-1], ""))
-    label["subset"] = next((name for name in candidates if name in SUBSETS), None)
-    if label["subset"] is None:
+    if candidates[0] and candidates[0] not in (*SUBSETS, NO_SUBSET):
         raise ValueError(
-            f"row {index}: neither 'subset' nor 'category' nor 'source' (found {candidates[:3]}) names one of "
-            f"{list(SUBSETS)}; add a column 'subset'."
+            f"row {index}: subset is {row['subset']!r}; give one of {', '.join(SUBSETS)}, or omit the column 'subset' "
+            "of other data."
         )
+    label["subset"] = next((name for name in candidates if name in SUBSETS), NO_SUBSET)
     return label
+
+
+def describe_trained_on(pairs: datasets.Dataset) -> dict[str, Any]:
+    """Return what the `run.json` of a model holds of the pairs that it is trained on.
+
+    Args:
+        pairs (`datasets.Dataset`): As `loading.load_pairs` gives them.
+
+    Returns:
+        `dict`: `num_pairs`, and `synthesizers`, `sources` and `licenses` in order, None where the data have none.
+    """
+    names = {name: sorted(set(pairs[name]) - {None, ""}) for name in _ORIGINS if name in pairs.column_names}
+    return {"num_pairs": len(pairs), **{f"{name}s": names.get(name) for name in _ORIGINS}}
 
 
 def require_other_recordings(

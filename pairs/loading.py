@@ -1,4 +1,4 @@
-"""Read preference pairs, from our own Parquet or in the released SDiaReward form, without decoding audio.
+"""Read preference pairs, from our own Parquet, in the released SDiaReward form or of own files, without decoding.
 
 `messages.turns_to_messages` makes of both forms what `SDiaRewardProcessor` takes.
 """
@@ -12,6 +12,7 @@ from sdiareward.common.files import hash_json
 from sdiareward.common.user_errors import PairsError, PairsNotFoundError
 
 from .content import stamp_file
+from .own_forms import unify_sides
 from .path_sandbox import audio_roots, require_audio_inside
 from .rows import find_tables, leave_audio_encoded
 from .schema import SIDES
@@ -21,17 +22,21 @@ if TYPE_CHECKING:
     import datasets
 
 
-def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> datasets.Dataset:
+def load_pairs(
+    path: str | Path, split: str, *, name: str | None = None, audio_root: str | Path | None = None
+) -> datasets.Dataset:
     """Load one split of preference pairs with its audio left encoded (`datasets.Audio(decode=False)`).
 
     Args:
         path (`str` or `Path`): A folder or Hub repository of Parquet as `dataset_builder` writes it, or a `.json`,
-            `.jsonl` or `.parquet` file in either form.
+            `.jsonl` or `.parquet` file, with a side in any form that `own_forms` knows.
         split (`str`): `"train"`, `"validation"` or `"test"`; a single file is one split whatever its name.
         name (`str`, *optional*): Configuration of the data set, for instance `"modality"`.
+        audio_root (`str` or `Path`, *optional*): Where relative paths begin that are not found beside the table; by
+            default `SDIAREWARD_AUDIO_ROOT`, else the working directory.
 
     Returns:
-        `datasets.Dataset`: One pair a row. No torchcodec is needed to read it.
+        `datasets.Dataset`: One pair a row, paths absolute. No torchcodec is needed to read it.
 
     Raises:
         PairsNotFoundError: There is no such file, folder or repository.
@@ -39,14 +44,14 @@ def load_pairs(path: str | Path, split: str, *, name: str | None = None) -> data
             recording or a table outside of their root; see `path_sandbox`.
     """
     try:
-        return _load_pairs(path, split, name)
+        return _load_pairs(path, split, name, audio_root)
     except (FileNotFoundError, ValueError) as error:
         kind = PairsNotFoundError if isinstance(error, FileNotFoundError) else PairsError
         message = " ".join(str(error).split())
         raise kind(message if message.startswith(str(path)) else f"{path}: {message}") from error
 
 
-def _load_pairs(path: str | Path, split: str, name: str | None) -> datasets.Dataset:
+def _load_pairs(path: str | Path, split: str, name: str | None, audio_root: str | Path | None) -> datasets.Dataset:
     import datasets
 
     found = find_tables(path, split, name)
@@ -58,8 +63,8 @@ def _load_pairs(path: str | Path, split: str, name: str | None) -> datasets.Data
     missing = [side for side in SIDES if side not in pairs.column_names]
     if missing:
         raise ValueError(f"has columns {pairs.column_names}; a data set of pairs needs {list(SIDES)}.")
-    pairs = pairs.cast(leave_audio_encoded(pairs.features))
-    require_audio_inside(pairs, SIDES, audio_roots(path))
+    pairs = unify_sides(pairs.cast(leave_audio_encoded(pairs.features)), path, audio_root)
+    require_audio_inside(pairs, SIDES, audio_roots(path, audio_root))
     return pairs
 
 

@@ -19,6 +19,7 @@ from .dialogue_folders import Messages, read_dialogue_folder
 
 
 if TYPE_CHECKING:
+    import datasets
     import pyarrow as pa
 
 COLUMN = "messages"
@@ -42,13 +43,7 @@ class MessageRows:
         self._read = read
         self.num_rows = len(ids)
         self.tables: list[Stamp] = []
-        text = datasets.Value("string")
-        # Not `Audio`: that would decode.
-        audio = {"bytes": datasets.Value("binary"), "path": text}
-        item = {"type": text, "text": text, "audio": audio}
-        self.features = datasets.Features(
-            {"id": text, COLUMN: datasets.List({"role": text, "content": datasets.List(item)})}
-        )
+        self.features = datasets.Features({"id": datasets.Value("string"), COLUMN: message_feature()})
 
     def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return some columns of the rows with these numbers."""
@@ -60,11 +55,25 @@ class MessageRows:
         return pa.Table.from_pylist(rows, schema=schema)
 
     def _value(self, number: int, column: str) -> Any:
-        return self._ids[number] if column == "id" else list(map(_as_row, self._read(number)))
+        return self._ids[number] if column == "id" else list(map(make_message_row, self._read(number)))
 
 
-def _as_row(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message with content as items and audio as bytes and path."""
+def message_feature() -> datasets.List:
+    """Return the type of a column of messages."""
+    import datasets
+
+    text = datasets.Value("string")
+    # Not `Audio`: that would decode.
+    audio = {"bytes": datasets.Value("binary"), "path": text}
+    return datasets.List({"role": text, "content": datasets.List({"type": text, "text": text, "audio": audio})})
+
+
+def make_message_row(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message with content as items and audio as bytes and path.
+
+    Raises:
+        DialogueError: Its audio is neither.
+    """
     content = message["content"]
     items = [{"type": "text", "text": content}] if isinstance(content, str) else content
     return {"role": message["role"], "content": [_as_item(item) for item in items]}

@@ -44,13 +44,23 @@ def audio_roots(dataset: str | Path | None, audio_root: str | Path | None = None
     import datasets
     from huggingface_hub import constants
 
+    fetched = (datasets.config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE)
+    named = [Path(os.path.abspath(Path(root).expanduser())) for root in (*name_roots(dataset, audio_root), *fetched)]
+    return tuple(dict.fromkeys([*named, *(root.resolve() for root in named)]))
+
+
+def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> list[Path]:
+    """Return the folders that relative paths may begin at, in the order in which they are tried.
+
+    Args:
+        dataset (`str` or `Path`, *optional*): File, folder or Hub id; the folder of a local one comes first.
+        audio_root (`str` or `Path`, *optional*): See [`audio_roots`].
+    """
     given = [str(audio_root)] if audio_root else os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep)
     roots = [Path(root) for root in given if root] or [Path.cwd()]
     if dataset is not None and Path(dataset).exists():
-        roots.append(Path(dataset) if Path(dataset).is_dir() else Path(dataset).parent)
-    fetched = (datasets.config.HF_DATASETS_CACHE, constants.HF_HUB_CACHE)
-    named = [Path(os.path.abspath(Path(root).expanduser())) for root in (*roots, *fetched)]
-    return tuple(dict.fromkeys([*named, *(root.resolve() for root in named)]))
+        roots.insert(0, Path(dataset) if Path(dataset).is_dir() else Path(dataset).parent)
+    return roots
 
 
 def require_inside(path: str | Path, roots: Sequence[Path]) -> None:
@@ -93,10 +103,20 @@ def require_audio_inside(pairs: datasets.Dataset, columns: Iterable[str], roots:
     Raises:
         ValueError: Names the first that lies outside.
     """
+    for path in iter_paths(pairs, columns):
+        require_inside(path, roots)
+
+
+def iter_paths(pairs: datasets.Dataset, columns: Iterable[str]) -> Iterator[str]:
+    """Yield the paths of recordings that come without their bytes.
+
+    Args:
+        pairs (`datasets.Dataset`): The data set.
+        columns (`Iterable[str]`): Those that hold dialogues.
+    """
     for column in columns:
         for chunk in pairs.data.column(column).chunks:
-            for path in sorted(set(_paths(chunk, column))):
-                require_inside(path, roots)
+            yield from sorted(set(_paths(chunk, column)))
 
 
 def _paths(array: pa.Array, name: str) -> Iterator[str]:

@@ -21,6 +21,7 @@ from sdiareward.common.local_paths import require_local
 from .content import Stamp, stamp_file
 from .dialogue_folders import holds_dialogues
 from .message_rows import open_folder
+from .own_forms import PROMPT, join_turns
 from .path_sandbox import load_safe_builder, require_own_tables
 from .schema import SIDES
 
@@ -292,7 +293,7 @@ class Block:
     Args:
         numbers (`np.ndarray` of shape `(num_rows,)`): Their numbers in the data set, ascending.
         table (`pyarrow.Table`): The columns that hold dialogues, and `criterion` if the data set has it.
-        features (`datasets.Features`): Of the columns that hold dialogues.
+        features (`datasets.Features`): Of the columns that hold dialogues, and of the beginning that pairs share.
     """
 
     numbers: np.ndarray
@@ -302,13 +303,13 @@ class Block:
     @property
     def sides(self) -> list[str]:
         """The columns that hold dialogues."""
-        return list(self.features)
+        return [name for name in self.features if name != PROMPT]
 
     def __getitem__(self, position: int) -> dict[str, Any]:
         """Return what the columns that hold dialogues have in a row, by its position in the block."""
         # `datasets` keeps content of mixed kinds as JSON, which its features decode.
-        row = {side: self.table.column(side)[position].as_py() for side in self.sides}
-        return dict(self.features.decode_example(row))
+        row = self.features.decode_example({name: self.table.column(name)[position].as_py() for name in self.features})
+        return {side: join_turns(row[side], row.get(PROMPT)) for side in self.sides}
 
     @property
     def criteria(self) -> list[str | None]:
@@ -328,5 +329,6 @@ def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
     """
     import datasets
 
-    table = rows.read(numbers, [*sides, *({"criterion"} & set(rows.features))])
-    return Block(numbers, table, datasets.Features({side: rows.features[side] for side in sides}))
+    shared = {PROMPT} & set(rows.features) if tuple(sides) == SIDES else set()
+    table = rows.read(numbers, [*sides, *shared, *({"criterion"} & set(rows.features))])
+    return Block(numbers, table, datasets.Features({name: rows.features[name] for name in (*sides, *shared)}))

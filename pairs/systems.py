@@ -18,6 +18,7 @@ from sdiareward.messages_sdiareward import DialogueError, validate_messages
 
 from .dialogue_folders import Messages, read_dialogue_folder
 from .messages import AUDIO_SUFFIXES, turns_to_messages
+from .own_forms import find_recording
 from .path_sandbox import audio_roots, require_inside
 from .rows import DIALOGUE_COLUMNS, Rows, open_rows, read_block
 
@@ -63,8 +64,9 @@ def read_systems(
             `system`.
         pattern (`str`, *optional*): How recordings in folders are named; see `dialogue_folders.read_dialogue_folder`.
         user_turns (`str` or `Path`, *optional*): Folder of the user's turns that all folders share; see there.
-        audio_root (`str` or `Path`, *optional*): Where relative paths in tables begin, and what recordings may not
-            lead out of; by default the table's folder, else the working directory.
+        audio_root (`str` or `Path`, *optional*): Where relative paths in tables begin that are not found beside the
+            table, and what recordings may not lead out of; by default `SDIAREWARD_AUDIO_ROOT`, else the working
+            directory.
 
     Raises:
         UserError: There are fewer than two systems, or one cannot be read.
@@ -216,7 +218,7 @@ def _make_system(
         messages = turns_to_messages(block[0][column])
         validate_messages(messages)
         for item in _items(messages):
-            _place(item, Path(path).parent, audio_root)
+            _place(item, path, audio_root)
         _require_paths_inside(messages, roots)
         return messages
 
@@ -224,12 +226,10 @@ def _make_system(
     return System(name, str(Path(path).absolute()), list(numbers), read, found)
 
 
-def _place(item: dict[str, Any], folder: Path, audio_root: str | Path | None) -> None:
+def _place(item: dict[str, Any], path: str, audio_root: str | Path | None) -> None:
     """Make the path of a recording absolute."""
     audio = item.get("audio")
     if isinstance(audio, Mapping) and audio.get("bytes") is None:
         audio = audio.get("path")
     if isinstance(audio, str):
-        beside = folder / audio
-        root = Path(audio_root) if audio_root else folder if beside.is_file() else Path()
-        item["audio"] = str((root / audio).absolute())
+        item["audio"] = find_recording(audio, path, audio_root)

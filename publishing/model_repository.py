@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sdiareward.cards.model_card import ModelRelease, read_about, render_model_repository_card
+from sdiareward.cards.model_card import FIGURE, ModelRelease, read_about, render_model_repository_card
 from sdiareward.cards.results_metadata import RESULTS_FILE, render_eval_results
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG, REMOTE_CODE, read_json
 from sdiareward.common.package_files import PACKAGE
@@ -75,8 +75,11 @@ def plan_model(
         revision,
         base,
         tuple(datasets) or tuple(about.get("datasets", ())),
+        has_figure=measured is not None and (measured_path.parent / FIGURE).is_file(),
     )
     described = [PlannedFile("README.md", render_model_repository_card(release).encode())]
+    if release.has_figure:
+        described.append(PlannedFile(FIGURE, measured_path.parent / FIGURE))
     if measured and release.datasets:
         described.append(PlannedFile(RESULTS_FILE, render_eval_results(measured, release.datasets[0]).encode()))
     notes = [*_notes(release, about, measured_path), *_unnamed(release, recorded)]

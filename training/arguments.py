@@ -56,6 +56,11 @@ class TrainArguments:
         default=None,
         metadata={"aliases": ("--dataset_name",), "group": _DATA},
     )
+    audio_root: str | None = _field(
+        "Folder that relative paths of recordings begin at that are not found beside the table.",
+        default=None,
+        metadata={"group": _DATA},
+    )
     validation_share: float = _field(
         "Share of a file's pairs to hold out for validation, in complete groups.",
         default=0.1,

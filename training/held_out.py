@@ -19,7 +19,7 @@ SPLITS = ("train", "validation")
 
 
 def load_splits(
-    dataset: str, name: str | None = None, *, share: float, seed: int
+    dataset: str, name: str | None = None, *, share: float, seed: int, audio_root: str | None = None
 ) -> tuple[dict[str, datasets.Dataset], str | None]:
     """Load the pairs to train on and those to validate on.
 
@@ -28,6 +28,7 @@ def load_splits(
         name (`str`, *optional*): Configuration of the data set.
         share (`float`): Share of the groups of a file to hold out, between 0 and 1.
         seed (`int`): Seed of that draw.
+        audio_root (`str`, *optional*): As `loading.load_pairs` takes it.
 
     Returns:
         `tuple[dict, str | None]`: Pairs by the name of their split, and what to tell of pairs that were held out.
@@ -36,8 +37,8 @@ def load_splits(
         PairsError: The data lack a split, the splits share a pair, or a file has too few pairs to hold any out.
     """
     if Path(dataset).is_file():
-        return _hold_out(dataset, load_pairs(dataset, SPLITS[0], name=name), share, seed)
-    splits = {split: load_pairs(dataset, split, name=name) for split in SPLITS}
+        return _hold_out(dataset, load_pairs(dataset, SPLITS[0], name=name, audio_root=audio_root), share, seed)
+    splits = {split: load_pairs(dataset, split, name=name, audio_root=audio_root) for split in SPLITS}
     _require_disjoint(dataset, splits)
     return splits, None
 

@@ -71,6 +71,8 @@ class RewardTrainingConfig(RewardConfig):
                 "bf16 is True, but this machine has no GPU that computes in bfloat16; add --bf16 False to train in "
                 "float32, or run where there is one."
             ) from error
+        # Memory is pinned for an accelerator; without one, torch warns.
+        self.dataloader_pin_memory = self.dataloader_pin_memory and self.device.type != "cpu"
 
 
 def describe_choices(args: RewardConfig) -> list[str]:

@@ -19,6 +19,7 @@ from sdiareward.checkpoint_io.small import build_small
 from sdiareward.common.files import write_file
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.user_errors import UserError
+from sdiareward.pairs.labels import TRAINED_ON
 
 from .arguments import TrainArguments
 from .precompute import READ_AHEAD
@@ -83,7 +84,12 @@ def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, che
 
 
 def save_final_model(
-    trainer: SDiaRewardTrainer, setup: TrainingSetup, args: TrainArguments, base_model: str, training: RewardConfig
+    trainer: SDiaRewardTrainer,
+    setup: TrainingSetup,
+    args: TrainArguments,
+    base_model: str,
+    training: RewardConfig,
+    trained_on: Mapping[str, Any],
 ) -> None:
     """Write the complete model with its processor, the run's arguments and history, and the skipped pairs.
 
@@ -93,6 +99,7 @@ def save_final_model(
         args ([`TrainArguments`]): Of the run.
         base_model (`str`): From `resolve_base_model`.
         training (`trl.RewardConfig`): Of the run.
+        trained_on (`Mapping`): From `labels.describe_trained_on`.
     """
     output = Path(str(training.output_dir))
     folder = output / (_ADAPTER if args.train == "lora" else _TRAINED)
@@ -111,6 +118,7 @@ def save_final_model(
         arguments=args,
         training=training.to_dict(),
         num_skipped_pairs=len(setup.skipped),
+        **{TRAINED_ON: dict(trained_on)},
         history=trainer.state.log_history,
     )
     for name in (READ_AHEAD, _TRAINED):

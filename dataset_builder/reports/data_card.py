@@ -97,7 +97,7 @@ def content_id(folder: Path) -> str:
 
 
 def summarize(report: Mapping[str, Any]) -> str:
-    """Return the final summary of a run: pairs, hours, and skipped items by kind."""
+    """Return the final summary of a run: pairs, hours, skipped items by kind, and the first reason of each."""
     rows = report["pairs"]
     lines = [f"{sum(row['pairs'] for row in rows)} pairs"]
     if rows and "chosen_h" in rows[0]:
@@ -109,8 +109,15 @@ def summarize(report: Mapping[str, Any]) -> str:
             counts[row[name]] += row["pairs"]
         lines.append(f"  by {name}: " + ", ".join(f"{key} {count}" for key, count in sorted(counts.items())))
     lines.append(f"{len(report['skipped'])} skipped")
-    lines += [f"  {kind}: {count}" for kind, count in report["drops"].items()]
+    first: dict[str, Mapping[str, Any]] = {}
+    for skip in report["skipped"]:
+        first.setdefault(skip["kind"], skip)
+    lines += [f"  {kind}: {count}{_describe_first(first.get(kind))}" for kind, count in report["drops"].items()]
     return "\n".join(lines)
+
+
+def _describe_first(skip: Mapping[str, Any] | None) -> str:
+    return "" if skip is None else f"; the first: {skip['item']}: {' '.join(skip['reason'].split())}"
 
 
 def render_card(report: Mapping[str, Any], *, header: str | None = None, publication: str = "") -> str:

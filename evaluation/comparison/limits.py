@@ -41,7 +41,7 @@ def list_limits(model: str, scored: ScoredDialogues, pairs: Sequence[PairOfSyste
     found += [
         line for pair in pairs if pair.criterion == pairs[0].criterion for line in _describe_differences(scored, pair)
     ]
-    found += [line for pair in pairs for line in _describe_correlations(pair, len({each.criterion for each in pairs}))]
+    found += _describe_correlations(pairs)
     return [*found, *describe_accuracy(model, list(scored.rewards))]
 
 
@@ -104,18 +104,30 @@ def _describe_differences(scored: ScoredDialogues, pair: PairOfSystems) -> Itera
         )
 
 
-def _describe_correlations(pair: PairOfSystems, num_criteria: int) -> Iterator[str]:
-    under = f" under {pair.criterion}" if num_criteria > 1 else ""
-    for name, what in _QUANTITIES.items():
-        found = pair.follows[name]
-        if found["correlation"] is None:
-            continue
-        measured = f"correlation {found['correlation']:+.2f}, {phrase_p(found['p_value'])}"
-        subject = f"The margin of {pair.first} over {pair.second}{under}"
-        if found["is_suspect"]:
-            yield f"{subject} follows the difference in {what} ({measured}): part of it may be about {what}."
-        else:
-            yield f"{subject} does not follow the difference in {what} ({measured})."
+def _describe_correlations(pairs: Sequence[PairOfSystems]) -> list[str]:
+    """Return a sentence for each margin that follows a difference; those of many others are told in one."""
+    has_criteria = len({pair.criterion for pair in pairs}) > 1
+    suspect, others, sizes = [], [], []
+    for pair in pairs:
+        under = f" under {pair.criterion}" if has_criteria else ""
+        for name, what in _QUANTITIES.items():
+            found = pair.follows[name]
+            if found["correlation"] is None:
+                continue
+            measured = f"correlation {found['correlation']:+.2f}, {phrase_p(found['p_value'])}"
+            subject = f"The margin of {pair.first} over {pair.second}{under}"
+            if found["is_suspect"]:
+                line = f"{subject} follows the difference in {what} ({measured}): part of it may be about {what}."
+                suspect.append(line)
+            else:
+                others.append(f"{subject} does not follow the difference in {what} ({measured}).")
+                sizes.append(abs(found["correlation"]))
+    if len(pairs) > 1 and others:
+        others = [
+            f"Of {len(suspect) + len(others)} correlations of margins with differences in length and level, "
+            f"{len(others)} are not clear, the largest {max(sizes):.2f} in size; compare.json has all."
+        ]
+    return [*suspect, *others]
 
 
 def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:

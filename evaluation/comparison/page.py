@@ -17,6 +17,7 @@ from sdiareward.pairs.systems import System
 
 from ..report.examples import Collector, EmbedAudio
 from ..report.pieces import FILTERS, content_hash, picture
+from ..results_files import name_model
 from .figures import draw_figures
 from .results import ScoredDialogues
 
@@ -127,6 +128,7 @@ def render_page(
     is_shown = {"ranking": report["ranking"], "closest": examples["closest"]}
     page = environment.get_template("comparison.html").render(
         report=report,
+        model=name_model(report["model"]),
         figures=figures,
         examples=examples,
         clips=clips,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.esdr_accuracy.pairwise import SUBSETS
+from sdiareward.evaluation.columns import SUBSET_LABELS
 
 from .. import summary
 from .reliability import (
@@ -71,7 +71,7 @@ def _describe(margins: Floats, records: Records, scores: Scores, options: Mappin
             "confidence": float(confidence[subsets == name].mean()),
             "error": expected_calibration_error(margins[subsets == name]),
         }
-        for name in SUBSETS
+        for name in SUBSET_LABELS
         if (subsets == name).any()
     }
     return {

@@ -46,7 +46,8 @@ def _accuracy(report: Mapping[str, Any]) -> str:
         present = {name: result[name] for name in report["columns"]}
         worst = min(present, key=lambda name: present[name])
         overall, lowest = percent(result["overall_micro"]), percent(present[worst])
-        parts.append(f"{scorer['title']}: {overall} of all pairs, lowest in {TITLES[worst]} with {lowest}.")
+        lowest = f", lowest in {TITLES[worst]} with {lowest}" if len(present) > 1 else ""
+        parts.append(f"{scorer['title']}: {overall} of all pairs{lowest}.")
     return "Dot plot of accuracy in percent. " + " ".join(parts)
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS
+from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET, SUBSETS
+from sdiareward.evaluation.columns import SUBSET_LABELS
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.results import QUANTILES
 
@@ -98,6 +99,7 @@ def build_report(
         "examples": list(examples),
         "not_finite": _not_finite(ids, scores),
         "cut": results.get("cut"),
+        "heard_from": results.get("heard_from"),
         **{name: results[name] for name in _AS_THEY_ARE},
     }
     return plain(report)
@@ -110,8 +112,8 @@ def list_columns(result: Mapping[str, Any]) -> list[str]:
         result (`Mapping`): What `pairwise_accuracy` gives.
     """
     present = [name for name in SUBSETS if result["num_pairs"][name]]
-    if len(present) == 1:
-        return present
+    if not present or result["num_pairs"][present[0]] == result["num_pairs"]["overall_micro"]:
+        return present[:1] or ["overall_micro"]
     # Without one of the criteria, or with one subset of modality, its averages are those of other columns.
     has_both = "colloquialness" in present and len(present) > 2
     averages = [name for name in COLUMNS if name.startswith("overall_") or (has_both and name.startswith("modality_"))]
@@ -204,7 +206,8 @@ def by_taxonomy(records: Records, by_scorer: Mapping[str, Scores], options: Mapp
         cell = (record["subset"], *(record.get(name) or "" for name in TAXONOMY))
         cells.setdefault(cell, []).append(record)
     rows = []
-    for (subset, *names), members in sorted(cells.items(), key=lambda item: (SUBSETS.index(item[0][0]), item[0])):
+    in_order = sorted(cells.items(), key=lambda item: (SUBSET_LABELS.index(item[0][0]), item[0]))
+    for (subset, *names), members in in_order:
         num_groups = len(set(summary.groups_of(members)))
         found = {
             name: summary.one_column(summary.accuracy_of(members, scores, options), "overall_micro")
@@ -227,7 +230,7 @@ def describe_rewards(records: Records, scores: Scores) -> list[dict[str, Any]]:
         `list[dict]`: `subset`, `side`, `num_pairs`, `mean`, `sd` and the quantiles in `QUANTILES`.
     """
     rows = []
-    for subset in SUBSETS:
+    for subset in SUBSET_LABELS:
         members = [scores[record["pair_id"]] for record in records if record["subset"] == subset]
         for side in SIDES if members else ():
             values = np.array([member[side] for member in members], dtype=np.float64)
@@ -264,7 +267,7 @@ def describe_margins(records: Records, scores: Scores, options: Mapping[str, Any
     found = []
     for name, rows in strata(margins).items():
         by_subset = Counter(records[row]["subset"] for row in rows)
-        counts = {subset: by_subset[subset] for subset in SUBSETS if by_subset[subset]}
+        counts = {subset: by_subset[subset] for subset in SUBSET_LABELS if by_subset[subset]}
         described = describe(rows)
         if name == WRONG:
             # It is 0 by choice of the pairs.
@@ -290,8 +293,11 @@ def describe_comparisons(
     is_colloquial = np.array([record["subset"] == "colloquialness" for record in records])
     columns = {"modality_micro": ~is_colloquial, "colloquialness": is_colloquial}
     # With pairs of one criterion alone, the column of all pairs is that criterion's.
-    if all(rows.any() for rows in columns.values()):
-        columns = {"overall_micro": np.ones(len(records), dtype=np.bool_), **columns}
+    all_pairs = {"overall_micro": np.ones(len(records), dtype=np.bool_)}
+    if any(record["subset"] == NO_SUBSET for record in records):
+        columns = all_pairs
+    elif all(rows.any() for rows in columns.values()):
+        columns = {**all_pairs, **columns}
     groups, subsets = summary.groups_of(records), [record["subset"] for record in records]
     draws = {name: options[name] for name in ("num_bootstrap", "seed")}
     found = []

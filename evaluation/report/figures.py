@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.common.files import replace_atomically
-from sdiareward.esdr_accuracy.pairwise import SUBSETS
-from sdiareward.evaluation.columns import TITLES
+from sdiareward.evaluation.columns import SUBSET_LABELS, TITLES, title_columns
 from sdiareward.pairs.schema import SIDES
 
 
@@ -147,7 +146,7 @@ def draw_boxes(axes: Any, records: Records) -> None:
 
 def _rewards(records: Records) -> tuple[list[str], dict[str, list[np.ndarray]]]:
     """Return the subsets present and, by side, the finite rewards of each."""
-    present = [name for name in SUBSETS if any(record["subset"] == name for record in records)]
+    present = [name for name in SUBSET_LABELS if any(record["subset"] == name for record in records)]
     values = {
         side: [_finite(record[side] for record in records if record["subset"] == name) for name in present]
         for side in SIDES
@@ -189,7 +188,8 @@ def draw_accuracy(axes: Any, report: Mapping[str, Any]) -> None:
             **marker_style(number),
             label=shorten(scorer["title"]),
         )
-    axes.set_yticks(range(len(columns)), [TITLES[name] for name in columns])
+    titles = title_columns(columns)
+    axes.set_yticks(range(len(columns)), [titles[name] for name in columns])
     axes.invert_yaxis()
     axes.axvline(50, color="black", linestyle=":", linewidth=1, label="chance")
     axes.set(title="Accuracy with 95% intervals", xlabel="percent")

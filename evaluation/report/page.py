@@ -11,10 +11,10 @@ from sdiareward.common.files import write_file
 from sdiareward.common.html import html_environment
 from sdiareward.common.package_files import EVALUATION_PAGE
 from sdiareward.common.papers import SDIAREWARD_ARXIV
-from sdiareward.evaluation.columns import TITLES
+from sdiareward.evaluation.columns import title_columns
 
 from ..cut_turns import describe_cut
-from ..summary import ALL_LEFT_OUT, ALL_SEEN, SHOWN_NAMES
+from ..summary import ALL_LEFT_OUT, ALL_SEEN, SHOWN_NAMES, describe_training
 from .captions import describe_figures
 from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report
 from .disagreements import find_disagreements
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import datasets
 
 # A table and a figure need the short form, a page does not.
-_TITLES = {**TITLES, "colloquialness": "colloquialness"}
 SECTIONS = {
     "accuracy": "Accuracy",
     "judge": "The judge",
@@ -146,8 +145,9 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
         columns=columns,
         tiles=columns if len(columns) == 1 else [name for name in _TILES if name in columns],
         cut=describe_cut(report["cut"]),
+        trained_on=describe_training(report),
         paper=SDIAREWARD_ARXIV,
-        titles=_TITLES,
+        titles={**title_columns(columns), "colloquialness": "colloquialness"},
         scorer_titles={scorer["name"]: scorer["title"] for scorer in report["scorers"]},
         sums=(ALL_SEEN, ALL_LEFT_OUT),
         shown_names=SHOWN_NAMES,

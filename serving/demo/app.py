@@ -209,7 +209,8 @@ def _project_links() -> list[tuple[str, str]]:
     except metadata.PackageNotFoundError:
         return []
     links = (entry.partition(", ") for entry in entries)
-    return [(label, url) for label, _, url in links if url.startswith("https://")]
+    # The papers have links of their own.
+    return [(label, url) for label, _, url in links if url.startswith("https://") and "://arxiv.org/" not in url]
 
 
 def _limits(scorer: Scorer) -> str:

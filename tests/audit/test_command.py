@@ -278,6 +278,17 @@ def test_baselines_are_not_fitted_on_what_is_audited(run, tmp_path, capsys):
     assert "share 6 pair_id" in capsys.readouterr().err
 
 
+def test_own_pairs_without_labels_are_audited_without_baselines(run, make_tone, tmp_path, capsys):
+    pairs = make_dataset(make_tone, 2)
+    path = tmp_path / "own.parquet"
+    pairs.select_columns(["chosen", "rejected"]).to_parquet(path)
+    few = ("--parts", "baselines", "hearing", "--nuisances", "none", "--attacks", "none")
+    assert run(tmp_path / "o", *few, dataset=path) == 0
+    assert "notice: without baselines: " in capsys.readouterr().err
+    hearing = json.loads((tmp_path / "o" / "audit.json").read_text())["hearing"]
+    assert {row["column"] for row in hearing["rows"]} == {"overall_micro"}
+
+
 def test_a_model_that_does_not_know_a_criterion_is_refused(run, make_tone, tmp_path, capsys):
     rows = [{**row, "criterion": "loudness"} for row in make_dataset(make_tone, 1).to_list()]
     path = tmp_path / "pairs.parquet"

@@ -172,6 +172,13 @@ def test_three_systems_under_every_criterion_are_ranked(compare, systems, num_sc
     assert f"joint: Ranking, best first: {', '.join(order)}; {num_clear} of 3 differences are clear." in out
     assert any("3 pairs of systems" in line for line in report["limits"])
     assert (folder / "report" / "ranking_joint.png").is_file()
+    # Only those that are suspect have a line each; levels that do not differ have no correlation.
+    found = [each for pair in report["pairs"] for each in pair["follows"].values() if each["correlation"] is not None]
+    num_suspect = sum(each["is_suspect"] for each in found)
+    lines = [line for line in report["limits"] if "correlation" in line]
+    assert len(lines) == num_suspect + 1
+    counts = f"Of {len(found)} correlations of margins with differences in length and level, "
+    assert lines[-1].startswith(f"{counts}{len(found) - num_suspect} are not clear")
 
 
 def test_a_table_of_all_systems_and_their_folders_are_told_the_same(compare, systems, two, tmp_path):

@@ -59,7 +59,10 @@ USES = {
     "unknown split": ("score --dataset pairs --split tset --output_dir {o}", "split is 'tset'"),
     "recording as a data set": ("score --dataset a.wav --output_dir {o}", "a.wav: is no table of rows"),
     "table of texts": ("score --dataset texts.jsonl --output_dir {o}", "texts.jsonl: has columns"),
-    "table of paths": ("score --dataset flat.jsonl --output_dir {o}", "the first: "),
+    "table of numbers": (
+        "score --dataset numbers.jsonl --output_dir {o}",
+        "the first: chosen: is a int; give a list of turns",
+    ),
     "rows without recordings": (
         "score --dataset unusable.jsonl --output_dir {o}",
         "none of 2 rows could be scored; the first: .*nowhere.wav",
@@ -103,9 +106,13 @@ USES = {
     ),
     "training on a recording": ("train --dataset a.wav --output_dir {o}", "a.wav: is no table of rows"),
     "training on a folder of recordings": ("train --dataset wavs --output_dir {o}", "wavs"),
-    "training on paths": (
-        "train --dataset flat.jsonl --output_dir {o}",
-        "The first, row 0: chosen, is a str; give a list of turns",
+    "training on numbers": (
+        "train --dataset numbers.jsonl --output_dir {o}",
+        "numbers.jsonl: chosen is int64; give the path of a recording, or a list of turns",
+    ),
+    "training on paths to nothing": (
+        "train --dataset gone.jsonl --output_dir {o}",
+        "The first, row 0: chosen, .*/nowhere.wav",
     ),
     "training on one pair": (
         "train --dataset one.jsonl --output_dir {o}",
@@ -149,7 +156,10 @@ USES = {
         "share 4 pair_id",
     ),
     "evaluation of a recording": ("eval --dataset a.wav --output_dir {o}", "a.wav: is no table of rows"),
-    "evaluation of paths": ("eval --dataset flat.jsonl --no_baselines --output_dir {o}", "flat.jsonl|row 0"),
+    "evaluation of numbers": (
+        "eval --dataset numbers.jsonl --no_baselines --output_dir {o}",
+        "numbers.jsonl: chosen is int64; give the path of a recording, or a list of turns",
+    ),
     "model and judge": (
         "eval --dataset pairs --model tiny --judge replay --output_dir {o}",
         "give either a model or a judge",
@@ -220,6 +230,8 @@ def world(tmp_path_factory, tone_pairs, tiny_checkpoint, make_tone):
     side = [{"role": role, "text": "a", "audio": "nowhere.wav"} for role in ("user", "assistant")]
     tables = {
         "flat": [{"chosen": "a.wav", "rejected": "wavs/1.wav"}] * 2,
+        "gone": [{"chosen": "nowhere.wav", "rejected": "a.wav"}, {"chosen": "a.wav", "rejected": "nowhere.wav"}],
+        "numbers": [{"chosen": 1, "rejected": 2}] * 2,
         "texts": [{"text": "a"}],
         "unusable": [{"chosen": side, "rejected": side, "subset": "wild"}] * 2,
         "one": [{"chosen": side, "rejected": side}],

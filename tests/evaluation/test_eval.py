@@ -19,7 +19,9 @@ from support.refusals import check_refused
 import sdiareward.scoring.scorer
 from sdiareward import eval as evaluation
 from sdiareward.common.files import JsonLines
+from sdiareward.common.package_files import NANO
 from sdiareward.evaluation.cut_turns import sum_cut
+from sdiareward.evaluation.model_training import read_heard_synthesizers
 from sdiareward.pairs import labels
 from sdiareward.pairs.schema import features
 from sdiareward.scoring.scorer import Features
@@ -313,13 +315,96 @@ def test_baselines_are_refused_when_training_and_evaluated_pairs_share_recording
     assert check_refused(capsys, "share 8 pair_id", run, "--train_split", "test")
 
 
-@pytest.mark.slow
-def test_data_without_the_split_of_the_baselines_are_refused_in_one_line(run, dataset, capsys):
-    (dataset / "train.parquet").unlink()
-    line = check_refused(capsys, "train", run)
-    assert line.startswith(f"sdiareward-eval: error: {dataset}: there are no pairs to fit the baselines on (")
-    assert "this data set has test" in line and "--train_split" in line and "--no_baselines" in line
-    assert run("--no_baselines")[0] == 0
+def test_a_split_of_the_baselines_that_was_asked_for_must_be_there(run, dataset, capsys):
+    line = check_refused(capsys, "trian", run, "--train_split", "trian")
+    assert line.startswith("sdiareward-eval: error: there are no pairs to fit the baselines on (")
+    assert "this data set has test, train" in line and "--train_split" in line and "--no_baselines" in line
+
+
+def write_unlabelled(folder, num_pairs=4, name="own.jsonl"):
+    """Write pairs of two paths a side and nothing else; return the table."""
+    folder.mkdir(exist_ok=True)
+    rows = []
+    for number in range(num_pairs):
+        for side, noise in (("chosen", 0.002), ("rejected", 0.02)):
+            (folder / f"{number}-{side}.flac").write_bytes(audio(number, noise=noise)["bytes"])
+        rows.append({side: f"{number}-{side}.flac" for side in ("chosen", "rejected")})
+    (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder / name
+
+
+class PathScorer(StubScorer):
+    """Prefers the chosen side by its file's name."""
+
+    def iter_features(self, dialogues, criterion, *, groups, skipped):
+        assert set(criterion) == {"joint"}
+        for index, dialogue in enumerate(dialogues):
+            yield index, Features(np.zeros(1), float("chosen" in dialogue[0]["content"][0]["audio"]["path"]))
+
+
+def test_own_pairs_without_labels_have_one_column_and_no_baselines(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sdiareward.scoring.scorer.Scorer, "from_pretrained", lambda *args, **kwargs: PathScorer())
+    own = write_unlabelled(tmp_path / "own")
+    code, out = run("--dataset", str(own), "--report")
+    printed = capsys.readouterr().out
+    assert code == 0
+    assert f"- Without baselines: {own} is one split; --baseline_data names pairs to fit them on." in printed
+    (head,) = [line for line in printed.splitlines() if line.startswith("| ") and "all" in line]
+    assert [cell.strip() for cell in head.strip("|").split("|")] == ["", "all"]
+    assert not any(title in printed for title in ("wild", "scripted", "micro", "colloq"))
+    report = json.loads((out / "report" / "report.json").read_text())
+    assert (report["columns"], report["num_pairs"]) == (["overall_micro"], 4)
+    assert report["accuracies"]["model"]["overall_micro"] == 1.0
+    page = (out / "report" / "index.html").read_text()
+    assert "<dt>all</dt>" in page
+    assert not any(title in page for title in (">wild<", "modality micro", "overall micro", "overall macro"))
+
+
+def test_baselines_are_fitted_on_other_data_and_few_pairs_are_reported(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sdiareward.scoring.scorer.Scorer, "from_pretrained", lambda *args, **kwargs: PathScorer())
+    own, other = write_unlabelled(tmp_path / "own"), write_unlabelled(tmp_path / "other", 6)
+    code, out = run("--dataset", str(own), "--baseline_data", str(other))
+    assert code == 0
+    assert "fitted on few pairs (6 of joint): read nothing into their numbers" in capsys.readouterr().out
+    results = json.loads((out / "results.json").read_text())
+    assert results["baselines"]["acoustic"]["num_train"] == {"joint": 6}
+    assert check_refused(capsys, "share 4 pair_id", run, "--dataset", str(own), "--baseline_data", str(own))
+
+
+def test_held_out_is_what_the_training_of_the_model_did_not_hear(run, checkpoint, capsys):
+    (checkpoint / "run.json").write_text(json.dumps({"trained_on": {"num_pairs": 3, "synthesizers": ["new"]}}))
+    _, out = run("--no_baselines")
+    results = json.loads((out / "results.json").read_text())
+    assert (results["left_out_synthesizers"], results["heard_from"]) == (["known"], "model")
+    assert "Held out of the model's training: known." in capsys.readouterr().out
+    # A model that does not tell: the data set's training split does, and is named.
+    (checkpoint / "run.json").unlink()
+    shutil.rmtree(out)
+    _, out = run()
+    results = json.loads((out / "results.json").read_text())
+    assert (results["left_out_synthesizers"], results["heard_from"]) == (["new"], "split")
+    assert "Held out of the split train, as the model's training is not known: new." in capsys.readouterr().out
+
+
+def test_the_published_evaluation_of_a_model_tells_what_it_heard(tmp_path):
+    assert read_heard_synthesizers(str(NANO)) >= {"flite"}
+    assert "hibari" not in read_heard_synthesizers(str(NANO))
+    assert read_heard_synthesizers(str(tmp_path)) is None
+    # Training pairs without the column do not tell either.
+    (tmp_path / "run.json").write_text(json.dumps({"trained_on": {"num_pairs": 3, "synthesizers": None}}))
+    assert read_heard_synthesizers(str(tmp_path)) is None
+
+
+def test_a_limit_is_spread_over_subsets_by_seed(run):
+    _, out = run("--no_baselines", "--limit", "4")
+    first = {line["pair_id"]: line["subset"] for line in lines(out / "scores.jsonl")}
+    assert set(first.values()) == {"wild", "semi_wild", "scripted", "colloquialness"}
+    draws = set()
+    for seed in range(4):
+        shutil.rmtree(out)
+        run("--no_baselines", "--limit", "4", "--seed", str(seed))
+        draws.add(frozenset(line["pair_id"] for line in lines(out / "scores.jsonl")))
+    assert frozenset(first) in draws and len(draws) > 1
 
 
 @pytest.mark.parametrize(
@@ -396,9 +481,26 @@ def test_rows_of_the_released_form_count_under_the_joint_prompt_in_the_subset_of
     assert len({label["pair_id"] for label in described}) == 3
 
 
-def test_a_subset_that_cannot_be_told_is_an_error_that_names_what_is_needed():
-    pairs = datasets.Dataset.from_list([{"pair_id": "a", "category": "modality", "source": "somewhere"}])
-    with pytest.raises(ValueError, match="row 0: .*somewhere.*add a column 'subset'"):
+def test_no_label_is_required():
+    side = [{"role": "user", "text": "hi"}]
+    pairs = datasets.Dataset.from_list([{"chosen": side, "rejected": side, "id": "mine", "source": "somewhere"}])
+    assert labels.describe_pairs(pairs) == [
+        {
+            "pair_id": "mine",
+            "criterion": "joint",
+            "subset": "all",
+            "source": "somewhere",
+            "synthesizer": None,
+            "group_id": None,
+        }
+    ]
+    (label,) = labels.describe_pairs(pairs.remove_columns(["id", "source"]))
+    assert re.fullmatch("[0-9a-f]{16}", label["pair_id"])
+
+
+def test_a_misspelt_subset_is_an_error_that_names_the_subsets():
+    pairs = datasets.Dataset.from_list([{"pair_id": "a", "subset": "wlid"}])
+    with pytest.raises(ValueError, match="row 0: subset is 'wlid'; give one of wild, semi_wild, .*omit the column"):
         labels.describe_pairs(pairs)
 
 

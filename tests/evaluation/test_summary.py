@@ -1,9 +1,12 @@
 import numpy as np
 import pytest
 
-from sdiareward.esdr_accuracy.pairwise import COLUMNS, SUBSETS
+from sdiareward.common.package_files import NANO
+from sdiareward.esdr_accuracy.pairwise import COLUMNS, NO_SUBSET
 from sdiareward.evaluation import summary as reporting
+from sdiareward.evaluation.columns import SUBSET_LABELS, TITLES
 from sdiareward.evaluation.report import figures
+from sdiareward.evaluation.results_files import name_scorer
 
 
 def label(number, subset, synthesizer="known", group=None):
@@ -26,7 +29,7 @@ def results():
     labels = [label(0, "wild"), label(1, "wild", "new"), label(2, "scripted"), label(3, "colloquialness", "new")]
     by_scorer = {"model": scores([1, 1, -1, 1]), "text": scores([0, 0, 0, 1])}
     skipped = [{**label(9, "scripted"), "reason": "chosen, turn 0: cannot be decoded"}]
-    summary = reporting.summarise(labels, by_scorer, [label(0, "wild")], skipped, num_bootstrap=50)
+    summary = reporting.summarise(labels, by_scorer, {"known"}, skipped, num_bootstrap=50)
     timing = reporting.total_timing([{"num_pairs": 4, "audio_s": 20.0, "scoring_s": 2.0}])
     return {**summary, "timing": timing, "config": {"model": "m", "dataset": "d", "split": "test"}}
 
@@ -83,7 +86,7 @@ def test_intervals_by_synthesizer_are_drawn_by_group():
 
 
 def test_pairs_without_a_synthesizer_get_no_table_of_synthesizers():
-    summary = reporting.summarise([label(0, "wild", None)], {"model": scores([1])}, [], [], num_bootstrap=5)
+    summary = reporting.summarise([label(0, "wild", None)], {"model": scores([1])}, set(), [], num_bootstrap=5)
     assert summary["by_synthesizer"] == []
 
 
@@ -102,5 +105,11 @@ def test_the_figure_is_drawn_for_constant_single_and_missing_values(tmp_path):
 
 
 def test_every_column_has_a_title():
-    assert list(reporting.TITLES) == list(COLUMNS)
-    assert set(SUBSETS) <= set(reporting.TITLES)
+    assert list(TITLES) == [*COLUMNS, NO_SUBSET]
+    assert set(SUBSET_LABELS) <= set(TITLES)
+
+
+def test_the_checkpoint_of_the_package_has_a_name_and_others_their_path():
+    assert name_scorer({"model": str(NANO)}) == "nano"
+    assert name_scorer({"model": "runs/nano"}) == "runs/nano"
+    assert name_scorer({"model": None, "judge": "gpt"}) == "judge gpt"

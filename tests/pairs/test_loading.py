@@ -44,6 +44,7 @@ def test_the_released_message_lists_load_from_a_file(suffix, tmp_path):
     else:
         pq.write_table(pa.Table.from_pylist([row]), path)
     (loaded,) = load_pairs(path, "train")
+    message["content"][1]["audio"] = str(tmp_path / "a.wav")
     assert turns_to_messages(loaded["chosen"]) == [message]
 
 

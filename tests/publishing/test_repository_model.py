@@ -89,7 +89,7 @@ def test_pages_with_recordings_are_not_published(checkpoint):
 
 def test_the_nano_checkpoint_has_the_licence_of_its_encoder():
     files = files_of(plan_model(NANO))
-    assert set(files) == WHOLE | {"notices/whisper.txt"}
+    assert set(files) == WHOLE | {"notices/whisper.txt", "rewards.png"}
     assert files["notices/whisper.txt"] == (ROOT / "LICENSE-whisper.txt").read_bytes()
 
 

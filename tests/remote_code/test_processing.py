@@ -200,3 +200,4 @@ def test_messages_that_are_no_episode_are_refused_by_name(messages, problem):
 def test_an_episode_is_accepted_with_and_without_a_system_turn():
     assert validate_messages(turns(*["user", "assistant"] * 8)) is None
     assert validate_messages(turns("system", "user", "assistant")) is None
+    assert validate_messages(turns("assistant")) is None

@@ -267,6 +267,7 @@ def test_the_head_of_the_page_names_project_model_and_papers():
     assert "Model: **nano**." in head
     assert "[SDiaReward, arXiv:2603.14889](https://arxiv.org/abs/2603.14889)" in head
     assert "[WavReward, arXiv:2505.09558](https://arxiv.org/abs/2505.09558)" in head
+    assert head.count("2603.14889](") == 1 and head.count("/abs/2603.14889)") == 1
 
 
 def test_the_head_links_the_pages_that_the_package_names(monkeypatch):

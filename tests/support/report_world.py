@@ -11,7 +11,7 @@ from sdiareward.evaluation import summary
 
 SUBSETS = ("wild", "semi_wild", "scripted", "colloquialness")
 NUM_PAIRS = 48
-TRAINED_ON = [{"synthesizer": "known"}]
+TRAINED_ON = {"known"}
 
 
 def clip(number, duration_s=0.25):

@@ -18,6 +18,7 @@ def own_pairs(tmp_path, tone_pairs):
     """Return a file of pairs: five recordings with two pairs each."""
     rows = tone_pairs.select([0, 1, 2, 3, 0, 1, 2, 3, 0, 1])
     rows = rows.add_column("group_id", [f"g{row // 2}" for row in range(10)])
+    rows = rows.add_column("synthesizer", ["bell", "chime"] * 5).add_column("license", ["CC0-1.0"] * 10)
     rows.add_column("pair_id", [f"p{row}" for row in range(10)]).to_parquet(tmp_path / "own.parquet")
     return tmp_path / "own.parquet"
 
@@ -48,6 +49,12 @@ def test_a_file_is_trained_on_without_further_options_and_the_end_says_what_is_n
     assert float(found[1]) == pytest.approx(history[-1]["eval_accuracy"])
     next_run = f"sdiareward eval --model {out} --dataset OTHER_PAIRS --output_dir {out}-eval --report"
     assert following == f"Next: {next_run}"
+    # What it heard is recorded for later evaluations, and is on its card.
+    record = {"num_pairs": 8, "synthesizers": ["bell", "chime"], "sources": None, "licenses": ["CC0-1.0"]}
+    assert json.loads((out / "run.json").read_text())["trained_on"] == record
+    card = (out / "README.md").read_text()
+    assert "| `synthesizers` | bell, chime |" in card and "| `licenses` | CC0-1.0 |" in card
+    assert "pin_memory" not in printed.err
     assert "2 of its 10 pairs are held out for validation" in printed.err
     assert "training in float32 on " in printed.err
     assert re.search(r"^steps: ", printed.err.replace("\r", "\n"), re.MULTILINE)

@@ -112,4 +112,8 @@ def test_the_summary_counts_pairs_hours_and_drops_by_reason(tmp_path):
     text = summarize({"pairs": write(tmp_path, 4), **summarize_skipped(skipped)})
     assert text.splitlines()[0] == "4 pairs, 0.00 h chosen, 0.00 h rejected"
     assert "  by synthesizer: piper 4" in text
-    assert text.splitlines()[-3:] == ["3 skipped", "  missing_audio: 2", "  no_text: 1"]
+    assert text.splitlines()[-3:] == [
+        "3 skipped",
+        "  missing_audio: 2; the first: a: gone",
+        "  no_text: 1; the first: c: empty",
+    ]

@@ -1,0 +1,37 @@
+"""Find out what the evaluated model heard in training, from the files beside its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sdiareward.common.files import read_json_object
+from sdiareward.pairs.labels import TRAINED_ON
+
+from .summary import ALL_LEFT_OUT, ALL_SEEN
+
+
+_REMEDY = "get the checkpoint again"
+
+
+def read_heard_synthesizers(model: str | None) -> set[str] | None:
+    """Return the synthesizers that a model heard in training; None if its folder does not tell.
+
+    Args:
+        model (`str`, *optional*): Checkpoint. Its `run.json` names them, else the `results.json` of its own evaluation
+            tells the synthesizers that its training heard from those that were held out.
+    """
+    if model is None:
+        return None
+    run, results = (_read(Path(model) / name) for name in ("run.json", "results.json"))
+    if isinstance(trained_on := run.get(TRAINED_ON), Mapping):
+        return None if trained_on["synthesizers"] is None else set(trained_on["synthesizers"])
+    if results.get("left_out_synthesizers") is None:
+        return None
+    spoken = {row["synthesizer"] for row in results["by_synthesizer"]} - {ALL_SEEN, ALL_LEFT_OUT}
+    return spoken - set(results["left_out_synthesizers"])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_json_object(path, _REMEDY) if path.is_file() else {}

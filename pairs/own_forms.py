@@ -1,0 +1,134 @@
+"""Bring a side of a pair to turns, whatever form its row has, and find the recordings that rows name.
+
+A side is a list of turns or messages, or one recording: a path, or encoded bytes. A column `prompt`, as TRL has
+it, holds the beginning that both sides share: the user's recording, or turns. A relative path begins at the table that
+names it, else at the audio root.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sdiareward.messages_sdiareward import ROLES, DialogueError, turns_to_messages, validate_form
+
+from .message_rows import make_message_row, message_feature
+from .path_sandbox import iter_paths, name_roots
+from .schema import SIDES
+
+
+if TYPE_CHECKING:
+    import datasets
+
+PROMPT = "prompt"
+USER, ASSISTANT = ROLES
+_logger = logging.getLogger(__name__)
+
+
+def join_turns(side: Any, prompt: Any = None) -> Any:
+    """Return the turns of a side after those of its prompt; what is malformed stays as it is.
+
+    Args:
+        side: Turns or messages, or the recording of the answer: its path, or a mapping with `bytes` or `path`.
+        prompt (*optional*): The same of what comes before; one recording is the user's.
+
+    Example:
+        >>> join_turns("a.wav", prompt="q.wav")
+        [{'role': 'user', 'audio': 'q.wav'}, {'role': 'assistant', 'audio': 'a.wav'}]
+    """
+    turns, before = _as_turns(side, ASSISTANT), _as_turns(prompt, USER)
+    return [*before, *turns] if isinstance(before, list) and isinstance(turns, list) else turns
+
+
+def _as_turns(value: Any, role: str) -> Any:
+    return [{"role": role, "audio": value}] if value and isinstance(value, (str, Mapping)) else value
+
+
+def find_recording(path: str, dataset: str | Path | None, audio_root: str | Path | None = None) -> str:
+    """Return the path of a recording: beside the table that names it, else below the audio root.
+
+    Args:
+        path (`str`): As a row gives it.
+        dataset (`str` or `Path`, *optional*): The table's file or folder, or a Hub id.
+        audio_root (`str` or `Path`, *optional*): As `path_sandbox.audio_roots` takes it.
+
+    Returns:
+        `str`: Absolute; that beside the table if there is no such file anywhere.
+    """
+    places = [Path(root).expanduser().absolute() / path for root in name_roots(dataset, audio_root)]
+    return str(next(filter(_is_file, places), places[0]))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    # A name that is too long, or holds a zero byte.
+    except (OSError, ValueError):
+        return False
+
+
+def unify_sides(
+    pairs: datasets.Dataset, dataset: str | Path, audio_root: str | Path | None = None
+) -> datasets.Dataset:
+    """Return pairs whose sides are lists of turns with absolute paths; sides that are so already are not copied.
+
+    Args:
+        pairs (`datasets.Dataset`): Rows with `chosen` and `rejected`, audio left encoded.
+        dataset (`str` or `Path`): Where they are from.
+        audio_root (`str` or `Path`, *optional*): See [`find_recording`].
+
+    Raises:
+        ValueError: A side holds numbers.
+    """
+    import datasets
+
+    def place(row: dict[str, Any]) -> dict[str, Any]:
+        turns = {side: row[side] for side in SIDES}
+        for holder in (holder for side in turns.values() for holder in _list_holders(side)):
+            _place(holder, dataset, audio_root)
+        return turns
+
+    def unify(row: dict[str, Any]) -> dict[str, Any]:
+        return place({side: _as_row(join_turns(row[side], row.get(PROMPT))) for side in SIDES})
+
+    for side in SIDES:
+        if isinstance(kind := pairs.features[side], datasets.Value) and not kind.dtype.endswith("string"):
+            raise ValueError(f"{side} is {kind.dtype}; give the path of a recording, or a list of turns.")
+    are_lists = all(isinstance(pairs.features[side], (datasets.List, datasets.LargeList)) for side in SIDES)
+    if not are_lists or PROMPT in pairs.column_names:
+        function, features = unify, datasets.Features({**pairs.features, **dict.fromkeys(SIDES, message_feature())})
+    elif all(map(os.path.isabs, iter_paths(pairs, SIDES))):
+        return pairs
+    else:
+        function, features = place, pairs.features
+    # Not from a cache: where a recording is found may have changed.
+    return pairs.map(function, features=features, keep_in_memory=True, load_from_cache_file=False, desc="paths")
+
+
+def _as_row(turns: Any) -> list[dict[str, Any]]:
+    """Return turns as a row of messages holds them; of what is malformed none, which is refused where it is used."""
+    messages = turns_to_messages(turns)
+    try:
+        validate_form(messages)
+        return [make_message_row(message) for message in messages]
+    except DialogueError as error:
+        _logger.warning("a side of a pair is malformed: %s", error)
+        return []
+
+
+def _list_holders(turns: Any) -> list[dict[str, Any]]:
+    """Return every mapping of a side that holds a recording under `audio`."""
+    found = [turn for turn in turns or () if isinstance(turn, dict)]
+    items = [item for turn in found if isinstance(turn.get("content"), list) for item in turn["content"]]
+    return [holder for holder in (*found, *items) if isinstance(holder, dict) and holder.get("audio")]
+
+
+def _place(holder: dict[str, Any], dataset: str | Path, audio_root: str | Path | None) -> None:
+    audio = holder["audio"]
+    if isinstance(audio, str):
+        holder["audio"] = find_recording(audio, dataset, audio_root)
+    elif isinstance(audio, Mapping) and audio.get("bytes") is None and isinstance(audio.get("path"), str):
+        holder["audio"] = {**audio, "path": find_recording(audio["path"], dataset, audio_root)}
