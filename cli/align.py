@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 
 if TYPE_CHECKING:
@@ -30,6 +30,12 @@ class AlignArguments:
         default=None, metadata={"help": "configuration of the data set, for instance modality"}
     )
     max_clip_s: float = field(default=8.0, metadata={"help": "omit turns that last longer, in seconds (default: 8)"})
+    max_clips: int | None = field(
+        default=None, metadata={"help": "how many turns to train on, drawn by the seed (default: all)", "minimum": 1}
+    )
+    dtype: Literal["float32", "bfloat16"] = field(
+        default="float32", metadata={"help": "dtype of the frozen text model during training (default: float32)"}
+    )
     measure_split: str = field(
         default="test", metadata={"help": "split whose clips show what was learned (default: test)"}
     )
@@ -57,6 +63,7 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
         KeyboardInterrupt: It was interrupted; the message tells how to resume.
         UserError: The data lack a split, or hold no turn that can be used.
     """
+    import torch
     from transformers import set_seed
 
     from sdiareward.checkpoint_io.saving import save_checkpoint
@@ -65,6 +72,8 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
     from sdiareward.training.alignment import AlignmentTrainer, measure_alignment
     from sdiareward.training.ending import describe_interruption
     from sdiareward.training.resuming import choose_checkpoint
+    from sdiareward.training.run_folder import resolve_base_model
+    from sdiareward.training.setup import load_model
 
     checkpoint = choose_checkpoint(training, resume=args.resume, has_adapters=False)
     set_seed(training.seed)
@@ -77,7 +86,9 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
         raise KeyboardInterrupt(describe_interruption(trainer)) from None
     after = measure_alignment(model.eval(), clips["measured"])
     output = Path(str(training.output_dir))
-    save_checkpoint(model, processor, output, compact=True)
+    whole, _ = load_model(resolve_base_model(args.model, training), torch.float32)
+    whole.model.audio_tower.proj.load_state_dict(model.model.audio_tower.proj.state_dict())
+    save_checkpoint(whole, processor, output, compact=True)
     result = {"split": args.measure_split, "num_training_clips": len(clips["train"]), "before": before, "after": after}
     write_file(output / "alignment.json", json.dumps(result, indent=2) + "\n")
     write_provenance(
@@ -89,7 +100,6 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
 
 def _load(args: AlignArguments, training: TrainingArguments) -> tuple[Any, Any, dict[str, Any]]:
     """Return the model, its processor, and the clips to train, to validate and to measure on."""
-    import numpy as np
     import torch
 
     from sdiareward.pairs.loading import load_pairs
@@ -101,11 +111,13 @@ def _load(args: AlignArguments, training: TrainingArguments) -> tuple[Any, Any, 
     model.to(training.device).eval()
     folder = Path(str(training.output_dir)) / "clips"
     clips = {}
+    limits = {"train": args.max_clips, "validation": args.measure_clips, "measured": args.measure_clips}
     for name, split in (("train", "train"), ("validation", "validation"), ("measured", args.measure_split)):
         pairs = load_pairs(args.dataset, split, name=args.dataset_config)
-        clips[name] = read_clips(pairs, processor, model, folder, args.max_clip_s)
-    drawn = np.random.default_rng(training.seed).permutation(len(clips["measured"]))[: args.measure_clips]
-    clips["measured"] = clips["measured"].select(sorted(drawn.tolist()))
+        limit = {"max_clip_s": args.max_clip_s, "max_clips": limits[name], "seed": training.seed}
+        clips[name] = read_clips(pairs, processor, model, folder, **limit)
+    # The text model is frozen, and rounding it costs the trained projection nothing.
+    model.model.language_model.to(getattr(torch, args.dtype))
     return model, processor, clips
 
 

@@ -21,11 +21,12 @@ from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
 from sdiareward.pairs.content import hash_audio
-from sdiareward.pairs.schema import stable_id, validate_row
+from sdiareward.pairs.schema import JOINT, stable_id, validate_row
 from sdiareward.perturbations.channel import ChannelSettings
 from sdiareward.synthesis import SynthesisError, count_servers, is_available, open_servers
 
 from .formats.shards import count_pairs
+from .pairing.families import FamilySpec, plan_family_pairs, validate_families
 from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, list_audible, make_row, plan_pairs
 from .pairing.reference_clips import NoReference
 from .pairing.script_voices import draw_voices
@@ -84,6 +85,8 @@ class BuildConfig:
         synthesizers (`dict[str, SynthesizerSpec]`): Synthesizers by criterion.
         synthesizer_options (`dict[str, dict]`): Options of synthesizers that take some, such as an endpoint's address,
             and `script_voices`, a pool of voices for scripts.
+        families (`dict[str, FamilySpec]`, *optional*): Pairs about the conversation (`pairing.families`); none by
+            default, as in the paper. `synthesizers` may have an entry `joint`, which speaks those of scripts.
         channel (`ChannelSettings`, *optional*): Channel matching; None switches it off, as in the paper. It is on by
             default, because a model learns the channel of a recording before it learns the speech in it.
         validation, test (`float`): Shares of each source's episodes.
@@ -99,6 +102,7 @@ class BuildConfig:
     sources: tuple[SourceConfig, ...]
     synthesizers: dict[str, SynthesizerSpec]
     synthesizer_options: dict[str, dict[str, Any]] = field(default_factory=dict)
+    families: dict[str, FamilySpec] = field(default_factory=dict)
     channel: ChannelSettings | None = field(default_factory=ChannelSettings)
     validation: float = 0.1
     test: float = 0.2
@@ -112,6 +116,7 @@ class BuildConfig:
         require_engine(self.engine, self.num_workers)
         if Path(self.output_dir) == Path():
             raise ValueError("output_dir is empty; name a folder to write.")
+        validate_families(self.families)
 
 
 def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
@@ -137,7 +142,12 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     output = Path(config.output_dir)
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
     settings["synthesizer_options"] = list_audible(config.synthesizer_options)
-    # A build without enhancement is the same as before there was the key.
+    # A build without enhancement, families or voices across is the same as before there were these keys.
+    settings = {key: value for key, value in settings.items() if key != "families" or value}
+    settings["synthesizers"] = {
+        name: {key: value for key, value in spec.items() if key != "across" or value}
+        for name, spec in settings["synthesizers"].items()
+    }
     settings["sources"] = [{k: v for k, v in source.items() if k != "enhance" or v} for source in settings["sources"]]
     contents = _hash_recordings(plans)
     plan_id = stable_id(json.dumps(settings, sort_keys=True), *sorted(contents.items()))
@@ -170,8 +180,10 @@ def _plan(config: BuildConfig, dry_run: bool) -> tuple[list[PairPlan], list[Skip
         )
     episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
     assignment = assign_splits(episodes, validation=config.validation, test=config.test, seed=config.seed)
-    options = config.synthesizer_options
-    return list(plan_pairs(items, assignment, config.synthesizers, config.channel, config.seed, options)), skipped
+    shared = (config.channel, config.seed, config.synthesizer_options)
+    plans = list(plan_pairs(items, assignment, config.synthesizers, *shared))
+    spoken = config.synthesizers.get(JOINT)
+    return [*plans, *plan_family_pairs(items, assignment, config.families, spoken, *shared)], skipped
 
 
 def _read_items(config: BuildConfig, skipped: list[Skipped], dry_run: bool) -> Iterator[Episode | ScriptPair]:
@@ -262,7 +274,7 @@ def _hash_recording(audio: bytes | str) -> str | None:
 
 
 def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
-    options = {plan.synthesizer: plan.options for plan in plans}
+    options = {name: given for plan in plans for name, given in plan.engines.items()}
     if missing := sorted(name for name in options if not is_available(name, options[name])):
         raise ValueError(
             f"synthesizers {missing} cannot be used: they are not installed, or need synthesizer_options; install "
@@ -273,12 +285,21 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
 def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, num_workers: int) -> list[Skipped]:
     """Make the pairs that are not made yet; return what was skipped."""
     todo = [plan for plan in plans if not parts.has(plan.pair_id)]
-    with open_servers({plan.synthesizer: plan.options for plan in todo}) as options:
-        placed = [replace(plan, options=options[plan.synthesizer]) for plan in todo]
+    with open_servers({name: given for plan in todo for name, given in plan.engines.items()}) as options:
+        placed = [_place(plan, options) for plan in todo]
         num_workers = max(num_workers, count_servers(options))
         results = run_jobs(partial(make_pair, parts=parts), placed, num_workers, "pairs")
         skipped = [skip for skip in results if skip]
     return sorted(skipped, key=lambda skip: (skip.item, skip.kind, skip.reason))
+
+
+def _place(plan: PairPlan, options: Mapping[str, Mapping[str, Any]]) -> PairPlan:
+    """Return a plan with the options of engines as they run here; those of a family differ by side and are kept."""
+    if plan.family:
+        return plan
+    placed = replace(plan, options=options[plan.synthesizer])
+    other = plan.rejected_synthesizer
+    return replace(placed, rejected_options=options[other]) if other else placed
 
 
 def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:
@@ -288,7 +309,11 @@ def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:
         validate_row(row)
     except tuple(error for error, _ in SKIP_KIND_BY_ERROR) as error:
         kind = next(kind for type_, kind in SKIP_KIND_BY_ERROR if isinstance(error, type_))
-        return Skipped(f"{plan.chosen.source} {plan.chosen.name} {plan.synthesizer}", kind, str(error))
+        return Skipped(
+            f"{plan.chosen.source} {plan.rejected.name if plan.family else plan.chosen.name} {plan.voices}",
+            kind,
+            str(error),
+        )
     notes = inspect_episode(plan.chosen) if plan.criterion == "modality" else ()
     parts.write(plan.pair_id, [row], [asdict(note) for note in notes])
     return None

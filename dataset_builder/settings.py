@@ -10,6 +10,7 @@ from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.perturbations.channel import ChannelSettings
 
 from .builder import BuildConfig, SourceConfig
+from .pairing.families import FamilySpec
 from .pairing.pairing import SynthesizerSpec
 
 
@@ -35,6 +36,10 @@ def read_build_config(path: Path, overrides: Mapping[str, Any]) -> BuildConfig:
     values["synthesizers"] = {
         criterion: make_settings(SynthesizerSpec, entry, f"{path}: synthesizers.{criterion}")
         for criterion, entry in values["synthesizers"].items()
+    }
+    values["families"] = {
+        family: make_settings(FamilySpec, entry or {}, f"{path}: families.{family}")
+        for family, entry in (values.get("families") or {}).items()
     }
     if values.get("channel") is not None:
         values["channel"] = make_settings(ChannelSettings, values["channel"], f"{path}: channel")

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 CRITERIA = ("modality", "colloquialness")
+# Of pairs about the conversation, which are in no subset of the paper.
+JOINT = "joint"
 MODALITY_SUBSETS = ("wild", "semi_wild", "scripted")
 SUBSETS = (*MODALITY_SUBSETS, "colloquialness")
 MAX_TURN_S = 60.0
@@ -133,10 +136,10 @@ def validate_row(row: Mapping[str, Any]) -> None:
     label = f"pair {row.get('pair_id')!r:.80}"
     if missing := [column for column in _CHECKED_COLUMNS if column not in row]:
         raise ValueError(f"{label}: has no columns {missing}; every pair needs them.")
-    for column, allowed in (("criterion", CRITERIA), ("subset", SUBSETS)):
+    for column, allowed in (("criterion", (*CRITERIA, JOINT)), ("subset", (*SUBSETS, NO_SUBSET))):
         if row[column] not in allowed:
             raise ValueError(f"{label}: {column} is {row[column]!r:.80}; it must be one of {list(allowed)}.")
-    if (row["criterion"] == "colloquialness") != (row["subset"] == "colloquialness"):
+    if _criterion_of(row["subset"]) != row["criterion"]:
         raise ValueError(f"{label}: criterion {row['criterion']!r} does not go with subset {row['subset']!r}.")
     for column in ("pair_id", "source", "synthesizer", "group_id", "language", "license"):
         if not row[column]:
@@ -146,6 +149,11 @@ def validate_row(row: Mapping[str, Any]) -> None:
     _validate_taxonomy(row, label)
     for side in ("chosen", "rejected"):
         _validate_side(row[side], f"{label}, {side}")
+
+
+def _criterion_of(subset: str) -> str:
+    """Return the criterion whose pairs a subset holds."""
+    return {"colloquialness": "colloquialness", NO_SUBSET: JOINT}.get(subset, "modality")
 
 
 def _validate_side(turns: Any, label: str) -> None:

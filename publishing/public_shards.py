@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.cards.licences import redistribution_block
 from sdiareward.common.files import replace_atomically
 from sdiareward.dataset_builder.formats.shards import COUNTED, SPLITS, list_paths
-from sdiareward.pairs.schema import CRITERIA, SIDES, features, make_arrow_schema
+from sdiareward.pairs.schema import CRITERIA, JOINT, SIDES, features, make_arrow_schema
 
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ def list_shards(folder: Path) -> list[Shard]:
 
 def _read_shard(path: Path) -> Shard:
     criterion, split = path.parent.name, path.name.split("-")[0]
-    if criterion not in CRITERIA or split not in SPLITS:
+    if criterion not in (*CRITERIA, JOINT) or split not in SPLITS:
         raise ValueError(
-            f"{path}: lies under criterion {criterion!r} and split {split!r}; the builder writes {list(CRITERIA)} and "
-            f"{list(SPLITS)}. Move it out of data/."
+            f"{path}: lies under criterion {criterion!r} and split {split!r}; the builder writes "
+            f"{[*CRITERIA, JOINT]} and {list(SPLITS)}. Move it out of data/."
         )
     with open_shard(path) as file:
         groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]

@@ -105,6 +105,7 @@ class _Engine:
         has_options: Whether it requires options.
         launcher: Module of this package whose `serve(options)` starts its servers.
         is_custom: Whether only its options tell what it needs.
+        takes_options: Whether it takes options without requiring them.
     """
 
     module: str
@@ -113,6 +114,7 @@ class _Engine:
     has_options: bool = False
     launcher: str | None = None
     is_custom: bool = False
+    takes_options: bool = False
 
 
 _ENGINES: dict[str, _Engine] = {
@@ -127,7 +129,7 @@ _ENGINES: dict[str, _Engine] = {
         "soulx_podcast", ("requests",), "pip install requests", has_options=True, launcher="soulx_launch"
     ),
     "voice-cloning": _Engine("voice_cloning", ("requests",), "pip install requests", has_options=True),
-    "world": _Engine("world", ("pyworld", "pkg_resources"), "pip install pyworld 'setuptools<81'"),
+    "world": _Engine("world", ("pyworld", "pkg_resources"), "pip install pyworld 'setuptools<81'", takes_options=True),
 }
 # Key of the options of a synthesizer with a name of its own.
 _ENGINE = "engine"
@@ -202,7 +204,7 @@ def _load(name: str, options_json: str) -> Synthesizer | DialogueSynthesizer:
     options = json.loads(options_json)
     engine = _find_engine(name, options)
     options.pop(_ENGINE, None)
-    if options and not engine.has_options:
+    if options and not (engine.has_options or engine.takes_options):
         raise ValueError(f"synthesizer {name!r} takes no options, but got {sorted(options)}; remove them.")
     if not _is_installed(engine):
         raise SynthesisError(f"synthesizer {name!r} is not installed; {engine.remedy}.")

@@ -18,17 +18,30 @@ from . import SynthesisError, distribution_version
 
 # Share of the deviation from the mean log pitch that is kept.
 _KEPT_VARIATION = (0.1, 0.3, 0.5)
+CONTOURS = ("kept", "flat", "reversed", "uneven")
 # Twice the vocoder's default: half the work, for speech whose pitch hardly moves.
 _FRAME_PERIOD_MS = 10.0
 
 
 class WorldSynthesizer:
-    """The recorded speaker with flattened pitch."""
+    """The recorded speaker with flattened pitch, or with another contour.
+
+    Args:
+        contour (`str`, *optional*): `"kept"` changes nothing but what the vocoder does, `"flat"` removes most of the
+            intonation, `"reversed"` plays the pitch of the voiced frames backwards, `"uneven"` varies the tempo at
+            random. By default the number of the voice decides how much intonation is kept.
+
+    Raises:
+        ValueError: There is no such contour.
+    """
 
     uses_reference = True
     is_deterministic = True
 
-    def __init__(self) -> None:
+    def __init__(self, contour: str | None = None) -> None:
+        if contour is not None and contour not in CONTOURS:
+            raise ValueError(f"contour is {contour!r}; it must be one of {', '.join(CONTOURS)}.")
+        self.contour = contour
         self._world = load_world()
         self.version = distribution_version("pyworld")
 
@@ -37,8 +50,23 @@ class WorldSynthesizer:
         if reference is None:
             raise SynthesisError(f"copy-synthesis needs a recording, and there is none of {text!r}.")
         pitch, envelope, aperiodicity = analyze_speech(reference, _FRAME_PERIOD_MS)
-        flat = flatten_pitch(pitch, _KEPT_VARIATION[voice % len(_KEPT_VARIATION)])
-        return self._world.synthesize(flat, envelope, aperiodicity, SAMPLING_RATE, _FRAME_PERIOD_MS).astype(np.float32)
+        if self.contour is None:
+            pitch = flatten_pitch(pitch, _KEPT_VARIATION[voice % len(_KEPT_VARIATION)])
+        elif self.contour == "flat":
+            pitch = flatten_pitch(pitch, _KEPT_VARIATION[0])
+        elif self.contour == "reversed":
+            pitch = reverse_pitch(pitch)
+        elif self.contour == "uneven":
+            frames = draw_uneven_frames(len(pitch), np.random.default_rng(len(pitch)))
+            pitch, envelope, aperiodicity = pitch[frames], envelope[frames], aperiodicity[frames]
+        speech = self._world.synthesize(
+            np.ascontiguousarray(pitch),
+            np.ascontiguousarray(envelope),
+            np.ascontiguousarray(aperiodicity),
+            SAMPLING_RATE,
+            _FRAME_PERIOD_MS,
+        )
+        return speech.astype(np.float32)
 
 
 def load_world() -> Any:
@@ -78,6 +106,27 @@ def flatten_pitch(pitch: np.ndarray, kept: float) -> np.ndarray:
     flat = pitch.copy()
     flat[voiced] = np.exp(log_pitch.mean() + kept * (log_pitch - log_pitch.mean()))
     return flat
+
+
+def reverse_pitch(pitch: np.ndarray) -> np.ndarray:
+    """Play the pitch of the voiced frames backwards; which frames are voiced stays."""
+    reversed_pitch = pitch.copy()
+    reversed_pitch[pitch > 0] = pitch[pitch > 0][::-1]
+    return reversed_pitch
+
+
+def draw_uneven_frames(num_frames: int, rng: np.random.Generator) -> np.ndarray:
+    """Return indices of frames that run through speech at a rate that changes every quarter of a second.
+
+    Args:
+        num_frames (`int`): Length of the speech.
+        rng (`np.random.Generator`): Draws the rates, 0.5 to 2 times the natural one; the length stays.
+    """
+    num_stretches = max(2, round(num_frames * _FRAME_PERIOD_MS / 250))
+    rates = np.exp2(rng.uniform(-1, 1, num_stretches))
+    ends = np.concatenate([[0], np.cumsum(rates)])
+    places = np.interp(np.linspace(0, num_stretches, num_frames), np.arange(num_stretches + 1), ends / ends[-1])
+    return np.minimum((places * (num_frames - 1)).round().astype(np.int64), num_frames - 1)
 
 
 build = WorldSynthesizer

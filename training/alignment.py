@@ -48,7 +48,14 @@ _COLUMNS = datasets.Features(
 
 
 def read_clips(
-    pairs: datasets.Dataset, processor: SDiaRewardProcessor, model: SDiaRewardModel, folder: Path, max_clip_s: float
+    pairs: datasets.Dataset,
+    processor: SDiaRewardProcessor,
+    model: SDiaRewardModel,
+    folder: Path,
+    *,
+    max_clip_s: float,
+    max_clips: int | None = None,
+    seed: int = 0,
 ) -> datasets.Dataset:
     """Return the distinct turns of pairs with their transcripts, encoded by the frozen audio tower.
 
@@ -58,6 +65,8 @@ def read_clips(
         model ([`SDiaRewardModel`]): Its audio tower encodes them; the vectors are stored in float16.
         folder (`Path`): Where they are stored.
         max_clip_s (`float`): Longer turns are omitted.
+        max_clips (`int`, *optional*): How many to draw; by default all are taken.
+        seed (`int`, *optional*, defaults to 0): Seed of that draw.
 
     Returns:
         `datasets.Dataset`: One row per turn: `input_ids`, of which the last `num_text_tokens` are the transcript and
@@ -69,6 +78,8 @@ def read_clips(
     places = _find_turns(pairs, max_clip_s)
     if not places:
         raise ValueError(f"no turn with a transcript lasts at most {max_clip_s:g} s; raise max_clip_s.")
+    drawn = np.random.default_rng(seed).permutation(len(places))[:max_clips]
+    places = [places[index] for index in sorted(drawn.tolist())]
     tower = {name: tensor for name, tensor in model.model.audio_tower.state_dict().items() if "proj" not in name[:4]}
     content = [[place["digest"] for place in places], hash_tensors(tower), max_clip_s, processor.max_turn_s]
     folder.mkdir(parents=True, exist_ok=True)

@@ -39,7 +39,9 @@ from datasets.table import table_cast
 logger = logging.getLogger(__name__)
 
 # In the order in which a folder of Parquet is read.
-_CRITERIA = ("colloquialness", "modality")
+_CRITERIA = ("colloquialness", "joint", "modality")
+# Trained on with the others, measured apart.
+_APART = "joint"
 _SPLITS = ("train", "validation", "test")
 _SIDES = ("chosen", "rejected")
 _SAMPLING_RATE = 16_000
@@ -81,7 +83,8 @@ class SDiaRewardConfig(datasets.BuilderConfig):
 class SDiaReward(datasets.ArrowBasedBuilder):
     """Preference pairs of spoken dialogue, one pair a row (section 3 of the paper).
 
-    Configurations: `default` (every pair), `modality`, `colloquialness`, and `esdr_bench` (the test split alone).
+    Configurations: `default` (every pair; in its test split the paper's alone), `modality`, `colloquialness`, `joint`,
+    and `esdr_bench` (the test split alone).
 
     Raises:
         FileNotFoundError: `data_dir` is no folder or holds no pairs of the configuration.
@@ -101,6 +104,7 @@ class SDiaReward(datasets.ArrowBasedBuilder):
         SDiaRewardConfig("default", VERSION, description="Every pair."),
         SDiaRewardConfig("modality", VERSION, description="A recording against the same words synthesised."),
         SDiaRewardConfig("colloquialness", VERSION, description="A spoken-style script against a written-style one."),
+        SDiaRewardConfig("joint", VERSION, description="A dialogue against itself with something in it broken."),
         SDiaRewardConfig("esdr_bench", VERSION, description="ESDR-Bench: the test split."),
     ]
     DEFAULT_CONFIG_NAME = "default"
@@ -189,14 +193,14 @@ def find_tables(folder: str, config_name: str) -> dict[str, list[str]]:
     """
     if not os.path.isdir(folder):
         raise FileNotFoundError(f"{folder}: no such folder; pass data_dir=, the folder of your pairs.")
-    criteria = (config_name,) if config_name in _CRITERIA else _CRITERIA
+    is_one = config_name in _CRITERIA
+    criteria = (config_name,) if is_one else _CRITERIA
     splits = ("test",) if config_name == "esdr_bench" else _SPLITS
     found = {}
     for split in splits:
-        shards = [p for c in criteria for p in _glob(folder, "data", c, f"{split}-*.parquet")]
-        apart = [
-            p for c in criteria for p in _glob(folder, c, f"{split}.jsonl") + _glob(folder, c, f"{split}.parquet")
-        ]
+        read = criteria if is_one or split != "test" else tuple(name for name in criteria if name != _APART)
+        shards = [p for c in read for p in _glob(folder, "data", c, f"{split}-*.parquet")]
+        apart = [p for c in read for p in _glob(folder, c, f"{split}.jsonl") + _glob(folder, c, f"{split}.parquet")]
         if shards and apart:
             raise ValueError(f"{folder}: holds both {shards[0]} and {apart[0]}; keep one layout and move the other.")
         if shards or apart:

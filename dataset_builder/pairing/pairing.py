@@ -19,6 +19,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn, is_recorded
+from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.schema import MAX_TURN_S, stable_id
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
@@ -31,6 +32,10 @@ from ..references import SYNTHETIC
 from .reference_clips import Clip, choose_references
 from .script_voices import ScriptVoice, load_voices, split_options
 from .splits import choose_synthesizers, split_unit
+
+
+# In the place of a synthesizer, where both sides are recordings.
+RECORDING = "recording"
 
 
 class TurnDurationError(AudioError):
@@ -56,14 +61,17 @@ class PairPlan:
     """Everything that a pair is made from.
 
     Args:
-        criterion (`str`): `"modality"` or `"colloquialness"`.
+        criterion (`str`): `"modality"` or `"colloquialness"`, or `"joint"` for a family.
         chosen, rejected (`Episode`): The same episode twice for a modality pair.
-        synthesizer (`str`): Speaks the synthetic side or sides.
+        synthesizer (`str`): Speaks the synthetic side or sides, or [`RECORDING`].
         split (`str`): Split of the pair.
         channel (`ChannelSettings`, *optional*): The channel of both sides.
         options (`Mapping`): Options of the synthesizer.
         known_pair_id (`str`, *optional*): The id of a released pair; its words may have been scrubbed since.
         script_voices (`tuple[ScriptVoice, ...]`): Pool of the voices to clone for scripts.
+        rejected_synthesizer (`str`, *optional*): Speaks the rejected side, where it is another one.
+        rejected_options (`Mapping`, *optional*): Options for the rejected side, where they are others.
+        family (`str`, *optional*): Family of `families.KINDS`; empty for the paper's pairs.
     """
 
     criterion: str
@@ -75,6 +83,30 @@ class PairPlan:
     options: Mapping[str, Any] = field(default_factory=dict)
     known_pair_id: str | None = None
     script_voices: tuple[ScriptVoice, ...] = ()
+    rejected_synthesizer: str = ""
+    rejected_options: Mapping[str, Any] | None = None
+    family: str = ""
+
+    def is_recorded(self, side: str) -> bool:
+        """Tell whether a side is a recording."""
+        return self.synthesizer == RECORDING if self.family else is_recorded(self.criterion, side)
+
+    def engine(self, side: str) -> tuple[str, Mapping[str, Any]]:
+        """Return the synthesizer of a side and its options."""
+        if side == "chosen" or not (self.rejected_synthesizer or self.rejected_options is not None):
+            return self.synthesizer, self.options
+        return self.rejected_synthesizer or self.synthesizer, self.rejected_options or {}
+
+    @property
+    def engines(self) -> dict[str, Mapping[str, Any]]:
+        """The options of each synthesizer that is needed, by name."""
+        return {name: options for name, options in map(self.engine, ("rejected", "chosen")) if name != RECORDING}
+
+    @property
+    def voices(self) -> str:
+        """What speaks the pair, for its column: two names where they differ."""
+        other = self.rejected_synthesizer
+        return f"{self.synthesizer}+{other}" if other and other != self.synthesizer else self.synthesizer
 
     @property
     def pair_id(self) -> str:
@@ -85,14 +117,23 @@ class PairPlan:
         names = (self.chosen.source, self.chosen.name, self.rejected.name)
         options = list_audible(self.options)
         engine = [self.synthesizer, json.dumps(options, sort_keys=True)] if options else [self.synthesizer]
+        if self.rejected_synthesizer or self.rejected_options is not None:
+            name, given = self.engine("rejected")
+            engine += [name, json.dumps(list_audible(given), sort_keys=True)]
+        engine += [self.family] if self.family else []
         engine += [json.dumps(sorted(voice.identity for voice in self.script_voices))] if self.script_voices else []
         return stable_id(self.criterion, *names, *engine, self.channel, *words)
 
     @property
     def label(self) -> dict[str, str]:
         """The columns that a report counts the pair by, apart from its split."""
-        chosen = {"subset": self.chosen.subset, "source": self.chosen.source}
-        return {"criterion": self.criterion, **chosen, "synthesizer": self.synthesizer}
+        chosen = {"subset": self.subset, "source": self.chosen.source}
+        return {"criterion": self.criterion, **chosen, "synthesizer": self.voices}
+
+    @property
+    def subset(self) -> str:
+        """Subset of the pair; a family is in none of the paper's."""
+        return NO_SUBSET if self.family else self.chosen.subset
 
 
 def list_audible(options: Any) -> Any:
@@ -114,15 +155,24 @@ class SynthesizerSpec:
         seen (`tuple[str, ...]`): Used in every split.
         left_out (`tuple[str, ...]`): Used in the test split only.
         per_dialogue (`int`, *optional*): How many of `seen` each dialogue outside the test split gets; None for all.
+        across (`int`, *optional*, defaults to 0): How many more pairs of each script have a synthesizer of its own on
+            either side, so that the voice does not tell the sides apart.
     """
 
     seen: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     per_dialogue: int | None = None
+    across: int = 0
 
     def __post_init__(self) -> None:
         if shared := set(self.seen) & set(self.left_out):
             raise ValueError(f"synthesizers {sorted(shared)} are both seen and held out; name each once.")
+
+    def across_dialogue(self, split: str, key: str, seed: int) -> list[tuple[str, str]]:
+        """Return the synthesizers of the chosen and the rejected side of the `across` pairs of one script."""
+        names = [*self.seen, *(self.left_out if split == "test" else ())]
+        couples = [(first, second) for first in names for second in names if first != second]
+        return sorted(couples, key=lambda couple: stable_id(seed, key, *couple))[: self.across]
 
     def for_dialogue(self, split: str, key: str, seed: int) -> list[str]:
         """Return the synthesizers of one dialogue."""
@@ -165,6 +215,10 @@ def plan_pairs(
         for name in choices[criterion].for_dialogue(split, f"{chosen.source}/{chosen.name}", seed):
             own, voices = split_options((options or {}).get(name, {}), criterion)
             yield PairPlan(criterion, chosen, rejected, name, split, channel, own, script_voices=voices)
+        for name, other in choices[criterion].across_dialogue(split, f"{chosen.source}/{chosen.name}", seed):
+            (own, voices), (others, _) = (split_options((options or {}).get(n, {}), criterion) for n in (name, other))
+            spoken = {"rejected_synthesizer": other, "rejected_options": others, "script_voices": voices}
+            yield PairPlan(criterion, chosen, rejected, name, split, channel, own, **spoken)
 
 
 def make_row(plan: PairPlan) -> dict[str, Any]:
@@ -179,12 +233,12 @@ def make_row(plan: PairPlan) -> dict[str, Any]:
     return {
         "pair_id": plan.pair_id,
         "criterion": plan.criterion,
-        "subset": chosen.subset,
+        "subset": plan.subset,
         "source": chosen.source,
         "primary": chosen.primary,
         "secondary": chosen.secondary,
         **{side: _make_side(plan, side) for side in ("chosen", "rejected")},
-        "synthesizer": plan.synthesizer,
+        "synthesizer": plan.voices,
         "group_id": chosen.group_id,
         "channel": plan.channel.as_row() if plan.channel else None,
         "native_coding": list(chosen.native_coding),
@@ -197,8 +251,9 @@ def make_row(plan: PairPlan) -> dict[str, Any]:
 def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
     episode: Episode = getattr(plan, side)
     label = f"{episode.source} {episode.name}"
-    recorded = is_recorded(plan.criterion, side)
-    sources = _recorded(episode, label) if recorded else _spoken(plan, episode, label)
+    recorded = plan.is_recorded(side)
+    synthesizer, options = plan.engine(side)
+    sources = _recorded(episode, label) if recorded else _spoken(plan, episode, synthesizer, options, label)
     turns = []
     for position, (turn, parts) in enumerate(zip(episode.turns, sources, strict=True)):
         array = _join(parts, plan.channel.trim_db if plan.channel else None)
@@ -206,7 +261,7 @@ def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
             rng = np.random.default_rng(int(stable_id(plan.pair_id, side, position), 16))
             array = plan.channel(array, SAMPLING_RATE, rng)
         row = _encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", f"{label}, turn {position}")
-        turns.append(row | {"audio_ref": _references(turn, None if recorded else plan.synthesizer)})
+        turns.append(row | {"audio_ref": _references(turn, None if recorded else synthesizer)})
     return turns
 
 
@@ -226,9 +281,11 @@ def _recorded(episode: Episode, label: str) -> list[list[np.ndarray]]:
     ]
 
 
-def _spoken(plan: PairPlan, episode: Episode, label: str) -> list[list[np.ndarray]]:
+def _spoken(
+    plan: PairPlan, episode: Episode, synthesizer: str, options: Mapping[str, Any], label: str
+) -> list[list[np.ndarray]]:
     """Return the synthetic speech of each turn, by part where the engine speaks one text at a time."""
-    engine = load_synthesizer(plan.synthesizer, plan.options)
+    engine = load_synthesizer(synthesizer, options)
     if isinstance(engine, DialogueSynthesizer):
         lines = [(turn.role, turn.text) for turn in episode.turns]
         arrays = engine.speak_dialogue(lines, _reference_clips(plan, label))

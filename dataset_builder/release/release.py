@@ -21,7 +21,7 @@ from sdiareward.common.files import JsonLines
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError, is_recorded
-from sdiareward.pairs.schema import features, stable_id
+from sdiareward.pairs.schema import JOINT, features, stable_id
 
 from ..formats.shards import ShardWriter, read_rows
 from ..pairing.pairing import file_version
@@ -91,6 +91,8 @@ def release(
 
 
 def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _FingerprintTaker) -> dict[str, Any]:
+    if row["criterion"] == JOINT:
+        raise SkipError("family", "pairs about the conversation are built again from the recipe, not released.")
     sides = {}
     for side in SIDES:
         turns = []

@@ -18,6 +18,7 @@ from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_table
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
+from sdiareward.pairs.schema import JOINT
 
 from ..formats.shards import SPLITS
 
@@ -167,6 +168,9 @@ def _render_header(report: Mapping[str, Any]) -> str:
 def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> list[dict[str, Any]]:
     """Return the configurations of a data set: everything, each criterion, and the benchmark (the test split).
 
+    Pairs of families (`joint`) are trained on with all others, and measured apart: the test splits of everything and
+    of the benchmark are the paper's pairs alone.
+
     Args:
         rows (`Sequence[Mapping]`): `criterion` and `split` of what is there, as a report counts it.
         folder (`str`, *optional*, defaults to `"data"`): Where the shards lie.
@@ -178,8 +182,30 @@ def list_configs(rows: Sequence[Mapping[str, Any]], folder: str = "data") -> lis
     configs = []
     for name, criterion in (*criteria.items(), ("esdr_bench", "*")):
         splits = ("test",) if name == "esdr_bench" else SPLITS
-        present = [s for s in splits if any(r["split"] == s and criterion in ("*", r["criterion"]) for r in rows)]
-        files = [{"split": split, "path": f"{folder}/{criterion}/{split}-*.parquet"} for split in present]
+        found = {split: _list_criteria(rows, split, criterion) for split in splits}
+        files = [
+            {"split": split, "path": _find_pattern(folder, split, criterion, there, rows)}
+            for split, there in found.items()
+            if there
+        ]
         if files:
             configs.append({"config_name": name, "data_files": files})
     return configs
+
+
+def _list_criteria(rows: Sequence[Mapping[str, Any]], split: str, criterion: str) -> list[str]:
+    """Return the criteria of a split that a configuration reads; `*` reads all, but measures no families."""
+    there = sorted({row["criterion"] for row in rows if row["split"] == split})
+    if criterion == "*":
+        return [name for name in there if name != JOINT or split != "test"]
+    return [criterion] if criterion in there else []
+
+
+def _find_pattern(
+    folder: str, split: str, criterion: str, there: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> str | list[str]:
+    """Return the pattern of the files of a split; one for each criterion where others lie beside them."""
+    others = {row["criterion"] for row in rows if row["split"] == split} - set(there)
+    if criterion == "*" and others:
+        return [f"{folder}/{name}/{split}-*.parquet" for name in there]
+    return f"{folder}/{criterion}/{split}-*.parquet"

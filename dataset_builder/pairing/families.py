@@ -1,0 +1,278 @@
+"""Plan pairs about the conversation itself: both sides have one voice and one channel, and one side is broken.
+
+The paper's pairs can be told apart by the voice (modality) or by the words (colloquialness). Here neither helps:
+
+- `context`: an answer, all answers, the order of the answers or the transcript belong to another dialogue, or an
+  exchange is repeated. Both sides are recordings, or one synthesizer speaks both.
+- `fluency`: the words of the answers are shuffled, or the last answer is cut off. One synthesizer speaks both sides.
+- `prosody`: the recording through the WORLD vocoder, with its own intonation against a flat or reversed one, or
+  against an uneven rhythm.
+
+Their criterion is `joint`, whose prompt asks for both; `primary` is the family and `secondary` the kind, so that each
+is reported apart. They belong to none of the paper's subsets. What replaces a turn comes from the same source and
+split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
+from sdiareward.messages_sdiareward import MAX_TURNS
+from sdiareward.pairs.schema import JOINT, stable_id
+from sdiareward.perturbations.channel import ChannelSettings
+
+from .pairing import RECORDING, PairPlan, SynthesizerSpec
+from .splits import choose_synthesizers, split_unit
+
+
+_WORLD = "world"
+Pool = Sequence[Episode]
+Change = Callable[[Episode, Pool, np.random.Generator], Episode | None]
+
+
+@dataclass(frozen=True)
+class FamilySpec:
+    """Which pairs of a family are made.
+
+    Args:
+        kinds (`tuple[str, ...]`, *optional*): Kinds of [`KINDS`]; by default all of the family.
+        per_dialogue (`int`, *optional*, defaults to 1): Pairs of each dialogue, each of another kind.
+
+    Raises:
+        ValueError: `per_dialogue` is below 1.
+    """
+
+    kinds: tuple[str, ...] = ()
+    per_dialogue: int = 1
+
+    def __post_init__(self) -> None:
+        if self.per_dialogue < 1:
+            raise ValueError(f"per_dialogue is {self.per_dialogue}; give at least 1, or omit the family.")
+
+
+def validate_families(families: Mapping[str, FamilySpec]) -> None:
+    """Raise `ValueError` for a family or a kind that does not exist."""
+    for family, spec in families.items():
+        if family not in KINDS:
+            raise ValueError(f"families: {family!r} is none of {sorted(KINDS)}.")
+        if unknown := sorted(set(spec.kinds) - set(KINDS[family])):
+            raise ValueError(f"families: {family} has no kinds {unknown}; it has {sorted(KINDS[family])}.")
+
+
+def plan_family_pairs(
+    items: Iterable[Episode | ScriptPair],
+    assignment: Mapping[tuple[str, str], str],
+    families: Mapping[str, FamilySpec],
+    synthesizers: SynthesizerSpec | None,
+    channel: ChannelSettings | None,
+    seed: int,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Iterator[PairPlan]:
+    """Yield the pairs of the families; a kind that a dialogue cannot give is omitted.
+
+    Args:
+        items (`Iterable`): Recorded episodes and pairs of scripts, of which the spoken side is used.
+        assignment (`Mapping`): Split by unit, from `assign_splits`.
+        families (`Mapping[str, FamilySpec]`): Families to make.
+        synthesizers ([`SynthesizerSpec`], *optional*): What speaks scripts; None makes pairs of recordings alone.
+        channel (`ChannelSettings`, *optional*): As in `plan_pairs`.
+        seed (`int`): Chooses kinds, synthesizers and what replaces a turn.
+        options (`Mapping[str, Mapping]`, *optional*): Options of synthesizers by name.
+
+    Raises:
+        ValueError: A family or a kind does not exist.
+    """
+    validate_families(families)
+    episodes = _list_episodes(items)
+    pools: dict[tuple[str, str], list[Episode]] = {}
+    for episode in episodes:
+        pools.setdefault((episode.source, assignment[split_unit(episode)]), []).append(episode)
+    for episode in episodes:
+        split = assignment[split_unit(episode)]
+        for family, kind, rejected in _change(episode, pools[episode.source, split], families, seed):
+            for name in _choose_engines(episode, family, split, synthesizers, seed):
+                chosen_options = dict((options or {}).get(name, {}))
+                rejected_options = {**chosen_options, "contour": kind} if family == "prosody" else chosen_options
+                yield PairPlan(
+                    JOINT,
+                    replace(episode, primary=family, secondary=kind),
+                    rejected,
+                    name,
+                    split,
+                    channel,
+                    {**chosen_options, "contour": "kept"} if family == "prosody" else chosen_options,
+                    rejected_options=rejected_options,
+                    family=family,
+                )
+
+
+def _list_episodes(items: Iterable[Episode | ScriptPair]) -> list[Episode]:
+    """Return each dialogue once: a script against a caricature has the spoken side of its scenario."""
+    found: dict[tuple[str, str], Episode] = {}
+    for item in items:
+        episode = item.spoken if isinstance(item, ScriptPair) else item
+        is_copy = isinstance(item, ScriptPair) and episode.secondary == "caricature"
+        if not is_copy:
+            found.setdefault((episode.source, episode.name), episode)
+    return list(found.values())
+
+
+def _change(
+    episode: Episode, pool: Pool, families: Mapping[str, FamilySpec], seed: int
+) -> Iterator[tuple[str, str, Episode]]:
+    """Yield family, kind and the broken dialogue of each pair."""
+    key = f"{episode.source}/{episode.name}"
+    for family, spec in families.items():
+        kinds = choose_synthesizers(f"{family}/{key}", spec.kinds or tuple(KINDS[family]), None, seed)
+        done = 0
+        for kind in kinds:
+            rng = np.random.default_rng(int(stable_id(seed, family, kind, key), 16))
+            rejected = KINDS[family][kind](episode, pool, rng)
+            if rejected is None:
+                continue
+            yield family, kind, replace(rejected, name=f"{episode.name}/{kind}", primary=family, secondary=kind)
+            done += 1
+            if done == spec.per_dialogue:
+                break
+
+
+def _choose_engines(
+    episode: Episode, family: str, split: str, synthesizers: SynthesizerSpec | None, seed: int
+) -> list[str]:
+    if _is_recorded(episode):
+        return [_WORLD] if family == "prosody" else [RECORDING]
+    if synthesizers is None:
+        return []
+    return synthesizers.for_dialogue(split, f"{family}/{episode.source}/{episode.name}", seed)
+
+
+def _is_recorded(episode: Episode) -> bool:
+    return all(part.audio is not None for turn in episode.turns for part in turn.parts)
+
+
+def _answers(episode: Episode) -> list[Turn]:
+    return [turn for turn in episode.turns if turn.role == "assistant"]
+
+
+def _nearest(turn: Turn, candidates: Iterable[Turn]) -> Turn | None:
+    """Return the candidate with other words whose number of words is nearest."""
+    others = [other for other in candidates if other.text != turn.text]
+    size = len(turn.text.split())
+    return min(others, key=lambda other: (abs(len(other.text.split()) - size), other.text), default=None)
+
+
+def _with_answers(episode: Episode, answers: Mapping[int, Turn]) -> Episode:
+    """Return the episode with some turns replaced, by their index."""
+    turns = [answers.get(index, turn) for index, turn in enumerate(episode.turns)]
+    return replace(episode, turns=tuple(turns))
+
+
+def _draw_other(episode: Episode, pool: Pool, rng: np.random.Generator, count: int = 8) -> list[Episode]:
+    """Return some episodes of other groups."""
+    others = [other for other in pool if other.group != episode.group]
+    return [others[index] for index in rng.permutation(len(others))[:count].tolist()]
+
+
+def _replace_last_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    last = len(episode.turns) - 1
+    turns = [turn for other in _draw_other(episode, pool, rng) for turn in _answers(other)]
+    found = _nearest(episode.turns[last], turns)
+    return None if found is None else _with_answers(episode, {last: found})
+
+
+def _replace_by_near_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    """Take the last answer from the same conversation: from an earlier exchange, or another part of its recording."""
+    last = len(episode.turns) - 1
+    turns = [turn for other in pool if other.group == episode.group for turn in _answers(other)]
+    found = _nearest(episode.turns[last], turns)
+    return None if found is None else _with_answers(episode, {last: found})
+
+
+def _replace_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    turns = [turn for other in _draw_other(episode, pool, rng) for turn in _answers(other)]
+    answers: dict[int, Turn] = {}
+    for index, turn in enumerate(episode.turns):
+        if turn.role == "assistant":
+            found = _nearest(turn, [other for other in turns if other not in answers.values()])
+            if found is None:
+                return None
+            answers[index] = found
+    return _with_answers(episode, answers)
+
+
+def _move_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    """Give every question the answer of another one."""
+    answers = _answers(episode)
+    if len({answer.text for answer in answers}) < 2:
+        return None
+    shift = int(rng.integers(1, len(answers)))
+    moved = answers[shift:] + answers[:shift]
+    return _with_answers(episode, {2 * index + 1: answer for index, answer in enumerate(moved)})
+
+
+def _replace_transcript(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    """Keep the recordings, and write the words of other dialogues beside them."""
+    if not _is_recorded(episode):
+        return None
+    turns = [turn for other in _draw_other(episode, pool, rng) for turn in other.turns]
+    changed = {}
+    for index, turn in enumerate(episode.turns):
+        found = _nearest(turn, turns)
+        if found is None:
+            return None
+        first, *rest = turn.parts
+        parts = (replace(first, text=found.text), *(replace(part, text="") for part in rest))
+        changed[index] = Turn(turn.role, parts)
+    return _with_answers(episode, changed)
+
+
+def _repeat_exchange(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    if len(episode.turns) + 2 > MAX_TURNS:
+        return None
+    return replace(episode, turns=(*episode.turns, *episode.turns[-2:]))
+
+
+def _shuffle_words(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    if _is_recorded(episode):
+        return None
+
+    def shuffle(turn: Turn) -> Turn:
+        words = turn.text.split()
+        return Turn(turn.role, (Part(" ".join(words[index] for index in rng.permutation(len(words)))),))
+
+    return _with_answers(
+        episode, {index: shuffle(turn) for index, turn in enumerate(episode.turns) if turn.role == "assistant"}
+    )
+
+
+def _cut_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    last = len(episode.turns) - 1
+    words = episode.turns[last].text.split()
+    if _is_recorded(episode) or len(words) < 4:
+        return None
+    kept = int(rng.integers(len(words) // 3, 2 * len(words) // 3 + 1))
+    return _with_answers(episode, {last: Turn("assistant", (Part(" ".join(words[:kept])),))})
+
+
+def _keep_recorded(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    """Return the dialogue as it is: the vocoder breaks it."""
+    return episode if _is_recorded(episode) else None
+
+
+KINDS: dict[str, dict[str, Change]] = {
+    "context": {
+        "last_answer": _replace_last_answer,
+        "near_answer": _replace_by_near_answer,
+        "all_answers": _replace_answers,
+        "order": _move_answers,
+        "transcript": _replace_transcript,
+        "repetition": _repeat_exchange,
+    },
+    "fluency": {"shuffled_words": _shuffle_words, "cut_off": _cut_answer},
+    "prosody": {"flat": _keep_recorded, "reversed": _keep_recorded, "uneven": _keep_recorded},
+}

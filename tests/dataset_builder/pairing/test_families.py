@@ -1,0 +1,219 @@
+"""Pairs about the conversation: one voice, one channel, and one side that makes no sense."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sdiareward.audio_sdiareward import read_audio
+from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
+from sdiareward.dataset_builder.pairing.families import KINDS, FamilySpec, plan_family_pairs, validate_families
+from sdiareward.dataset_builder.pairing.pairing import RECORDING, SynthesizerSpec, make_row, plan_pairs
+from sdiareward.dataset_builder.pairing.splits import split_unit
+from sdiareward.pairs.schema import validate_row
+from sdiareward.perturbations.channel import encode
+from sdiareward.synthesis.world import CONTOURS, WorldSynthesizer, draw_uneven_frames, reverse_pitch
+
+
+SPOKEN = SynthesizerSpec(seen=("flite", "espeak-ng"), left_out=("hibari",), per_dialogue=1)
+
+
+def make_episode(name, *lines, group=None, audio=None):
+    turns = tuple(Turn(("user", "assistant")[i % 2], (Part(line, audio),)) for i, line in enumerate(lines))
+    return Episode(name, "asterisk", "scripted", group or name, turns, "Inform", "Unknown", "en", "CC0-1.0")
+
+
+EPISODES = [
+    make_episode("a", "how are you", "fine thank you", "what is it", "a very old lamp"),
+    make_episode("b", "who goes there", "only a friend", "come in then", "thanks I will do"),
+    make_episode("c", "is it far", "ten miles or so", "is there a bus", "not on a Sunday", group="a"),
+]
+
+
+@pytest.fixture
+def recorded(make_tone):
+    wav = encode(make_tone(0.5), 16_000, "WAV", "PCM_16", None)
+    return [make_episode(e.name, *(t.text for t in e.turns), group=e.group, audio=wav) for e in EPISODES]
+
+
+def change(family, kind, episode=EPISODES[0], pool=EPISODES):
+    return KINDS[family][kind](episode, pool, np.random.default_rng(0))
+
+
+def texts(episode):
+    return [turn.text for turn in episode.turns]
+
+
+def test_the_last_answer_comes_from_another_group():
+    assert texts(change("context", "last_answer"))[:3] == texts(EPISODES[0])[:3]
+    assert texts(change("context", "last_answer"))[3] == "thanks I will do"
+
+
+def test_a_near_answer_comes_from_the_same_conversation():
+    # Four words, as the answer that it replaces, and of the same group.
+    assert texts(change("context", "near_answer"))[3] in ("ten miles or so", "not on a Sunday")
+
+
+def test_all_answers_are_replaced_and_no_question():
+    changed = texts(change("context", "all_answers"))
+    assert changed[::2] == texts(EPISODES[0])[::2]
+    assert sorted(changed[1::2]) == ["only a friend", "thanks I will do"]
+
+
+def test_moved_answers_are_those_of_the_dialogue_and_none_stays():
+    changed = texts(change("context", "order"))
+    assert changed == ["how are you", "a very old lamp", "what is it", "fine thank you"]
+
+
+def test_the_last_exchange_is_repeated_within_sixteen_turns():
+    assert texts(change("context", "repetition"))[4:] == ["what is it", "a very old lamp"]
+    long = make_episode("l", *["yes"] * 16)
+    assert change("context", "repetition", long) is None
+
+
+def test_a_foreign_transcript_leaves_the_recordings(recorded):
+    changed = change("context", "transcript", recorded[0], recorded)
+    assert all(a.text != b.text for a, b in zip(changed.turns, recorded[0].turns, strict=True))
+    assert [turn.parts[0].audio for turn in changed.turns] == [turn.parts[0].audio for turn in recorded[0].turns]
+    # Words that a synthesizer speaks are the transcript.
+    assert change("context", "transcript") is None
+
+
+def test_shuffled_words_are_the_words_of_the_answer():
+    changed = change("fluency", "shuffled_words")
+    assert texts(changed)[::2] == texts(EPISODES[0])[::2]
+    assert [sorted(text.split()) for text in texts(changed)[1::2]] == [
+        sorted(text.split()) for text in texts(EPISODES[0])[1::2]
+    ]
+    assert texts(changed) != texts(EPISODES[0])
+
+
+def test_a_cut_answer_is_a_beginning_of_it():
+    cut = texts(change("fluency", "cut_off"))[-1]
+    assert "a very old lamp".startswith(cut) and 1 <= len(cut.split()) <= 2
+    assert change("fluency", "cut_off", make_episode("s", "well", "no")) is None
+
+
+def test_nothing_is_made_of_a_dialogue_without_another():
+    alone = make_episode("x", "yes", "no")
+    assert change("context", "last_answer", alone, [alone]) is None
+    assert change("context", "near_answer", alone, [alone]) is None
+    assert change("context", "order", alone, [alone]) is None
+
+
+def plan(items, families, synthesizers=SPOKEN, split="train"):
+    episodes = [item.spoken if isinstance(item, ScriptPair) else item for item in items]
+    assignment = {split_unit(episode): split for episode in episodes}
+    specs = {name: FamilySpec(**spec) for name, spec in families.items()}
+    return list(plan_family_pairs(items, assignment, specs, synthesizers, None, 0))
+
+
+def test_each_dialogue_gives_as_many_pairs_of_other_kinds_as_are_asked_for():
+    plans = plan(EPISODES, {"context": {"per_dialogue": 2}, "fluency": {}})
+    kinds = [(p.chosen.name, p.family, p.chosen.secondary) for p in plans]
+    assert len(kinds) == len(set(kinds)) == 3 * 3
+    assert {p.synthesizer for p in plans} <= {"flite", "espeak-ng"}
+    assert len({p.pair_id for p in plans}) == len(plans)
+    assert [p.pair_id for p in plan(EPISODES, {"context": {"per_dialogue": 2}, "fluency": {}})] == [
+        p.pair_id for p in plans
+    ]
+
+
+def test_what_replaces_a_turn_is_of_the_same_split():
+    assignment = {split_unit(e): ("test" if e.name == "b" else "train") for e in EPISODES}
+    specs = {"context": FamilySpec(kinds=("last_answer",))}
+    assert list(plan_family_pairs(EPISODES, assignment, specs, SPOKEN, None, 0)) == []
+
+
+def test_scripts_in_the_test_split_are_spoken_by_every_synthesizer_and_caricatures_are_no_dialogue_of_their_own():
+    spoken, written = EPISODES[0], EPISODES[1]
+    copy = ScriptPair(replace(written, secondary="caricature"), replace(spoken, name="a-c", secondary="caricature"))
+    plans = plan([ScriptPair(written, spoken), copy], {"fluency": {"kinds": ("cut_off",)}}, split="test")
+    assert sorted(p.synthesizer for p in plans) == ["espeak-ng", "flite", "hibari"]
+
+
+def test_without_a_synthesizer_pairs_are_made_of_recordings_alone(recorded):
+    assert plan(EPISODES, {"context": {}}, synthesizers=None) == []
+    assert {p.synthesizer for p in plan(recorded, {"context": {}}, synthesizers=None)} == {RECORDING}
+
+
+def test_both_sides_of_a_context_pair_are_recordings(recorded):
+    (found,) = plan(recorded[:1] + recorded[1:2], {"context": {"kinds": ("last_answer",)}})[:1]
+    row = make_row(found)
+    validate_row(row)
+    assert (row["criterion"], row["subset"], row["primary"], row["secondary"]) == (
+        "joint",
+        "all",
+        "context",
+        "last_answer",
+    )
+    assert row["synthesizer"] == RECORDING
+    assert all(ref["uri"] is None for side in ("chosen", "rejected") for t in row[side] for ref in t["audio_ref"])
+    np.testing.assert_array_equal(read_audio(row["chosen"][0]["audio"]), read_audio(row["rejected"][0]["audio"]))
+    assert [turn["text"] for turn in row["chosen"]][:3] == [turn["text"] for turn in row["rejected"]][:3]
+
+
+def test_both_sides_of_a_prosody_pair_go_through_the_vocoder(recorded):
+    found = plan(recorded[:1], {"prosody": {"kinds": ("flat",)}})
+    assert [(p.synthesizer, p.engine("chosen")[1], p.engine("rejected")[1]) for p in found] == [
+        ("world", {"contour": "kept"}, {"contour": "flat"})
+    ]
+    row = make_row(found[0])
+    validate_row(row)
+    assert [turn["text"] for turn in row["chosen"]] == [turn["text"] for turn in row["rejected"]]
+
+
+@pytest.mark.parametrize(
+    ("families", "message"),
+    [
+        ({"grammar": {}}, "'grammar' is none of"),
+        ({"context": {"kinds": ("flat",)}}, r"context has no kinds \['flat'\]"),
+    ],
+)
+def test_an_unknown_family_or_kind_is_refused(families, message):
+    with pytest.raises(ValueError, match=message):
+        validate_families({name: FamilySpec(**spec) for name, spec in families.items()})
+    with pytest.raises(ValueError, match="per_dialogue is 0"):
+        FamilySpec(per_dialogue=0)
+
+
+def test_a_joint_pair_belongs_to_no_subset_of_the_paper(recorded):
+    row = make_row(plan(recorded[:2], {"context": {"kinds": ("repetition",)}})[0])
+    with pytest.raises(ValueError, match="does not go with subset"):
+        validate_row({**row, "subset": "scripted"})
+    with pytest.raises(ValueError, match="does not go with subset"):
+        validate_row({**row, "criterion": "modality"})
+
+
+def test_pairs_across_voices_have_a_synthesizer_of_their_own_on_either_side():
+    pair = ScriptPair(written=EPISODES[1], spoken=EPISODES[0])
+    choices = {"colloquialness": SynthesizerSpec(seen=("flite", "espeak-ng"), per_dialogue=1, across=1)}
+    same, across = plan_pairs([pair], {split_unit(pair.spoken): "train"}, choices, None, 0)
+    assert same.voices in ("flite", "espeak-ng")
+    assert across.voices in ("flite+espeak-ng", "espeak-ng+flite")
+    assert set(across.engines) == {"flite", "espeak-ng"}
+    assert across.engine("chosen")[0] != across.engine("rejected")[0]
+    assert across.pair_id != same.pair_id
+    row = make_row(across)
+    uris = [{ref["uri"] for turn in row[side] for ref in turn["audio_ref"]} for side in ("chosen", "rejected")]
+    assert uris == [{f"synthetic:{across.engine(side)[0]}"} for side in ("chosen", "rejected")]
+
+
+def test_a_reversed_pitch_keeps_its_values_and_where_it_is_voiced():
+    pitch = np.array([0.0, 100.0, 110.0, 0.0, 120.0])
+    np.testing.assert_array_equal(reverse_pitch(pitch), [0.0, 120.0, 110.0, 0.0, 100.0])
+
+
+def test_an_uneven_rhythm_keeps_the_length_and_the_order():
+    frames = draw_uneven_frames(200, np.random.default_rng(0))
+    assert len(frames) == 200 and frames[0] == 0 and frames[-1] == 199
+    steps = np.diff(frames)
+    assert steps.min() == 0 and steps.max() >= 2
+
+
+def test_contours_differ_and_a_strange_one_is_refused(make_tone):
+    sound = make_tone(0.6)
+    spoken = {name: WorldSynthesizer(name).speak("x", voice=0, reference=sound) for name in CONTOURS}
+    assert len({array.tobytes() for array in spoken.values()}) >= 3
+    with pytest.raises(ValueError, match="contour is 'round'; it must be one of kept, flat"):
+        WorldSynthesizer("round")
