@@ -52,7 +52,10 @@ def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int, train_projection
     from peft import LoraConfig, get_peft_model
 
     saved = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
-    saved += ["audio_tower.proj"] if train_projection else []
+    if train_projection:
+        saved.append("audio_tower.proj")
+        # Most updates are less than half a step of a bfloat16 weight.
+        model.model.audio_tower.proj.float()
     adapters = LoraConfig(r=r, lora_alpha=alpha, target_modules=TEXT_PROJECTIONS, modules_to_save=saved)
     return get_peft_model(model, adapters)
 

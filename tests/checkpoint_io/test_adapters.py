@@ -81,3 +81,33 @@ def test_adapters_on_a_backbone_bring_their_head(fixtures_dir, tmp_path, make_di
 def test_a_checkpoint_is_no_adapter(adapted, tiny_checkpoint):
     assert is_adapter(adapted[1])
     assert not is_adapter(tiny_checkpoint)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_projection_trained_beside_adapters_is_in_float32_and_comes_back(
+    dtype, tmp_path, tiny_checkpoint, make_tiny_model, tiny_processor, make_dialogue
+):
+    model = make_tiny_model().to(dtype)
+    model.name_or_path = str(tiny_checkpoint)
+    model = add_adapters(model, r=4, alpha=8, train_projection=True)
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    projection = {name: parameter for name, parameter in trained.items() if "audio_tower.proj" in name}
+    assert len(projection) == 2
+    assert {parameter.dtype for parameter in projection.values()} == {torch.float32}
+    # Training in bfloat16 runs under autocast.
+    inputs = tiny_processor([make_dialogue(0.3, 0.2)], criterion="modality")
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        loss = model(**inputs).logits.sum()
+    loss.backward()
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in projection.values())
+    with torch.no_grad():
+        for parameter in projection.values():
+            parameter.add_(0.5)
+    model.save_pretrained(str(tmp_path))
+    write_adapter_files(model, tiny_processor, tmp_path)
+    loaded = load_adapted(tmp_path, dtype=dtype).eval()
+    found = loaded.model.audio_tower.proj.weight.detach().float()
+    expected = next(parameter for name, parameter in projection.items() if name.endswith("weight"))
+    torch.testing.assert_close(found, expected.detach(), rtol=0, atol=0.01 if dtype == torch.bfloat16 else 0)
+    before, after = (rewards(m, tiny_processor, make_dialogue) for m in (make_tiny_model().to(dtype), loaded))
+    assert abs(before - after) > 1e-3
