@@ -114,8 +114,15 @@ def _load(args: AlignArguments, training: TrainingArguments) -> tuple[Any, Any, 
     limits = {"train": args.max_clips, "validation": args.measure_clips, "measured": args.measure_clips}
     for name, split in (("train", "train"), ("validation", "validation"), ("measured", args.measure_split)):
         pairs = load_pairs(args.dataset, split, name=args.dataset_config)
-        limit = {"max_clip_s": args.max_clip_s, "max_clips": limits[name], "seed": training.seed}
-        clips[name] = read_clips(pairs, processor, model, folder, **limit)
+        clips[name] = read_clips(
+            pairs,
+            processor,
+            model,
+            folder,
+            max_clip_s=args.max_clip_s,
+            max_clips=limits[name],
+            seed=training.seed,
+        )
     # The text model is frozen, and rounding it costs the trained projection nothing.
     model.model.language_model.to(getattr(torch, args.dtype))
     return model, processor, clips

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass
@@ -44,7 +44,7 @@ def run(args: BuildModelArguments) -> None:
     from sdiareward.common.package_files import NANO
 
     disable_progress_bar()
-    sources = {"whisper": args.whisper, "language_model": args.language_model}
+    sources: dict[str, Any] = {"whisper": args.whisper, "language_model": args.language_model}
     with replace_atomically(args.output_dir) as folder:
         if args.name == "nano" and args.untrained:
             build_nano(folder, whisper=args.whisper, seed=args.seed)

