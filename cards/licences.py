@@ -72,6 +72,7 @@ CORPORA = {
         True, "Flight of the Amazon Queen, (c) 1995 John Passfield and Steven Stamatiadis. Modified versions."
     ),
     "asterisk": Corpus(True, "Asterisk core sounds, (c) 2003-2010 Allison Smith and Digium, Inc. Modified versions."),
+    "balanced_scripts": Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers."),
     "colloquial_scripts": Corpus(True, "Scripts of the sdiareward authors, spoken by synthesizers."),
     "fillets": Corpus(True, "Fish Fillets NG, (c) ALTAR interactive and the Fish Fillets NG team. Modified versions."),
     "folder": Corpus(True),

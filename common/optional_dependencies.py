@@ -51,6 +51,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
         "starlette",
         "uvicorn",
     ),
+    "small": ("gguf", "peft"),
     "demo": ("gradio", "jinja2", "matplotlib"),
     "pipeline-paper": ("audio_separator", "pyannote"),
 }

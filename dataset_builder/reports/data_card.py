@@ -44,7 +44,7 @@ _SPOKE_FOR = {
 }
 _UNKNOWN_SPEAKERS = "What those who are heard in {} spoke for, and agreed to, is not recorded here: ask its publisher."
 # No recording of a person.
-_SYNTHETIC_ONLY = "colloquial_scripts"
+_SYNTHETIC_ONLY = ("balanced_scripts", "colloquial_scripts")
 
 
 def write_report(
@@ -152,7 +152,7 @@ def _render_channel(config: Mapping[str, Any]) -> str:
 
 def _render_speakers(sources: Iterable[str]) -> str:
     """Return the purposes that the speakers spoke for, as far as they are known."""
-    named = [name for name in sorted(sources) if name != _SYNTHETIC_ONLY]
+    named = [name for name in sorted(sources) if name not in _SYNTHETIC_ONLY]
     texts = [_SPOKE_FOR.get(name, _UNKNOWN_SPEAKERS).format(escape_code(name)) for name in named]
     return " ".join(texts) or "No recordings of persons are in here."
 

@@ -54,7 +54,7 @@ def test_a_valid_row_passes(row):
 
 
 BROKEN = {
-    "criterion": (lambda r: r.update(criterion="joint"), "criterion is 'joint'"),
+    "criterion": (lambda r: r.update(criterion="beauty"), "criterion is 'beauty'"),
     "subset": (lambda r: r.update(subset="studio"), "subset is 'studio'"),
     "subset of the other criterion": (lambda r: r.update(subset="colloquialness"), "does not go with"),
     "no group": (lambda r: r.update(group_id=""), "group_id is empty"),

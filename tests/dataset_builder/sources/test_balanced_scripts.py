@@ -64,8 +64,8 @@ def test_a_file_that_counting_solves_is_refused(tmp_path):
 
 def test_an_unbalanced_pair_is_skipped_with_its_reason(tmp_path):
     balanced = {
-        "written": [("user", "yes yes"), ("assistant", "no")],
-        "spoken": [("user", "no no"), ("assistant", "no")],
+        "written": [("user", "yes no"), ("assistant", "no")],
+        "spoken": [("user", "no yes"), ("assistant", "no")],
     }
     longer = {
         "written": [("user", "yes"), ("assistant", "no")],

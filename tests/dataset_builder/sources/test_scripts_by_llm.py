@@ -179,7 +179,7 @@ def test_written_scripts_are_read_by_the_source_of_scripts(ask, tmp_path):
     for pair in pairs:
         validate_episode(pair.written)
         validate_episode(pair.spoken)
-        assert (pair.spoken.split_group, pair.spoken.secondary) == ("travel", "plain")
+        assert (pair.spoken.split_group, pair.spoken.secondary) == ("travel", "easy")
     row = json.loads(path.read_text().splitlines()[0])
     with colloquial_scripts.DEFAULT_PATH.open() as bundled:
         assert set(json.loads(next(bundled))) <= set(row)
