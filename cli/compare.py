@@ -72,13 +72,14 @@ class CompareArguments(ModelArguments):
 
 def run(args: CompareArguments) -> int:
     """Compare the systems, print the verdict, what limits it, and where the files are."""
-    from sdiareward.evaluation.comparison.run import Settings, find_model, name_output_dir
+    from sdiareward.checkpoint_io.builtin import find_checkpoint
+    from sdiareward.evaluation.comparison.run import Settings, name_output_dir
     from sdiareward.evaluation.comparison.run import run as run_comparison
     from sdiareward.pairs.prompts import read_prompts
     from sdiareward.scoring.model_spec import ModelSpec
 
     prompts = read_prompts(args.prompt_file) if args.prompt_file else None
-    model = ModelSpec(find_model(args.model), prompts, args.dtype, args.device, batch_tokens=args.batch_tokens)
+    model = ModelSpec(find_checkpoint(args.model), prompts, args.dtype, args.device, batch_tokens=args.batch_tokens)
     names = ("systems", "criterion", "pattern", "audio_root", "num_bootstrap", "seed", "embed_audio")
     found = run_comparison(
         Settings(

@@ -13,7 +13,7 @@ PACKAGE: Path = Path(__file__).resolve().parents[1]
 
 # The nano checkpoint: configuration, weights, processor, remote code, card and results.
 NANO: Path = PACKAGE / "checkpoints" / "nano"
-# What was trained of the small model: projection, adapters and head; its towers come from other packages.
+# What was trained of the small model: its projection. Its towers come from other packages.
 SMALL: Path = PACKAGE / "checkpoints" / "small"
 # One test pair of the open data: `human.json` and `synthetic.json` with their recordings; licences in `README.md`.
 EXAMPLES: Path = PACKAGE / "examples"

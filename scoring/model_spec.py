@@ -33,7 +33,7 @@ class ModelSpec:
     """Name a model and the settings to load it with; pickles, so that any process can load it.
 
     Args:
-        name (`str`): Folder or Hub id of a checkpoint, `"nano"` or `"small"`.
+        name (`str`): Folder or Hub id of a checkpoint, or `"nano"`.
         prompts (`dict[str, str]`, *optional*): System prompts by criterion in place of the checkpoint's; see
             `pairs.prompts.read_prompts`.
         dtype (`str`, *optional*): Dtype of the backbone, such as `"bfloat16"`.

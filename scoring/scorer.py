@@ -141,7 +141,7 @@ class Scorer:
 
         Args:
             pretrained_model_name_or_path (`str` or `Path`): Folder or Hub id of a checkpoint of this model, or of
-                adapters that were trained on one; `"nano"` or `"small"`.
+                adapters that were trained on one, or `"nano"`.
             dtype (`str` or `torch.dtype`, *optional*): Dtype of the backbone; by default that of the checkpoint's
                 configuration. Pooling and head are always float32.
             device (`str` or `torch.device`, *optional*): Where to compute; by default the accelerator if there is one.

@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.optional_dependencies import check_modules
-from sdiareward.common.package_files import NANO
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.user_errors import UserError
 from sdiareward.messages_sdiareward import DialogueError
@@ -113,7 +113,7 @@ def compare(
         >>> found = compare("runs/a", "runs/b")  # doctest: +SKIP
         >>> print(found.verdict)  # doctest: +SKIP
     """
-    spec = ModelSpec(find_model(str(model)), prompts, dtype, device, batch_tokens=batch_tokens)
+    spec = ModelSpec(find_checkpoint(str(model)), prompts, dtype, device, batch_tokens=batch_tokens)
     with TemporaryDirectory() if output_dir is None else nullcontext(output_dir) as folder:
         settings = Settings(
             systems=list(map(str, systems)),
@@ -131,11 +131,6 @@ def compare(
     if found is None:
         raise UserError("this is one of several processes, of which the main one has the results.")
     return found if output_dir is not None else replace(found, output_dir=None, page=None)
-
-
-def find_model(model: str) -> str:
-    """Return the checkpoint that a name stands for: `nano` is the one of the package unless a folder is called so."""
-    return str(NANO) if model == "nano" and not Path(model).exists() else model
 
 
 def name_output_dir(systems: Sequence[str]) -> Path:

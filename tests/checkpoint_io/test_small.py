@@ -1,12 +1,15 @@
 """The small model is SmolLM2 under Whisper's encoder, in the classes of the package."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sdiareward.checkpoint_io import small
+from sdiareward.common.package_files import SMALL
 from sdiareward.common.user_errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
@@ -80,10 +83,27 @@ def test_a_marker_of_audio_in_a_text_is_refused(processor):
 
 def test_the_seed_draws_the_projection(checkpoint, model, tmp_path, source):
     other = SDiaRewardModel.from_pretrained(
-        small.build_small(tmp_path, language_model=source / small.SMOLLM2_FILE, seed=1)
+        small.build_small(tmp_path, language_model=source / small.SMOLLM2_FILE, is_aligned=False, seed=1)
     )
     assert not torch.equal(other.model.audio_tower.proj.weight, model.model.audio_tower.proj.weight)
     assert torch.equal(other.model.audio_tower.conv1.weight, model.model.audio_tower.conv1.weight)
+
+
+def test_its_projection_is_the_aligned_one_of_the_package(model, tmp_path):
+    aligned = load_file(SMALL / small.PROJECTION)
+    found = model.model.audio_tower.proj.state_dict()
+    # The checkpoint stores float16.
+    assert {name: tensor.half().tolist() for name, tensor in aligned.items()} == {
+        name: tensor.half().tolist() for name, tensor in found.items()
+    }
+    small.save_projection(model, tmp_path)
+    assert load_file(tmp_path / small.PROJECTION)["weight"].dtype == torch.float32
+
+
+def test_what_the_projection_learned_is_beside_it_and_is_more_than_chance():
+    result = json.loads((SMALL / "alignment.json").read_text(encoding="utf-8"))
+    assert result["after"]["own_nats"] < result["after"]["other_nats"]
+    assert result["after"]["interval"][0] > 0.5 > result["before"]["interval"][0]
 
 
 def test_another_file_of_the_package_is_refused(tmp_path):
