@@ -14,8 +14,11 @@ from .schema import SIDES
 if TYPE_CHECKING:
     import datasets
 
+    from .rows import Rows
+
 # Missing labels are derived or None.
 _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
+_SUBSET_COLUMNS = ("subset", "category", "source")
 _ORIGINS = ("synthesizer", "source", "license")
 # Key of the `run.json` of a trained model.
 TRAINED_ON = "trained_on"
@@ -54,18 +57,45 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     return labels
 
 
+def describe_origins(rows: Rows) -> list[dict[str, Any]]:
+    """Return what `sampling.sample_rows` draws by: `subset`, `group_id` and `synthesizer` of each row.
+
+    Args:
+        rows (`Rows`): Pairs or dialogues, with any labels; a `subset` that is none of the paper's is `"all"`.
+    """
+    columns = [name for name in (*_SUBSET_COLUMNS, "group_id", "synthesizer") if name in rows.features]
+    found = rows.read(range(rows.num_rows), columns).to_pylist() if columns else [{}] * rows.num_rows
+    return [
+        {"subset": _find_subset(row), **{name: _as_text(row.get(name)) for name in ("group_id", "synthesizer")}}
+        for row in found
+    ]
+
+
+def _as_text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _find_subset(row: Mapping[str, Any]) -> str:
+    """Return the subset that a row names or that its category or source is of; `NO_SUBSET` if none."""
+    candidates = [_normalise(row.get(name)) for name in _SUBSET_COLUMNS]
+    candidates.append(SUBSET_OF_SOURCE.get(candidates[-1], ""))
+    return next((name for name in candidates if name in SUBSETS), NO_SUBSET)
+
+
+def _normalise(name: Any) -> str:
+    return str(name or "").lower().replace("-", "_")
+
+
 def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     label = {name: row.get(name) for name in _LABELS}
     label["pair_id"] = label["pair_id"] or row.get("id") or hash_json({side: row[side] for side in SIDES})[:16]
     label["criterion"] = name_criterion(label["criterion"])
-    candidates = [str(row.get(name) or "").lower().replace("-", "_") for name in ("subset", "category", "source")]
-    candidates.append(SUBSET_OF_SOURCE.get(candidates[-1], ""))
-    if candidates[0] and candidates[0] not in (*SUBSETS, NO_SUBSET):
+    if _normalise(row.get("subset")) not in ("", *SUBSETS, NO_SUBSET):
         raise ValueError(
             f"row {index}: subset is {row['subset']!r}; give one of {', '.join(SUBSETS)}, or omit the column 'subset' "
             "of other data."
         )
-    label["subset"] = next((name for name in candidates if name in SUBSETS), NO_SUBSET)
+    label["subset"] = _find_subset(row)
     return label
 
 
