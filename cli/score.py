@@ -90,7 +90,7 @@ class ScoreArguments(ModelArguments):
         default=None,
         metadata={
             "group": _OF_DATA,
-            "help": "folder that relative paths of recordings begin at (default: the current one)",
+            "help": "folder that relative paths of recordings begin at that are not found beside the table",
         },
     )
     strict: bool = field(default=False, metadata={"group": _OF_DATA, "help": "exit with 1 if a row was skipped"})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.files import hash_json
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET, SUBSETS
 
-from .schema import SIDES
+from .schema import ID_COLUMNS, SIDES
 
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
 _SUBSET_COLUMNS = ("subset", "category", "source")
 _ORIGINS = ("synthesizer", "source", "license")
+# Column of hashes that `own_forms` made before it placed the paths: those that it found depend on where the table is.
+WRITTEN_ID = "written_id"
 # Key of the `run.json` of a trained model.
 TRAINED_ON = "trained_on"
 SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "scripted"}
@@ -33,8 +35,9 @@ def name_criterion(criterion: str | None) -> str:
 def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     """Return the labels of each pair, without reading its audio.
 
-    No label is required. Without `pair_id` or `id` the id is a hash of the row, without `criterion` it is `"joint"`,
-    and without `subset` it is that of `category` or `source`, as in the released SDiaReward form, else `"all"`.
+    No label is required. Without `pair_id` or `id` the id is a hash of the sides as the table has them; without
+    `criterion` the criterion is `"joint"`; without `subset` the subset is that of `category` or `source`, as in the
+    released SDiaReward form, else `"all"`.
 
     Args:
         pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
@@ -46,8 +49,9 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
         ValueError: A pair's subset is none of the paper's, or two pairs have the same id.
     """
     columns = [name for name in (*_LABELS, "id", "category") if name in pairs.column_names]
-    if not {"pair_id", "id"} & set(columns):
-        columns += SIDES
+    # Where each row has an id, its sides are not read.
+    if not any(name in columns and None not in pairs[name] for name in ID_COLUMNS):
+        columns += [name for name in (WRITTEN_ID, *SIDES) if name in pairs.column_names]
     labels = [_describe(row, index) for index, row in enumerate(pairs.select_columns(columns))]
     seen: dict[str, int] = {}
     for index, label in enumerate(labels):
@@ -55,6 +59,11 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
         if first != index:
             raise ValueError(f"rows {first} and {index} have the same pair_id {label['pair_id']!r}; drop one of them.")
     return labels
+
+
+def hash_sides(row: Mapping[str, Any]) -> str:
+    """Return the id of a pair that has none: a hash of its sides as they are given, paths included."""
+    return hash_json({side: row[side] for side in SIDES})[:16]
 
 
 def describe_origins(rows: Rows) -> list[dict[str, Any]]:
@@ -88,7 +97,7 @@ def _normalise(name: Any) -> str:
 
 def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     label = {name: row.get(name) for name in _LABELS}
-    label["pair_id"] = label["pair_id"] or row.get("id") or hash_json({side: row[side] for side in SIDES})[:16]
+    label["pair_id"] = label["pair_id"] or row.get("id") or row.get(WRITTEN_ID) or hash_sides(row)
     label["criterion"] = name_criterion(label["criterion"])
     if _normalise(row.get("subset")) not in ("", *SUBSETS, NO_SUBSET):
         raise ValueError(

@@ -18,8 +18,8 @@ import numpy as np
 
 from sdiareward.common.files import JsonLines, is_number, replace_atomically, write_file
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.rows import ID_COLUMNS, Rows
-from sdiareward.pairs.schema import SIDES
+from sdiareward.pairs.rows import Rows
+from sdiareward.pairs.schema import ID_COLUMNS, SIDES
 
 from .engine import Outcome, Record, Session
 
