@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import hash_json
@@ -14,11 +14,10 @@ from .schema import ID_COLUMNS, SIDES
 if TYPE_CHECKING:
     import datasets
 
-    from .rows import Rows
-
 # Missing labels are derived or None.
 _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
 _SUBSET_COLUMNS = ("subset", "category", "source")
+ORIGIN_COLUMNS = (*_SUBSET_COLUMNS, "group_id", "synthesizer")
 _ORIGINS = ("synthesizer", "source", "license")
 # Column of hashes that `own_forms` made before it placed the paths: those that it found depend on where the table is.
 WRITTEN_ID = "written_id"
@@ -66,17 +65,16 @@ def hash_sides(row: Mapping[str, Any]) -> str:
     return hash_json({side: row[side] for side in SIDES})[:16]
 
 
-def describe_origins(rows: Rows) -> list[dict[str, Any]]:
+def describe_origins(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return what `sampling.sample_rows` draws by: `subset`, `group_id` and `synthesizer` of each row.
 
     Args:
-        rows (`Rows`): Pairs or dialogues, with any labels; a `subset` that is none of the paper's is `"all"`.
+        rows (`Iterable[Mapping]`): Those of `ORIGIN_COLUMNS` that the data have; a `subset` that is none of the
+            paper's is `"all"`.
     """
-    columns = [name for name in (*_SUBSET_COLUMNS, "group_id", "synthesizer") if name in rows.features]
-    found = rows.read(range(rows.num_rows), columns).to_pylist() if columns else [{}] * rows.num_rows
     return [
         {"subset": _find_subset(row), **{name: _as_text(row.get(name)) for name in ("group_id", "synthesizer")}}
-        for row in found
+        for row in rows
     ]
 
 

@@ -23,7 +23,7 @@ from sdiareward.common.provenance import write_provenance
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
-from sdiareward.pairs.labels import describe_origins, name_criterion
+from sdiareward.pairs.labels import ORIGIN_COLUMNS, describe_origins, name_criterion
 from sdiareward.pairs.rows import Block, Rows, dialogue_columns, open_rows, read_block
 from sdiareward.pairs.sampling import sample_rows
 
@@ -157,7 +157,9 @@ def _draw_rows(job: ScoringJob, rows: Rows) -> list[int] | None:
     """Return the numbers of the rows to score; None for all."""
     if job.limit is None or job.limit >= rows.num_rows:
         return None
-    return sample_rows(describe_origins(rows), job.limit, job.seed)
+    columns = [name for name in ORIGIN_COLUMNS if name in rows.features]
+    found = rows.read(range(rows.num_rows), columns).to_pylist() if columns else [{}] * rows.num_rows
+    return sample_rows(describe_origins(found), job.limit, job.seed)
 
 
 def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
