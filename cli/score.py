@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from sdiareward.scoring.results import Summary
     from sdiareward.scoring.scorer import Scorer
 
-_OF_DATASETS = ("output", "split", "name", "limit", "audio_root", "strict", "engine", "num_actors", "gpus_per_actor")
+_OF_RAY = ("num_actors", "gpus_per_actor")
+_OF_DATASETS = ("output", "split", "name", "limit", "seed", "audio_root", "strict", "engine", *_OF_RAY)
 _OF_DATA = "a data set"
 _NAMES = {"output": "output_dir", "name": "dataset_config"}
-_OF_RAY = ("num_actors", "gpus_per_actor")
 
 
 @dataclass(kw_only=True)
@@ -79,13 +79,18 @@ class ScoreArguments(ModelArguments):
     )
     limit: int | None = field(
         default=None,
-        metadata={"group": _OF_DATA, "help": "score only the first rows, this number", "minimum": 1},
+        metadata={
+            "group": _OF_DATA,
+            "help": "number of rows to score, drawn evenly from subsets, recordings and synthesizers (default: all)",
+            "minimum": 1,
+        },
     )
+    seed: int = field(default=0, metadata={"group": _OF_DATA, "help": "seed of that draw (default: 0)"})
     audio_root: str | None = field(
         default=None,
         metadata={
             "group": _OF_DATA,
-            "help": "folder that relative paths of recordings begin at (default: the current one)",
+            "help": "folder that relative paths of recordings begin at that are not found beside the table",
         },
     )
     strict: bool = field(default=False, metadata={"group": _OF_DATA, "help": "exit with 1 if a row was skipped"})
@@ -201,7 +206,7 @@ def _score_dataset(args: ScoreArguments) -> int:
     """Score a data set and print a summary."""
     from sdiareward.scoring.dataset import ScoringJob, score_dataset
 
-    names = ("dataset", "split", "name", "limit", "criterion", "audio_root")
+    names = ("dataset", "split", "name", "limit", "seed", "criterion", "audio_root")
     job = ScoringJob(_choose_model(args), **{name: getattr(args, name) for name in names})
     output = Path(str(args.output))
     if args.engine == "ray":

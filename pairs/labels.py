@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import hash_json
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET, SUBSETS
 
-from .schema import SIDES
+from .schema import ID_COLUMNS, SIDES
 
 
 if TYPE_CHECKING:
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 # Missing labels are derived or None.
 _LABELS = ("pair_id", "criterion", "subset", "source", "synthesizer", "group_id")
+_SUBSET_COLUMNS = ("subset", "category", "source")
+ORIGIN_COLUMNS = (*_SUBSET_COLUMNS, "group_id", "synthesizer")
 _ORIGINS = ("synthesizer", "source", "license")
+# Column of hashes that `own_forms` made before it placed the paths: those that it found depend on where the table is.
+WRITTEN_ID = "written_id"
 # Key of the `run.json` of a trained model.
 TRAINED_ON = "trained_on"
 SUBSET_OF_SOURCE = {"youtube": "wild", "meld": "semi_wild", "dailytalk": "scripted"}
@@ -30,8 +34,9 @@ def name_criterion(criterion: str | None) -> str:
 def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     """Return the labels of each pair, without reading its audio.
 
-    No label is required. Without `pair_id` or `id` the id is a hash of the row, without `criterion` it is `"joint"`,
-    and without `subset` it is that of `category` or `source`, as in the released SDiaReward form, else `"all"`.
+    No label is required. Without `pair_id` or `id` the id is a hash of the sides as the table has them; without
+    `criterion` the criterion is `"joint"`; without `subset` the subset is that of `category` or `source`, as in the
+    released SDiaReward form, else `"all"`.
 
     Args:
         pairs (`datasets.Dataset`): Pairs as `loading.load_pairs` gives them.
@@ -43,8 +48,9 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
         ValueError: A pair's subset is none of the paper's, or two pairs have the same id.
     """
     columns = [name for name in (*_LABELS, "id", "category") if name in pairs.column_names]
-    if not {"pair_id", "id"} & set(columns):
-        columns += SIDES
+    # Where each row has an id, its sides are not read.
+    if not any(name in columns and None not in pairs[name] for name in ID_COLUMNS):
+        columns += [name for name in (WRITTEN_ID, *SIDES) if name in pairs.column_names]
     labels = [_describe(row, index) for index, row in enumerate(pairs.select_columns(columns))]
     seen: dict[str, int] = {}
     for index, label in enumerate(labels):
@@ -54,18 +60,49 @@ def describe_pairs(pairs: datasets.Dataset) -> list[dict[str, Any]]:
     return labels
 
 
+def hash_sides(row: Mapping[str, Any]) -> str:
+    """Return the id of a pair that has none: a hash of its sides as they are given, paths included."""
+    return hash_json({side: row[side] for side in SIDES})[:16]
+
+
+def describe_origins(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return what `sampling.sample_rows` draws by: `subset`, `group_id` and `synthesizer` of each row.
+
+    Args:
+        rows (`Iterable[Mapping]`): Those of `ORIGIN_COLUMNS` that the data have; a `subset` that is none of the
+            paper's is `"all"`.
+    """
+    return [
+        {"subset": _find_subset(row), **{name: _as_text(row.get(name)) for name in ("group_id", "synthesizer")}}
+        for row in rows
+    ]
+
+
+def _as_text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def _find_subset(row: Mapping[str, Any]) -> str:
+    """Return the subset that a row names or that its category or source is of; `NO_SUBSET` if none."""
+    candidates = [_normalise(row.get(name)) for name in _SUBSET_COLUMNS]
+    candidates.append(SUBSET_OF_SOURCE.get(candidates[-1], ""))
+    return next((name for name in candidates if name in SUBSETS), NO_SUBSET)
+
+
+def _normalise(name: Any) -> str:
+    return str(name or "").lower().replace("-", "_")
+
+
 def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     label = {name: row.get(name) for name in _LABELS}
-    label["pair_id"] = label["pair_id"] or row.get("id") or hash_json({side: row[side] for side in SIDES})[:16]
+    label["pair_id"] = label["pair_id"] or row.get("id") or row.get(WRITTEN_ID) or hash_sides(row)
     label["criterion"] = name_criterion(label["criterion"])
-    candidates = [str(row.get(name) or "").lower().replace("-", "_") for name in ("subset", "category", "source")]
-    candidates.append(SUBSET_OF_SOURCE.get(candidates[-1], ""))
-    if candidates[0] and candidates[0] not in (*SUBSETS, NO_SUBSET):
+    if _normalise(row.get("subset")) not in ("", *SUBSETS, NO_SUBSET):
         raise ValueError(
             f"row {index}: subset is {row['subset']!r}; give one of {', '.join(SUBSETS)}, or omit the column 'subset' "
             "of other data."
         )
-    label["subset"] = next((name for name in candidates if name in SUBSETS), NO_SUBSET)
+    label["subset"] = _find_subset(row)
     return label
 
 

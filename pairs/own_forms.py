@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.messages_sdiareward import ROLES, DialogueError, turns_to_messages, validate_form
 
+from .labels import WRITTEN_ID, hash_sides
 from .message_rows import make_message_row, message_feature
 from .path_sandbox import iter_paths, name_roots
 from .schema import SIDES
@@ -75,6 +76,8 @@ def unify_sides(
 ) -> datasets.Dataset:
     """Return pairs whose sides are lists of turns with absolute paths; sides that are so already are not copied.
 
+    Others get the column `labels.WRITTEN_ID`, so that their ids stay when the table moves with its recordings.
+
     Args:
         pairs (`datasets.Dataset`): Rows with `chosen` and `rejected`, audio left encoded.
         dataset (`str` or `Path`): Where they are from.
@@ -86,10 +89,11 @@ def unify_sides(
     import datasets
 
     def place(row: dict[str, Any]) -> dict[str, Any]:
-        turns = {side: row[side] for side in SIDES}
+        turns: dict[str, Any] = {side: row[side] for side in SIDES}
+        written = hash_sides(turns)
         for holder in (holder for side in turns.values() for holder in _list_holders(side)):
             _place(holder, dataset, audio_root)
-        return turns
+        return {**turns, WRITTEN_ID: written}
 
     def unify(row: dict[str, Any]) -> dict[str, Any]:
         return place({side: _as_row(join_turns(row[side], row.get(PROMPT))) for side in SIDES})
@@ -99,11 +103,12 @@ def unify_sides(
             raise ValueError(f"{side} is {kind.dtype}; give the path of a recording, or a list of turns.")
     are_lists = all(isinstance(pairs.features[side], (datasets.List, datasets.LargeList)) for side in SIDES)
     if not are_lists or PROMPT in pairs.column_names:
-        function, features = unify, datasets.Features({**pairs.features, **dict.fromkeys(SIDES, message_feature())})
+        function, kinds = unify, dict.fromkeys(SIDES, message_feature())
     elif all(map(os.path.isabs, iter_paths(pairs, SIDES))):
         return pairs
     else:
-        function, features = place, pairs.features
+        function, kinds = place, {}
+    features = datasets.Features({**pairs.features, **kinds, WRITTEN_ID: datasets.Value("string")})
     # Not from a cache: where a recording is found may have changed.
     return pairs.map(function, features=features, keep_in_memory=True, load_from_cache_file=False, desc="paths")
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DIALOGUE_COLUMNS = ("messages", "turns", "dialogue")
-ID_COLUMNS = ("pair_id", "id")
 # Enough dialogues to sort by length and to keep an accelerator busy, few enough to hold their encoded audio.
 _MAX_BLOCK_ROWS = 512
 _MAX_BLOCK_BYTES = 128 * 2**20

@@ -1,4 +1,4 @@
-"""Draw pairs from a data set, spread evenly over subsets, recordings and synthesizers."""
+"""Draw pairs or dialogues from a data set, spread evenly over subsets, recordings and synthesizers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def sample_rows(labels: Sequence[Mapping[str, Any]], num_pairs: int, seed: int =
     A larger sample of the same seed contains the smaller one, whose scores are reused.
 
     Args:
-        labels (`Sequence[Mapping]`): Labels of each pair; see `labels.describe_pairs`.
+        labels (`Sequence[Mapping]`): `subset`, `group_id` and `synthesizer` of each pair or dialogue; see
+            `labels.describe_pairs` and `labels.describe_origins`.
         num_pairs (`int`): The largest number of pairs; 0 for all.
         seed (`int`, *optional*, defaults to 0): Seed of the draw.
 

@@ -47,6 +47,8 @@ TAXONOMY: dict[str, tuple[frozenset[str], frozenset[str]]] = {
 }
 
 SIDES = ("chosen", "rejected")
+# The first that a table has names its rows.
+ID_COLUMNS = ("pair_id", "id")
 
 # Eleven days: what is beyond is no time in a recording.
 MAX_TIME_S = 1e6

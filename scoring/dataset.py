@@ -23,8 +23,9 @@ from sdiareward.common.provenance import write_provenance
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
-from sdiareward.pairs.labels import name_criterion
+from sdiareward.pairs.labels import ORIGIN_COLUMNS, describe_origins, name_criterion
 from sdiareward.pairs.rows import Block, Rows, dialogue_columns, open_rows, read_block
+from sdiareward.pairs.sampling import sample_rows
 
 from .changes import describe_content, drop_changed
 from .engine import Outcome, complete_items, score_pending
@@ -44,7 +45,8 @@ class ScoringJob:
         model ([`ModelSpec`]): What scores.
         dataset (`str`): As `rows.open_rows` takes it.
         split, name (`str`, *optional*): Of the data set.
-        limit (`int`, *optional*): Number of rows to score, from the first on; all by default.
+        limit (`int`, *optional*): Number of rows to score, drawn by `sampling.sample_rows`; all by default.
+        seed (`int`, *optional*, defaults to 0): Seed of that draw.
         criterion (`str`, *optional*): Of all rows; by default that of the column `criterion`, else `"joint"`.
         audio_root (`str`, *optional*): Where relative paths of recordings begin; by default the working directory.
     """
@@ -54,6 +56,7 @@ class ScoringJob:
     split: str | None = None
     name: str | None = None
     limit: int | None = None
+    seed: int = 0
     criterion: str | None = None
     audio_root: str | None = None
 
@@ -66,7 +69,7 @@ class ScoringJob:
         return self.model.load(self.criterion, device)
 
     def identity(self) -> dict[str, Any]:
-        """Return what the rewards depend on: not the limit, nor where and in how many processes they are computed.
+        """Return what the rewards depend on: not which rows are drawn, nor where they are computed.
 
         What is in a row, `changes` looks after.
         """
@@ -145,9 +148,18 @@ def open_results(job: ScoringJob, folder: Path, *, is_main: bool = True) -> tupl
         claim_run_dir(folder, job.identity())
         if is_main:
             drop_changed(folder, rows, sides, job.criterion, HeardAudio(math.inf, job.audio_root, job.dataset))
-        return rows, Results(folder, num_rows, sides)
+        return rows, Results(folder, rows.num_rows, sides, _draw_rows(job, rows))
     except (OSError, ValueError) as error:
         raise ScoringError(str(error)) from error
+
+
+def _draw_rows(job: ScoringJob, rows: Rows) -> list[int] | None:
+    """Return the numbers of the rows to score; None for all."""
+    if job.limit is None or job.limit >= rows.num_rows:
+        return None
+    columns = [name for name in ORIGIN_COLUMNS if name in rows.features]
+    found = rows.read(range(rows.num_rows), columns).to_pylist() if columns else [{}] * rows.num_rows
+    return sample_rows(describe_origins(found), job.limit, job.seed)
 
 
 def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
@@ -259,7 +271,7 @@ def finish(job: ScoringJob, rows: Rows, before: Results, seconds: float) -> Summ
     """
     folder = before.folder
     try:
-        after = Results(folder, before.num_rows, before.sides)
+        after = Results(folder, rows.num_rows, before.sides, before.drawn)
         write_results(after, rows)
     except ValueError as error:
         raise ScoringError(str(error)) from error

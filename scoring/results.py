@@ -8,7 +8,7 @@ file, named after its first row.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -18,8 +18,8 @@ import numpy as np
 
 from sdiareward.common.files import JsonLines, is_number, replace_atomically, write_file
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.rows import ID_COLUMNS, Rows
-from sdiareward.pairs.schema import SIDES
+from sdiareward.pairs.rows import Rows
+from sdiareward.pairs.schema import ID_COLUMNS, SIDES
 
 from .engine import Outcome, Record, Session
 
@@ -70,17 +70,22 @@ class Results:
 
     Args:
         folder (`Path`): The run's folder; its records are read.
-        num_rows (`int`): Rows to score, from the first on.
+        num_rows (`int`): Rows of the data set.
         sides (`tuple[str, ...]`): The columns that hold dialogues.
+        drawn (`Sequence[int]`, *optional*): Numbers of the rows to score; all by default. Records of others are kept
+            in the folder and ignored.
 
     Raises:
         ValueError: A record is malformed.
     """
 
-    def __init__(self, folder: Path, num_rows: int, sides: tuple[str, ...]):
+    def __init__(self, folder: Path, num_rows: int, sides: tuple[str, ...], drawn: Sequence[int] | None = None):
         self.folder = folder
-        self.num_rows = num_rows
         self.sides = sides
+        self.drawn = drawn
+        self.is_wanted = np.full(num_rows, drawn is None)
+        if drawn is not None:
+            self.is_wanted[drawn] = True
         self.rewards = np.full((num_rows, len(sides)), np.nan)
         self.audio_s = np.zeros(num_rows)
         self.num_cut = np.zeros(num_rows, dtype=np.int64)
@@ -92,7 +97,7 @@ class Results:
         """Take in records. The first rewards of a row stand; a row that has some is not skipped."""
         for record in records:
             row = record["row"]
-            if row >= self.num_rows or not np.isnan(self.rewards[row, 0]):
+            if row >= self.is_wanted.size or not self.is_wanted[row] or not np.isnan(self.rewards[row, 0]):
                 continue
             if "reason" in record:
                 self.reasons[row] = record["reason"]
@@ -100,6 +105,11 @@ class Results:
             self.reasons.pop(row, None)
             self.rewards[row] = record["rewards"]
             self.audio_s[row], self.num_cut[row] = record["audio_s"], record["num_cut"]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows are to be scored."""
+        return int(self.is_wanted.sum())
 
     @property
     def is_scored(self) -> np.ndarray:
@@ -111,7 +121,7 @@ class Results:
 
         Neighbours stay together, so that each process reads its own part of the files.
         """
-        return np.array_split(np.flatnonzero(~self.is_scored), num_ranks)[rank]
+        return np.array_split(np.flatnonzero(self.is_wanted & ~self.is_scored), num_ranks)[rank]
 
     def open_log(self, pending: np.ndarray) -> PartialLog:
         """Return the log of a process that scores these rows; no other process writes to its file."""

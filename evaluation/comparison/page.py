@@ -125,7 +125,11 @@ def render_page(
         for folder, name in ((EVALUATION_PAGE, "page.css"), (COMPARISON_PAGE, "comparison.css"))
     )
     script = (EVALUATION_PAGE / "page.js").read_text(encoding="utf-8")
-    is_shown = {"ranking": report["ranking"], "closest": examples["closest"]}
+    is_shown = {
+        "ranking": report["ranking"],
+        "closest": examples["closest"],
+        "skipped": report["unmatched"] or report["skipped"],
+    }
     page = environment.get_template("comparison.html").render(
         report=report,
         model=name_model(report["model"]),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 _MINUS = "−"
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 _ABSENT = "n/a"
 
 
@@ -63,7 +64,7 @@ def _breakable(text: str) -> Markup:
 
 
 def _p_value(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+    return f"<{_NO_BREAK}0.001" if value < 0.001 else f"{value:.3f}"
 
 
 # By the names that templates use.

@@ -4,6 +4,7 @@ import xml.etree.ElementTree
 import pytest
 
 from benchmarks.guides import __main__ as guides
+from benchmarks.guides import screenshots
 from benchmarks.guides.images import list_badges, render_images
 from benchmarks.guides.rendering import list_guides, read_result, render_blocks, replace_blocks
 from sdiareward.evaluation.summary import ALL_LEFT_OUT
@@ -95,3 +96,11 @@ def test_the_picture_shows_the_accuracies_on_held_out_synthesizers():
     numbers = re.findall(r'font-weight="bold" fill="#\w+">([\d.]+)', text)
     assert numbers[:3] == [f"{100 * row[kind]['accuracy']:.2f}" for kind in ("model", "acoustic", "text")]
     assert xml.etree.ElementTree.fromstring(text).tag.endswith("svg")
+
+
+def test_every_screenshot_is_taken_by_the_script_is_small_and_is_in_a_guide():
+    pictures = {path.stem: path for path in screenshots.IMAGES.glob("*.png")}
+    assert set(pictures) == set(screenshots.PICTURES)
+    assert all(path.stat().st_size <= screenshots.MAX_BYTES for path in pictures.values())
+    text = "".join(path.read_text() for path in screenshots.IMAGES.parent.glob("*.md"))
+    assert [name for name in pictures if f"](images/{name}.png)" not in text] == []

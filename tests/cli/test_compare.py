@@ -118,6 +118,13 @@ def test_the_page_has_the_verdict_first_and_plays_what_it_shows(two):
     assert "http" not in re.sub(r'http-equiv="', "", page)
 
 
+def test_the_page_lists_skipped_dialogues_only_where_there_are_some(compare, two):
+    assert Path(two.page).read_text().count('"#skipped"') == 1
+    code, *_ = compare(write_system(Path("a"), 0, 2), write_system(Path("b"), 1, 2), "--output_dir", "out")
+    assert code == 0
+    assert "skipped" not in Path("out/report/index.html").read_text()
+
+
 def test_a_terminal_shows_the_verdict_first_and_where_the_page_is(compare, systems, two):
     code, out, _ = compare(*systems[:2], "--criterion", "modality", "--output", two.output_dir)
     assert code == 0

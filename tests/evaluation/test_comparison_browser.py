@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.chromium import (
     PLAY_AT_ONCE,
@@ -46,6 +47,20 @@ def test_the_page_fits_and_requests_nothing(browser, page, size):
     assert requested(browser) == []
     assert browser.get_log("browser") == []
     assert min(measure_contrasts(take_screenshot(browser, width))) > 10
+
+
+def test_a_table_that_goes_on_beyond_the_edge_has_a_shadow_there(browser, page):
+    width = open_page(browser, Path(page), "phone")
+    tables = browser.find_elements("css selector", ".scroll:has(> table)")
+    table = max(tables, key=lambda each: int(each.get_property("scrollWidth")))
+    assert table.get_property("scrollWidth") > table.get_property("clientWidth") + 100
+    box = browser.execute_script("return arguments[0].getBoundingClientRect().toJSON()", table)
+    rows = slice(round(box["top"]) + 8, round(box["bottom"]) - 8)
+    # Near the right edge, where at the end only the border is darker than the page.
+    before = np.median(take_screenshot(browser, width)[rows, -45:], axis=0)
+    browser.execute_script("arguments[0].scrollLeft = arguments[0].scrollWidth", table)
+    after = np.median(take_screenshot(browser, width)[rows, -45:], axis=0)
+    assert before.min() < after.min() - 10
 
 
 def test_a_recording_plays(browser, page):

@@ -219,6 +219,37 @@ def test_a_line_that_was_torn_by_a_kill_is_scored_again(run):
     assert (out / "scores.jsonl").read_text() == content
 
 
+def test_a_table_that_moved_resumes_and_only_a_recording_that_changed_is_scored_again(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(StubScorer, "iter_features", score_by_file)
+    folder, moved = tmp_path / "own", tmp_path / "moved"
+    folder.mkdir()
+    for name in "abcd":
+        (folder / f"{name}.flac").write_bytes(audio(ord(name), noise=0.01)["bytes"])
+    rows = [{"chosen": "a.flac", "rejected": "b.flac"}, {"chosen": "c.flac", "rejected": "d.flac"}]
+    (folder / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, out = run("--dataset", str(folder / "pairs.jsonl"))
+    first = lines(out / "scores.jsonl")
+    assert StubScorer.num_scored == 4
+    folder.rename(moved)
+    StubScorer.num_scored = 0
+    assert run("--dataset", str(moved / "pairs.jsonl"))[0] == 0
+    assert StubScorer.num_scored == 0 and lines(out / "scores.jsonl") == first
+    (moved / "d.flac").write_bytes(audio(1, noise=0.05)["bytes"])
+    assert run("--dataset", str(moved / "pairs.jsonl"))[0] == 0
+    assert StubScorer.num_scored == 2
+    again = {line["pair_id"]: line for line in lines(out / "scores.jsonl")}
+    assert again[first[0]["pair_id"]] == first[0] and set(again) == {line["pair_id"] for line in first}
+    assert again[first[1]["pair_id"]] != first[1]
+
+
+def score_by_file(self, dialogues, criterion, *, groups, skipped):
+    for index in range(len(dialogues)):
+        StubScorer.num_scored += 1
+        (item,) = dialogues[index][0]["content"]
+        path = item["audio"] if isinstance(item["audio"], str) else item["audio"]["path"]
+        yield index, Features(np.zeros(1), -float(np.abs(np.diff(soundfile.read(path)[0])).mean()))
+
+
 @pytest.mark.slow
 def test_recordings_mended_under_the_same_ids_are_scored_again(run, dataset):
     _, out = run()

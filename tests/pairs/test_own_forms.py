@@ -1,6 +1,7 @@
 """Custom pairs in every form that is documented, and where their recordings are looked for."""
 
 import json
+import re
 
 import datasets
 import pytest
@@ -8,6 +9,7 @@ from support.systems_world import write_tone
 
 from sdiareward.messages_sdiareward import turns_to_messages
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
+from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.own_forms import find_recording, join_turns
 from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE
@@ -112,6 +114,25 @@ def test_a_relative_path_begins_at_the_table_then_at_the_root(folder, tmp_path, 
     assert find_recording(str(root / "r.wav"), table) == str(root / "r.wav")
     monkeypatch.setenv(ROOTS_VARIABLE, str(root))
     assert find_recording("r.wav", table) == str(root / "r.wav")
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("row", TWO_TURNS.values(), ids=TWO_TURNS)
+def test_the_id_of_a_pair_stays_when_its_folder_moves_and_follows_the_paths_as_written(row, suffix, folder, tmp_path):
+    path = write_rows(folder / f"pairs{suffix}", [row, {**row, "chosen": row["rejected"]}])
+    before = [label["pair_id"] for label in describe_pairs(load_pairs(path, "train"))]
+    assert len(set(before)) == 2
+    folder.rename(tmp_path / "moved")
+    after = describe_pairs(load_pairs(tmp_path / "moved" / path.name, "train"))
+    assert [label["pair_id"] for label in after] == before
+
+
+def test_rows_with_an_id_keep_it_beside_rows_without(folder, tmp_path):
+    path = write_rows(folder / "pairs.jsonl", [{**ANSWERS, "pair_id": "mine"}, {**ANSWERS, "pair_id": None}])
+    labels = describe_pairs(load_pairs(path, "train"))
+    assert labels[0]["pair_id"] == "mine" and re.fullmatch("[0-9a-f]{16}", labels[1]["pair_id"])
+    folder.rename(tmp_path / "moved")
+    assert describe_pairs(load_pairs(tmp_path / "moved" / "pairs.jsonl", "train")) == labels
 
 
 def test_a_recording_that_comes_later_is_found(folder, tmp_path):

@@ -1,4 +1,5 @@
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -20,8 +21,11 @@ from support.systems_world import write_system
 
 from sdiareward.cli import main
 from sdiareward.pairs.content import stamp_file
+from sdiareward.pairs.labels import describe_pairs
+from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.messages import read_dialogue, turns_to_messages
 from sdiareward.pairs.rows import ArrowRows, ParquetRows, open_rows
+from sdiareward.pairs.sampling import sample_rows
 from sdiareward.scoring import changes
 from sdiareward.scoring.model_spec import ModelSpec
 from sdiareward.scoring.scorer import Scorer
@@ -255,11 +259,52 @@ def test_what_is_finished_is_not_scored_again_and_a_higher_limit_goes_on(
     path = write_rows(rows)
     score(path, "--limit", 3)
     first = scores(tmp_path)
+    assert len(first) == 3
     assert "2 of them scored now" in score(path)[1]
-    assert scores(tmp_path)[:3] == first
+    assert [row for row in scores(tmp_path) if row in first] == first
     monkeypatch.setattr(ModelSpec, "load", lambda *args: pytest.fail("the model was loaded"))
     assert "0 of them scored now" in score(path)[1]
     assert [row["row"] for row in scores(tmp_path)] == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_a_limit_draws_the_rows_that_an_evaluation_draws(score, write_rows, make_pair, tmp_path, suffix):
+    subsets = ("wild", "wild", "wild", "wild", "semi_wild", "scripted")
+    rows = [
+        {**make_pair(number), "subset": subset, "group_id": f"g{number // 2}", "synthesizer": f"s{number % 2}"}
+        for number, subset in enumerate(subsets)
+    ]
+    path = write_rows(rows)
+    if suffix == ".jsonl":
+        path = tmp_path / "pairs.jsonl"
+        for row in rows:
+            for turn in (turn for side in SIDES for turn in row[side]):
+                turn["audio"] = write_audio(tmp_path, turn["audio"]["bytes"])
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    draws = []
+    for seed in range(4):
+        code, out, _ = score(path, "--limit", 3, "--seed", seed)
+        assert code == 0 and "3 of 3 rows" in out
+        draws.append([row["row"] for row in scores(tmp_path)])
+        assert draws[-1] == sorted(sample_rows(describe_pairs(load_pairs(path, "train")), 3, seed))
+        assert {subsets[row] for row in draws[-1]} == set(subsets)
+    assert len({tuple(draw) for draw in draws}) > 1
+    # Scores of other draws are kept.
+    assert {record["row"] for record in partial_records(tmp_path)} == {row for draw in draws for row in draw}
+    assert "0 of them scored now" in score(path, "--limit", 3)[1]
+
+
+def write_audio(folder, data):
+    name = f"{hashlib.sha256(data).hexdigest()}.flac"
+    (folder / name).write_bytes(data)
+    return name
+
+
+def test_rows_with_foreign_labels_or_none_are_drawn(score, write_rows, make_pair, tmp_path):
+    foreign = [{**make_pair(number), "subset": "mine", "group_id": number, "category": 3} for number in range(4)]
+    for name, rows in {"foreign": foreign, "bare": [make_pair(number) for number in range(4)]}.items():
+        code, out, _ = score(write_rows(rows, f"{name}.parquet"), "--limit", 2, "--output", tmp_path / name)
+        assert code == 0 and "2 of 2 rows" in out
 
 
 def test_a_folder_is_not_used_for_other_prompts(score, write_rows, make_pair, tmp_path):
@@ -456,12 +501,14 @@ def test_two_processes_share_the_rows_that_one_left(score, write_rows, make_pair
     rows = [make_pair(number) for number in range(9)]
     path = write_rows(rows)
     score(path, "--limit", 4)
+    drawn = [row["row"] for row in scores(tmp_path)]
     process = run_in_background(tmp_path, tiny_checkpoint, path, *LAUNCHER)
     assert process.wait() == 0, (tmp_path / "log.txt").read_text()
     assert "5 of them scored now" in (tmp_path / "log.txt").read_text()
     assert (tmp_path / "log.txt").read_text().count("of them scored now") == 1
-    names = sorted(path.stem for path in (tmp_path / "out" / "partial").iterdir())
-    assert [int(name) for name in names] == [0, 4, 7]
+    left = sorted(set(range(9)) - set(drawn))
+    names = {int(path.stem) for path in (tmp_path / "out" / "partial").iterdir()}
+    assert names == {drawn[0], left[0], left[3]}
     assert sorted(record["row"] for record in partial_records(tmp_path)) == list(range(9))
     found = scores(tmp_path)
     assert [row["row"] for row in found] == list(range(9))

@@ -6,6 +6,7 @@ import re
 import shutil
 import time
 
+import numpy as np
 import pytest
 import soundfile
 
@@ -103,6 +104,29 @@ def visit(browser, url):
 
 def _elsewhere(address, url):
     return [] if address.startswith((url, "data:", "blob:")) else [address]
+
+
+READ_COLOURS = """button => {
+  const style = getComputedStyle(button);
+  return [style.color, style.backgroundColor].map(text => text.match(/[0-9.]+/g).slice(0, 3).map(Number));
+}"""
+
+
+def luminance(colour):
+    linear = [
+        share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in np.array(colour) / 255
+    ]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_button_is_readable_and_players_have_the_colours_of_the_page(visit, scheme):
+    page = visit(color_scheme=scheme)
+    colours = page.get_by_role("button", name="Score").evaluate(READ_COLOURS)
+    dark, light = sorted(map(luminance, colours))
+    assert (light + 0.05) / (dark + 0.05) >= 4.5
+    player = page.locator("audio").first
+    assert ("dark" in player.evaluate("player => getComputedStyle(player).colorScheme")) == (scheme == "dark")
 
 
 def turns_of(page, name):
