@@ -294,8 +294,8 @@ def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, num_workers: int) 
 
 
 def _place(plan: PairPlan, options: Mapping[str, Mapping[str, Any]]) -> PairPlan:
-    """Return a plan with the options of engines as they run here; those of a family differ by side and are kept."""
-    if plan.family:
+    """Return a plan with the options of engines as they run here; two that differ by side are kept."""
+    if plan.synthesizer not in options or (plan.family and plan.rejected_options is not None):
         return plan
     placed = replace(plan, options=options[plan.synthesizer])
     other = plan.rejected_synthesizer

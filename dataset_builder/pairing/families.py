@@ -96,8 +96,8 @@ def plan_family_pairs(
         split = assignment[split_unit(episode)]
         for family, kind, rejected in _change(episode, pools[episode.source, split], families, seed):
             for name in _choose_engines(episode, family, split, synthesizers, seed):
-                chosen_options = dict((options or {}).get(name, {}))
-                rejected_options = {**chosen_options, "contour": kind} if family == "prosody" else chosen_options
+                own = dict((options or {}).get(name, {}))
+                by_contour = family == "prosody"
                 yield PairPlan(
                     JOINT,
                     replace(episode, primary=family, secondary=kind),
@@ -105,8 +105,8 @@ def plan_family_pairs(
                     name,
                     split,
                     channel,
-                    {**chosen_options, "contour": "kept"} if family == "prosody" else chosen_options,
-                    rejected_options=rejected_options,
+                    {**own, "contour": "kept"} if by_contour else own,
+                    rejected_options={**own, "contour": kind} if by_contour else None,
                     family=family,
                 )
 
