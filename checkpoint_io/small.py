@@ -150,7 +150,7 @@ def read_language_model(source: str | Path | None = None) -> tuple[dict[str, tor
         UserError: As [`build_small`].
     """
     place, options = _locate(source)
-    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **options)
+    model = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, use_safetensors=True, **options)
     weights = {name.removeprefix("model."): tensor for name, tensor in model.state_dict().items()}
     weights.pop("lm_head.weight", None)
     return weights, rename_tokens(AutoTokenizer.from_pretrained(place, **options))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.user_errors import PairsError, UserError
-from sdiareward.pairs.labels import describe_pairs, require_other_recordings
+from sdiareward.pairs.labels import WRITTEN_ID, describe_pairs, require_other_recordings
 from sdiareward.pairs.loading import load_pairs
 
 
@@ -62,7 +62,11 @@ def load_baseline_pairs(
     absent = {label["criterion"] for label in labels} - {label["criterion"] for label in train_labels}
     if baseline_data is None and absent:
         return None, f"without baselines: {dataset} has no training pairs under {', '.join(sorted(absent))}; {_REMEDY}"
+    compared = train_labels
+    if baseline_data and WRITTEN_ID in pairs.column_names and Path(baseline_data).parent != Path(dataset).parent:
+        # Ids made of relative paths: two folders may have recordings of the same names.
+        compared = [{**label, "pair_id": None} for label in train_labels]
     require_other_recordings(
-        labels, train_labels, split, f"{baseline_data} {train_split}" if baseline_data else train_split
+        labels, compared, split, f"{baseline_data} {train_split}" if baseline_data else train_split
     )
     return (pairs, train_labels), None

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from sdiareward.checkpoint_io import nano, whisper
+from sdiareward.checkpoint_io import nano
+from sdiareward.checkpoint_io.whisper import read_ctranslate2, whisper_encoder_weights
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
@@ -46,9 +47,7 @@ def test_the_audio_tower_computes_what_whispers_encoder_computes(nano_checkpoint
     tower = SDiaRewardModel.from_pretrained(nano_checkpoint).model.audio_tower.eval()
     sizes = {"encoder_layers": 4, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536}
     whisper = WhisperEncoder(WhisperConfig(d_model=384, num_mel_bins=80, **sizes)).eval()
-    weights = {
-        name.replace("ln_post", "layer_norm"): tensor for name, tensor in whisper.whisper_encoder_weights().items()
-    }
+    weights = {name.replace("ln_post", "layer_norm"): tensor for name, tensor in whisper_encoder_weights().items()}
     positions = tower.positional_embedding.positional_embedding
     whisper.load_state_dict({**weights, "embed_positions.weight": positions})
     clip = processor.load_clip(fixtures_dir / "audio" / "ast_please_try_again.wav")
@@ -105,12 +104,12 @@ def ctranslate2_file(path, version=6, dtype_id=4):
 
 
 def test_a_ctranslate2_file_is_read_by_its_layout(tmp_path):
-    variables = whisper.read_ctranslate2(ctranslate2_file(tmp_path / "model.bin"))
+    variables = read_ctranslate2(ctranslate2_file(tmp_path / "model.bin"))
     assert variables["encoder/x"].tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
 def test_a_ctranslate2_file_of_another_version_or_dtype_is_refused(tmp_path):
     with pytest.raises(ValueError, match="version 5"):
-        whisper.read_ctranslate2(ctranslate2_file(tmp_path / "a.bin", version=5))
+        read_ctranslate2(ctranslate2_file(tmp_path / "a.bin", version=5))
     with pytest.raises(ValueError, match="unknown dtype 9"):
-        whisper.read_ctranslate2(ctranslate2_file(tmp_path / "b.bin", dtype_id=9))
+        read_ctranslate2(ctranslate2_file(tmp_path / "b.bin", dtype_id=9))
