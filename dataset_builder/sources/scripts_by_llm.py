@@ -31,6 +31,7 @@ from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.prompts import PromptSet
 
 from ..llm_files import open_written, read_scenario_lines
+from ..pairing.surface_counts import find_imbalance
 
 
 DEFAULT_SCENARIOS = SCRIPTS / "scenarios.jsonl"
@@ -59,6 +60,9 @@ class ScriptSettings:
         variations (`int`, *optional*, defaults to 10): Dialogues of each scenario.
         min_rounds, max_rounds (`int`, *optional*, defaults to 4 and 8): Rounds of a dialogue, two turns each.
         max_words (`int`, *optional*, defaults to 110): Words of a turn; spoken slowly, 2 words a second, 55 s.
+        balanced (`bool`, *optional*, defaults to `False`): Ask again for a spoken side that counting tells from the
+            written one (`surface_counts.find_imbalance`). Read such a file with the source `balanced_scripts`, which
+            also looks at the whole set.
         license (`str`): What the pairs are marked with; the terms of the model's provider decide what holds.
         max_failed (`float`, *optional*, defaults to 0.5): Largest share of the dialogues that the model may fail to
             write or to turn into speech, once 20 were asked for; beyond it the run stops.
@@ -71,6 +75,7 @@ class ScriptSettings:
     min_rounds: int = 4
     max_rounds: int = 8
     max_words: int = 110
+    balanced: bool = False
     license: str = "LicenseRef-model-output"
     max_failed: float = 0.5
 
@@ -164,7 +169,7 @@ class Writer:
         """Return the fields of every script that tell what wrote it."""
         limits = (
             f"{self.settings.variations} x {self.settings.min_rounds}-{self.settings.max_rounds} rounds, "
-            f"{self.settings.max_words} words"
+            f"{self.settings.max_words} words{', balanced' if self.settings.balanced else ''}"
         )
         version = self.prompts.version(*PROMPTS)
         return {"writer": self.client.settings.model, "prompt_version": version, "limits": limits}
@@ -238,6 +243,8 @@ def _read_spoken(answer: Any, *, given: Mapping[str, Any], settings: ScriptSetti
     same = sum(_plain(a["content"]) == _plain(b["content"]) for a, b in zip(written, spoken, strict=True))
     if 2 * same >= len(written):
         raise ValueError(f"{same} of {len(written)} turns are as they were written; rewrite them in spoken style.")
+    if settings.balanced and (fault := find_imbalance(spoken, written)):
+        raise ValueError(f"of the spoken and the written dialogue, {fault}")
     return spoken
 
 

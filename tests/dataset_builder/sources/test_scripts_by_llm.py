@@ -135,6 +135,17 @@ def test_a_spoken_dialogue_that_does_not_match_is_asked_for_again_with_the_fault
     assert fault in server.requests[2]["messages"][-1]["content"]
 
 
+def test_balanced_scripts_are_asked_for_again_where_counting_tells_the_sides_apart(ask, make_pairs):
+    settings = ScriptSettings(variations=1, min_rounds=1, max_rounds=2, balanced=True)
+    balanced = dialogue("The tram, I have missed.", "An hour, then the next departs.")
+    with ChatServer(WRITTEN, spoken_answer(), spoken_answer(balanced)) as server:
+        (pair,) = make_pairs(ask(server), settings)
+    assert isinstance(pair, ScriptPair)
+    assert [turn.text for turn in pair.spoken.turns] == [turn["content"] for turn in balanced]
+    request = server.requests[2]["messages"][-1]["content"]
+    assert "of the spoken and the written dialogue, the sides have 15 and 12 words" in request
+
+
 def test_punctuation_and_numbers_are_no_emoticons(ask, make_pairs):
     harmless = dialogue('See item 8) and "x:y"; the ratio was 3:0.', "It costs 5 EUR (net): do you agree?")
     with ChatServer(harmless, spoken_answer()) as server:
