@@ -6,7 +6,6 @@ trained.
 
 Notable choices:
 
-- `n_window` 1500 makes 30 s one attention window, as Whisper saw it.
 - The tokenizer is a byte-level BPE of 4,096 tokens, trained on the package's own dialogue scripts and prompts, with
   Qwen2.5-Omni's special tokens after them in its order.
 - Backbone tensors are stored in float16 (26 MB) while the configuration says float32, so they are widened on loading.
@@ -31,7 +30,7 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .saving import save_checkpoint
-from .whisper import load_audio_tower, whisper_encoder_weights
+from .whisper import load_audio_tower, tower_config, whisper_encoder_weights
 
 
 BPE_VOCAB_SIZE = 4096
@@ -87,15 +86,7 @@ def nano_config(tokenizer: Any) -> SDiaRewardConfig:
     """Return the configuration of the nano model (12.7 million parameters) for a tokenizer."""
     token_id = dict(zip(SPECIAL_TOKENS, tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)), strict=True))
     return SDiaRewardConfig(
-        audio_config={
-            "num_mel_bins": 80,
-            "d_model": 384,
-            "encoder_layers": 4,
-            "encoder_attention_heads": 6,
-            "encoder_ffn_dim": 1536,
-            "n_window": 1500,
-            "output_dim": 256,
-        },
+        audio_config=tower_config(256),
         text_config={
             "vocab_size": len(tokenizer),
             "hidden_size": 256,

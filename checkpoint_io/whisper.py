@@ -19,6 +19,23 @@ WHISPER_HUB_ID = "openai/whisper-tiny.en"
 _CT2_DTYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
 
 
+def tower_config(output_dim: int) -> dict[str, int]:
+    """Return the configuration of an audio tower that holds the encoder; 30 s are one attention window, as for Whisper.
+
+    Args:
+        output_dim (`int`): Width of the text model.
+    """
+    return {
+        "num_mel_bins": 80,
+        "d_model": 384,
+        "encoder_layers": 4,
+        "encoder_attention_heads": 6,
+        "encoder_ffn_dim": 1536,
+        "n_window": 1500,
+        "output_dim": output_dim,
+    }
+
+
 def load_audio_tower(audio_tower: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
     """Load everything of an audio tower that Whisper has; its projection and its two marker vectors stay random.
 

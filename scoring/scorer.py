@@ -140,8 +140,7 @@ class Scorer:
         """Load a checkpoint's model and processor.
 
         Args:
-            pretrained_model_name_or_path (`str` or `Path`): Folder or Hub id of a checkpoint of this model, or of
-                adapters that were trained on one, or `"nano"`.
+            pretrained_model_name_or_path (`str` or `Path`): Folder or Hub id of a checkpoint or of adapters; `"nano"`.
             dtype (`str` or `torch.dtype`, *optional*): Dtype of the backbone; by default that of the checkpoint's
                 configuration. Pooling and head are always float32.
             device (`str` or `torch.device`, *optional*): Where to compute; by default the accelerator if there is one.
@@ -150,20 +149,20 @@ class Scorer:
                 instance those that released weights were trained with.
             options: Options of the constructor.
         """
-        pretrained_model_name_or_path = find_checkpoint(pretrained_model_name_or_path)
+        checkpoint = find_checkpoint(pretrained_model_name_or_path)
         if device is None and device_map is None:
             device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
         processor: SDiaRewardProcessor | None = None
         fields: dict[str, Any] = {}
         if prompts is not None:
-            processor = SDiaRewardProcessor.from_pretrained(pretrained_model_name_or_path)
+            processor = SDiaRewardProcessor.from_pretrained(checkpoint)
             fields["prompts"] = {**processor.prompts, **prompts}
             fields["prompt_version"] = name_prompts(fields["prompts"])
             validate_prompts(**fields)
             processor.prompts, processor.prompt_version = dict(fields["prompts"]), fields["prompt_version"]
-        load = load_adapted if is_adapter(pretrained_model_name_or_path) else SDiaRewardModel.from_pretrained
-        model = load(pretrained_model_name_or_path, dtype=dtype or "auto", device_map=device_map, **fields)
-        processor = processor or SDiaRewardProcessor.from_pretrained(pretrained_model_name_or_path)
+        load = load_adapted if is_adapter(checkpoint) else SDiaRewardModel.from_pretrained
+        model = load(checkpoint, dtype=dtype or "auto", device_map=device_map, **fields)
+        processor = processor or SDiaRewardProcessor.from_pretrained(checkpoint)
         return cls(model, processor, device=device, **options)
 
     def score(

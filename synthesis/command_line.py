@@ -1,4 +1,4 @@
-"""Any command that speaks a text into a WAV file: a synthesizer of one's own, without code.
+"""Any command that speaks a text into a WAV file: a custom synthesizer without code.
 
 Options in the YAML: `command`, a list of arguments in which `{text}`, `{voice}` and `{output}` are replaced, and
 `voices`. Without `{text}` the command reads the text from its standard input; without `{output}` it writes the

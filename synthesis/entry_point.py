@@ -1,4 +1,4 @@
-"""A synthesizer of one's own in Python, by the name of its class: `entry: package.module:Class`.
+"""A custom synthesizer in Python, by the name of its class: `entry: package.module:Class`.
 
 The class is imported and called with `options`. Its code runs with the rights of the build, so name only what you
 trust. Its objects are a `Synthesizer` or a `DialogueSynthesizer`.
