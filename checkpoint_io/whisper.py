@@ -20,7 +20,7 @@ _CT2_DTYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
 
 
 def tower_config(output_dim: int) -> dict[str, int]:
-    """Return the configuration of an audio tower that holds the encoder; 30 s are one attention window, as for Whisper.
+    """Return the configuration of an audio tower for the encoder: 30 s are one attention window, as in Whisper.
 
     Args:
         output_dim (`int`): Width of the text model.
