@@ -187,11 +187,11 @@ def test_a_joint_pair_belongs_to_no_subset_of_the_paper(recorded):
 
 def test_pairs_across_voices_have_a_synthesizer_of_their_own_on_either_side():
     pair = ScriptPair(written=EPISODES[1], spoken=EPISODES[0])
-    choices = {"colloquialness": SynthesizerSpec(seen=("flite", "espeak-ng"), per_dialogue=1, across=1)}
+    choices = {"colloquialness": SynthesizerSpec(seen=("hibari", "espeak-ng"), per_dialogue=1, across=1)}
     same, across = plan_pairs([pair], {split_unit(pair.spoken): "train"}, choices, None, 0)
-    assert same.voices in ("flite", "espeak-ng")
-    assert across.voices in ("flite+espeak-ng", "espeak-ng+flite")
-    assert set(across.engines) == {"flite", "espeak-ng"}
+    assert same.voices in ("hibari", "espeak-ng")
+    assert across.voices in ("hibari+espeak-ng", "espeak-ng+hibari")
+    assert set(across.engines) == {"hibari", "espeak-ng"}
     assert across.engine("chosen")[0] != across.engine("rejected")[0]
     assert across.pair_id != same.pair_id
     row = make_row(across)
