@@ -1,4 +1,4 @@
-"""Balanced scripts: written and spoken dialogues that no count of their marks tells apart (text only).
+"""Balanced scripts: written and spoken dialogues that no count of their words or marks tells apart (text only).
 
 Origin: written for this project, in fifteen domains of everyday life. The difference lies in how a sentence is built:
 planned and packed on the written side; one thought after the other, with repairs and reactions, on the spoken side.
@@ -6,8 +6,9 @@ Size: 300 pairs of 4 or 6 turns, of which 100 have a third side, a caricature of
 one. Language: en. Licence: Apache-2.0. How to obtain: it lies beside this package.
 
 Both sides of a pair have as many turns, nearly as many words, and in each turn nearly as many punctuation marks
-(`surface_counts.find_imbalance`). Over the set no count alone orders more than 65% of the pairs
-(`surface_counts.require_balance`). A domain is held out whole.
+(`surface_counts.find_imbalance`). Of the spoken sides against the written ones, no count alone orders more than 65%
+(`surface_counts.require_balance`). Counts such as fillers and word length do tell a caricature. A domain is held out
+whole.
 """
 
 from __future__ import annotations
