@@ -90,6 +90,7 @@ _LARGEST_AUDIO = {
     "n_window": 2**17,
     "output_dim": 65_536,
 }
+_MOST_STACKED = 64
 _LARGEST_VISION = {
     **{name: _LARGEST_TEXT[name] for name in list(_LARGEST_TEXT)[:4]},
     **{"depth": 512, "num_heads": 1024, "out_hidden_size": 65_536, "in_channels": 16, "in_chans": 16},
@@ -118,6 +119,8 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
         prompt_version (`str`, *optional*, defaults to `"1"`): Name of this set of prompts; change it with any of them.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds of each turn that the model hears; the rest is cut.
         sampling_rate (`int`, *optional*, defaults to 16000): Rate of the audio behind the mel features, in Hz.
+        stack_factor (`int`, *optional*, defaults to 1): Vectors of the audio tower, 25 a second, that become one token
+            of the text model together, up to 64.
         reward_scale (`float`, *optional*, defaults to 1.0): Positive factor on the output of the score head.
         calibration (`dict`, *optional*): Calibration that makes rewards of different domains comparable, from
             `calibration.fit`. It is applied on request; the reward itself does not change.
@@ -141,6 +144,7 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
     prompt_version: str = PROMPT_VERSION
     max_turn_s: float | int = 30.0
     sampling_rate: int = 16_000
+    stack_factor: int = 1
     reward_scale: float | int = 1.0
     calibration: dict[str, Any] | None = None
 
@@ -210,6 +214,7 @@ class SDiaRewardConfig(Qwen2_5OmniThinkerConfig):
             raise ValueError(
                 f"sampling_rate is {self.sampling_rate!r}; give a positive whole number of Hz, such as 16000."
             )
+        validate_stack_factor(self.stack_factor)
         if not _is_positive_finite(self.reward_scale):
             raise ValueError(
                 f"reward_scale is {self.reward_scale!r}; give a positive finite factor, 1.0 to change nothing."
@@ -319,6 +324,19 @@ def validate_max_turn_s(max_turn_s: Any) -> None:
     if not _is_positive_finite(max_turn_s) or max_turn_s > LONGEST_TURN_S:
         raise ValueError(
             f"max_turn_s is {max_turn_s!r}; give a positive number of seconds up to {LONGEST_TURN_S:g}, such as 30.0."
+        )
+
+
+def validate_stack_factor(stack_factor: Any) -> None:
+    """Raise unless `stack_factor` is a number of vectors.
+
+    Raises:
+        ValueError: It is no whole number from 1 to 64.
+    """
+    if not _is_count(stack_factor) or stack_factor > _MOST_STACKED:
+        raise ValueError(
+            f"stack_factor is {stack_factor!r}; give a whole number of vectors from 1, none stacked, to "
+            f"{_MOST_STACKED}."
         )
 
 

@@ -1,16 +1,50 @@
-"""Find the checkpoint of the package that a name stands for."""
+"""Find the checkpoints of the package that a name stands for."""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
-from sdiareward.common.package_files import NANO
+from sdiareward.common.package_files import NANO, SMALL
+
+from .files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 
 def find_checkpoint(name: str | Path) -> str:
-    """Return the folder of the package's checkpoint for `"nano"`; any other name, and any path that exists, as it is.
+    """Return the folder of the package's checkpoint for `"nano"` or `"small"`; any other name, and any path, as it is.
+
+    The small model lies in the package as what was trained of it. It is put on its base once, and kept in the cache
+    of the Hub's library.
 
     Args:
-        name (`str` or `Path`): Folder, Hub id or `"nano"`.
+        name (`str` or `Path`): Folder, Hub id, `"nano"` or `"small"`.
+
+    Raises:
+        UserError: `"small"`, and its base is not installed.
     """
-    return str(NANO) if str(name) == "nano" and not Path(name).exists() else str(name)
+    if str(name) not in ("nano", "small") or Path(name).exists():
+        return str(name)
+    return str(NANO) if str(name) == "nano" else str(_find_small())
+
+
+def _find_small() -> Path:
+    from filelock import FileLock
+    from huggingface_hub import cached_assets_path
+
+    contents = [(SMALL / file).read_bytes() for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, "processor_config.json")]
+    name = f"small-{hashlib.sha256(b''.join(contents)).hexdigest()[:16]}"
+    folder = cached_assets_path("sdiareward", "models") / name
+    # Processes that start together build it once.
+    with FileLock(folder.with_suffix(".lock")):
+        if not folder.exists():
+            _assemble(folder)
+    return folder
+
+
+def _assemble(folder: Path) -> None:
+    from sdiareward.common.files import replace_atomically
+
+    from .small import assemble_small
+
+    with replace_atomically(folder) as temporary:
+        assemble_small(temporary)

@@ -27,7 +27,7 @@ from sdiareward.layouts_sdiareward import (
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-from .export import RENAMES, require_vllm_pooling, write_config_files
+from .export import RENAMES, require_one_token_a_vector, require_vllm_pooling, write_config_files
 from .hub_files import fetch_snapshot
 from .tensor_files import DTYPES, PlannedTensor, StoredTensor, read_header, write_checkpoint
 
@@ -120,11 +120,12 @@ def export_checkpoint(
     Raises:
         FileExistsError: `output_dir` holds something else.
         FileNotFoundError: There is no such checkpoint, or it holds no safetensors.
-        ValueError: The checkpoint is incomplete, or vLLM lacks its pooling.
+        ValueError: The checkpoint is incomplete or stacks vectors, or vLLM lacks its pooling.
     """
     if layout not in EXPORT_FORMATS:
         raise ValueError(f"layout is {layout!r}; choose one of {', '.join(EXPORT_FORMATS)}.")
     opened = open_checkpoint(source)
+    require_one_token_a_vector(opened.config, opened.name)
     if layout == "vllm":
         require_vllm_pooling(opened.config, opened.name)
     rename, scale = RENAMES[layout], opened.config.reward_scale
@@ -233,9 +234,8 @@ def _write(
 
 def _processor(source: Source) -> SDiaRewardProcessor:
     config = source.config
-    return SDiaRewardProcessor.from_backbone(
-        source.folder, prompts=config.prompts, prompt_version=config.prompt_version, max_turn_s=config.max_turn_s
-    )
+    names = ("prompts", "prompt_version", "max_turn_s", "stack_factor")
+    return SDiaRewardProcessor.from_backbone(source.folder, **{name: getattr(config, name) for name in names})
 
 
 def _set_dtype(source: Source, dtype: str | None) -> None:

@@ -36,6 +36,19 @@ _IMAGE_PROCESSOR = {
 }
 
 
+def require_one_token_a_vector(config: SDiaRewardConfig, where: str) -> None:
+    """Check that the code of others, which knows no stacking, can run a model.
+
+    Raises:
+        ValueError: It stacks the vectors of its audio tower.
+    """
+    if config.stack_factor != 1:
+        raise ValueError(
+            f"{where}: joins {config.stack_factor} vectors of the audio tower to one token, which neither the "
+            "authors' code nor vLLM does: score with this checkpoint through Scorer."
+        )
+
+
 def require_vllm_pooling(config: SDiaRewardConfig, where: str) -> None:
     """Check that vLLM supports the pooling of a configuration.
 

@@ -1,8 +1,9 @@
 """Build the small model to train: a language model that reads, under the encoder that nano has.
 
 The text tower is SmolLM2-135M-Instruct (Apache-2.0, Hugging Face; Allal et al., 2025), the audio tower the encoder of
-Whisper tiny.en (MIT, OpenAI): 142 million parameters. The projection between them was aligned by `sdiareward align`
-(`checkpoints/small`, with what it learned); the score head is at zero until it is trained.
+Whisper tiny.en (MIT, OpenAI): 143 million parameters. Four vectors of the encoder make one token. The projection
+between the two was aligned by `sdiareward align`; adapters, projection and score head were trained after that. What
+was trained lies in `checkpoints/small`, and is put on the towers here.
 
 Notable choices:
 
@@ -18,8 +19,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -28,12 +31,15 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, WhisperFeatureExtractor
 
 from sdiareward.chat_sdiareward import CHAT_TEMPLATE
+from sdiareward.common.files import write_file
 from sdiareward.common.package_files import SMALL
 from sdiareward.common.user_errors import UserError
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
+from .adapters import load_adapted
+from .files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from .saving import save_checkpoint
 from .whisper import load_audio_tower, tower_config, whisper_encoder_weights
 
@@ -51,6 +57,8 @@ _RENAMED = {
     "<gh_stars>": "<|VIDEO|>",
 }
 _MAX_TURN_S = 15.0
+# A token is 0.16 s of sound: a word is one or two of them, as it is in writing.
+_STACK_FACTOR = 4
 
 
 def build_small(
@@ -61,7 +69,7 @@ def build_small(
     is_aligned: bool = True,
     seed: int = 0,
 ) -> Path:
-    """Write the small model, whose reward is not trained yet, and its processor.
+    """Write the small model to train, its score head at zero, and its processor.
 
     Args:
         output_dir (`str` or `Path`): Folder of the checkpoint.
@@ -88,10 +96,52 @@ def build_small(
     if is_aligned:
         model.model.audio_tower.proj.load_state_dict(load_file(SMALL / PROJECTION))
     processor = SDiaRewardProcessor(
-        WhisperFeatureExtractor(feature_size=80), tokenizer, max_turn_s=model.config.max_turn_s
+        WhisperFeatureExtractor(feature_size=80),
+        tokenizer,
+        max_turn_s=model.config.max_turn_s,
+        stack_factor=_STACK_FACTOR,
     )
     save_checkpoint(model, processor, output_dir, compact=True)
     return Path(output_dir)
+
+
+def assemble_small(output_dir: str | Path, **sources: Any) -> Path:
+    """Write the trained small model: what lies in the package, on a base that is built for it.
+
+    Args:
+        output_dir (`str` or `Path`): Folder of the checkpoint.
+        sources: `whisper` and `language_model`, as in [`build_small`].
+
+    Raises:
+        FileNotFoundError, UserError, ValueError: As [`build_small`].
+    """
+    with TemporaryDirectory() as base:
+        build_small(base, **sources)
+        model = load_adapted(SMALL, base_model=base, dtype=torch.float32)
+        processor = SDiaRewardProcessor.from_pretrained(base)
+    processor.prompts, processor.prompt_version = model.config.prompts, model.config.prompt_version
+    save_checkpoint(model, processor, output_dir, compact=True)
+    return Path(output_dir)
+
+
+def keep_trained(run: str | Path, folder: str | Path = SMALL) -> None:
+    """Keep what a training run of the small model has learned, in float16, as [`assemble_small`] reads it.
+
+    Args:
+        run (`str` or `Path`): Output of `sdiareward train --train lora`.
+        folder (`str` or `Path`, *optional*): Where to keep it; by default in the package.
+    """
+    adapters, folder = Path(run) / "adapter", Path(folder)
+    weights = load_file(adapters / ADAPTER_WEIGHTS)
+    # The score head decides between rewards that are nearly equal.
+    halved = {name: tensor if "score" in name else tensor.half() for name, tensor in weights.items()}
+    save_file(halved, folder / ADAPTER_WEIGHTS)
+    config = json.loads((adapters / ADAPTER_CONFIG).read_text(encoding="utf-8"))
+    # The base is built, not found.
+    write_file(folder / ADAPTER_CONFIG, json.dumps({**config, "base_model_name_or_path": None}, indent=2) + "\n")
+    for name in ("config.json", "processor_config.json"):
+        shutil.copy(adapters / name, folder / name)
+    shutil.copy(Path(run) / "run.json", folder / "run.json")
 
 
 def save_projection(model: SDiaRewardModel, folder: str | Path) -> None:
@@ -128,6 +178,7 @@ def small_config(tokenizer: Any) -> SDiaRewardConfig:
         video_token_index=token_id["<|VIDEO|>"],
         user_token_id=tokenizer.convert_tokens_to_ids("user"),
         max_turn_s=_MAX_TURN_S,
+        stack_factor=_STACK_FACTOR,
     )
 
 

@@ -39,7 +39,7 @@ def run(args: BuildModelArguments) -> None:
     from transformers.utils.logging import disable_progress_bar
 
     from sdiareward.checkpoint_io.nano import build_nano
-    from sdiareward.checkpoint_io.small import build_small
+    from sdiareward.checkpoint_io.small import assemble_small, build_small
     from sdiareward.common.files import replace_atomically
     from sdiareward.common.package_files import NANO
 
@@ -47,7 +47,10 @@ def run(args: BuildModelArguments) -> None:
     with replace_atomically(args.output_dir) as folder:
         if args.name == "small":
             sources: dict[str, Any] = {"whisper": args.whisper, "language_model": args.language_model}
-            build_small(folder, **sources, is_aligned=not args.untrained, seed=args.seed)
+            if args.untrained:
+                build_small(folder, **sources, is_aligned=False, seed=args.seed)
+            else:
+                assemble_small(folder, **sources)
         elif args.untrained:
             build_nano(folder, whisper=args.whisper, seed=args.seed)
         else:

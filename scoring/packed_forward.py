@@ -86,8 +86,8 @@ def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[t
         mels (`list[torch.Tensor]`): Log-mel features of each clip, shape `(num_mel_bins, num_frames)`.
 
     Returns:
-        `list[torch.Tensor]`: Vectors of each clip, shape `(num_audio_tokens, d_model)`, as `forward` takes them in
-        `audio_features`.
+        `list[torch.Tensor]`: Vectors of each clip, shape `(num_audio_tokens, stack_factor * d_model)`, as `forward`
+        takes them in `audio_features`.
     """
     num_frames = [mel.shape[1] for mel in mels]
     features = torch.nn.utils.rnn.pad_sequence([mel.T for mel in mels], batch_first=True).transpose(1, 2)
@@ -98,8 +98,7 @@ def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[t
         encoded = model.encode_audio(
             features.to(model.device), mask.long().to(model.device), cu_seqlens=everything, windows=windows
         )
-    _, num_vectors = model.model.audio_tower._get_feat_extract_output_lengths(torch.tensor(num_frames))
-    return list(encoded.split(num_vectors.tolist()))
+    return list(encoded.split(model.count_audio_tokens(torch.tensor(num_frames)).tolist()))
 
 
 def window_lengths(num_frames: Sequence[int], n_window: int) -> list[int]:

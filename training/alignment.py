@@ -82,6 +82,7 @@ def read_clips(
     places = [places[index] for index in sorted(drawn.tolist())]
     tower = {name: tensor for name, tensor in model.model.audio_tower.state_dict().items() if "proj" not in name[:4]}
     content = [[place["digest"] for place in places], hash_tensors(tower), max_clip_s, processor.max_turn_s]
+    content.append(processor.stack_factor)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"clips_{hash_json(content)[:16]}.arrow"
     encoder = _ClipEncoder(pairs, processor, model)
@@ -181,7 +182,7 @@ class TranscriptModel(nn.Module):
         Args:
             input_ids (`list[np.ndarray]`): Tokens of each clip.
             num_text_tokens (`list[int]`): Number of tokens at the end of each that are predicted.
-            vectors (`list[torch.Tensor]` of shape `(num_audio_tokens, d_model)`): From the audio tower.
+            vectors (`list[torch.Tensor]` of shape `(num_audio_tokens, stack_factor * d_model)`): From the audio tower.
 
         Returns:
             `dict`: `loss`, mean nats per predicted token; `nats`, of shape `(num_clips,)`, the mean of each clip.
@@ -205,7 +206,7 @@ class ClipCollator:
     """Make the arguments of [`TranscriptModel`] of rows from `read_clips`.
 
     Args:
-        width (`int`): Size of the audio tower's vectors, its `d_model`.
+        width (`int`): Size of the audio tower's vectors as they are projected.
     """
 
     def __init__(self, width: int):
@@ -234,7 +235,7 @@ class AlignmentTrainer(Trainer):
         args.remove_unused_columns = False
         args.label_names = []
         self.reward_model = model.requires_grad_(False).eval()
-        collator = ClipCollator(model.model.audio_tower.config.d_model)
+        collator = ClipCollator(model.model.audio_tower.proj.in_features)
         super().__init__(TranscriptModel(model), args, data_collator=collator, **kwargs)
 
     def compute_loss(
@@ -274,7 +275,7 @@ def measure_alignment(model: SDiaRewardModel, clips: datasets.Dataset, batch_siz
     """
     others = _find_other_clips(clips)
     transcripts = TranscriptModel(model)
-    collate = ClipCollator(model.model.audio_tower.config.d_model)
+    collate = ClipCollator(model.model.audio_tower.proj.in_features)
     own: list[float] = []
     other: list[float] = []
     for first in range(0, len(clips), batch_size):

@@ -142,6 +142,11 @@ class TrainArguments:
     hard_negative_share: float = _field(
         "Share of the pairs that each attack is applied to, from 0 to 1.", default=1.0, metadata={"group": _MORE}
     )
+    written_copies: int = _field(
+        "Copies without recordings of each training pair whose sides differ in their words.",
+        default=0,
+        metadata={"group": _MORE},
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.validation_share < 1:

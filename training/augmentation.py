@@ -3,7 +3,8 @@
 `augmentations` adds copies of each pair, each through a random chain of perturbations (`registry.PERTURBATIONS`): a
 model that sees every pair through several channels learns that the channel carries nothing. `hard_negatives` adds
 pairs whose rejected side is an attack on the chosen side (`attacks.ATTACKS`): where both sides have the same voices,
-one intact and one broken, the model learns to listen to the conversation.
+one intact and one broken, the model learns to listen to the conversation. `written_copies` adds pairs without their
+recordings where the two sides differ in their words: what is said is learned at a fraction of the tokens.
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
 run reads the same rows. Only the training split is augmented.
@@ -64,6 +65,7 @@ class AugmentationSettings:
             each side, so that the channel does not predict the preferred side.
         hard_negatives (`list[str]`): Attacks that the chosen side of a pair is compared with, by name.
         hard_negative_share (`float`): Share of the pairs that each of these attacks is applied to, 0 to 1.
+        written_copies (`int`): Number of copies without recordings of each pair whose sides have different texts.
         seed (`int`): Seed of the random draws.
 
     Raises:
@@ -75,6 +77,7 @@ class AugmentationSettings:
     augment_sides: str = "both"
     hard_negatives: Sequence[str] = field(default_factory=list)
     hard_negative_share: float = 1.0
+    written_copies: int = 0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -87,6 +90,8 @@ class AugmentationSettings:
             raise ValueError(f"augment_sides is {self.augment_sides!r}; it must be one of {', '.join(AUGMENT_SIDES)}.")
         if not 0 < self.hard_negative_share <= 1:
             raise ValueError(f"hard_negative_share is {self.hard_negative_share:g}; it must lie above 0, up to 1.")
+        if self.written_copies < 0:
+            raise ValueError(f"written_copies is {self.written_copies}; give 0 for none, or a number of copies.")
         self.list_perturbations()
         self.find_attacks()
 
@@ -106,18 +111,19 @@ class AugmentationSettings:
 
 def augment(pairs: Any, settings: AugmentationSettings, max_turn_s: float) -> Any:
     """Return [`AugmentedPairs`], or the pairs themselves if `settings` add nothing."""
-    adds = settings.augmentations or settings.hard_negatives
+    adds = settings.augmentations or settings.hard_negatives or settings.written_copies
     return AugmentedPairs(pairs, settings, max_turn_s) if adds else pairs
 
 
 @dataclass(frozen=True)
 class _Variant:
-    """How a pair is read: as it is, as a copy with a number from 1 on, or against an attack."""
+    """How a pair is read: as it is, as a copy with a number from 1 on, against an attack, or without recordings."""
 
     row: int
     pair_id: str
     copy: int = 0
     attack: str | None = None
+    is_written: bool = False
 
 
 class AugmentedPairs(Sequence[Any]):
@@ -173,6 +179,14 @@ class AugmentedPairs(Sequence[Any]):
             variant = _Variant(row, f"{pair_id}, {attack}", attack=attack)
             if self._make_rng(variant).random() < self.settings.hard_negative_share:
                 yield variant
+        if self.settings.written_copies and self._differs_in_words(row):
+            for copy in range(1, self.settings.written_copies + 1):
+                yield _Variant(row, f"{pair_id}, written {copy}", copy=copy, is_written=True)
+
+    def _differs_in_words(self, row: int) -> bool:
+        """Return whether every turn has a text, and the sides have different ones."""
+        chosen, rejected = ([turn["content"] for turn in _without_recordings(self.pairs[row][side])] for side in SIDES)
+        return all([*chosen, *rejected]) and chosen != rejected
 
     def _make_rng(self, variant: _Variant, *more: Any) -> np.random.Generator:
         return np.random.default_rng(int(stable_id(self.settings.seed, variant.pair_id, *more), 16))
@@ -186,7 +200,9 @@ class AugmentedPairs(Sequence[Any]):
     def _read_variant(self, index: int) -> dict[str, Any]:
         variant = self._variants[index]
         row = {**self.pairs[variant.row], "pair_id": variant.pair_id}
-        if variant.attack is not None:
+        if variant.is_written:
+            row |= {side: _without_recordings(row[side]) for side in SIDES}
+        elif variant.attack is not None:
             row["rejected"] = self._attack(variant)
         elif variant.copy:
             row |= {side: self._perturb(row[side], variant, side) for side in SIDES}
@@ -208,6 +224,14 @@ class AugmentedPairs(Sequence[Any]):
         if turns is None:
             raise ValueError(f"{variant.attack!r} does not apply to this pair; it needs {attack.needs}.")
         return to_messages(turns)
+
+
+def _without_recordings(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with their texts alone; a turn without one has an empty content."""
+    return [
+        {**message, "content": "".join(item["text"] for item in message["content"] if item.get("type") == "text")}
+        for message in turns_to_messages(turns)
+    ]
 
 
 class _DecodedPairs(Sequence[Any]):

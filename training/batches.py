@@ -90,6 +90,9 @@ def compute_packed_rewards(
     def encode(digests: list[bytes]) -> list[torch.Tensor]:
         if vectors is not None:
             return [vectors[digest] for digest in digests]
+        # All dialogues of the pass may be written ones.
+        if not digests:
+            return []
         assert mels is not None
         distinct = list(dict.fromkeys(digests))
         encoded = dict(zip(distinct, encode_clips(model, [mels[digest] for digest in distinct]), strict=True))

@@ -98,7 +98,8 @@ def _fingerprint(pairs: datasets.Dataset, processor: SDiaRewardProcessor) -> str
     """Return a hash of all that the rows depend on but the model."""
     content = pairs.fingerprint() if isinstance(pairs, AugmentedPairs) else fingerprint_pairs([], pairs)
     tokenizer: Any = processor.tokenizer
-    settings = [processor.prompts, processor.max_turn_s, processor.feature_extractor.to_dict()]
+    settings = [processor.prompts, processor.max_turn_s, processor.stack_factor]
+    settings.append(processor.feature_extractor.to_dict())
     return hash_json(
         [content, pair_names(pairs), _list_criteria(pairs), *settings, tokenizer.backend_tokenizer.to_str()]
     )
@@ -158,7 +159,7 @@ class _Reader:
                 columns[f"{name}_clips"].append([distinct.index(digest) for digest in clips[index]] if sides else [])
             columns["clip_digests"].append(distinct)
             columns["clip_vectors"].append([vectors_to_bytes(vectors[digest]) for digest in distinct])
-            columns["width"].append(self.model.model.audio_tower.config.d_model)
+            columns["width"].append(self.model.model.audio_tower.proj.in_features)
         return columns
 
 

@@ -56,6 +56,14 @@ _NEW_HEAD_PREFIXES = ("score.", "pooler.")
 _WITHOUT_EFFECT = {"use_cache", "num_items_in_batch"}  # trainers pass them to every model; neither changes a reward
 
 
+class StackedProjection(nn.Linear):
+    """Project stacked vectors; those that the audio tower passes on before they are stacked stay as they are."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Project vectors of shape `(num_audio_tokens, in_features)`, and return any others."""
+        return super().forward(input) if input.shape[-1] == self.in_features else input
+
+
 class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
     """Score spoken dialogues with a scalar reward.
 
@@ -78,6 +86,9 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
         self.model = Qwen2_5OmniThinkerModel(config)
         del self.model.visual
         hidden_size = self.model.language_model.config.hidden_size
+        if config.stack_factor > 1:
+            size = config.stack_factor * self.model.audio_tower.config.d_model
+            self.model.audio_tower.proj = StackedProjection(size, hidden_size)
         self.pooler = SDiaRewardPooler(hidden_size, config.pooling_mode)
         self.score = Float32Linear(hidden_size, 1, bias=False)
         # By default the library concludes it from the name of the class.
@@ -123,8 +134,8 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             input_features (`torch.Tensor` of shape `(num_clips, num_mel_bins, num_frames)`, *optional*): Log-mel
                 features of all clips of the batch, in order.
             feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`, *optional*): 1 on real frames.
-            audio_features (`torch.Tensor` of shape `(num_audio_tokens, d_model)`, *optional*): What `encode_audio`
-                returned for the same clips; replaces `input_features`. With it the model can be exported.
+            audio_features (`torch.Tensor` of shape `(num_audio_tokens, stack_factor * d_model)`, *optional*): What
+                `encode_audio` returned for the same clips; replaces `input_features`. With it a model can be exported.
             position_ids (`torch.LongTensor` of shape `(batch_size, sequence_length)`, *optional*): By default counted
                 from the mask.
             inputs_embeds (`torch.Tensor` of shape `(batch_size, sequence_length, hidden_size)`, *optional*): In the
@@ -214,6 +225,9 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             raise TypeError(f"{found}; pass input_ids, as SDiaRewardProcessor returns them, or inputs_embeds.")
         if inputs_embeds is None:
             inputs_embeds = self.model.get_input_embeddings()(input_ids)
+        if audio_features is None and input_features is not None and self.config.stack_factor > 1:
+            assert feature_attention_mask is not None
+            audio_features = self.encode_audio(input_features, feature_attention_mask)
         if audio_features is not None:
             projection = self.model.audio_tower.proj
             audio_embeds = projection(audio_features.to(weight_dtype(projection)))
@@ -228,13 +242,15 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
     ) -> torch.Tensor:
         """Run the audio tower up to, not including, its final projection; a frozen tower's output can be cached.
 
+        With a `stack_factor` the vectors of each clip come stacked, and filled up with zeros.
+
         Args:
             input_features (`torch.Tensor` of shape `(num_clips, num_mel_bins, num_frames)`): Log-mel features.
             feature_attention_mask (`torch.Tensor` of shape `(num_clips, num_frames)`): 1 on real frames.
             kwargs: Passed to the audio tower.
 
         Returns:
-            `torch.Tensor` of shape `(num_audio_tokens, d_model)`: All clips, one after the other.
+            `torch.Tensor` of shape `(num_audio_tokens, stack_factor * d_model)`: All clips, one after the other.
         """
         before_projection: list[torch.Tensor] = []
         handle = self.model.audio_tower.proj.register_forward_pre_hook(
@@ -244,7 +260,26 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             self.model.get_audio_features(input_features, feature_attention_mask, **kwargs)
         finally:
             handle.remove()
-        return before_projection[0]
+        vectors = before_projection[0]
+        if (factor := self.config.stack_factor) == 1:
+            return vectors
+        _, counts = self.model.audio_tower._get_feat_extract_output_lengths(feature_attention_mask.sum(dim=1))
+        clips = vectors.split(counts.tolist())
+        return torch.cat(
+            [
+                nn.functional.pad(clip, (0, 0, 0, -len(clip) % factor)).view(-1, factor * clip.shape[1])
+                for clip in clips
+            ]
+        )
+
+    def count_audio_tokens(self, num_frames: torch.Tensor) -> torch.Tensor:
+        """Return how many tokens clips become.
+
+        Args:
+            num_frames (`torch.Tensor` of shape `(num_clips,)`): Mel frames of each clip.
+        """
+        _, counts = self.model.audio_tower._get_feat_extract_output_lengths(num_frames)
+        return -(-counts // self.config.stack_factor)
 
     def freeze_backbone(self) -> None:
         """Leave only the score head and the attention pooler trainable."""

@@ -44,6 +44,7 @@ from .configuration_sdiareward import (
     name_prompts,
     validate_max_turn_s,
     validate_prompts,
+    validate_stack_factor,
 )
 from .layouts_sdiareward import HUB_KWARGS, read_processor_fields, reject_custom_code
 from .messages_sdiareward import DialogueError, turns_to_messages, validate_form
@@ -77,9 +78,10 @@ class SDiaRewardProcessor(ProcessorMixin):
         prompts (`dict[str, str]`, *optional*): System prompt of each criterion; by default `DEFAULT_PROMPTS`.
         prompt_version (`str`, *optional*, defaults to `"1"`): Name of this set of prompts.
         max_turn_s (`float`, *optional*, defaults to 30.0): Seconds kept of each audio item.
+        stack_factor (`int`, *optional*, defaults to 1): Vectors of the audio tower that are joined to one token.
 
     Raises:
-        ValueError: A prompt or `max_turn_s` is invalid, or the tokenizer lacks a special token.
+        ValueError: A prompt, `max_turn_s` or `stack_factor` is invalid, or the tokenizer lacks a special token.
 
     Example:
         >>> processor = SDiaRewardProcessor.from_pretrained("checkpoints/nano")  # doctest: +SKIP
@@ -95,6 +97,7 @@ class SDiaRewardProcessor(ProcessorMixin):
         prompts: dict[str, str] | None = None,
         prompt_version: str = PROMPT_VERSION,
         max_turn_s: float = 30.0,
+        stack_factor: int = 1,
         **kwargs: Any,
     ):
         # Not that of a checkpoint's file: what the model reads is decided here.
@@ -103,7 +106,9 @@ class SDiaRewardProcessor(ProcessorMixin):
         self.prompt_version = prompt_version
         self.max_turn_s = max_turn_s
         validate_prompts(self.prompts, prompt_version)
+        self.stack_factor = stack_factor
         validate_max_turn_s(max_turn_s)
+        validate_stack_factor(stack_factor)
         require_special_tokens(tokenizer)
 
     @classmethod
@@ -359,10 +364,11 @@ class SDiaRewardProcessor(ProcessorMixin):
         return features[..., : num_frames.max()], mask.astype(np.int64)
 
     def num_audio_tokens(self, num_samples: int) -> int:
-        """Return the number of vectors that the audio tower computes of a clip of `num_samples` samples."""
+        """Return the number of tokens that a clip of `num_samples` samples becomes."""
         num_frames = -(-num_samples // self.feature_extractor.hop_length)
         after_convolution = (num_frames - 1) // 2 + 1
-        return (after_convolution - 2) // 2 + 1
+        num_vectors = (after_convolution - 2) // 2 + 1
+        return -(-num_vectors // self.stack_factor)
 
 
 def expand_criteria(criterion: str | Sequence[str], num_dialogues: int) -> list[str]:

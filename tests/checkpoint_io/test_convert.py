@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from support import tiny_model
 from support.official_layout import official_tensors, write_official
 from transformers import AutoConfig, AutoModel
 
@@ -306,6 +307,17 @@ def test_the_layout_of_vllm_has_a_classifier_with_one_label_and_no_activation(of
     assert [name for name, value in pooling.items() if value is True] == ["pooling_mode_mean_tokens"]
     loaded = AutoConfig.from_pretrained(tmp_path / "exported")
     assert (loaded.num_labels, loaded.get_text_config().num_labels) == (1, 1)
+
+
+@pytest.mark.parametrize("layout", ["official", "vllm"])
+def test_a_model_that_stacks_vectors_is_converted_and_not_exported(layout, make_tiny_model, tmp_path):
+    make_tiny_model(stack_factor=4).save_pretrained(tmp_path / "model")
+    tiny_model.make_processor(stack_factor=4).save_pretrained(tmp_path / "model")
+    with pytest.raises(ValueError, match="joins 4 vectors of the audio tower to one token"):
+        export_checkpoint(tmp_path / "model", tmp_path / "exported", layout=layout)
+    convert_checkpoint(tmp_path / "model", tmp_path / "converted")
+    assert SDiaRewardProcessor.from_pretrained(tmp_path / "converted").stack_factor == 4
+    assert SDiaRewardModel.from_pretrained(tmp_path / "converted").config.stack_factor == 4
 
 
 def test_attention_pooling_cannot_be_exported_to_vllm(attention, tmp_path):

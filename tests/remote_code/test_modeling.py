@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from support import tiny_model
 
 from sdiareward.configuration_sdiareward import POOLING_MODES
 from sdiareward.modeling_sdiareward import SDiaRewardModel
+from sdiareward.scoring.scorer import Scorer
 
 
 # The models have a few thousand parameters, and their rewards are below 1.
@@ -50,6 +52,36 @@ def test_cached_audio_features_give_the_reward_of_the_mel_features(make_tiny_mod
         cached = model(inputs["input_ids"], inputs["attention_mask"], audio_features=audio_features).logits
     assert audio_features.shape == (int((inputs["input_ids"] == 643).sum()), 32)
     torch.testing.assert_close(cached, rewards(model, inputs), rtol=0, atol=TOLERANCE)
+
+
+def test_stacked_vectors_are_those_of_the_tower_joined_and_filled_up_with_zeros(make_tiny_model, inputs):
+    features = inputs["input_features"], inputs["feature_attention_mask"]
+    plain, stacked = make_tiny_model(), make_tiny_model(stack_factor=3)
+    stacked.load_state_dict({**plain.state_dict(), "model.audio_tower.proj.weight": torch.zeros(32, 96)})
+    counts = plain.count_audio_tokens(features[1].sum(dim=1)).tolist()
+    assert any(count % 3 for count in counts)
+    with torch.inference_mode():
+        expected = plain.encode_audio(*features).split(counts)
+        found = stacked.encode_audio(*features).split([-(-count // 3) for count in counts])
+    for clip, vectors in zip(expected, found, strict=True):
+        torch.testing.assert_close(vectors.reshape(-1, 32)[: len(clip)], clip)
+        assert not vectors.reshape(-1, 32)[len(clip) :].any()
+
+
+def test_a_stacking_model_takes_fewer_tokens_and_gives_one_reward_by_every_path(make_tiny_model, make_dialogue):
+    processor, model = tiny_model.make_processor(stack_factor=4), make_tiny_model(stack_factor=4)
+    dialogues = [make_dialogue(0.5, 0.41), make_dialogue(0.3, 0.7, 0.2, 0.33)]
+    batch = processor(dialogues)
+    # 12, 10, 7, 17, 5 and 8 vectors, by fours.
+    assert (batch["input_ids"] == 643).sum(dim=1).tolist() == [6, 11]
+    expected = rewards(model, batch)
+    scorer = Scorer(model, processor)
+    torch.testing.assert_close(torch.tensor(scorer.score(dialogues)), expected[:, 0], rtol=0, atol=TOLERANCE)
+    with torch.inference_mode():
+        vectors = model.encode_audio(batch["input_features"], batch["feature_attention_mask"])
+        cached = model(batch["input_ids"], batch["attention_mask"], audio_features=vectors).logits
+    assert vectors.shape == (17, 128)
+    torch.testing.assert_close(cached, expected, rtol=0, atol=TOLERANCE)
 
 
 def test_a_wrong_number_of_audio_vectors_is_refused(make_tiny_model, inputs):

@@ -158,7 +158,7 @@ def test_what_cannot_be_processed_is_refused(messages, criterion, message, tiny_
 
 
 def test_prompts_and_limits_survive_saving_and_loading(fixtures_dir, tmp_path, make_dialogue):
-    settings = {"prompts": {"joint": "Judge."}, "prompt_version": "x", "max_turn_s": 1.5}
+    settings = {"prompts": {"joint": "Judge."}, "prompt_version": "x", "max_turn_s": 1.5, "stack_factor": 2}
     processor = SDiaRewardProcessor.from_backbone(fixtures_dir / "base_tiny", **settings)
     processor.save_pretrained(tmp_path)
     loaded = SDiaRewardProcessor.from_pretrained(tmp_path)

@@ -53,11 +53,11 @@ def make_model(pooling_mode="mean", **fields):
     return model
 
 
-def make_processor():
+def make_processor(**fields):
     """Return its processor."""
     from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-    return SDiaRewardProcessor.from_backbone(BASE)
+    return SDiaRewardProcessor.from_backbone(BASE, **fields)
 
 
 def save_checkpoint(folder):

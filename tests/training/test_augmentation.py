@@ -12,10 +12,11 @@ from safetensors.torch import load_file
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.pairs.schema import SIDES
 from sdiareward.train import main
 from sdiareward.training.arguments import TrainArguments
 from sdiareward.training.augmentation import PRESETS, AugmentationSettings, AugmentedPairs, augment
-from sdiareward.training.batches import PairCollator
+from sdiareward.training.batches import PairCollator, compute_packed_rewards
 from sdiareward.training.precompute import precompute_pairs
 from sdiareward.training.trainer import SDiaRewardTrainer
 
@@ -55,6 +56,29 @@ def test_each_pair_is_followed_by_its_copies_and_its_attacks(pairs):
     assert [rows[index]["pair_id"] for index in range(16)] == rows["pair_id"]
     with pytest.raises(IndexError, match="row 16 of 16"):
         rows[16]
+
+
+def test_written_copies_hold_the_texts_of_pairs_that_differ_in_them(pairs):
+    words = {"chosen": "yes, the blue one", "rejected": "the blue one is preferred"}
+    rows = [dict(row) for row in pairs]
+    for side in SIDES:
+        rows[2][side] = [{**turn, "text": words[side]} for turn in rows[2][side]]
+    rows[3]["chosen"] = [{**turn, "text": None} for turn in rows[3]["chosen"]]
+    changed = datasets.Dataset.from_list(rows, features=pairs.features)
+    augmented = AugmentedPairs(changed, AugmentationSettings(written_copies=2))
+    assert augmented["pair_id"] == ["p0", "p1", "p2", "p2, written 1", "p2, written 2", "p3"]
+    assert augmented["criterion"][3] == pairs["criterion"][2]
+    for side in SIDES:
+        assert [turn["content"] for turn in augmented[3][side]] == [words[side]] * 2
+        assert [turn["role"] for turn in augmented[3][side]] == ["user", "assistant"]
+
+
+def test_a_step_of_written_copies_alone_is_trained(pairs, make_tiny_model, tiny_processor):
+    rows = [{"role": "user", "content": "the blue one"}, {"role": "assistant", "content": "yes"}]
+    other = [rows[0], {"role": "assistant", "content": "no"}]
+    batch = PairCollator(tiny_processor)([{"pair_id": "p", "length": 1, "row": 0, "chosen": rows, "rejected": other}])
+    chosen, rejected = compute_packed_rewards(make_tiny_model(), **batch["pairs"].inputs()).logits
+    assert chosen != rejected
 
 
 def test_default_settings_add_nothing(pairs):
