@@ -121,6 +121,10 @@ def assemble_small(output_dir: str | Path, **sources: Any) -> Path:
         processor = SDiaRewardProcessor.from_pretrained(base)
     processor.prompts, processor.prompt_version = model.config.prompts, model.config.prompt_version
     save_checkpoint(model, processor, output_dir, compact=True)
+    # What it was trained on, and how it was measured.
+    for name in ("run.json", "about.md", "results.json"):
+        if (SMALL / name).exists():
+            shutil.copy(SMALL / name, output_dir)
     return Path(output_dir)
 
 
@@ -145,10 +149,10 @@ def keep_trained(run: str | Path, folder: str | Path = SMALL) -> None:
 
 
 def save_projection(model: SDiaRewardModel, folder: str | Path) -> None:
-    """Write the projection of a model alone, in float32, as `build_small` reads it."""
+    """Write the projection of a model alone, in float16, as `build_small` reads it."""
     projection = model.model.audio_tower.proj
     save_file(
-        {name: tensor.float().contiguous() for name, tensor in projection.state_dict().items()},
+        {name: tensor.half().contiguous() for name, tensor in projection.state_dict().items()},
         Path(folder) / PROJECTION,
     )
 

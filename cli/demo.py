@@ -13,6 +13,9 @@ class DemoArguments:
         default=None,
         metadata={"help": "checkpoint folder or Hub id (default: SDIAREWARD_MODEL, or the package's nano checkpoint)"},
     )
+    also: list[str] = field(
+        default_factory=list, metadata={"help": "further models to choose from on the page, such as small"}
+    )
     dtype: str | None = field(
         default=None, metadata={"help": "dtype of the backbone, such as bfloat16 (default: the checkpoint's)"}
     )
@@ -30,9 +33,10 @@ class DemoArguments:
 
 def run(args: DemoArguments) -> None:
     """Serve the page until it is interrupted."""
-    from sdiareward.serving.demo.app import build, launch
+    from sdiareward.serving.demo.app import build, launch, load_scorer
 
-    page = build(model=args.model, dtype=args.dtype, device=args.device)
+    options = {"dtype": args.dtype, "device": args.device}
+    page = build(others=[load_scorer(name, **options) for name in args.also], model=args.model, **options)
     where = {"server_name": args.host, "server_port": args.port, "share": args.share}
     # Quietly, because Gradio would advise to share in Python.
     _, local, shared = launch(page, inbrowser=args.open, quiet=True, prevent_thread_lock=True, **where)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.common.files import read_json_object
 from sdiareward.pairs.labels import TRAINED_ON
 
@@ -24,7 +25,8 @@ def read_heard_synthesizers(model: str | None) -> set[str] | None:
     """
     if model is None:
         return None
-    run, results = (_read(Path(model) / name) for name in ("run.json", "results.json"))
+    folder = Path(find_checkpoint(model))
+    run, results = (_read(folder / name) for name in ("run.json", "results.json"))
     if isinstance(trained_on := run.get(TRAINED_ON), Mapping):
         return None if trained_on["synthesizers"] is None else set(trained_on["synthesizers"])
     if results.get("left_out_synthesizers") is None:

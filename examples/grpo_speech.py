@@ -1,10 +1,11 @@
 """Train a text policy with GRPO to answer in words that sound good in a conversation, judged as speech.
 
-    python examples/grpo_speech.py --policy Qwen/Qwen2.5-0.5B-Instruct --reward_model checkpoints/nano
+    python examples/grpo_speech.py --policy Qwen/Qwen2.5-0.5B-Instruct --reward_model small
 
-Questions are recorded turns of the bundled sample; a synthesizer speaks the policy's answers. Without `--policy` a
-tiny random one is built: it learns nothing worth hearing, but shows on a CPU how everything fits together. Needs the
-extras `train` and `build`.
+Questions are recorded turns of the bundled sample; a synthesizer speaks the policy's answers. Before training and
+after it, the mean reward is printed of the policy's answers, of the answers in the recordings' script, and of the
+words of these in random order. Without `--policy` a tiny random one is built: it learns nothing worth hearing, but
+shows on a CPU how everything fits together. Needs the extras `train` and `build`, and `small` for that reward model.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ from itertools import islice
 from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
 from sdiareward import reward_fn
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
+from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.common.arguments import parse_arguments
-from sdiareward.common.package_files import NANO
 from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.sources import sample
 from sdiareward.perturbations.channel import encode_flac
@@ -30,7 +32,7 @@ from sdiareward.synthesis import SynthesisError, load_synthesizer
 
 
 def read_questions(num_questions: int) -> datasets.Dataset:
-    """Return the first turns of recorded dialogues: the words as prompt, the sound in the column `voice`."""
+    """Return the first turns of recorded dialogues: the words as prompt, the sound `voice`, the reply `answer`."""
     episodes = (episode for episode in sample.episodes() if isinstance(episode, Episode))
     rows = []
     for episode in islice(episodes, num_questions):
@@ -38,7 +40,8 @@ def read_questions(num_questions: int) -> datasets.Dataset:
         end = None if part.end_s is None else round(part.end_s * SAMPLING_RATE)
         clip = read_audio(part.audio)[round(part.start_s * SAMPLING_RATE) : end]
         voice = {"bytes": encode_flac(clip), "path": None}
-        rows.append({"prompt": [{"role": "user", "content": part.text}], "voice": voice})
+        prompt = [{"role": "user", "content": part.text}]
+        rows.append({"prompt": prompt, "voice": voice, "answer": episode.turns[1].parts[0].text})
     return datasets.Dataset.from_list(rows)
 
 
@@ -69,13 +72,45 @@ def make_tiny_policy(tokenizer: Any) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config)
 
 
+def shuffle_words(text: str) -> str:
+    """Return the words of a text in an order that is random, and the same for the same text."""
+    words = text.split()
+    return " ".join(words[index] for index in np.random.default_rng(len(text)).permutation(len(words)))
+
+
+def compare_answers(reward: Callable[..., Any], questions: datasets.Dataset, answers: dict[str, list[str]]) -> None:
+    """Print the mean reward of each kind of answer to the questions."""
+    for kind, texts in answers.items():
+        completions = [[{"role": "assistant", "content": text}] for text in texts]
+        rewards = reward(prompts=questions["prompt"], completions=completions, voice=questions["voice"])
+        given = [each for each in rewards if each is not None]
+        print(f"  {kind}: {np.mean(given):+.2f} ({len(given)} answers)" if given else f"  {kind}: no reward")
+
+
+def answer(policy: Any, tokenizer: Any, questions: datasets.Dataset) -> list[str]:
+    """Return the likeliest answer of a policy to each question."""
+    texts = []
+    for prompt in questions["prompt"]:
+        ids = tokenizer.apply_chat_template(
+            prompt,
+            add_generation_prompt=True,
+            return_tensors="pt",
+            return_dict=True,
+            chat_template=tokenizer.chat_template,
+        )["input_ids"].to(policy.device)
+        with torch.inference_mode():
+            made = policy.generate(ids, max_new_tokens=24, do_sample=False)
+        texts.append(tokenizer.decode(made[0, ids.shape[1] :], skip_special_tokens=True))
+    return texts
+
+
 @dataclass(kw_only=True)
 class Arguments:
     """What to train, and with which reward."""
 
     policy: str | None = field(default=None, metadata={"help": "a chat model (default: a tiny random one)"})
-    reward_model: str = field(default=str(NANO), metadata={"help": "folder or Hub id of the reward model"})
-    criterion: str = field(default="colloquialness", metadata={"help": "prompt to score under"})
+    reward_model: str = field(default="small", metadata={"help": "nano, small, or a folder or Hub id"})
+    criterion: str = field(default="joint", metadata={"help": "prompt to score under"})
     synthesizer: str = field(default="hibari", metadata={"help": "espeak-ng, flite, hibari or piper"})
     num_questions: int = field(default=32, metadata={"help": "recorded turns to answer"})
     max_steps: int = field(default=5, metadata={"help": "training steps"})
@@ -99,7 +134,7 @@ def main(argv: list[str] | None = None) -> GRPOTrainer:
         save_strategy="no",
         report_to="none",
     )
-    tokenizer = AutoTokenizer.from_pretrained(args.policy or args.reward_model, padding_side="left")
+    tokenizer = AutoTokenizer.from_pretrained(args.policy or find_checkpoint(args.reward_model), padding_side="left")
     # After GRPOConfig, which gives each process its accelerator.
     reward = reward_fn(
         args.reward_model,
@@ -110,14 +145,21 @@ def main(argv: list[str] | None = None) -> GRPOTrainer:
         on_error="floor",
         floor=-10.0,
     )
+    questions = read_questions(args.num_questions)
     trainer = GRPOTrainer(
         args.policy or make_tiny_policy(tokenizer),
         reward_funcs=reward,
         args=training,
-        train_dataset=read_questions(args.num_questions),
+        train_dataset=questions,
         processing_class=tokenizer,
     )
+    script = list(questions["answer"])
+    fixed = {"answers of the script": script, "their words in random order": [shuffle_words(text) for text in script]}
+    print("Before training, mean rewards:")
+    compare_answers(reward, questions, {**fixed, "the policy's answers": answer(trainer.model, tokenizer, questions)})
     trainer.train()
+    print("After training:")
+    compare_answers(reward, questions, {"the policy's answers": answer(trainer.model, tokenizer, questions)})
     return trainer
 
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of the README as SVG: badges of facts, and the accuracy on held-out synthesizers.
+"""Draw the pictures of the README as SVG: badges of facts, the accuracy on held-out synthesizers and by family.
 
 `NAME.svg.jinja` beside this file reads the result files as the templates of the guides do. The text is the same on
 every machine, so that a test compares it with the file in `docs/images`.
@@ -22,7 +22,8 @@ def render_images() -> dict[Path, str]:
     environment = make_environment()
     badge = environment.get_template("badge.svg.jinja")
     images = {f"badge_{name}": badge.render(label=name, value=value) for name, value in list_badges().items()}
-    images["held_out"] = environment.get_template("held_out.svg.jinja").render(read=read_result)
+    for name in ("held_out", "families"):
+        images[name] = environment.get_template(f"{name}.svg.jinja").render(read=read_result)
     return {IMAGES / f"{name}.svg": f"{text}\n" for name, text in images.items()}
 
 

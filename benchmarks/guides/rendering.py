@@ -42,7 +42,7 @@ def list_guides() -> dict[str, Path]:
 
 def read_result(name: str) -> Any:
     """Return a result by its file name: parsed if it is JSON, else its text; None if it has not been measured."""
-    for path in (RESULTS / name, NANO / name, RESULTS.parent / name):
+    for path in (RESULTS / name, NANO / name, NANO.parent / name, RESULTS.parent / name):
         if path.exists():
             text = path.read_text(encoding="utf-8")
             return json.loads(text) if path.suffix == ".json" else text

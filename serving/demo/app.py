@@ -87,11 +87,12 @@ def load_scorer(model: str | None = None, **options: Any) -> Scorer:
     return ModelSpec(model or os.environ.get(MODEL_VARIABLE) or str(NANO), **options).load()
 
 
-def build(scorer: Scorer | None = None, **options: Any) -> gradio.Blocks:
+def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options: Any) -> gradio.Blocks:
     """Build the page; `launch` serves it.
 
     Args:
         scorer ([`Scorer`], *optional*): The model; by default loaded with `load_scorer`.
+        others (`list[Scorer]`, *optional*): Further models that can be chosen on the page, with the same criteria.
         options: Arguments of `load_scorer`.
 
     Raises:
@@ -99,19 +100,23 @@ def build(scorer: Scorer | None = None, **options: Any) -> gradio.Blocks:
     """
     import gradio as gr
 
-    scorer = scorer or load_scorer(**options)
+    scorers = [scorer or load_scorer(**options), *others]
 
     @on_gpu
-    def score_dialogues(dialogues: Sequence[Any], criterion: str, with_checks: bool) -> Result:
-        return compute_result(scorer, dialogues, criterion, with_checks)
+    def score_dialogues(dialogues: Sequence[Any], criterion: str, with_checks: bool, model: int) -> Result:
+        return compute_result(scorers[model], dialogues, criterion, with_checks)
 
     kept = (_SWEEP_EVERY_S, _KEPT_S)
     examples = [read_example(EXAMPLES / f"{name}.json") for name in _EXAMPLE_PAIR]
     with gr.Blocks(analytics_enabled=False, title="sdiareward: spoken dialogue rewards", delete_cache=kept) as page:
-        gr.Markdown(introduction(_name_model(scorer)))
-        criteria = _order_criteria(scorer.processor.prompts)
+        names = [_name_model(each) for each in scorers]
+        gr.Markdown(introduction(" or ".join(names)))
+        criteria = _order_criteria(set.intersection(*(set(each.processor.prompts) for each in scorers)))
         choices = [(_QUESTIONS.get(name, name), name) for name in criteria]
         criterion = gr.Radio(choices, value=criteria[0], label="Criterion")
+        plain = [str(each.model.config.name_or_path) for each in scorers]
+        named = [(Path(name).name, number) for number, name in enumerate(plain)]
+        model = gr.Radio(named, value=0, label="Model", visible=len(scorers) > 1)
         with gr.Row():
             button = gr.Button("Score", variant="primary", scale=2, min_width=90)
             reset = gr.Button("Load example pair", variant="secondary", scale=2, min_width=90)
@@ -122,11 +127,11 @@ def build(scorer: Scorer | None = None, **options: Any) -> gradio.Blocks:
         details = gr.HTML(js_on_load=None)
         with_checks = gr.Checkbox(True, label="Also run the shortcut checks")
         with gr.Accordion("Limits, privacy, what a reward means", open=False):
-            gr.Markdown(_limits(scorer))
+            gr.Markdown(_limits(scorers))
         given = [component for panel in panels for component in (panel.turns, panel.words)]
         button.click(
             partial(_score, score_dialogues),
-            [*given, criterion, with_checks],
+            [*given, criterion, with_checks, model],
             [verdict, details],
             concurrency_limit=1,
             api_visibility="private",
@@ -213,11 +218,12 @@ def _project_links() -> list[tuple[str, str]]:
     return [(label, url) for label, _, url in links if url.startswith("https://") and "://arxiv.org/" not in url]
 
 
-def _limits(scorer: Scorer) -> str:
+def _limits(scorers: Sequence[Scorer]) -> str:
+    heard = " or ".join(f"{scorer.processor.max_turn_s:g} s" for scorer in scorers)
     return (
         f"Limits: {MAX_TURNS} turns of at most {MAX_TURN_S:g} s, {MAX_DIALOGUE_S:g} s in all, "
-        f"{MAX_FILE_BYTES // 2**20} MB a file. This model hears the first {scorer.processor.max_turn_s:g} s of each "
-        "turn. Your recordings stay in this server's memory for an hour after your last change, or until you clear "
+        f"{MAX_FILE_BYTES // 2**20} MB a file. A model hears the first {heard} of each turn. "
+        "Your recordings stay in this server's memory for an hour after your last change, or until you clear "
         "them. Upload voices only with their owners' consent, and do not use rewards to rate people.\n\n"
         "Give one spoken dialogue, or two versions of one to compare: turn by turn, the user first. A reward orders "
         "versions of one conversation; it says nothing about a person."
@@ -324,6 +330,7 @@ def _score(
     second_words: str,
     criterion: str,
     with_checks: bool,
+    model: int = 0,
 ) -> tuple[str, str]:
     """Score the dialogues of the panels; return the verdict, or the error, and the details as HTML."""
     try:
@@ -333,7 +340,7 @@ def _score(
         dialogues = [
             make_messages(turns, words, f"dialogue {name}") for name, (turns, words) in zip(NAMES, given, strict=False)
         ]
-        found = score_dialogues(dialogues, criterion, with_checks)
+        found = score_dialogues(dialogues, criterion, with_checks, model)
     except ValueError as error:
         return render_error(str(error)), ""
     return render_verdict(found), render_details(found)

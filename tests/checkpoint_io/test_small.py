@@ -8,11 +8,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sdiareward.checkpoint_io import small
+from sdiareward.checkpoint_io import builtin, small
+from sdiareward.checkpoint_io.adapters import add_adapters, write_adapter_files
 from sdiareward.common.package_files import SMALL
 from sdiareward.common.user_errors import UserError
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
+from sdiareward.scoring.scorer import Scorer
 
 
 pytestmark = pytest.mark.slow
@@ -97,13 +99,57 @@ def test_its_projection_is_the_aligned_one_of_the_package(model, tmp_path):
         name: tensor.half().tolist() for name, tensor in found.items()
     }
     small.save_projection(model, tmp_path)
-    assert load_file(tmp_path / small.PROJECTION)["weight"].dtype == torch.float32
+    assert load_file(tmp_path / small.PROJECTION)["weight"].tolist() == aligned["weight"].tolist()
 
 
 def test_what_the_projection_learned_is_beside_it_and_is_more_than_chance():
     result = json.loads((SMALL / "alignment.json").read_text(encoding="utf-8"))
     assert result["after"]["own_nats"] < result["after"]["other_nats"]
     assert result["after"]["interval"][0] > 0.5 > result["before"]["interval"][0]
+
+
+@pytest.fixture
+def trained(checkpoint, processor, tmp_path):
+    """Return a model with adapters and a head that are not at zero, and what is kept of it in a folder."""
+    model = SDiaRewardModel.from_pretrained(checkpoint)
+    model.name_or_path = str(checkpoint)
+    model = add_adapters(model, r=2, alpha=4, train_projection=True)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape) * 0.02)
+    model.save_pretrained(str(tmp_path / "run" / "adapter"))
+    write_adapter_files(model, processor, tmp_path / "run" / "adapter")
+    (tmp_path / "run" / "run.json").write_text("{}\n")
+    (tmp_path / "kept").mkdir()
+    small.keep_trained(tmp_path / "run", tmp_path / "kept")
+    return model.eval(), tmp_path / "kept"
+
+
+def test_what_was_trained_is_kept_alone_and_put_on_a_base_once(
+    trained, make_dialogue, processor, monkeypatch, tmp_path
+):
+    model, kept = trained
+    assert json.loads((kept / "adapter_config.json").read_text())["base_model_name_or_path"] is None
+    assert {
+        tensor.dtype for name, tensor in load_file(kept / "adapter_model.safetensors").items() if "lora" in name
+    } == {torch.float16}
+    (kept / small.PROJECTION).write_bytes((SMALL / small.PROJECTION).read_bytes())
+    for module in (small, builtin):
+        monkeypatch.setattr(module, "SMALL", kept)
+    monkeypatch.setenv("HF_ASSETS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_ASSETS_CACHE", str(tmp_path / "cache"))
+    scorer = Scorer.from_pretrained("small", device="cpu")
+    with torch.no_grad():
+        expected = model(**processor([make_dialogue(0.4, 0.6)], criterion="joint")).logits.item()
+    assert abs(expected) > 0.01
+    # Kept in float16, and stored in it again.
+    assert scorer.score([make_dialogue(0.4, 0.6)]) == pytest.approx([expected], abs=0.02 * abs(expected) + 0.01)
+    monkeypatch.setattr(small, "assemble_small", None)
+    assert Scorer.from_pretrained("small", device="cpu").score([make_dialogue(0.4, 0.6)]) == scorer.score(
+        [make_dialogue(0.4, 0.6)]
+    )
 
 
 def test_another_file_of_the_package_is_refused(tmp_path):

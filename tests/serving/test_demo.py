@@ -391,3 +391,22 @@ def test_the_same_growth_gives_the_same_figure_that_asks_for_nothing():
     figure = draw_growth([[0.1, 0.2], [0.3, 0.1]])
     assert figure == draw_growth([[0.1, 0.2], [0.3, 0.1]])
     assert figure.startswith("data:image/svg+xml;base64,")
+
+
+def test_another_model_can_be_chosen_on_the_page(nano, examples, make_tiny_model, tiny_processor):
+    pytest.importorskip("gradio", reason="gradio is not installed: pip install sdiareward[demo]")
+    tiny = Scorer(make_tiny_model(), tiny_processor, device="cpu")
+    page = app.build(nano, [tiny])
+    parts = page.get_config_file()["components"]
+    (radio,) = [part["props"] for part in parts if part["props"].get("label") == "Model"]
+    assert radio["visible"] and [choice[1] for choice in radio["choices"]] == [0, 1]
+    (score,) = [block.fn for block in page.fns.values() if getattr(block.fn, "func", None) is app._score]
+    given = read_example(EXAMPLES / "human.json")
+    verdicts = [score(*given, (), "", "modality", False, number)[0] for number in (0, 1)]
+    assert all("Dialogue A" in verdict for verdict in verdicts) and verdicts[0] != verdicts[1]
+    (alone,) = [
+        part["props"]
+        for part in app.build(nano).get_config_file()["components"]
+        if part["props"].get("label") == "Model"
+    ]
+    assert not alone["visible"]

@@ -1,0 +1,125 @@
+"""Show what models follow, family by family of pairs, beside the baselines: from evaluations that are finished.
+
+    python -m benchmarks.families --dataset runs/open/sdiareward \
+        --evaluations small=runs/small_eval nano=runs/nano_eval
+
+An evaluation by `sdiareward eval` of each model, or several of other pairs each, is read with the labels of the data
+set. Written to `benchmarks/results/families.json`: accuracy with its interval and ties of every scorer, by criterion,
+family and kind, and by whether the voices are recorded, synthetic, or of two synthesizers; for pairs of scripts also
+the best of all counts (`surface_counts`), chosen on the very pairs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.provenance import write_provenance
+from sdiareward.dataset_builder.pairing.surface_counts import measure_shares
+from sdiareward.evaluation.baselines import KINDS
+from sdiareward.evaluation.results_files import read_evaluation
+from sdiareward.evaluation.summary import accuracy_of, one_column
+from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.schema import SIDES
+
+
+_RESULT = Path(__file__).parent / "results" / "families.json"
+_NOT_GIVEN = (None, "", "Unknown", "Inform")
+
+
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    dataset: Path = field(metadata={"help": "folder of the pairs, for their labels and texts"})
+    evaluations: list[str] = field(metadata={"help": "NAME=FOLDER, several of a name for several evaluations"})
+    split: str = field(default="test", metadata={"help": "split that was evaluated (default: test)"})
+
+
+def name_voices(label: Mapping[str, Any]) -> str:
+    """Return how both sides of a pair were spoken; of a pair with one recorded side, the synthesizer of the other."""
+    synthesizer = str(label["synthesizer"])
+    if label["criterion"] == "modality" or synthesizer == "world":
+        return synthesizer
+    if synthesizer == "recording":
+        return "recorded"
+    return "two synthesizers" if "+" in synthesizer else "one synthesizer"
+
+
+def read_labels(dataset: Path, split: str) -> dict[str, dict[str, Any]]:
+    """Return what is said about each pair, and the texts of its sides, by `pair_id`."""
+    pairs = load_pairs(dataset, split)
+    labels = {}
+    for row in pairs:
+        texts = {side: [{"content": turn["text"] or ""} for turn in row[side]] for side in SIDES}
+        names = ("criterion", "subset", "source", "primary", "secondary", "synthesizer", "group_id")
+        labels[row["pair_id"]] = {"pair_id": row["pair_id"], **{name: row[name] for name in names}, "texts": texts}
+    return labels
+
+
+def read_scores(evaluations: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the rewards by name of the scorer and `pair_id`."""
+    found: dict[str, dict[str, Any]] = {}
+    for given in evaluations:
+        name, _, folder = given.partition("=")
+        scores = {record["pair_id"]: record for record in read_evaluation(folder).scores}
+        found[name] = scores | found.get(name, {})
+        for kind in KINDS:
+            path = Path(folder) / f"{kind}.json"
+            if path.exists():
+                kept = json.loads(path.read_text(encoding="utf-8"))["scores"]
+                found[kind] = kept | found.get(kind, {})
+    return found
+
+
+def describe(labels: Sequence[Mapping[str, Any]], scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the number of pairs, the accuracy of every scorer, and the best count where the texts differ."""
+    found: dict[str, Any] = {"num_pairs": len(labels)}
+    for name, own in scores.items():
+        column = one_column(accuracy_of(labels, own, {"nan": "wrong"}), "overall_micro")
+        found[name] = column
+    texts = [(label["texts"][SIDES[0]], label["texts"][SIDES[1]]) for label in labels]
+    if all(chosen != rejected for chosen, rejected in texts):
+        count, share = max(measure_shares(texts).items(), key=lambda item: item[1])
+        found["best_count"] = {"name": count, "accuracy": share}
+    return found
+
+
+def group(labels: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], list[Mapping[str, Any]]]:
+    """Return the pairs by criterion, kind and voices, and all of a kind together as spoken by any."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for label in labels:
+        parts = (label["primary"], label["secondary"]) if label["criterion"] == "joint" else (label["secondary"],)
+        kind = ": ".join(part for part in parts if part not in _NOT_GIVEN) or label["source"]
+        voices = name_voices(label)
+        for key in dict.fromkeys(((label["criterion"], kind, voices), (label["criterion"], kind, "all"))):
+            groups.setdefault(key, []).append(label)
+    return dict(sorted(groups.items()))
+
+
+def measure(labels: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each group of the pairs that every scorer has scored."""
+    common = set.intersection(*(set(own) for own in scores.values())) & set(labels)
+    rows = []
+    for (criterion, kind, voices), members in group([labels[name] for name in sorted(common)]).items():
+        rows.append({"criterion": criterion, "kind": kind, "voices": voices, **describe(members, scores)})
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the evaluations and write the result."""
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.families", description=__doc__)
+    scores = read_scores(args.evaluations)
+    rows = measure(read_labels(args.dataset, args.split), scores)
+    write_provenance(_RESULT, scorers=list(scores), rows=rows)
+    for row in rows:
+        shares = "  ".join(f"{name} {100 * row[name]['accuracy']:.1f}" for name in scores)
+        print(f"{row['criterion']}, {row['kind']}, {row['voices']}: {row['num_pairs']} pairs, {shares}")
+
+
+if __name__ == "__main__":
+    main()
