@@ -46,7 +46,8 @@ class ColumnMapping:
         columns (`Mapping[str, str]`, *optional*): Its columns for our labels, such as `pair_id` and `group_id`.
 
     Raises:
-        ValueError: The data set is a mapping, there are not two clips, a label has two meanings or none, or a column of ours is unknown.
+        ValueError: The data set is a mapping, there are not two clips, a label has two meanings or none, or a column
+            of ours is unknown.
     """
 
     dataset: str
