@@ -146,7 +146,7 @@ def measure_families(pairs: Pairs) -> list[dict[str, Any]]:
     for variant in VARIANTS:
         gains = [pairs.values(variant.changed, side) - pairs.values(variant.reference, side) for side in SIDES]
         wins = np.mean([(gain > 0) + 0.5 * (gain == 0) for gain in gains], axis=0)
-        is_used = np.isfinite(gains).all(axis=0)
+        is_used = np.isfinite(gains[0]) & np.isfinite(gains[1])
         found = pairs.mean(wins, is_used)
         preference, interval = found["mean"], found["interval"]
         if preference is not None and interval is None:

@@ -1,6 +1,7 @@
 """Preference sets of others, read by a mapping of their columns; the example has the layout of SpeechJudge-Data."""
 
 import json
+from dataclasses import replace
 
 import datasets
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from support.mapped_world import MAPPING, write_mapped
 from support.systems_world import write_tone
 
+from sdiareward.common.package_files import CONFIGS
 from sdiareward.common.user_errors import PairsError
 from sdiareward.pairs.column_mapping import read_column_mapping
 from sdiareward.pairs.labels import describe_pairs
@@ -103,6 +105,12 @@ def test_an_error_names_the_file_and_what_to_do(mapping, old, new, message):
     with pytest.raises(PairsError, match=message) as error:
         load_pairs(mapping, "test")
     assert str(mapping) in str(error.value)
+
+
+def test_the_packaged_mapping_of_speechjudge_data_is_the_tested_one(mapping):
+    packaged = read_column_mapping(CONFIGS / "speechjudge_data.yaml")
+    assert packaged.dataset == "RMSnow/SpeechJudge-Data"
+    assert replace(packaged, dataset=read_column_mapping(mapping).dataset) == read_column_mapping(mapping)
 
 
 def test_a_changed_mapping_is_read_again(mapping):
