@@ -27,6 +27,7 @@ SECTIONS = {
     "verdicts": "Verdicts",
     "nuisances": "Perturbations",
     "attacks": "Attacks",
+    "families": "Preferences for cues",
     "hearing": "What it hears",
     "occlusion": "Where rewards come from",
     "ties": "Ties",
@@ -98,7 +99,7 @@ def render_page(
             name: {"caption": described[name].caption, "alt": described[name].alt, **picture(data)}
             for name, data in figures.items()
         },
-        sections=[(key, title) for key, title in SECTIONS.items() if key in _ALWAYS or audit[key]],
+        sections=[(key, title) for key, title in SECTIONS.items() if key in _ALWAYS or audit.get(key)],
         titles={**TITLES, "colloquialness": "colloquialness", "overall_micro": "all pairs"},
         places=PLACE_TITLES,
         nuisances=PERTURBATIONS,

@@ -40,6 +40,7 @@ from .conditions import (
     make_perturbation_conditions,
     perturbation_key,
 )
+from .families import make_family_conditions, measure_families
 from .leave_one_out import measure_left_out
 from .modality_ablation import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
 from .occlusion import measure_occlusion
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 # The last part trains heads and runs only on request. Flags, result files and names of checks keep older words that
 # committed results and cards hold: "nuisance" for a perturbation, "twins" for codec copies, "hearing" for the modality
 # ablation, "left_out" for leave-one-out folds, "paid" for a successful attack.
-PARTS = ("nuisances", "attacks", "hearing", "ties", "occlusion", "baselines", "left_out")
+PARTS = ("nuisances", "attacks", "hearing", "ties", "occlusion", "baselines", "families", "left_out")
 DEFAULT_PARTS = PARTS[:-1]
 _NUM_IDENTICAL = 4
 # Few enough to stay in memory; the beginning of the sample covers several recordings and subsets.
@@ -210,6 +211,8 @@ class Auditor:
         if "attacks" in job.parts:
             options: dict[str, Any] = {"seed": job.seed, "sounds_dir": job.sounds_dir}
             found += make_attack_conditions(self.attacks, lambda: self.distractors, lambda: self.max_turn_s, **options)
+        if "families" in job.parts:
+            found += make_family_conditions(lambda: self.max_turn_s, job.seed)
         if "hearing" in job.parts:
             found += [Condition(f"hearing/{name}", CONDITIONS[name]) for name in _HEARD_ALONE]
         return list({condition.key: condition for condition in found}.values())
@@ -224,6 +227,7 @@ class Auditor:
             "natural": describe_natural(self.measured),
             "nuisances": self._perturbations(),
             "attacks": self._attacks(),
+            "families": measure_families(self.measured) if "families" in self.job.parts else None,
             "hearing": self._hearing(scores),
             "baselines": fitted,
             "ties": self._ties(),

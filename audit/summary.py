@@ -8,7 +8,7 @@ from typing import Any
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.markdown import render_table
 from sdiareward.evaluation.columns import TITLES
-from sdiareward.evaluation.summary import interval
+from sdiareward.evaluation.summary import interval, percent
 from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import describe_worst, num_by_status
@@ -39,6 +39,7 @@ def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = Non
         render_verdicts(audit["verdicts"], earlier),
         *_perturbations(audit),
         *_attacks(audit),
+        *_families(audit),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -126,6 +127,19 @@ def _attacks(audit: Audit) -> list[str]:
     rows = [[row["title"], row["num_pairs"], *_paid(row)] for row in audit["attacks"]]
     head = ["attack", "pairs", "pays in %", "95%", "ahead without it, %", "mean gain over natural margin"]
     return ["## Attacks that must not pay", "\n".join(render_table(head, rows))]
+
+
+def _families(audit: Audit) -> list[str]:
+    # An audit of an earlier version has none.
+    if not audit.get("families"):
+        return []
+    rows = [
+        [row["family"], row["variant"], row["num_pairs"], percent(row["preference"]), interval(row["interval"])]
+        for row in audit["families"]
+    ]
+    head = ["family", "changed version", "pairs", "preferred in %", "95%"]
+    about = "Dialogues whose changed version has the higher reward, a tie counting half; 50 is no preference."
+    return [f"## Preferences for cues\n\n{about}", "\n".join(render_table(head, rows, 2))]
 
 
 def _paid(row: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,10 @@ class EvalArguments:
     """What to evaluate on what; each is a flag and a key of the YAML given with `--config`."""
 
     dataset: str = field(
-        metadata={"group": _DATA, "help": "Folder or Hub name of the pairs, or a .json, .jsonl or .parquet file."}
+        metadata={
+            "group": _DATA,
+            "help": "Folder or Hub name of pairs, a .json, .jsonl or .parquet file, or a .yaml mapping of columns.",
+        }
     )
     output_dir: str = field(
         metadata={"group": _RUN, "help": "Folder for scores and results; a killed run resumes there."}

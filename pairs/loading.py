@@ -8,13 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.files import hash_json
 from sdiareward.common.user_errors import PairsError, PairsNotFoundError
 
-from .content import stamp_file
 from .own_forms import unify_sides
 from .path_sandbox import audio_roots, require_audio_inside
-from .rows import find_tables, leave_audio_encoded
+from .rows import find_tables, leave_audio_encoded, load_tables
 from .schema import SIDES
 
 
@@ -23,17 +21,24 @@ if TYPE_CHECKING:
 
 
 def load_pairs(
-    path: str | Path, split: str, *, name: str | None = None, audio_root: str | Path | None = None
+    path: str | Path,
+    split: str,
+    *,
+    name: str | None = None,
+    audio_root: str | Path | None = None,
+    ties: bool = False,
 ) -> datasets.Dataset:
     """Load one split of preference pairs with its audio left encoded (`datasets.Audio(decode=False)`).
 
     Args:
         path (`str` or `Path`): A folder or Hub repository of Parquet as `dataset_builder` writes it, or a `.json`,
-            `.jsonl` or `.parquet` file, with a side in any form that `own_forms` knows.
+            `.jsonl` or `.parquet` file, with a side in any form that `own_forms` knows, or a `.yaml` file that maps
+            the columns of other data (see `column_mapping`).
         split (`str`): `"train"`, `"validation"` or `"test"`; a single file is one split whatever its name.
         name (`str`, *optional*): Configuration of the data set, for instance `"modality"`.
         audio_root (`str` or `Path`, *optional*): Where relative paths begin that are not found beside the table; by
             default `SDIAREWARD_AUDIO_ROOT`, else the working directory.
+        ties (`bool`, *optional*, defaults to `False`): Load the ties of mapped columns in place of the pairs.
 
     Returns:
         `datasets.Dataset`: One pair a row, paths absolute. No torchcodec is needed to read it.
@@ -44,26 +49,21 @@ def load_pairs(
             recording or a table outside of their root; see `path_sandbox`.
     """
     try:
-        return _load_pairs(path, split, name, audio_root)
+        return _load_pairs(path, find_tables(path, split, name, ties=ties), audio_root)
     except (FileNotFoundError, ValueError) as error:
         kind = PairsNotFoundError if isinstance(error, FileNotFoundError) else PairsError
         message = " ".join(str(error).split())
         raise kind(message if message.startswith(str(path)) else f"{path}: {message}") from error
 
 
-def _load_pairs(path: str | Path, split: str, name: str | None, audio_root: str | Path | None) -> datasets.Dataset:
-    import datasets
-
-    found = find_tables(path, split, name)
-    pairs: Any = found
-    if isinstance(found, list):
-        # `datasets` tells files apart by path and time: one that was unpacked in place of another may have its time.
-        state = hash_json([stamp_file(file) for file in found])[:16]
-        pairs = datasets.Dataset.from_parquet(found, cache_dir=f"{datasets.config.HF_DATASETS_CACHE}/pairs-{state}")
+def _load_pairs(path: str | Path, found: Any, audio_root: str | Path | None) -> datasets.Dataset:
+    pairs = load_tables(found)
     missing = [side for side in SIDES if side not in pairs.column_names]
     if missing:
         raise ValueError(f"has columns {pairs.column_names}; a data set of pairs needs {list(SIDES)}.")
-    pairs = unify_sides(pairs.cast(leave_audio_encoded(pairs.features)), path, audio_root)
+    encoded = leave_audio_encoded(pairs.features)
+    # A cast copies the recordings.
+    pairs = unify_sides(pairs if encoded == pairs.features else pairs.cast(encoded), path, audio_root)
     require_audio_inside(pairs, SIDES, audio_roots(path, audio_root))
     return pairs
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .column_mapping import locate_tables
+
 
 if TYPE_CHECKING:
     import datasets
@@ -58,8 +60,8 @@ def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None)
     """
     given = [str(audio_root)] if audio_root else os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep)
     roots = [Path(root) for root in given if root] or [Path.cwd()]
-    if dataset is not None and Path(dataset).exists():
-        roots.insert(0, Path(dataset) if Path(dataset).is_dir() else Path(dataset).parent)
+    if dataset is not None and (tables := Path(locate_tables(dataset))).exists():
+        roots.insert(0, tables if tables.is_dir() else tables.parent)
     return roots
 
 

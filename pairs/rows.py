@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from sdiareward.common.files import hash_json
 from sdiareward.common.local_paths import require_local
 
+from .column_mapping import is_column_mapping, map_pairs, read_column_mapping
 from .content import Stamp, stamp_file
 from .dialogue_folders import holds_dialogues
 from .message_rows import open_folder
@@ -65,8 +67,8 @@ def open_rows(path: str | Path, split: str | None = None, name: str | None = Non
 
     Args:
         path (`str` or `Path`): A `.parquet`, `.json` or `.jsonl` file, a folder that `datasets.load_dataset` or
-            `load_from_disk` reads, a folder of dialogues (see `dialogue_folders`), or the name of a repository on the
-            Hub.
+            `load_from_disk` reads, a folder of dialogues (see `dialogue_folders`), the name of a repository on the
+            Hub, or a `.yaml` file that maps the columns of one of these (see `column_mapping`).
         split (`str`, *optional*): Which split; may be omitted if there is only one. A file is one split.
         name (`str`, *optional*): Configuration of the data set.
 
@@ -80,13 +82,19 @@ def open_rows(path: str | Path, split: str | None = None, name: str | None = Non
     return ParquetRows(found) if isinstance(found, list) else ArrowRows(found)
 
 
-def find_tables(path: str | Path, split: str | None = None, name: str | None = None) -> list[str] | datasets.Dataset:
+def find_tables(
+    path: str | Path, split: str | None = None, name: str | None = None, *, ties: bool = False
+) -> list[str] | datasets.Dataset:
     """Return the Parquet files of one split of a data set; of a data set in another form, load the split.
 
-    Args and errors are those of `open_rows`.
+    Args and errors are those of `open_rows`; `ties` reads the ties of mapped columns in place of the pairs.
     """
     import datasets
 
+    if is_column_mapping(path):
+        mapping = read_column_mapping(path)
+        tables = find_tables(mapping.dataset, mapping.splits.get(str(split), split), name)
+        return map_pairs(load_tables(tables), mapping, ties=ties)
     folder, suffix = Path(path), Path(path).suffix
     if suffix in {".json", ".jsonl", ".parquet"}:
         if not folder.is_file():
@@ -117,6 +125,19 @@ def find_tables(path: str | Path, split: str | None = None, name: str | None = N
     # By the names of its files: `datasets` would cache a local folder under its own last name and its card.
     options = {"data_files": {str(key): list(map(str, of_split)) for key, of_split in named.items()}} if named else {}
     return datasets.load_dataset(str(path), name, split=split, **options)
+
+
+def load_tables(found: list[str] | datasets.Dataset) -> datasets.Dataset:
+    """Return what `find_tables` gave as a data set, which maps its rows into memory."""
+    import datasets
+
+    if not isinstance(found, list):
+        return found
+    # `datasets` tells files apart by path and time: one that was unpacked in place of another may have its time.
+    state = hash_json([stamp_file(file) for file in found])[:16]
+    cache_dir = f"{datasets.config.HF_DATASETS_CACHE}/pairs-{state}"
+    loaded: datasets.Dataset = datasets.Dataset.from_parquet(found, cache_dir=cache_dir)
+    return loaded
 
 
 def _choose(split: str | None, known: Mapping[Any, Any], path: str | Path) -> str:

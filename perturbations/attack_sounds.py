@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -112,15 +112,26 @@ def _make_swell(num_samples: int) -> np.ndarray:
 
 def _speak_filler(rng: Generator) -> np.ndarray:
     """One of the words that people fill pauses with."""
-    return _speak(FILLERS[rng.integers(len(FILLERS))])
+    return speak_text(FILLERS[rng.integers(len(FILLERS))])
 
 
 def _speak_demand(rng: Generator) -> np.ndarray:
-    return _speak(INJECTION)
+    return speak_text(INJECTION)
 
 
-@cache
-def _speak(text: str) -> np.ndarray:
+@lru_cache(32)
+def speak_text(text: str) -> np.ndarray:
+    """Return a text spoken by the first synthesizer that is available; `can_load_sound("demand")` tells if one is.
+
+    Args:
+        text (`str`): The words.
+
+    Returns:
+        `np.ndarray` of shape `(num_samples,)`: Mono, 16 kHz, float32.
+
+    Raises:
+        SynthesisError: The engine returns no speech for this text.
+    """
     name = _find_voice()
     assert name is not None, "see can_load_sound"
     engine = load_synthesizer(name)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sdiareward.common.user_errors import PairsError
+from sdiareward.pairs.column_mapping import locate_tables
 from sdiareward.pairs.loading import load_pairs, pair_names
 
 
@@ -36,7 +37,7 @@ def load_splits(
     Raises:
         PairsError: The data lack a split, the splits share a pair, or a file has too few pairs to hold any out.
     """
-    if Path(dataset).is_file():
+    if Path(locate_tables(dataset)).is_file():
         return _hold_out(dataset, load_pairs(dataset, SPLITS[0], name=name, audio_root=audio_root), share, seed)
     splits = {split: load_pairs(dataset, split, name=name, audio_root=audio_root) for split in SPLITS}
     _require_disjoint(dataset, splits)
