@@ -285,7 +285,8 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
 def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, num_workers: int) -> list[Skipped]:
     """Make the pairs that are not made yet; return what was skipped."""
     todo = [plan for plan in plans if not parts.has(plan.pair_id)]
-    with open_servers({name: given for plan in todo for name, given in plan.engines.items()}) as options:
+    served = [plan for plan in todo if not _differs_in_options(plan)]
+    with open_servers({name: given for plan in served for name, given in plan.engines.items()}) as options:
         placed = [_place(plan, options) for plan in todo]
         num_workers = max(num_workers, count_servers(options))
         results = run_jobs(partial(make_pair, parts=parts), placed, num_workers, "pairs")
@@ -295,11 +296,16 @@ def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, num_workers: int) 
 
 def _place(plan: PairPlan, options: Mapping[str, Mapping[str, Any]]) -> PairPlan:
     """Return a plan with the options of engines as they run here; two that differ by side are kept."""
-    if plan.synthesizer not in options or (plan.family and plan.rejected_options is not None):
+    if plan.synthesizer not in options or _differs_in_options(plan):
         return plan
     placed = replace(plan, options=options[plan.synthesizer])
     other = plan.rejected_synthesizer
     return replace(placed, rejected_options=options[other]) if other else placed
+
+
+def _differs_in_options(plan: PairPlan) -> bool:
+    """Return whether one engine speaks the sides with options of their own; no engine with a server does."""
+    return bool(plan.family) and plan.rejected_options is not None
 
 
 def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:

@@ -224,3 +224,17 @@ def test_channel_matching_can_be_switched_off(write_config):
     assert read_build_config(write_config(channel=None), {}).channel is None
     assert read_build_config(write_config(), {}).channel is not None
     assert read_build_config(write_config(channel={"snr_db": 30.0}), {"num_workers": 1}).channel.snr_db == 30.0
+
+
+def test_a_family_that_needs_options_leaves_those_of_other_pairs(write_config, tmp_path):
+    by_criterion = {"modality": {"seen": ["world"]}}
+    sources = [{"name": "sample", "limit": 2}]
+    rows = {}
+    for folder, families in (("plain", {}), ("both", {"prosody": {"kinds": ["flat"]}})):
+        changes = {"output_dir": str(tmp_path / folder), "families": families, "synthesizers": by_criterion}
+        path = write_config(**changes, sources=sources, num_workers=1, test=0.0, validation=0.0)
+        assert main(["build", "--config", str(path)]) == 0
+        rows[folder] = load_pairs(tmp_path / folder, "train")
+    found = [row for row in rows["both"] if row["criterion"] == "modality"]
+    assert [row["rejected"] for row in found] == [row["rejected"] for row in rows["plain"]]
+    assert len(rows["both"]) == 2 * len(found) == 4
