@@ -1,7 +1,7 @@
 """Measure score heads on synthesizers and sources that were held out of their training.
 
-For each synthesizer, for each source and for each synthesizer with each source, a score head is trained on the pairs of
-all others and measured on its pairs and on the rest, and so is the acoustic baseline. Heads are trained on cached
+For each synthesizer, for each source and for each synthesizer with each source, a score head is trained on the pairs
+of all others and measured on its pairs and on the rest, and so is the acoustic baseline. Heads are trained on cached
 features of the frozen backbone, as `train.py --train head` trains one, each in seconds; the backbone runs once.
 
 Notable choices:
