@@ -10,7 +10,7 @@ from typing import Any
 from sdiareward.common.files import read_json_object
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
 from sdiareward.perturbations.attacks import ATTACKS
-from sdiareward.perturbations.registry import PERTURBATIONS
+from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
 from sdiareward.training.augmentation import AugmentationSettings
 
 from .modality_ablation import AUDIO_ONLY, BOTH, TEXT_ONLY
@@ -87,7 +87,22 @@ def _totals(audit: Audit) -> dict[str, Measured]:
         "nuisances.flip_rate": Measured(total.get("flip_rate"), of_all),
         "nuisances.worst_flip_rate": Measured(worst["flip_rate"], where) if worst else _NOTHING,
         "nuisances.relative_shift": Measured(total.get("relative_shift"), of_all),
+        "nuisances.held_out_flip_rate": _held_out_flip_rate(audit),
     }
+
+
+def _held_out_flip_rate(audit: Audit) -> Measured:
+    """Return the mean over the held-out channels, without those that the model was trained with by name."""
+    rates = {
+        row["nuisance"]: row["flip_rate"]
+        for row in (audit["nuisances"] or {}).get("by_nuisance", ())
+        if row["nuisance"] in HELD_OUT and row["flip_rate"] is not None
+    }
+    unseen = [name for name in rates if not _was_trained(audit, "nuisances", name)]
+    if not unseen:
+        return Measured(None, "all of them in training" if rates else "")
+    over = ", ".join(name.replace("_", " ") for name in unseen)
+    return Measured(sum(rates[name] for name in unseen) / len(unseen), f"over {over}")
 
 
 def describe_worst(worst: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Measure score heads on synthesizers and sources that were held out of their training.
 
-For each synthesizer, and for each source, a score head is trained on the pairs of all others and measured on its pairs
-and on the rest, and so is the acoustic baseline. Heads are trained on cached features of the frozen backbone, as
-`train.py --train head` trains one, each in seconds; the backbone runs once.
+For each synthesizer, for each source and for each synthesizer with each source, a score head is trained on the pairs
+of all others and measured on its pairs and on the rest, and so is the acoustic baseline. Heads are trained on cached
+features of the frozen backbone, as `train.py --train head` trains one, each in seconds; the backbone runs once.
 
 Notable choices:
 
@@ -89,7 +89,7 @@ def measure_left_out(
     settings: LeftOutSettings | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Train and measure a head for each synthesizer and source; folds in the folder are not repeated.
+    """Train and measure a head for each fold of `plan_folds`; folds in the folder are not repeated.
 
     Args:
         model (`str`): Checkpoint whose backbone is used, a pretrained backbone, or `"nano"` for an untrained nano

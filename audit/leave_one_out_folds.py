@@ -11,11 +11,16 @@ import numpy as np
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
 from sdiareward.evaluation.statistics import compare
 from sdiareward.evaluation.summary import Labels, accuracy_of, groups_of, one_column
+from sdiareward.pairs.labels import split_synthesizers
 
 from .statistics import compute_margins, is_in_column
 
 
-KINDS = ("synthesizer", "source")
+_SINGLE = ("synthesizer", "source")
+# Of a fold that holds out a synthesizer and a source, named with `_CROSS` between them.
+BOTH = "synthesizer and source"
+KINDS = (*_SINGLE, BOTH)
+_CROSS = " x "
 SPLITS = ("train", "validation", "test")
 SCORERS = ("head", "acoustic")
 LEFT_OUT, REST = "left_out", "rest"
@@ -28,7 +33,7 @@ class Fold:
 
     Args:
         kind (`str`, *optional*): One of `KINDS`; None for the fold that holds nothing out.
-        name (`str`, *optional*): Name of the synthesizer or source.
+        name (`str`, *optional*): Name of the synthesizer or source, or of both.
         criteria (`tuple[str, ...]`): Criteria with enough pairs.
     """
 
@@ -36,9 +41,23 @@ class Fold:
     name: str | None
     criteria: tuple[str, ...]
 
+    @property
+    def held_out(self) -> dict[str, str]:
+        """The synthesizer, the source or both, by kind."""
+        if self.kind is None or self.name is None:
+            return {}
+        names = self.name.split(_CROSS, 1) if self.kind == BOTH else [self.name]
+        return dict(zip(_SINGLE if self.kind == BOTH else [self.kind], names, strict=True))
+
     def leaves_out(self, label: Mapping[str, Any]) -> bool:
-        """Return whether a pair is held out."""
-        return self.kind is not None and label[self.kind] == self.name
+        """Return whether training lacks a pair: a side is spoken by the synthesizer, or it is of the source."""
+        held_out = self.held_out
+        is_spoken = held_out.get("synthesizer") in split_synthesizers(label["synthesizer"])
+        return is_spoken or ("source" in held_out and label["source"] == held_out["source"])
+
+    def measures(self, label: Mapping[str, Any]) -> bool:
+        """Return whether a pair is of all that is held out, and of no other synthesizer."""
+        return all(label[kind] == name for kind, name in self.held_out.items())
 
 
 def plan_folds(labels: Mapping[str, Labels], min_pairs: int) -> tuple[list[Fold], list[dict[str, Any]]]:
@@ -50,15 +69,30 @@ def plan_folds(labels: Mapping[str, Labels], min_pairs: int) -> tuple[list[Fold]
 
     Returns:
         `tuple[list[Fold], list[dict]]`: The fold that holds nothing out, then one for each synthesizer and source of
-        the test pairs; and `kind`, `name`, `criterion` and `reason` of combinations that cannot be measured.
+        the test pairs, and for each synthesizer with each source of these; and `kind`, `name`, `criterion` and
+        `reason` of combinations that cannot be measured.
     """
-    names = {kind: sorted({label[kind] for label in labels["test"] if label[kind]}) for kind in KINDS}
-    plans = [(None, None), *((kind, name) for kind in KINDS for name in names[kind])]
+    names = {kind: sorted({label[kind] for label in labels["test"] if label[kind]}) for kind in _SINGLE}
+    # What two synthesizers spoke is held out with either.
+    names["synthesizer"] = [name for name in names["synthesizer"] if len(split_synthesizers(name)) == 1]
+    folds, refused = _try_plans(
+        [(None, None), *((kind, name) for kind in _SINGLE for name in names[kind])], labels, min_pairs
+    )
+    known = {kind: [fold.name for fold in folds if fold.kind == kind] for kind in _SINGLE}
+    crossed = [(BOTH, f"{one}{_CROSS}{other}") for one in known["synthesizer"] for other in known["source"]]
+    of_both = _try_plans(crossed, labels, min_pairs)
+    return folds + of_both[0], refused + of_both[1]
+
+
+def _try_plans(
+    plans: Sequence[tuple[str | None, str | None]], labels: Mapping[str, Labels], min_pairs: int
+) -> tuple[list[Fold], list[dict[str, Any]]]:
+    """Return the folds that can be measured, and what cannot with the reason."""
     folds, refused = [], []
     for kind, name in plans:
         candidates = Fold(kind, name, ())
         measured = []
-        for criterion in sorted({label["criterion"] for label in labels["test"] if _is_measured(candidates, label)}):
+        for criterion in sorted({label["criterion"] for label in labels["test"] if candidates.measures(label)}):
             reason = _refuse(candidates, criterion, labels, min_pairs)
             if reason is None:
                 measured.append(criterion)
@@ -69,14 +103,10 @@ def plan_folds(labels: Mapping[str, Labels], min_pairs: int) -> tuple[list[Fold]
     return folds, refused
 
 
-def _is_measured(fold: Fold, label: Mapping[str, Any]) -> bool:
-    return fold.kind is None or fold.leaves_out(label)
-
-
 def _refuse(fold: Fold, criterion: str, labels: Mapping[str, Labels], min_pairs: int) -> str | None:
     """Return why a criterion cannot be measured, or None."""
     of_criterion = {split: [label for label in labels[split] if label["criterion"] == criterion] for split in SPLITS}
-    num_test = sum(_is_measured(fold, label) for label in of_criterion["test"])
+    num_test = sum(fold.measures(label) for label in of_criterion["test"])
     left = {split: sum(not fold.leaves_out(label) for label in of_criterion[split]) for split in SPLITS[:2]}
     if num_test < min_pairs:
         return f"{num_test} test pairs; at least {min_pairs} are needed"
@@ -122,8 +152,9 @@ def _is_member(
 ) -> bool:
     if label["pair_id"] not in record["head"] or label["pair_id"] not in whole["head"]:
         return False
-    is_left_out = label[record["kind"]] == record["name"]
-    return is_in_column(label["subset"], column) and is_left_out == (pairs == LEFT_OUT)
+    fold = Fold(record["kind"], record["name"], ())
+    is_of_pairs = fold.measures(label) if pairs == LEFT_OUT else not fold.leaves_out(label)
+    return is_in_column(label["subset"], column) and is_of_pairs
 
 
 def _describe_row(

@@ -22,7 +22,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
 from sdiareward.pairs.content import hash_audio
 from sdiareward.pairs.schema import JOINT, stable_id, validate_row
-from sdiareward.perturbations.channel import ChannelSettings
+from sdiareward.perturbations.channel import CODINGS, ChannelSettings
 from sdiareward.synthesis import SynthesisError, count_servers, is_available, open_servers
 
 from .formats.shards import count_pairs
@@ -66,6 +66,11 @@ class SourceConfig:
         options (`Mapping`): Options of the source.
         enhance (`bool`): Enhance the clips of its dialogues with the pipeline's enhancement, as the paper does for
             MELD and DailyTalk. Long recordings follow the pipeline's settings without it.
+        native_coding (`Sequence[str]`): Codings (`channel.CODINGS`) that the recordings went through, in place of
+            those that the source names: synthetic speech gets them before channel matching.
+
+    Raises:
+        ValueError: There is no such coding.
     """
 
     name: str
@@ -73,6 +78,11 @@ class SourceConfig:
     limit: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     enhance: bool = False
+    native_coding: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if unknown := [coding for coding in self.native_coding if coding not in CODINGS]:
+            raise ValueError(f"native_coding of {self.name} names {unknown}; give a list of {sorted(CODINGS)}.")
 
 
 @dataclass(frozen=True)
@@ -142,14 +152,15 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     output = Path(config.output_dir)
     settings = {key: value for key, value in asdict(config).items() if key not in _PLACES}
     settings["synthesizer_options"] = list_audible(config.synthesizer_options)
-    # A build without enhancement, families or voices across is the same as before there were these keys.
+    # A build without enhancement, codings, families or voices across is the same as before there were these keys.
     settings = {key: value for key, value in settings.items() if key != "families" or value}
     settings["synthesizers"] = {
         name: {key: value for key, value in spec.items() if key != "across" or value}
         for name, spec in settings["synthesizers"].items()
     }
-    settings["sources"] = [{k: v for k, v in source.items() if k != "enhance" or v} for source in settings["sources"]]
-    contents = _hash_recordings(plans)
+    later = ("enhance", "native_coding")
+    settings["sources"] = [{k: v for k, v in source.items() if k not in later or v} for source in settings["sources"]]
+    contents = _hash_recordings(plans, any(source.native_coding for source in config.sources))
     plan_id = stable_id(json.dumps(settings, sort_keys=True), *sorted(contents.items()))
     finished = None if (output / ".parts").exists() else read_finished(output, plan_id)
     if finished:
@@ -222,6 +233,8 @@ def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) ->
                     f"sources: {source.name} has `enhance`, which is for dialogues of recorded clips; remove it. The "
                     "key `enhancement` of `pipeline` decides for long recordings."
                 )
+            if source.native_coding:
+                item = _set_coding(item, source)
             if isinstance(item, Recording):
                 recordings.append(item)
             elif source.enhance and isinstance(item, Episode) and not dry_run:
@@ -231,6 +244,12 @@ def _read_sources(config: BuildConfig, skipped: list[Skipped], dry_run: bool) ->
     yield from _enhance(enhanced, config, skipped)
     if recordings and not dry_run:
         yield from _run_pipeline(recordings, config, skipped)
+
+
+def _set_coding(item: Episode | ScriptPair | Recording, source: SourceConfig) -> Episode | Recording:
+    if isinstance(item, ScriptPair):
+        raise ValueError(f"sources: {source.name} has `native_coding`, but scripts have no recordings; remove it.")
+    return replace(item, native_coding=tuple(source.native_coding))
 
 
 def _enhance(episodes: Sequence[Episode], config: BuildConfig, skipped: list[Skipped]) -> Iterator[Episode]:
@@ -253,10 +272,16 @@ def _work_dir(config: BuildConfig) -> Path:
     return Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
 
 
-def _hash_recordings(plans: Sequence[PairPlan]) -> dict[str, str | None]:
-    """Return a hash of the recordings of each pair, whose names stay when they are mended; None if one is missing."""
+def _hash_recordings(plans: Sequence[PairPlan], with_codings: bool) -> dict[str, str | None]:
+    """Return a hash of the recordings of each pair, whose names stay when they are mended; None if one is missing.
+
+    With codings that the configuration names, which the ids of pairs do not depend on, these are part of the hash.
+    """
     hash_once = cache(_hash_recording)
-    hashes = {plan.pair_id: [hash_once(audio) for audio in _list_audio(plan)] for plan in plans}
+    hashes = {
+        plan.pair_id: [*map(hash_once, _list_audio(plan)), *(plan.chosen.native_coding if with_codings else ())]
+        for plan in plans
+    }
     return {pair_id: None if None in found else stable_id(*found) for pair_id, found in hashes.items()}
 
 
@@ -285,7 +310,8 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
 def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, num_workers: int) -> list[Skipped]:
     """Make the pairs that are not made yet; return what was skipped."""
     todo = [plan for plan in plans if not parts.has(plan.pair_id)]
-    with open_servers({name: given for plan in todo for name, given in plan.engines.items()}) as options:
+    served = [plan for plan in todo if not _differs_in_options(plan)]
+    with open_servers({name: given for plan in served for name, given in plan.engines.items()}) as options:
         placed = [_place(plan, options) for plan in todo]
         num_workers = max(num_workers, count_servers(options))
         results = run_jobs(partial(make_pair, parts=parts), placed, num_workers, "pairs")
@@ -295,11 +321,16 @@ def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, num_workers: int) 
 
 def _place(plan: PairPlan, options: Mapping[str, Mapping[str, Any]]) -> PairPlan:
     """Return a plan with the options of engines as they run here; two that differ by side are kept."""
-    if plan.synthesizer not in options or (plan.family and plan.rejected_options is not None):
+    if plan.synthesizer not in options or _differs_in_options(plan):
         return plan
     placed = replace(plan, options=options[plan.synthesizer])
     other = plan.rejected_synthesizer
     return replace(placed, rejected_options=options[other]) if other else placed
+
+
+def _differs_in_options(plan: PairPlan) -> bool:
+    """Return whether one engine speaks the sides with options of their own; no engine with a server does."""
+    return bool(plan.family) and plan.rejected_options is not None
 
 
 def make_pair(plan: PairPlan, parts: PartFolder) -> Skipped | None:

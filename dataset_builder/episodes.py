@@ -85,6 +85,7 @@ class Recording:
         path (`str`): The file, in any format that `media` decodes.
         ref (`str`): Its reference; see `Part.ref`.
         source, subset, language, license (`str`): As in `Episode`.
+        native_coding (`tuple[str, ...]`): That of its episodes.
     """
 
     recording_id: str
@@ -94,6 +95,7 @@ class Recording:
     subset: str
     language: str
     license: str
+    native_coding: tuple[str, ...] = ()
 
 
 class SkipError(Exception):

@@ -21,8 +21,9 @@ from .arguments import EvalArguments
 from .baseline_pairs import LabelledPairs, load_baseline_pairs
 from .baselines import KINDS
 from .cut_turns import sum_cut
+from .held_out import by_held_out, find_left_out_sources, render_held_out
 from .human_ties import measure_ties
-from .model_training import read_heard_synthesizers
+from .model_training import read_heard_sources, read_heard_synthesizers
 from .pair_scoring import score_pairs, score_with_baseline
 from .report import inputs, write_page
 from .report.disagreements import find_disagreements
@@ -158,7 +159,11 @@ class EvaluationRun:
         args, scores = self.args, self.by_scorer["model"]
         draws = {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
         heard, heard_from = self._find_heard()
-        results = summarise(self.labels, self.by_scorer, heard, self.skipped, nan=args.nan, **draws)
+        options = {"nan": args.nan, **draws}
+        results = summarise(self.labels, self.by_scorer, heard, self.skipped, **options)
+        sources = find_left_out_sources(self.labels, self._find_heard_sources(heard_from))
+        held_out = by_held_out(self.labels, self.by_scorer, results["left_out_synthesizers"], sources, options)
+        results |= {"left_out_sources": sources, "by_held_out": held_out}
         results |= self.evaluated.describe(self.labels, scores, self.folder, **draws)
         if self.others:
             results["disagreements"] = find_disagreements(self.labels, scores, self.others, str(args.nan))
@@ -183,9 +188,16 @@ class EvaluationRun:
             return heard, None if heard is None else "model"
         return name_synthesizers(self.train_labels), "split"
 
+    def _find_heard_sources(self, heard_from: str | None) -> set[str] | None:
+        """Return the sources of the training pairs, from where the synthesizers are known."""
+        if heard_from == "split" and self.train_labels is not None:
+            return {label["source"] for label in self.train_labels}
+        return read_heard_sources(self.args.model)
+
     def report(self, results: Mapping[str, Any]) -> str:
         """Write results, report and, if asked for, the page; return what a terminal shows."""
-        scores, text = self.by_scorer["model"], render_report(results)
+        scores = self.by_scorer["model"]
+        text = "\n".join(filter(None, [render_report(results), render_held_out(results)]))
         write_file(self.folder / "results.json", json.dumps(results, indent=2) + "\n")
         write_file(self.folder / "results.md", text)
         plot_rewards([scores[label["pair_id"]] for label in self.labels], self.folder / "rewards.png")

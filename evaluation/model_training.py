@@ -35,5 +35,16 @@ def read_heard_synthesizers(model: str | None) -> set[str] | None:
     return spoken - set(results["left_out_synthesizers"])
 
 
+def read_heard_sources(model: str | None) -> set[str] | None:
+    """Return the sources of the pairs that a model was trained on; None if its `run.json` does not tell.
+
+    Args:
+        model (`str`, *optional*): Checkpoint.
+    """
+    trained_on = {} if model is None else _read(Path(find_checkpoint(model)) / "run.json").get(TRAINED_ON)
+    sources = trained_on.get("sources") if isinstance(trained_on, Mapping) else None
+    return None if sources is None else set(sources)
+
+
 def _read(path: Path) -> dict[str, Any]:
     return read_json_object(path, _REMEDY) if path.is_file() else {}

@@ -15,6 +15,7 @@ from sdiareward.evaluation.columns import (
     is_of_criterion,
     title_columns,
 )
+from sdiareward.pairs.labels import split_synthesizers
 from sdiareward.pairs.schema import SIDES
 
 from .cut_turns import describe_cut
@@ -53,7 +54,7 @@ def summarise(
         `left_out_synthesizers` (None if not known), `num_skipped` by column, and `skipped`.
     """
     accuracies = {name: accuracy_of(labels, scores, options) for name, scores in by_scorer.items()}
-    left_out = None if heard is None else name_synthesizers(labels) - set(heard)
+    left_out = None if heard is None else find_left_out(name_synthesizers(labels), heard)
     return {
         "accuracies": accuracies,
         "by_synthesizer": by_synthesizer(labels, by_scorer, left_out, options),
@@ -75,6 +76,12 @@ def accuracy_of(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> d
 def name_synthesizers(labels: Labels) -> set[str]:
     """Return the synthesizers of pairs."""
     return {label["synthesizer"] for label in labels if label["synthesizer"]}
+
+
+def find_left_out(names: Collection[str], heard: Collection[str]) -> set[str]:
+    """Return the names of which training did not hear every synthesizer, in whatever combination."""
+    known = {part for name in heard for part in split_synthesizers(name)}
+    return {name for name in names if not split_synthesizers(name) <= known}
 
 
 def by_synthesizer(
@@ -191,13 +198,13 @@ def _main_table(results: Mapping[str, Any]) -> str:
     if results["skipped"]:
         rows.append(["skipped", *(results["num_skipped"][name] for name in columns)])
     for scorer, result in accuracies.items():
-        rows.append([f"**{_name(scorer, results)}**", *(percent(result[name]) for name in columns)])
+        rows.append([f"**{title_scorer(scorer, results)}**", *(percent(result[name]) for name in columns)])
         rows.append(["95%", *(interval(result["interval"][name]) for name in columns)])
         rows.append(["ties", *(result["num_ties"][name] for name in columns)])
     return _table(["", *(titles[name] for name in columns)], rows)
 
 
-def _name(scorer: str, results: Mapping[str, Any]) -> str:
+def title_scorer(scorer: str, results: Mapping[str, Any]) -> str:
     """Return the name of a scorer in tables; results keep the scores of a judge as those of `model`."""
     return "judge" if scorer == "model" and results.get("judge") else scorer
 
@@ -214,7 +221,7 @@ def notes(results: Mapping[str, Any]) -> list[str]:
     if 0 < len(missing) < len(SUBSETS) - 1:
         found.append(f"No pairs of {', '.join(missing)}: the averages run over the other subsets.")
     for name, result in results["accuracies"].items():
-        scorer = _name(name, results)
+        scorer = title_scorer(name, results)
         by_criterion = len(choose_columns(result["num_pairs"])) > 1
         columns = CRITERION_COLUMNS if by_criterion else {NO_SUBSET: "overall_micro"}
         for criterion, column in columns.items():
@@ -256,7 +263,7 @@ def _synthesizer_table(results: Mapping[str, Any]) -> str:
         return ""
     scorers = list(results["accuracies"])
     left_out = results["left_out_synthesizers"]
-    head = ["criterion", "synthesizer", "pairs", *(_name(scorer, results) for scorer in scorers)]
+    head = ["criterion", "synthesizer", "pairs", *(title_scorer(scorer, results) for scorer in scorers)]
     table = []
     for row in rows:
         name = SHOWN_NAMES.get(row["synthesizer"], row["synthesizer"])

@@ -106,6 +106,19 @@ def _describe(row: Mapping[str, Any], index: int) -> dict[str, Any]:
     return label
 
 
+def split_synthesizers(synthesizer: str | None) -> set[str]:
+    """Return the synthesizers that a pair names: those of both sides where `hibari+flite` spoke them.
+
+    Args:
+        synthesizer (`str`, *optional*): The label of the pair.
+
+    Example:
+        >>> sorted(split_synthesizers("hibari+flite"))
+        ['flite', 'hibari']
+    """
+    return set(synthesizer.split("+")) if synthesizer else set()
+
+
 def describe_trained_on(pairs: datasets.Dataset) -> dict[str, Any]:
     """Return what the `run.json` of a model holds of the pairs that it is trained on.
 

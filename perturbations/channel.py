@@ -17,6 +17,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, resample
 
+from .effects import Resample
 from .transform import Transform
 
 
@@ -154,6 +155,8 @@ CODINGS: dict[str, Transform] = {
     "mp3_11k": FileCodec("MP3", "MPEG_LAYER_III", 11_025, 0.7),
     "mulaw": MuLaw(),
     "opus": FileCodec("OGG", "OPUS", SAMPLING_RATE, _OPUS_COMPRESSION),
+    # The sampling rate of Asterisk's prompts.
+    "pcm_8k": Resample(8000),
     # The coding of Fish Fillets.
     "vorbis_22k": FileCodec("OGG", "VORBIS", 22_050, 0.3),
 }

@@ -34,6 +34,8 @@ class Perturbation:
         limits (`tuple[float, float]`): Lowest and highest severity that it accepts.
         make_effect (`Callable`): From a severity to the effect; without argument for an effect that has none.
         keeps_length (`bool`): Whether the number of samples stays the same.
+        is_held_out (`bool`): Whether the presets of training omit it, so that the audit applies a channel that no
+            copy of a training pair went through; training can still be given it by name.
     """
 
     title: str
@@ -43,6 +45,7 @@ class Perturbation:
     limits: tuple[float, float]
     make_effect: Callable[..., Transform]
     keeps_length: bool = True
+    is_held_out: bool = False
 
     def format_title(self, severity: float | None = None) -> str:
         """Return the title with a severity, by default the usual one."""
@@ -175,7 +178,9 @@ PERTURBATIONS: dict[str, Perturbation] = {
         "a room that rings for {} s (RT60)", "s", (0.2, 0.4, 0.8), 0.4, (0.02, 10.0), effects.Reverberate
     ),
     "noise": Perturbation("noise {} dB below the speech", "dB", _SNRS_DB, 30.0, _SNR_DB, effects.AddNoise),
-    "pink_noise": Perturbation("pink noise {} dB below the speech", "dB", _SNRS_DB, 30.0, _SNR_DB, _add_pink_noise),
+    "pink_noise": Perturbation(
+        "pink noise {} dB below the speech", "dB", _SNRS_DB, 30.0, _SNR_DB, _add_pink_noise, is_held_out=True
+    ),
     "tilt": Perturbation(
         "equaliser of {} dB per octave", "dB per octave", (-1.0, 1.0, -3.0, 3.0), -3.0, (-24.0, 24.0), effects.Tilt
     ),
@@ -189,12 +194,22 @@ PERTURBATIONS: dict[str, Perturbation] = {
         "band of 300 to {} Hz", "Hz", (3800.0, 3400.0, 3000.0), 3400.0, _HZ, effects.TelephoneBand
     ),
     "narrow_band": Perturbation(
-        "sampled at {} Hz in between", "Hz", (10_000.0, 8000.0, 6000.0), 8000.0, _RATE, effects.Resample
+        "sampled at {} Hz in between",
+        "Hz",
+        (10_000.0, 8000.0, 6000.0),
+        8000.0,
+        _RATE,
+        effects.Resample,
+        is_held_out=True,
     ),
     "resampling": Perturbation(
         "resampled to {} Hz and back", "Hz", (44_100.0, 11_025.0), 44_100.0, _RATE, effects.Resample
     ),
     "mulaw": Perturbation("mu-law at 8 kHz with {} bits", "bits", (8.0, 7.0, 6.0), 8.0, (2.0, 16.0), _code_mulaw),
     "mp3": Perturbation("MP3 of {} kbit/s", "kbit/s", (64.0, 32.0, 16.0), 32.0, (12.0, 110.0), channel.make_mp3),
-    "opus": Perturbation("Opus of {} kbit/s", "kbit/s", (32.0, 16.0, 8.0), 16.0, (6.0, 256.0), channel.make_opus),
+    "opus": Perturbation(
+        "Opus of {} kbit/s", "kbit/s", (32.0, 16.0, 8.0), 16.0, (6.0, 256.0), channel.make_opus, is_held_out=True
+    ),
 }
+# A noise, a band and a codec: each has a relative among the channels of training, which the audit compares it with.
+HELD_OUT = tuple(name for name, perturbation in PERTURBATIONS.items() if perturbation.is_held_out)

@@ -122,7 +122,8 @@ class TrainArguments:
         "Store the backbone of the final checkpoint in float16.", default=False, metadata={"group": _RUN}
     )
     augmentations: list[str] = _field(
-        "Perturbations for copies of the training pairs, by name; all or channel for a group of them.",
+        "Perturbations for copies of the training pairs, by name; all or channel for those that the audit "
+        "does not hold out.",
         default_factory=list,
         metadata={"group": _MORE},
     )

@@ -38,11 +38,12 @@ from sdiareward.perturbations.registry import (
 if TYPE_CHECKING:
     import datasets
 
-# Names that stand for several perturbations.
+_TRAINING = {name: perturbation for name, perturbation in PERTURBATIONS.items() if not perturbation.is_held_out}
+# Names that stand for several perturbations, none of which is held out for the audit.
 PRESETS = {
-    "all": tuple(PERTURBATIONS),
+    "all": tuple(_TRAINING),
     # Microphone, room, line and file: nothing moves in time.
-    "channel": tuple(name for name, perturbation in PERTURBATIONS.items() if perturbation.keeps_length),
+    "channel": tuple(name for name, perturbation in _TRAINING.items() if perturbation.keeps_length),
 }
 AUGMENT_SIDES = ("both", "each")
 # Part of the key of precomputed rows; raise it when the same settings give other rows.
@@ -157,7 +158,8 @@ class AugmentedPairs(Sequence[Any]):
 
     def fingerprint(self) -> str:
         """Return a hash of the pairs and the settings, the key of the precomputed rows; every recording is read."""
-        settings = sorted(asdict(self.settings).items())
+        # The names that a preset stands for, since these may change.
+        settings = sorted({**asdict(self.settings), "augmentations": list(self._perturbations)}.items())
         return stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings)
 
     def __len__(self) -> int:

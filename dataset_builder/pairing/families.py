@@ -7,6 +7,8 @@ The paper's pairs can be told apart by the voice (modality) or by the words (col
 - `fluency`: the words of the answers are shuffled, or the last answer is cut off. One synthesizer speaks both sides.
 - `prosody`: the recording through the WORLD vocoder, with its own intonation against a flat or reversed one, or
   against an uneven rhythm.
+- `rhythm`: a script with conversational rhythm against the same script with reading rhythm, both sides by one voice of
+  a synthesizer that offers it.
 
 Their criterion is `joint`, whose prompt asks for both; `primary` is the family and `secondary` the kind, so that each
 is reported apart. They belong to none of the paper's subsets. What replaces a turn comes from the same source and
@@ -25,12 +27,16 @@ from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
 from sdiareward.messages_sdiareward import MAX_TURNS
 from sdiareward.pairs.schema import JOINT, stable_id
 from sdiareward.perturbations.channel import ChannelSettings
+from sdiareward.synthesis import RHYTHM, has_rhythm
 
 from .pairing import RECORDING, PairPlan, SynthesizerSpec
 from .splits import choose_synthesizers, split_unit
 
 
 _WORLD = "world"
+# Families whose sides differ in an option of the engine alone: the option, and its value on the chosen side. The kind
+# is that of the rejected one.
+_BY_OPTION = {"prosody": ("contour", "kept"), "rhythm": (RHYTHM, "conversational")}
 Pool = Sequence[Episode]
 Change = Callable[[Episode, Pool, np.random.Generator], Episode | None]
 
@@ -88,6 +94,7 @@ def plan_family_pairs(
         ValueError: A family or a kind does not exist.
     """
     validate_families(families)
+    spoken = {family: _offering(family, synthesizers, options or {}) for family in families}
     episodes = _list_episodes(items)
     pools: dict[tuple[str, str], list[Episode]] = {}
     for episode in episodes:
@@ -95,9 +102,9 @@ def plan_family_pairs(
     for episode in episodes:
         split = assignment[split_unit(episode)]
         for family, kind, rejected in _change(episode, pools[episode.source, split], families, seed):
-            for name in _choose_engines(episode, family, split, synthesizers, seed):
+            for name in _choose_engines(episode, family, split, spoken[family], seed):
                 own = dict((options or {}).get(name, {}))
-                by_contour = family == "prosody"
+                key, kept = _BY_OPTION.get(family, ("", ""))
                 yield PairPlan(
                     JOINT,
                     replace(episode, primary=family, secondary=kind),
@@ -105,8 +112,8 @@ def plan_family_pairs(
                     name,
                     split,
                     channel,
-                    {**own, "contour": "kept"} if by_contour else own,
-                    rejected_options={**own, "contour": kind} if by_contour else None,
+                    {**own, key: kept} if key else own,
+                    rejected_options={**own, key: kind} if key else None,
                     family=family,
                 )
 
@@ -149,6 +156,19 @@ def _choose_engines(
     if synthesizers is None:
         return []
     return synthesizers.for_dialogue(split, f"{family}/{episode.source}/{episode.name}", seed)
+
+
+def _offering(
+    family: str, synthesizers: SynthesizerSpec | None, options: Mapping[str, Mapping[str, Any]]
+) -> SynthesizerSpec | None:
+    """Return the synthesizers that can speak a family."""
+    if synthesizers is None or family != "rhythm":
+        return synthesizers
+    seen, left_out = (
+        tuple(name for name in names if has_rhythm(name, options.get(name)))
+        for names in (synthesizers.seen, synthesizers.left_out)
+    )
+    return replace(synthesizers, seen=seen, left_out=left_out)
 
 
 def _is_recorded(episode: Episode) -> bool:
@@ -264,6 +284,11 @@ def _keep_recorded(episode: Episode, pool: Pool, rng: np.random.Generator) -> Ep
     return episode if _is_recorded(episode) else None
 
 
+def _keep_script(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
+    """Return the dialogue as it is: the synthesizer reads it."""
+    return None if _is_recorded(episode) else episode
+
+
 KINDS: dict[str, dict[str, Change]] = {
     "context": {
         "last_answer": _replace_last_answer,
@@ -275,4 +300,5 @@ KINDS: dict[str, dict[str, Change]] = {
     },
     "fluency": {"shuffled_words": _shuffle_words, "cut_off": _cut_answer},
     "prosody": {"flat": _keep_recorded, "reversed": _keep_recorded, "uneven": _keep_recorded},
+    "rhythm": {"reading": _keep_script},
 }

@@ -146,6 +146,8 @@ def _make_episodes(job: Job, enhancement: str) -> list[Episode]:
             secondary=UNKNOWN,
             language=recording.language,
             license=recording.license,
+            # A list after its way through an engine's rows.
+            native_coding=tuple(recording.native_coding),
         )
         for turns in job.result("asr")["episodes"]
     ]

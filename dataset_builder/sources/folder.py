@@ -225,4 +225,5 @@ def _list_recordings(root: Path, common: Mapping[str, str]) -> Iterator[Recordin
             continue
         name = re.sub(r"[^\w.-]+", "-", relative).strip(".-")[:60]
         recording_id = f"{name}-{stable_id(relative)[:8]}"
-        yield Recording(recording_id, str(clip), make_reference("folder", relative), "folder", **common)
+        labels = (common["subset"], common["language"], common["license"])
+        yield Recording(recording_id, str(clip), make_reference("folder", relative), "folder", *labels)

@@ -16,6 +16,7 @@ from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.results import QUANTILES
 
 from .. import summary
+from ..held_out import by_held_out
 from ..results_files import name_scorer
 from ..statistics import compare
 from .calibration_content import describe_calibration
@@ -87,6 +88,8 @@ def build_report(
         "by_synthesizer": summary.by_synthesizer(
             records, scores, None if left_out is None else set(left_out), options
         ),
+        "by_held_out": by_held_out(records, scores, left_out, results.get("left_out_sources"), options),
+        "left_out_sources": results.get("left_out_sources"),
         "by_taxonomy": by_taxonomy(records, scores, options),
         "rewards": describe_rewards(finite["model"], scores["model"]),
         "training": [asdict(run) for run in training],

@@ -14,6 +14,7 @@ from sdiareward.common.papers import SDIAREWARD_ARXIV
 from sdiareward.evaluation.columns import title_columns
 
 from ..cut_turns import describe_cut
+from ..held_out import name_held_out_sources
 from ..summary import ALL_LEFT_OUT, ALL_SEEN, SHOWN_NAMES, describe_training
 from .captions import describe_figures
 from .content import MIN_GROUPS, MIN_PAIRS, TAXONOMY, build_report
@@ -151,6 +152,7 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
         scorer_titles={scorer["name"]: scorer["title"] for scorer in report["scorers"]},
         sums=(ALL_SEEN, ALL_LEFT_OUT),
         shown_names=SHOWN_NAMES,
+        held_out_sources=name_held_out_sources(report),
         min_pairs=MIN_PAIRS,
         min_groups=MIN_GROUPS,
         settings=_settings(report),

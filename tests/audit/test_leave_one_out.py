@@ -59,6 +59,36 @@ def test_what_has_too_few_pairs_is_named_with_the_reason():
     assert reasons["synthesizer", "piper"] == "no validation pair is left without it"
 
 
+def test_synthesizers_are_crossed_with_sources_and_pairs_across_voices_are_of_neither():
+    voices, sources = ("piper", "flite"), ("asterisk", "queen")
+    pure = [label(f"{voice} {source}", voice, source) for voice in voices for source in sources]
+    across = label("across", "piper+flite", "queen")
+    folds, refused = plan_folds(dict.fromkeys(("train", "validation", "test"), [*pure, across]), 1)
+    assert refused == []
+    assert [fold.name for fold in folds[-4:]] == [
+        f"{voice} x {source}" for voice in sorted(voices) for source in sources
+    ]
+    crossed = folds[-1]
+    assert (crossed.kind, crossed.held_out) == ("synthesizer and source", {"synthesizer": "piper", "source": "queen"})
+    assert [each["pair_id"] for each in pure if crossed.measures(each)] == ["piper queen"]
+    assert [each["pair_id"] for each in pure if not crossed.leaves_out(each)] == ["flite asterisk"]
+    alone = next(fold for fold in folds if fold.name == "piper")
+    assert alone.leaves_out(across) and not alone.measures(across)
+    whole = {each["pair_id"]: 1 for each in [*pure, across]}
+    records = [
+        record(None, None, whole),
+        record(alone.kind, alone.name, whole),
+        record(crossed.kind, crossed.name, whole),
+    ]
+    rows = describe_folds(records, [*pure, across], num_bootstrap=20)["rows"]
+    assert [(row["name"], row["pairs"], row["num_pairs"]) for row in rows] == [
+        ("piper", "left_out", 2),
+        ("piper", "rest", 2),
+        ("piper x queen", "left_out", 1),
+        ("piper x queen", "rest", 1),
+    ]
+
+
 def test_a_criterion_without_enough_pairs_is_left_out_of_a_fold_that_has_others():
     scripts = [label(f"s {n}", "piper", "scripts", "colloquialness") for n in range(3)]
     labels = {

@@ -7,7 +7,7 @@ from sdiareward.audit.checks import read_trained_with
 from sdiareward.audit.verdicts import FAIL, NOT_MEASURED, PASS, Limit, Measured, judge
 from sdiareward.common.provenance import write_provenance
 from sdiareward.perturbations.attacks import ATTACKS
-from sdiareward.perturbations.registry import PERTURBATIONS
+from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
 
 
 def given(**statuses):
@@ -116,6 +116,19 @@ def test_a_verdict_says_whether_the_model_was_trained_with_what_it_withstands():
     assert "trained" not in found[f"nuisance.{first}"].detail
     assert found["attack.silence"].detail == "on 4, mean gain +0.50; trained with it"
     assert found["attack.loudest"].detail == "on 4, mean gain +0.50"
+
+
+def test_the_held_out_channels_have_a_mean_of_their_own_without_those_of_training():
+    rates = {name: 0.2 if name == "opus" else 0.4 if name in HELD_OUT else 0.0 for name in PERTURBATIONS}
+    audit = of_perturbations(*rates.values())
+    found = checks.measure_checks(audit)["nuisances.held_out_flip_rate"]
+    assert found.value == pytest.approx(1.0 / 3) and found.detail == "over pink noise, narrow band, opus"
+    trained = {"nuisances": ["narrow_band", "pink_noise"], "attacks": []}
+    found = checks.measure_checks({**audit, "trained_with": trained})["nuisances.held_out_flip_rate"]
+    assert found == Measured(0.2, "over opus")
+    trained = {"nuisances": list(HELD_OUT), "attacks": []}
+    found = checks.measure_checks({**audit, "trained_with": trained})["nuisances.held_out_flip_rate"]
+    assert found == Measured(None, "all of them in training")
 
 
 def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path):

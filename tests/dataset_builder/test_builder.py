@@ -5,11 +5,13 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import soundfile
 import yaml
 from support.paths import SAMPLE
 
+from sdiareward.audio_sdiareward import read_audio
 from sdiareward.dataset_builder import builder
 from sdiareward.dataset_builder.__main__ import main
 from sdiareward.dataset_builder.reports import data_card
@@ -224,3 +226,53 @@ def test_channel_matching_can_be_switched_off(write_config):
     assert read_build_config(write_config(channel=None), {}).channel is None
     assert read_build_config(write_config(), {}).channel is not None
     assert read_build_config(write_config(channel={"snr_db": 30.0}), {"num_workers": 1}).channel.snr_db == 30.0
+
+
+def test_a_family_that_needs_options_leaves_those_of_other_pairs(write_config, tmp_path):
+    by_criterion = {"modality": {"seen": ["world"]}}
+    sources = [{"name": "sample", "limit": 2}]
+    rows = {}
+    for folder, families in (("plain", {}), ("both", {"prosody": {"kinds": ["flat"]}})):
+        changes = {"output_dir": str(tmp_path / folder), "families": families, "synthesizers": by_criterion}
+        path = write_config(**changes, sources=sources, num_workers=1, test=0.0, validation=0.0)
+        assert main(["build", "--config", str(path)]) == 0
+        rows[folder] = load_pairs(tmp_path / folder, "train")
+    found = [row for row in rows["both"] if row["criterion"] == "modality"]
+    assert [row["rejected"] for row in found] == [row["rejected"] for row in rows["plain"]]
+    assert len(rows["both"]) == 2 * len(found) == 4
+
+
+def test_the_coding_of_a_source_reaches_synthetic_speech_and_what_was_made_without_it_is_made_again(
+    write_config, tmp_path, monkeypatch
+):
+    def build(coding):
+        sources = [{"name": "sample", "limit": 1, "native_coding": coding}]
+        channel = {"bandwidth_hz": 8000, "coding": "none", "snr_db": 90}
+        path = write_config(sources=sources, channel=channel, num_workers=1, test=0.0, validation=0.0)
+        return main(["build", "--config", str(path)])
+
+    def share_above_4_khz():
+        (row,) = load_pairs(tmp_path / "sdiareward", "train")
+        power = np.abs(np.fft.rfft(read_audio(row["rejected"][0]["audio"]))) ** 2
+        return row["native_coding"], power[round(0.55 * len(power)) :].sum() / power.sum()
+
+    with monkeypatch.context() as killed:
+        killed.setattr(builder.PartFolder, "write_shards", lambda *args: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert build([]) == 130
+    assert build(["pcm_8k"]) == 0
+    coding, narrow = share_above_4_khz()
+    assert coding == ["pcm_8k"]
+    assert build(["vorbis_22k"]) == 0
+    assert narrow < 1e-4 < share_above_4_khz()[1]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"name": "sample", "native_coding": ["wax"]}, r"native_coding of sample names \['wax'\]; give a list of"),
+        ({"name": "colloquial_scripts", "native_coding": ["mulaw"]}, "but scripts have no recordings; remove it"),
+    ],
+)
+def test_a_coding_that_cannot_be_applied_is_refused(write_config, source, message, capsys):
+    assert main(["build", "--config", str(write_config(sources=[source]))]) == 2
+    assert re.search(message, capsys.readouterr().err)

@@ -3,8 +3,10 @@
 import re
 import shlex
 from pathlib import Path
+from shutil import which
 
 import pytest
+import soundfile
 from support.paths import ROOT
 
 from sdiareward.cli import main
@@ -19,11 +21,11 @@ from sdiareward.dataset_builder.settings import read_build_config
 from sdiareward.dataset_builder.sources import SOURCES
 from sdiareward.dataset_builder.sources.fetching import FetchSettings
 from sdiareward.llm.client import ChatSettings
-from sdiareward.synthesis import SYNTHESIZERS
+from sdiareward.synthesis import SYNTHESIZERS, load_synthesizer
 
 
 CONFIGS = ROOT / "configs"
-BUILDS = ("data_paper", "data_own", "data_full", "demo_data", "docs_walkthrough")
+BUILDS = ("data_paper", "data_own", "data_full", "data_open", "demo_data", "docs_walkthrough")
 
 
 @pytest.mark.parametrize("name", BUILDS)
@@ -31,8 +33,38 @@ def test_a_build_config_names_known_sources_synthesizers_and_stages(name):
     config = read_build_config(CONFIGS / f"{name}.yaml", {})
     assert {source.name for source in config.sources} <= set(SOURCES)
     choices = config.synthesizers.values()
-    assert {engine for choice in choices for engine in (*choice.seen, *choice.left_out)} <= set(SYNTHESIZERS)
+    names = {name for choice in choices for name in (*choice.seen, *choice.left_out)}
+    assert {config.synthesizer_options.get(name, {}).get("engine", name) for name in names} <= set(SYNTHESIZERS)
     make_pipeline_settings(config.pipeline or {})
+
+
+def festival_options():
+    config = read_build_config(CONFIGS / "data_open.yaml", {})
+    assert all("festival" in spec.left_out for spec in config.synthesizers.values())
+    return config.synthesizer_options["festival"]
+
+
+def test_festival_is_given_its_voice_its_rate_and_the_text(tmp_path, monkeypatch):
+    script = tmp_path / "text2wave"
+    script.write_text(
+        f'#!/bin/sh\necho "$1 $2 $3" > {tmp_path}/given; cat > {tmp_path}/text; cp {tmp_path}/a.wav "$4"\n'
+    )
+    script.chmod(0o755)
+    soundfile.write(tmp_path / "a.wav", [0.5] * 800, 16_000)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    speech = load_synthesizer("festival", festival_options()).speak("Well, yes.", voice=4)
+    assert len(speech) == 800
+    expression = "(begin (voice_ked_diphone) (Parameter.set 'Duration_Stretch 1.1))"
+    assert (tmp_path / "given").read_text() == f"-eval {expression} -o\n"
+    assert (tmp_path / "text").read_text() == "Well, yes."
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(which("text2wave") is None, reason="festival is not installed")
+def test_festival_speaks_the_same_each_time_and_at_three_rates():
+    engine = load_synthesizer("festival", festival_options())
+    slow, plain, again, fast = (engine.speak("Well, I was thinking.", voice=voice) for voice in (1, 0, 0, 2))
+    assert plain.tobytes() == again.tobytes() and len(fast) < len(plain) < len(slow)
 
 
 def test_the_papers_config_takes_the_papers_components():

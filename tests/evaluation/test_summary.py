@@ -71,6 +71,11 @@ def test_the_synthesizers_that_training_left_out_are_marked(results):
     assert "known (held out)" not in report
 
 
+def test_a_pair_across_voices_is_held_out_if_one_of_them_is():
+    heard = {"known+other", "known"}
+    assert reporting.find_left_out({"other+known", "new+known", "new", "other"}, heard) == {"new+known", "new"}
+
+
 def test_without_a_training_split_nothing_is_said_to_be_left_out():
     summary = reporting.summarise([label(0, "wild")], {"model": scores([1])}, None, [], num_bootstrap=5)
     assert summary["left_out_synthesizers"] is None

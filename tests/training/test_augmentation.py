@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
+from sdiareward.perturbations.registry import HELD_OUT, PERTURBATIONS
 from sdiareward.train import main
 from sdiareward.training.arguments import TrainArguments
 from sdiareward.training.augmentation import PRESETS, AugmentationSettings, AugmentedPairs, augment
@@ -139,6 +140,21 @@ def test_the_preset_channel_moves_nothing_in_time(pairs):
     names = AugmentationSettings(["gain", "channel"]).list_perturbations()
     assert set(names) == set(PRESETS["channel"])
     assert len(names) == len(set(names))
+
+
+def test_the_presets_have_room_and_telephone_and_omit_what_the_audit_holds_out():
+    assert HELD_OUT == ("pink_noise", "narrow_band", "opus")
+    assert set(PRESETS["all"]) == set(PERTURBATIONS) - set(HELD_OUT)
+    assert {"reverberation", "telephone_band"} <= set(PRESETS["channel"]) < set(PRESETS["all"])
+    assert AugmentationSettings(["opus"]).list_perturbations() == ("opus",)
+
+
+def test_a_preset_has_the_fingerprint_of_the_names_that_it_stands_for(pairs):
+    preset, spelled, fewer = (
+        AugmentedPairs(pairs, AugmentationSettings(names)).fingerprint()
+        for names in (["channel"], list(PRESETS["channel"]), list(PRESETS["channel"][1:]))
+    )
+    assert preset == spelled != fewer
 
 
 def test_a_hard_negative_has_the_attack_as_its_rejected_side(pairs):

@@ -163,6 +163,27 @@ def test_both_sides_of_a_prosody_pair_go_through_the_vocoder(recorded):
     assert [turn["text"] for turn in row["chosen"]] == [turn["text"] for turn in row["rejected"]]
 
 
+def test_a_rhythm_pair_has_the_same_words_and_voice_on_both_sides_and_the_reading_one_is_longer():
+    (found,) = plan(EPISODES[:1], {"rhythm": {}}, replace(SPOKEN, seen=("espeak-ng",)))
+    assert (found.family, found.chosen.secondary, found.synthesizer) == ("rhythm", "reading", "espeak-ng")
+    assert (found.engine("chosen")[1], found.engine("rejected")[1]) == (
+        {"rhythm": "conversational"},
+        {"rhythm": "reading"},
+    )
+    row = make_row(found)
+    validate_row(row)
+    assert [turn["text"] for turn in row["chosen"]] == [turn["text"] for turn in row["rejected"]] == texts(EPISODES[0])
+    assert all(c["duration_s"] < r["duration_s"] for c, r in zip(row["chosen"], row["rejected"], strict=True))
+
+
+def test_rhythm_is_left_to_synthesizers_that_offer_it_and_recordings_have_none(recorded):
+    spec = SynthesizerSpec(seen=("openai-speech", "espeak-ng"), left_out=("hibari", "command"), per_dialogue=1)
+    assert {p.synthesizer for p in plan(EPISODES, {"rhythm": {}}, spec)} == {"espeak-ng"}
+    assert {p.synthesizer for p in plan(EPISODES, {"rhythm": {}}, spec, "test")} == {"espeak-ng", "hibari"}
+    assert {p.synthesizer for p in plan(EPISODES, {"fluency": {}}, spec, "test")} > {"openai-speech", "command"}
+    assert plan(recorded, {"rhythm": {}}) == []
+
+
 @pytest.mark.parametrize(
     ("families", "message"),
     [

@@ -69,7 +69,7 @@ def audio_dir(tmp_path_factory):
 def dialogue(audio_dir):
     """Return a recording of four short turns of two speakers, and the truth."""
     path = audio_dir / "witch.flac"
-    return recording(path), mix("WITCH3.DOG/12", 4, path)
+    return recording(path, native_coding=("opus",)), mix("WITCH3.DOG/12", 4, path)
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +116,7 @@ def merged(truth):
 def test_the_turns_of_a_dialogue_are_found_with_their_words(dialogue, result):
     truth = merged(dialogue[1])
     (episode,) = result.episodes
+    assert episode.native_coding == ("opus",)
     assert [turn.role for turn in episode.turns] == [role for role, *_ in truth]
     num_words = num_right = 0
     for turn, (_, start_s, end_s, text) in zip(episode.turns, truth, strict=True):
