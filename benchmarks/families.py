@@ -12,6 +12,7 @@ the best of all counts (`surface_counts`), chosen on the very pairs.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +91,7 @@ def describe(labels: Sequence[Mapping[str, Any]], scores: Mapping[str, Mapping[s
 
 
 def group(labels: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], list[Mapping[str, Any]]]:
-    """Return the pairs by criterion, kind and voices, and all of a kind together as spoken by any."""
+    """Return the pairs by criterion, kind and voices; and all of a kind together, where they have several voices."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
     for label in labels:
         parts = (label["primary"], label["secondary"]) if label["criterion"] == "joint" else (label["secondary"],)
@@ -98,7 +99,9 @@ def group(labels: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], lis
         voices = name_voices(label)
         for key in dict.fromkeys(((label["criterion"], kind, voices), (label["criterion"], kind, "all"))):
             groups.setdefault(key, []).append(label)
-    return dict(sorted(groups.items()))
+    num_voices = Counter(key[:2] for key in groups)
+    # "all", and the only voices.
+    return {key: groups[key] for key in sorted(groups) if key[2] != "all" or num_voices[key[:2]] > 2}
 
 
 def measure(labels: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
