@@ -71,13 +71,29 @@ def test_grpo_with_a_policy_that_speaks_brings_its_sound_as_a_column(scorer, spe
     assert reward.num_failed == 0
 
 
-def test_the_example_trains_on_recorded_questions_and_synthetic_answers(tmp_path, monkeypatch):
+@pytest.fixture
+def example(monkeypatch):
     spec = importlib.util.spec_from_file_location("grpo_speech", ROOT / "examples" / "grpo_speech.py")
-    example = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "grpo_speech", example)
-    spec.loader.exec_module(example)
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "grpo_speech", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_example_trains_on_recorded_questions_and_synthetic_answers(tmp_path, example, capsys):
     options = {"reward_model": ROOT / "checkpoints" / "nano", "synthesizer": "hibari", "output_dir": tmp_path}
     flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     trainer = example.main([*flags, "--max_steps", "1", "--num_questions", "1"])
-    assert trainer.reward_funcs[0].num_judged == 8
-    assert trainer.state.log_history[0]["rewards/sdiareward_colloquialness/std"] > 0
+    # Three kinds of answers before the step and one after it.
+    assert trainer.reward_funcs[0].num_judged == 8 + 4
+    assert trainer.state.log_history[0]["rewards/sdiareward_joint/std"] > 0
+    printed = capsys.readouterr().out
+    before, after = printed.split("After training:")
+    assert all(kind in before for kind in ("answers of the script:", "their words in random order:"))
+    assert "the policy's answers:" in before and "the policy's answers:" in after
+
+
+def test_the_words_of_an_answer_are_shuffled_alike_each_time(example):
+    shuffled = example.shuffle_words("one two three four five six")
+    assert shuffled == example.shuffle_words("one two three four five six") != "one two three four five six"
+    assert sorted(shuffled.split()) == ["five", "four", "one", "six", "three", "two"]
