@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(kw_only=True)
@@ -35,7 +36,7 @@ def run(args: DemoArguments) -> None:
     """Serve the page until it is interrupted."""
     from sdiareward.serving.demo.app import build, launch, load_scorer
 
-    options = {"dtype": args.dtype, "device": args.device}
+    options: dict[str, Any] = {"dtype": args.dtype, "device": args.device}
     page = build(others=[load_scorer(name, **options) for name in args.also], model=args.model, **options)
     where = {"server_name": args.host, "server_port": args.port, "share": args.share}
     # Quietly, because Gradio would advise to share in Python.
