@@ -82,7 +82,7 @@ def test_an_audit_measures_every_part_and_says_what_it_did_not_measure(audited):
     assert {"nuisances.flip_rate", "ties.identical", "ties.auroc", "hearing.audio_only.modality"} <= measured
     assert {"baselines.modality", "baselines.colloquialness"} <= measured
     assert found["left_out.synthesizer"] == "not measured"
-    assert len(found) == 4 + len(PERTURBATIONS) + len(ATTACKS) + 6 + 4 + 2 + 2
+    assert len(found) == 5 + len(PERTURBATIONS) + len(ATTACKS) + 6 + 4 + 2 + 2
 
 
 def test_identical_dialogues_have_a_margin_of_exactly_0(audited):
