@@ -52,7 +52,7 @@ def name_voices(label: Mapping[str, Any]) -> str:
 
 
 def read_labels(dataset: Path, split: str) -> dict[str, dict[str, Any]]:
-    """Return what is said about each pair, and the texts of its sides, by `pair_id`."""
+    """Return the labels of each pair, and the texts of its sides, by `pair_id`."""
     pairs = load_pairs(dataset, split)
     labels = {}
     for row in pairs:

@@ -4,7 +4,7 @@
 model that sees every pair through several channels learns that the channel carries nothing. `hard_negatives` adds
 pairs whose rejected side is an attack on the chosen side (`attacks.ATTACKS`): where both sides have the same voices,
 one intact and one broken, the model learns to listen to the conversation. `written_copies` adds pairs without their
-recordings where the two sides differ in their words: what is said is learned at a fraction of the tokens.
+recordings where the two sides differ in their words: the words alone take a fraction of the tokens.
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
 run reads the same rows. Only the training split is augmented.
