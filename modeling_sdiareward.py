@@ -43,8 +43,10 @@ from .pooling_sdiareward import (
     Float32Linear,
     SDiaRewardOutput,
     SDiaRewardPooler,
+    StackedProjection,
     compute_reward,
     locate_tokens,
+    stack_vectors,
     weight_dtype,
 )
 
@@ -54,14 +56,6 @@ from .processing_sdiareward import SDiaRewardProcessor  # noqa: F401
 
 _NEW_HEAD_PREFIXES = ("score.", "pooler.")
 _WITHOUT_EFFECT = {"use_cache", "num_items_in_batch"}  # trainers pass them to every model; neither changes a reward
-
-
-class StackedProjection(nn.Linear):
-    """Project stacked vectors; those that the audio tower passes on before they are stacked stay as they are."""
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Project vectors of shape `(num_audio_tokens, in_features)`, and return any others."""
-        return super().forward(input) if input.shape[-1] == self.in_features else input
 
 
 class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
@@ -260,17 +254,10 @@ class SDiaRewardModel(Qwen2_5OmniPreTrainedModel):
             self.model.get_audio_features(input_features, feature_attention_mask, **kwargs)
         finally:
             handle.remove()
-        vectors = before_projection[0]
-        if (factor := self.config.stack_factor) == 1:
-            return vectors
+        if self.config.stack_factor == 1:
+            return before_projection[0]
         _, counts = self.model.audio_tower._get_feat_extract_output_lengths(feature_attention_mask.sum(dim=1))
-        clips = vectors.split(counts.tolist())
-        return torch.cat(
-            [
-                nn.functional.pad(clip, (0, 0, 0, -len(clip) % factor)).view(-1, factor * clip.shape[1])
-                for clip in clips
-            ]
-        )
+        return stack_vectors(before_projection[0], counts.tolist(), self.config.stack_factor)
 
     def count_audio_tokens(self, num_frames: torch.Tensor) -> torch.Tensor:
         """Return how many tokens clips become.

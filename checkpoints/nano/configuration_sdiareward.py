@@ -328,16 +328,9 @@ def validate_max_turn_s(max_turn_s: Any) -> None:
 
 
 def validate_stack_factor(stack_factor: Any) -> None:
-    """Raise unless `stack_factor` is a number of vectors.
-
-    Raises:
-        ValueError: It is no whole number from 1 to 64.
-    """
+    """Raise `ValueError` unless `stack_factor` is a number of vectors, from 1 (none stacked) to 64."""
     if not _is_count(stack_factor) or stack_factor > _MOST_STACKED:
-        raise ValueError(
-            f"stack_factor is {stack_factor!r}; give a whole number of vectors from 1, none stacked, to "
-            f"{_MOST_STACKED}."
-        )
+        raise ValueError(f"stack_factor is {stack_factor!r}; give a whole number from 1 to {_MOST_STACKED}.")
 
 
 def validate_calibration(calibration: Any) -> None:

@@ -44,6 +44,29 @@ class Float32Linear(nn.Linear):
         return nn.functional.linear(inputs.float(), self.weight.float(), bias)
 
 
+class StackedProjection(nn.Linear):
+    """Project stacked vectors; those that the audio tower passes on before they are stacked stay as they are."""
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Project vectors of shape `(num_audio_tokens, in_features)`, and return any others."""
+        return super().forward(input) if input.shape[-1] == self.in_features else input
+
+
+def stack_vectors(vectors: torch.Tensor, counts: list[int], factor: int) -> torch.Tensor:
+    """Join every `factor` vectors of a clip, filled up with zeros.
+
+    Args:
+        vectors (`torch.Tensor` of shape `(num_vectors, size)`): All clips, one after the other.
+        counts (`list[int]`): Number of vectors of each clip.
+        factor (`int`): How many become one.
+
+    Returns:
+        `torch.Tensor` of shape `(num_audio_tokens, factor * size)`.
+    """
+    padded = [nn.functional.pad(clip, (0, 0, 0, -len(clip) % factor)) for clip in vectors.split(counts)]
+    return torch.cat(padded).view(-1, factor * vectors.shape[1])
+
+
 class SDiaRewardPooler(nn.Module):
     """Pool the hidden states of all attended tokens, system prompt included, to one vector a row.
 

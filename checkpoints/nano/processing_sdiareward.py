@@ -366,8 +366,8 @@ class SDiaRewardProcessor(ProcessorMixin):
     def num_audio_tokens(self, num_samples: int) -> int:
         """Return the number of tokens that a clip of `num_samples` samples becomes."""
         num_frames = -(-num_samples // self.feature_extractor.hop_length)
-        after_convolution = (num_frames - 1) // 2 + 1
-        num_vectors = (after_convolution - 2) // 2 + 1
+        # Behind the convolutions, which halve the frames, two and two are averaged.
+        num_vectors = ((num_frames - 1) // 2 - 1) // 2 + 1
         return -(-num_vectors // self.stack_factor)
 
 

@@ -44,7 +44,7 @@ def test_defaults_are_written_out_so_that_a_later_default_does_not_change_a_chec
         ({"max_turn_s": float("nan")}, "nan"),
         ({"max_turn_s": True}, "True"),
         ({"max_turn_s": 3600.5}, "max_turn_s is 3600.5; give a positive number of seconds up to 3600"),
-        ({"stack_factor": 0}, "stack_factor is 0; give a whole number of vectors from 1, none stacked, to 64"),
+        ({"stack_factor": 0}, "stack_factor is 0; give a whole number from 1 to 64"),
         ({"stack_factor": 2.0}, "2.0"),
         ({"stack_factor": 65}, "65"),
         ({"sampling_rate": -1}, "-1"),
