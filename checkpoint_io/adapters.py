@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # The text model only: the names of its projections occur in the audio tower too.
 TEXT_PROJECTIONS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 
+_PROJECTION = "audio_tower.proj"
+
 # Far above any trained rank. The rank decides how much memory adapters take before their weights are read.
 _MAX_RANK = 4096
 # A module's name; a pattern could take forever to match.
@@ -53,11 +55,31 @@ def add_adapters(model: SDiaRewardModel, *, r: int, alpha: int, train_projection
 
     saved = ["score", "pooler"] if model.config.pooling_mode == "attention" else ["score"]
     if train_projection:
-        saved.append("audio_tower.proj")
+        saved.append(_PROJECTION)
         # Most updates are less than half a step of a bfloat16 weight.
         model.model.audio_tower.proj.float()
     adapters = LoraConfig(r=r, lora_alpha=alpha, target_modules=TEXT_PROJECTIONS, modules_to_save=saved)
     return get_peft_model(model, adapters)
+
+
+def continue_adapters(model: SDiaRewardModel, name_or_path: str | Path) -> PeftModel:
+    """Add the adapters of an earlier run, and the head and projection that were trained with them, to train further.
+
+    Args:
+        model ([`SDiaRewardModel`]): The model that they were trained on; it is changed.
+        name_or_path (`str` or `Path`): Folder or Hub id of the adapters.
+
+    Raises:
+        FileNotFoundError, ValueError: As `reject_custom_adapters`.
+    """
+    from peft import LoraConfig, PeftModel
+
+    reject_custom_adapters(name_or_path)
+    settings = LoraConfig.from_pretrained(str(name_or_path))
+    if _PROJECTION in (settings.modules_to_save or ()):
+        model.model.audio_tower.proj.float()
+    adapted: PeftModel = PeftModel.from_pretrained(model, str(name_or_path), is_trainable=True)
+    return adapted
 
 
 def write_adapter_files(model: PeftModel, processor: SDiaRewardProcessor, output_dir: str | Path) -> None:

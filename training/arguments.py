@@ -15,6 +15,7 @@ TRAIN_MODES = ("head", "lora", "full")
 _DATA, _MODEL, _WHAT, _RUN, _MORE = "data", "model", "what is trained", "the run", "additional training pairs"
 # The mode of training that an option is for; in the other modes it would change nothing.
 _MODE_OF = {
+    "adapter_name_or_path": "lora",
     "through_backbone": "head",
     "lora_r": "lora",
     "lora_alpha": "lora",
@@ -107,6 +108,11 @@ class TrainArguments:
         default=None,
         metadata={"group": _RUN},
     )
+    adapter_name_or_path: str | None = _field(
+        "Adapters to train further, in place of new ones: the folder adapter of an earlier run. Applies to lora.",
+        default=None,
+        metadata={"group": _WHAT},
+    )
     lora_r: int = _field("Rank of the adapters.", default=16, metadata={"group": _WHAT})
     lora_alpha: int = _field("Scale of the adapters, in units of 1 / rank.", default=32, metadata={"group": _WHAT})
     train_projection: bool = _field(
@@ -146,6 +152,12 @@ class TrainArguments:
     written_copies: int = _field(
         "Copies without recordings of each training pair whose sides differ in their words.",
         default=0,
+        metadata={"group": _MORE},
+    )
+    written_negatives: list[str] = _field(
+        "Kinds of pairs of context and fluency by name; each adds a pair without recordings of each written dialogue, "
+        "whose rejected side is broken in this way. A name may be repeated.",
+        default_factory=list,
         metadata={"group": _MORE},
     )
 

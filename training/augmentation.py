@@ -5,6 +5,7 @@ model that sees every pair through several channels learns that the channel carr
 pairs whose rejected side is an attack on the chosen side (`attacks.ATTACKS`): where both sides have the same voices,
 one intact and one broken, the model learns to listen to the conversation. `written_copies` adds pairs without their
 recordings where the two sides differ in their words: the words alone take a fraction of the tokens.
+`written_negatives` adds more pairs of this kind (`written_pairs`).
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
 run reads the same rows. Only the training split is augmented.
@@ -33,6 +34,8 @@ from sdiareward.perturbations.registry import (
     draw_chain,
     require_known,
 )
+
+from .written_pairs import WRITTEN_KINDS, make_written_pairs
 
 
 if TYPE_CHECKING:
@@ -67,6 +70,8 @@ class AugmentationSettings:
         hard_negatives (`list[str]`): Attacks that the chosen side of a pair is compared with, by name.
         hard_negative_share (`float`): Share of the pairs that each of these attacks is applied to, 0 to 1.
         written_copies (`int`): Number of copies without recordings of each pair whose sides have different texts.
+        written_negatives (`list[str]`): Kinds of pairs without recordings, by name: each adds one of each written
+            dialogue. A name that stands twice adds two.
         seed (`int`): Seed of the random draws.
 
     Raises:
@@ -79,10 +84,11 @@ class AugmentationSettings:
     hard_negatives: Sequence[str] = field(default_factory=list)
     hard_negative_share: float = 1.0
     written_copies: int = 0
+    written_negatives: Sequence[str] = field(default_factory=list)
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("augmentations", "hard_negatives"):
+        for name in ("augmentations", "hard_negatives", "written_negatives"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give a list of names, even for one.")
         if self.augmentations and self.augmented_copies < 1:
@@ -93,6 +99,8 @@ class AugmentationSettings:
             raise ValueError(f"hard_negative_share is {self.hard_negative_share:g}; it must lie above 0, up to 1.")
         if self.written_copies < 0:
             raise ValueError(f"written_copies is {self.written_copies}; give 0 for none, or a number of copies.")
+        if unknown := [name for name in self.written_negatives if name not in WRITTEN_KINDS]:
+            raise ValueError(f"the written negative is {unknown[0]!r}; it must be one of {', '.join(WRITTEN_KINDS)}.")
         self.list_perturbations()
         self.find_attacks()
 
@@ -112,19 +120,20 @@ class AugmentationSettings:
 
 def augment(pairs: Any, settings: AugmentationSettings, max_turn_s: float) -> Any:
     """Return [`AugmentedPairs`], or the pairs themselves if `settings` add nothing."""
-    adds = settings.augmentations or settings.hard_negatives or settings.written_copies
+    adds = settings.augmentations or settings.hard_negatives or settings.written_copies or settings.written_negatives
     return AugmentedPairs(pairs, settings, max_turn_s) if adds else pairs
 
 
 @dataclass(frozen=True)
 class _Variant:
-    """How a pair is read: as it is, as a copy with a number from 1 on, against an attack, or without recordings."""
+    """How a pair is read: as it is, as a copy with a number from 1 on, against an attack, without recordings."""
 
     row: int
     pair_id: str
     copy: int = 0
     attack: str | None = None
     is_written: bool = False
+    made: Mapping[str, Any] | None = None
 
 
 class AugmentedPairs(Sequence[Any]):
@@ -148,7 +157,11 @@ class AugmentedPairs(Sequence[Any]):
         self.max_turn_s = max_turn_s
         self.column_names = list(dict.fromkeys([*pairs.column_names, "pair_id"]))
         self._perturbations, self._attacks = settings.list_perturbations(), settings.find_attacks()
-        self._variants = [variant for row, name in enumerate(pair_names(pairs)) for variant in self._plan(row, name)]
+        names = pair_names(pairs)
+        self._variants = [variant for row, name in enumerate(names) for variant in self._plan(row, name)]
+        if settings.written_negatives:
+            made = make_written_pairs(pairs, names, settings.written_negatives, settings.seed)
+            self._variants += [_Variant(row, pair["pair_id"], made=pair) for row, pair in made]
         self._read = lru_cache(_CACHED_ROWS)(self._read_variant)
         self._decoded = _DecodedPairs(pairs)
 
@@ -197,12 +210,14 @@ class AugmentedPairs(Sequence[Any]):
         if name == "pair_id":
             return [variant.pair_id for variant in self._variants]
         values = list(self.pairs[name])
-        return [values[variant.row] for variant in self._variants]
+        return [(variant.made or {}).get(name, values[variant.row]) for variant in self._variants]
 
     def _read_variant(self, index: int) -> dict[str, Any]:
         variant = self._variants[index]
         row = {**self.pairs[variant.row], "pair_id": variant.pair_id}
-        if variant.is_written:
+        if variant.made is not None:
+            row |= variant.made
+        elif variant.is_written:
             row |= {side: _without_recordings(row[side]) for side in SIDES}
         elif variant.attack is not None:
             row["rejected"] = self._attack(variant)

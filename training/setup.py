@@ -15,7 +15,7 @@ import torch
 from transformers import AutoConfig
 from trl import RewardConfig
 
-from sdiareward.checkpoint_io.adapters import add_adapters, load_adapted
+from sdiareward.checkpoint_io.adapters import add_adapters, continue_adapters, load_adapted
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
 from sdiareward.layouts_sdiareward import HEAD, to_native_key
@@ -208,6 +208,8 @@ def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
     if args.train == "head":
         model.freeze_backbone()
         return model
+    if args.train == "lora" and args.adapter_name_or_path is not None:
+        return continue_adapters(model, args.adapter_name_or_path)
     if args.train == "lora":
         return add_adapters(model, r=args.lora_r, alpha=args.lora_alpha, train_projection=args.train_projection)
     if args.freeze_audio_tower:

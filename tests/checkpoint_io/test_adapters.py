@@ -1,7 +1,13 @@
 import pytest
 import torch
 
-from sdiareward.checkpoint_io.adapters import add_adapters, is_adapter, load_adapted, write_adapter_files
+from sdiareward.checkpoint_io.adapters import (
+    add_adapters,
+    continue_adapters,
+    is_adapter,
+    load_adapted,
+    write_adapter_files,
+)
 from sdiareward.scoring.scorer import Scorer
 
 
@@ -111,3 +117,27 @@ def test_a_projection_trained_beside_adapters_is_in_float32_and_comes_back(
     torch.testing.assert_close(found, expected.detach(), rtol=0, atol=0.01 if dtype == torch.bfloat16 else 0)
     before, after = (rewards(m, tiny_processor, make_dialogue) for m in (make_tiny_model().to(dtype), loaded))
     assert abs(before - after) > 1e-3
+
+
+def test_adapters_are_trained_further_from_what_they_had_learned(
+    adapted, make_tiny_model, tiny_processor, make_dialogue
+):
+    model, folder = adapted
+    further = continue_adapters(make_tiny_model(), folder)
+    expected = {name: tensor for name, tensor in model.named_parameters() if tensor.requires_grad}
+    found = {name: tensor for name, tensor in further.named_parameters() if tensor.requires_grad}
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+    assert rewards(further.eval(), tiny_processor, make_dialogue) == pytest.approx(
+        rewards(model.eval(), tiny_processor, make_dialogue), abs=1e-6
+    )
+
+
+def test_a_projection_is_trained_further_in_float32(tmp_path, make_tiny_model, tiny_checkpoint):
+    base = make_tiny_model().to(torch.bfloat16)
+    base.name_or_path = str(tiny_checkpoint)
+    add_adapters(base, r=4, alpha=8, train_projection=True).save_pretrained(str(tmp_path))
+    further = continue_adapters(make_tiny_model().to(torch.bfloat16), tmp_path)
+    trained = {name: p.dtype for name, p in further.named_parameters() if p.requires_grad and "audio_tower" in name}
+    assert set(trained.values()) == {torch.float32}
+    assert len(trained) == 2

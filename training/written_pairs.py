@@ -1,0 +1,114 @@
+"""Training pairs without recordings: parts of the written dialogues of a split against the same parts, broken.
+
+A dialogue of recordings gives one pair of a kind when the data are built. Its words give many: any stretch of it is a
+dialogue, with an answer of any other in the place of its last one. The words alone take a fraction of the tokens, so
+that what an answer has to fit is learned from them, and the recordings are left to teach what is heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sdiareward.dataset_builder.episodes import Episode, Part, Turn
+from sdiareward.dataset_builder.pairing.families import KINDS
+from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.pairs.schema import JOINT, stable_id
+
+
+# Kinds of pairs whose rejected side has other words, by name; the others break the sound.
+WRITTEN_KINDS = {
+    kind: change
+    for family in ("context", "fluency")
+    for kind, change in KINDS[family].items()
+    # The transcript is exchanged beside a recording.
+    if kind != "transcript"
+}
+# Dialogues that the words of a rejected side are taken from, other than those of the same group.
+_NUM_DONORS = 8
+_LABELS = ("subset", "source", "primary", "secondary", "language", "license", "group_id")
+
+
+def make_written_pairs(
+    pairs: Sequence[Mapping[str, Any]], names: Sequence[str], kinds: Sequence[str], seed: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the row that a pair comes from, and the pair: its name, its criterion and its two sides.
+
+    The criterion is drawn from `joint` and those of the pairs that have the dialogue: an answer has to fit under each.
+
+    Args:
+        pairs (`datasets.Dataset`): Pairs from `loading.load_pairs`; the chosen side of each is a dialogue. A dialogue
+            that stands in several pairs is used once.
+        names (`list[str]`): Name of each pair.
+        kinds (`list[str]`): Kinds of [`WRITTEN_KINDS`]; each gives one pair of each dialogue that it applies to.
+        seed (`int`): Chooses the stretch of a dialogue and what replaces its answers.
+    """
+    dialogues, criteria = _list_dialogues(pairs, names)
+    pools: dict[str, list[Episode]] = {}
+    for episode in dialogues.values():
+        pools.setdefault(episode.source, []).append(episode)
+    for row, episode in dialogues.items():
+        for number, kind in enumerate(kinds, start=1):
+            rng = np.random.default_rng(int(stable_id(seed, episode.name, kind, number), 16))
+            pool = _draw_donors(episode, pools[episode.source], rng)
+            chosen = _cut(episode, rng)
+            rejected = WRITTEN_KINDS[kind](chosen, pool, rng)
+            if rejected is not None:
+                sides = {"chosen": _to_messages(chosen), "rejected": _to_messages(rejected)}
+                criterion = criteria[row][rng.integers(len(criteria[row]))]
+                yield row, {"pair_id": f"{episode.name}, {kind} {number}", "criterion": criterion, **sides}
+
+
+def _list_dialogues(
+    pairs: Sequence[Mapping[str, Any]], names: Sequence[str]
+) -> tuple[dict[int, Episode], dict[int, list[str]]]:
+    """Return the dialogues in which every turn has words, and their criteria, by the first row that has them."""
+    found: dict[tuple[tuple[str, str], ...], int] = {}
+    dialogues: dict[int, Episode] = {}
+    criteria: dict[int, list[str]] = {}
+    for row, name in enumerate(names):
+        pair = pairs[row]
+        turns = tuple((message["role"], _words(message)) for message in turns_to_messages(pair["chosen"]))
+        if not all(words for _, words in turns):
+            continue
+        first = found.setdefault(turns, row)
+        if first == row:
+            dialogues[row], criteria[row] = _make_episode(name, pair, turns), [JOINT]
+        criteria[first] = sorted({*criteria[first], pair["criterion"]})
+    return dialogues, criteria
+
+
+def _words(message: Mapping[str, Any]) -> str:
+    content = message["content"]
+    if isinstance(content, str):
+        return content
+    return " ".join(item["text"] for item in content if item.get("type") == "text")
+
+
+def _make_episode(name: str, row: Mapping[str, Any], turns: Sequence[tuple[str, str]]) -> Episode:
+    labels = {label: row.get(label) or "" for label in _LABELS}
+    group = labels.pop("group_id") or name
+    spoken = tuple(Turn(role, (Part(words),)) for role, words in turns if role != "system")
+    return Episode(name, group=group, turns=spoken, **labels)
+
+
+def _draw_donors(episode: Episode, pool: Sequence[Episode], rng: np.random.Generator) -> list[Episode]:
+    """Return some dialogues of the group and some of others, so that a dialogue is not always given the same words."""
+    drawn = [pool[index] for index in rng.permutation(len(pool)).tolist()]
+    near = [other for other in drawn if other.group == episode.group]
+    return [*near[: _NUM_DONORS // 2], *[other for other in drawn if other.group != episode.group][:_NUM_DONORS]]
+
+
+def _cut(episode: Episode, rng: np.random.Generator) -> Episode:
+    """Return a stretch of whole exchanges."""
+    num_exchanges = len(episode.turns) // 2
+    # Two draws of a length: the longer one, for an answer that has something to fit.
+    length = int(rng.integers(1, num_exchanges + 1, size=2).max())
+    start = int(rng.integers(num_exchanges - length + 1))
+    return Episode(**{**vars(episode), "turns": episode.turns[2 * start : 2 * (start + length)]})
+
+
+def _to_messages(episode: Episode) -> list[dict[str, Any]]:
+    return [{"role": turn.role, "content": turn.text} for turn in episode.turns]
