@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -72,14 +74,23 @@ class JsonLines:
         Raises:
             ValueError: A line other than a torn last one is no JSON object.
         """
-        if not self.path.exists():
-            return []
-        content = self.path.read_bytes()
-        complete = content[: content.rfind(b"\n") + 1]
-        if len(complete) < len(content):
-            with self.path.open("r+b") as file:
-                file.truncate(len(complete))
-        return [self._parse(line, number) for number, line in enumerate(complete.splitlines(), start=1)]
+        return list(self)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the complete lines, one in memory at a time, as `read` returns them."""
+        if not self.path.exists() or not self.path.stat().st_size:
+            return
+        self._cut_torn_line()
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield self._parse(line, number)
+
+    def _cut_torn_line(self) -> None:
+        # A file that may only be read, and is complete, must be readable.
+        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            num_bytes, complete = len(content), content.rfind(b"\n") + 1
+        if complete < num_bytes:
+            os.truncate(self.path, complete)
 
     def _parse(self, line: bytes, number: int) -> dict[str, Any]:
         try:

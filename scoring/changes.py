@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.common.files import write_file
+from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.pairs.content import digest_dialogue, has_changed, is_unchanged, stamp_file
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
 from sdiareward.pairs.rows import Block, Rows, read_block
 
 from .engine import Record
-from .results import read_records
+from .results import iter_records, list_logs
 
 
 def describe_content(dialogues: Sequence[Any], indices: Sequence[int], criterion: str | None) -> dict[str, Any]:
@@ -54,26 +54,36 @@ def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str 
     Raises:
         ValueError: A record is malformed, or a row cannot be read.
     """
-    logs = read_records(folder, len(sides))
-    scored: dict[int, Record] = {}
-    for record in (record for records in logs.values() for record in records if "rewards" in record):
-        scored.setdefault(record["row"], record)
     stamps = folder / "tables.json"
     tables = [list(stamp) for stamp in rows.tables]
     # Rows that are in no file have no stamp.
     is_same = bool(tables) and stamps.is_file() and json.loads(stamps.read_text(encoding="utf-8")) == tables
-    doubtful = [row for row in sorted(scored) if row < rows.num_rows and not (is_same and _has_its_files(scored[row]))]
+    doubtful = _find_doubtful(folder, rows.num_rows, len(sides), is_same)
     changed = {
         row
-        for row, content in _iter_contents(rows, doubtful, sides, criterion, heard)
-        if has_changed(scored[row].get("content"), content)
+        for row, content in _iter_contents(rows, sorted(doubtful), sides, criterion, heard)
+        if has_changed(doubtful[row], content)
     }
-    for path, records in logs.items():
-        kept = [record for record in records if record["row"] not in changed]
-        if len(kept) < len(records):
-            write_file(path, "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in kept))
+    for path in list_logs(folder) if changed else ():
+        with replace_atomically(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            kept = (record for record in iter_records(path, len(sides)) if record["row"] not in changed)
+            file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in kept)
     write_file(stamps, json.dumps(tables) + "\n")
     return len(changed)
+
+
+def _find_doubtful(folder: Path, num_rows: int, num_sides: int, is_same: bool) -> dict[int, Any]:
+    """Return the `content` of the rows that have to be read again; `is_same` if no table has changed."""
+    is_known = np.zeros(num_rows, dtype=np.bool_)
+    doubtful = {}
+    for record in (record for path in list_logs(folder) for record in iter_records(path, num_sides)):
+        row = record["row"]
+        if "rewards" not in record or row >= num_rows or is_known[row]:
+            continue
+        is_known[row] = True
+        if not (is_same and _has_its_files(record)):
+            doubtful[row] = record.get("content")
+    return doubtful
 
 
 def _has_its_files(record: Record) -> bool:

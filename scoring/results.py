@@ -8,7 +8,7 @@ file, named after its first row.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -90,8 +90,8 @@ class Results:
         self.audio_s = np.zeros(num_rows)
         self.num_cut = np.zeros(num_rows, dtype=np.int64)
         self.reasons: dict[int, str] = {}
-        for records in read_records(folder, len(sides)).values():
-            self.add(records)
+        for path in list_logs(folder):
+            self.add(iter_records(path, len(sides)))
 
     def add(self, records: Iterable[Record]) -> None:
         """Take in records. The first rewards of a row stand; a row that has some is not skipped."""
@@ -128,22 +128,25 @@ class Results:
         return PartialLog(self.folder / _PARTIAL / f"{pending[0] if pending.size else 0:010d}.jsonl")
 
 
-def read_records(folder: Path, num_sides: int) -> dict[Path, list[Record]]:
-    """Return the records of each process in a run's folder.
+def list_logs(folder: Path) -> list[Path]:
+    """Return the file of each process that has written records in a run's folder."""
+    return sorted((folder / _PARTIAL).glob("*.jsonl"))
+
+
+def iter_records(path: Path, num_sides: int) -> Iterator[Record]:
+    """Yield the records of a process, one in memory at a time.
 
     Args:
-        folder (`Path`): The run's folder.
+        path (`Path`): Its file.
         num_sides (`int`): Rewards of a row.
 
     Raises:
         ValueError: A record is malformed.
     """
-    found = {path: JsonLines(path).read() for path in sorted((folder / _PARTIAL).glob("*.jsonl"))}
-    for path, records in found.items():
-        for number, record in enumerate(records, start=1):
-            if not _is_record(record, num_sides):
-                raise ValueError(f"{path}, line {number}: is no record of a row with {num_sides} rewards; remove it.")
-    return found
+    for number, record in enumerate(JsonLines(path), start=1):
+        if not _is_record(record, num_sides):
+            raise ValueError(f"{path}, line {number}: is no record of a row with {num_sides} rewards; remove it.")
+        yield record
 
 
 def _is_record(record: Record, num_sides: int) -> bool:
