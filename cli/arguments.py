@@ -16,7 +16,7 @@ class ModelArguments:
         metadata={"help": "checkpoint folder or Hub id (default: the nano checkpoint of the package)"},
     )
     dtype: str | None = field(
-        default=None, metadata={"help": "dtype of the backbone, such as bfloat16 (default: the checkpoint's)"}
+        default=None, metadata={"help": "dtype of the backbone, such as bfloat16, or fast (default: the checkpoint's)"}
     )
     device: str | None = field(
         default=None, metadata={"help": "device, such as cuda:0 (default: an accelerator if there is one)"}

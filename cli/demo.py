@@ -18,7 +18,7 @@ class DemoArguments:
         default_factory=list, metadata={"help": "further models to choose from on the page, such as small"}
     )
     dtype: str | None = field(
-        default=None, metadata={"help": "dtype of the backbone, such as bfloat16 (default: the checkpoint's)"}
+        default=None, metadata={"help": "dtype of the backbone, such as bfloat16, or fast (default: the checkpoint's)"}
     )
     device: str | None = field(
         default=None, metadata={"help": "device, such as cuda:0 (default: an accelerator if there is one)"}

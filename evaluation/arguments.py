@@ -74,7 +74,7 @@ class EvalArguments:
         default=None, metadata={"group": _MODEL, "help": "System prompts instead of the checkpoint's."}
     )
     dtype: str | None = field(
-        default=None, metadata={"group": _MODEL, "help": "Dtype of the backbone, such as bfloat16."}
+        default=None, metadata={"group": _MODEL, "help": "Dtype of the backbone, such as bfloat16, or fast."}
     )
     device: str | None = field(
         default=None, metadata={"group": _MODEL, "help": "Such as cuda:0; by default an accelerator if any."}

@@ -155,6 +155,22 @@ def _find_common_depth(dialogues: Sequence[Sequence[Message]], group: list[int],
     return stop
 
 
+def list_members(groups: Sequence[Hashable] | None, num_dialogues: int) -> list[list[int]]:
+    """Return the indices of each group in reverse order, so that the first group is popped first.
+
+    Raises:
+        ValueError: The number of groups differs from that of dialogues.
+    """
+    if groups is None:
+        return [[index] for index in reversed(range(num_dialogues))]
+    if len(groups) != num_dialogues:
+        raise ValueError(f"got {len(groups)} groups for {num_dialogues} dialogues; give one for each.")
+    members: dict[Hashable, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    return list(members.values())[::-1]
+
+
 def plan_batches(
     lengths_tokens: Mapping[int, int] | Sequence[int],
     groups: Sequence[Sequence[int]],

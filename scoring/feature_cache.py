@@ -271,8 +271,7 @@ class FeatureCache:
 
     def _check_agreement(self, scorer: Scorer) -> None:
         """Raise if the settings of the scorer differ; that the weights agree is up to the caller."""
-        dtype = str(scorer.model.dtype).removeprefix("torch.")
-        computed = self._list_settings(scorer.model.config, scorer.processor, dtype)
+        computed = self._list_settings(scorer.model.config, scorer.processor, scorer.dtype)
         pairs = {name: (self.identity[name], value) for name, value in computed.items()}
         pairs["prompts"] = (self.processor.prompts, scorer.processor.prompts)
         for name, (own, other) in pairs.items():

@@ -36,7 +36,7 @@ class ModelSpec:
         name (`str`): Folder or Hub id of a checkpoint, or `"nano"`.
         prompts (`dict[str, str]`, *optional*): System prompts by criterion in place of the checkpoint's; see
             `pairs.prompts.read_prompts`.
-        dtype (`str`, *optional*): Dtype of the backbone, such as `"bfloat16"`.
+        dtype (`str`, *optional*): Dtype of the backbone, such as `"bfloat16"`, or `"fast"`.
         device (`str`, *optional*): Where to compute, such as `"cuda:0"`; by default an accelerator if there is one.
         batch_tokens (`int`, *optional*): Tokens in one forward pass.
     """

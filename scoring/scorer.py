@@ -29,12 +29,14 @@ from .batching import (
     DialoguePreparer,
     PreparedBatch,
     default_batch_tokens,
+    list_members,
     plan_batches,
     prefetch,
     reason_of,
 )
 from .calibration import Calibration
 from .packed_forward import ClipCache, encode_clips, run_packed_batch
+from .precision import FAST, choose_dtype, halve_products
 
 
 _NUM_WORKERS = {"cpu": 0}
@@ -76,6 +78,8 @@ class Scorer:
             begin with once; requires `pack`.
         share_clips (`bool`, *optional*, defaults to `True`): Encode each distinct clip once.
         compile (`bool`, *optional*, defaults to `False`): Compile the feed-forward blocks with `torch.compile`.
+        mixed_precision (`bool`, *optional*, defaults to `False`): Compute products in bfloat16; see `precision`. The
+            model is changed.
         device (`str` or `torch.device`, *optional*): Where to compute; by default the model's device.
 
     Attributes:
@@ -100,6 +104,7 @@ class Scorer:
         share_prefixes: bool = True,
         share_clips: bool = True,
         compile: bool = False,
+        mixed_precision: bool = False,
         device: str | torch.device | None = None,
     ):
         _check_agreement(model, processor)
@@ -120,6 +125,9 @@ class Scorer:
         self.share_prefixes = share_prefixes and pack
         self.share_clips = share_clips
         self.audio_s = 0.0
+        self.mixed_precision = mixed_precision
+        if mixed_precision:
+            halve_products(model)
         self._encoded = ClipCache(_CLIP_CACHE_BYTES if share_clips else 0)
         self._prepare = DialoguePreparer(processor, self._encoded)
         if compile:
@@ -142,7 +150,8 @@ class Scorer:
         Args:
             pretrained_model_name_or_path (`str` or `Path`): Folder or Hub id of a checkpoint or of adapters; `"nano"`.
             dtype (`str` or `torch.dtype`, *optional*): Dtype of the backbone; by default that of the checkpoint's
-                configuration. Pooling and head are always float32.
+                configuration. `"fast"` computes products in bfloat16 where the hardware does, and everything between
+                them in float32. Pooling and head are always float32.
             device (`str` or `torch.device`, *optional*): Where to compute; by default the accelerator if there is one.
             device_map (*optional*): Spread the model over devices, as in `transformers`; instead of `device`.
             prompts (`dict[str, str]`, *optional*): System prompts by criterion that replace the checkpoint's, for
@@ -161,9 +170,15 @@ class Scorer:
             validate_prompts(**fields)
             processor.prompts, processor.prompt_version = dict(fields["prompts"]), fields["prompt_version"]
         load = load_adapted if is_adapter(checkpoint) else SDiaRewardModel.from_pretrained
-        model = load(checkpoint, dtype=dtype or "auto", device_map=device_map, **fields)
+        found, is_mixed = choose_dtype(dtype, "cpu" if device is None else torch.device(device).type)
+        model = load(checkpoint, dtype=found, device_map=device_map, **fields)
         processor = processor or SDiaRewardProcessor.from_pretrained(checkpoint)
-        return cls(model, processor, device=device, **options)
+        return cls(model, processor, device=device, **{"mixed_precision": is_mixed, **options})
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype of the backbone: `"fast"`, or `"float32"` and the like."""
+        return FAST if self.mixed_precision else str(self.model.dtype).removeprefix("torch.")
 
     def score(
         self,
@@ -268,10 +283,10 @@ class Scorer:
             )
         if not self.pack and (layer >= 0 or per_token):
             raise ValueError("hidden states of tokens or of other layers are requested; they require pack=True.")
-        for batch in self._iter_prepared(
-            dialogues, criteria, _list_members(groups, len(dialogues)), skipped, progress
-        ):
-            yield from zip(batch.indices, self._compute(batch, layer, per_token), strict=True)
+        for batch in self._iter_prepared(dialogues, criteria, list_members(groups, len(dialogues)), skipped, progress):
+            with torch.autocast(self.model.device.type, torch.bfloat16, enabled=self.mixed_precision):
+                features = self._compute(batch, layer, per_token)
+            yield from zip(batch.indices, features, strict=True)
 
     def _iter_prepared(
         self,
@@ -358,18 +373,6 @@ class Scorer:
         for digest, vectors in zip(missing, encoded, strict=True):
             found[digest] = self._encoded[digest] = vectors
         return [found[digest] for digest in digests]
-
-
-def _list_members(groups: Sequence[Hashable] | None, num_dialogues: int) -> list[list[int]]:
-    """Return the indices of each group in reverse order, so that the first group is popped first."""
-    if groups is None:
-        return [[index] for index in reversed(range(num_dialogues))]
-    if len(groups) != num_dialogues:
-        raise ValueError(f"got {len(groups)} groups for {num_dialogues} dialogues; give one for each.")
-    members: dict[Hashable, list[int]] = {}
-    for index, group in enumerate(groups):
-        members.setdefault(group, []).append(index)
-    return list(members.values())[::-1]
 
 
 def _skip(index: int, error: Exception, skipped: MutableMapping[int, str] | None) -> None:

@@ -7,6 +7,7 @@ import torch
 from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring import scorer as scoring
+from sdiareward.scoring.precision import has_bfloat16
 from sdiareward.scoring.scorer import Scorer
 
 
@@ -264,6 +265,28 @@ def test_a_backbone_in_bfloat16_keeps_its_head_in_float32(tiny_checkpoint, dialo
     assert half.model.score.weight.dtype == torch.float32
     assert half.score(dialogues) == pytest.approx(scorer.score(dialogues), abs=0.1)
     assert len({round(reward, 6) for reward in half.score(dialogues)}) == len(dialogues)
+
+
+@pytest.mark.skipif(not has_bfloat16("cpu"), reason="needs a CPU with products in bfloat16")
+def test_fast_rounds_products_and_nothing_between_them(tiny_checkpoint, dialogues, scorer):
+    fast = Scorer.from_pretrained(tiny_checkpoint, device="cpu", dtype="fast")
+    layer, seen = fast.model.model.language_model.layers[0], {}
+    layer.register_forward_hook(lambda module, inputs, output: seen.update(residual=output.dtype))
+    layer.mlp.down_proj.register_forward_hook(lambda module, inputs, output: seen.update(product=output.dtype))
+    assert fast.score(dialogues) == pytest.approx(scorer.score(dialogues), abs=0.01)
+    assert seen == {"residual": torch.float32, "product": torch.bfloat16}
+    assert layer.mlp.down_proj.weight.dtype == torch.bfloat16
+    assert fast.model.score.weight.dtype == torch.float32
+    assert (fast.dtype, scorer.dtype) == ("fast", "float32")
+    unpacked = Scorer(fast.model, fast.processor, pack=False, mixed_precision=True)
+    assert unpacked.score(dialogues) == pytest.approx(fast.score(dialogues), abs=0.01)
+
+
+def test_fast_is_float32_where_the_hardware_has_no_bfloat16(tiny_checkpoint, dialogues, scorer, monkeypatch):
+    monkeypatch.setattr("sdiareward.scoring.precision.has_bfloat16", lambda device_type: False)
+    plain = Scorer.from_pretrained(tiny_checkpoint, device="cpu", dtype="fast")
+    assert plain.dtype == "float32"
+    assert plain.score(dialogues) == pytest.approx(scorer.score(dialogues), abs=1e-6)
 
 
 def test_a_model_can_be_spread_by_a_device_map(tiny_checkpoint, dialogues, scorer):

@@ -1,0 +1,44 @@
+"""Compute matrix products in bfloat16 and everything between them in float32: `dtype="fast"`.
+
+In bfloat16 throughout, every layer rounds the residual stream to eight bits, and the errors add up over the layers.
+Here products and convolutions alone are rounded; residuals, norms, pooling and head keep float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+FAST = "fast"
+
+
+def choose_dtype(dtype: str | torch.dtype | None, device_type: str) -> tuple[str | torch.dtype, bool]:
+    """Return the dtype to load a model in, and whether its products are computed in bfloat16.
+
+    Args:
+        dtype (`str` or `torch.dtype`, *optional*): As `Scorer.from_pretrained` takes it.
+        device_type (`str`): Where the model will compute, such as `"cpu"`.
+    """
+    if dtype != FAST:
+        return dtype or "auto", False
+    return torch.float32, has_bfloat16(device_type)
+
+
+def has_bfloat16(device_type: str) -> bool:
+    """Return whether products in bfloat16 are faster than in float32: whether the hardware has them."""
+    if device_type == "cpu":
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return device_type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def halve_products(model: Any) -> None:
+    """Hold the weights of the backbone's products and convolutions in bfloat16, as they are read under autocast.
+
+    Args:
+        model (`SDiaRewardModel`): It is changed; to be run under `torch.autocast` in bfloat16.
+    """
+    for module in model.model.modules():
+        if isinstance(module, (torch.nn.Linear, torch.nn.Conv1d)):
+            module.to(torch.bfloat16)
