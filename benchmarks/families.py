@@ -6,7 +6,8 @@
 An evaluation by `sdiareward eval` of each model, or several of other pairs each, is read with the labels of the data
 set. Written to `benchmarks/results/families.json`: accuracy with its interval and ties of every scorer, by criterion,
 family and kind, and by whether the voices are recorded, synthetic, or of two synthesizers; for pairs of scripts also
-the best of all counts (`surface_counts`), chosen on the very pairs.
+the best of all counts (`surface_counts`), chosen on the very pairs. Beside it the rank correlation of reward and
+number of words among the dialogues of one style and one voice.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import SIDES
 
 
-_RESULT = Path(__file__).parent / "results" / "families.json"
+RESULT = Path(__file__).parent / "results" / "families.json"
+# Dialogues of one style and voice below which their correlation is not shown.
+_MIN_DIALOGUES = 10
 _NOT_GIVEN = (None, "", "Unknown", "Inform")
 
 
@@ -39,6 +42,7 @@ class Arguments:
     dataset: Path = field(metadata={"help": "folder of the pairs, for their labels and texts"})
     evaluations: list[str] = field(metadata={"help": "NAME=FOLDER, several of a name for several evaluations"})
     split: str = field(default="test", metadata={"help": "split that was evaluated (default: test)"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
 
 
 def name_voices(label: Mapping[str, Any]) -> str:
@@ -97,7 +101,11 @@ def group(labels: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str, str], lis
         parts = (label["primary"], label["secondary"]) if label["criterion"] == "joint" else (label["secondary"],)
         kind = ": ".join(part for part in parts if part not in _NOT_GIVEN) or label["source"]
         voices = name_voices(label)
-        for key in dict.fromkeys(((label["criterion"], kind, voices), (label["criterion"], kind, "all"))):
+        keys = [(label["criterion"], kind, voices), (label["criterion"], kind, "all")]
+        if voices == "two synthesizers":
+            rejected = str(label["synthesizer"]).partition("+")[2]
+            keys.append((label["criterion"], "across voices", f"rejected side by {rejected}"))
+        for key in dict.fromkeys(keys):
             groups.setdefault(key, []).append(label)
     num_voices = Counter(key[:2] for key in groups)
     # "all", and the only voices.
@@ -113,12 +121,40 @@ def measure(labels: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Mappin
     return rows
 
 
+def correlate_length(
+    labels: Mapping[str, Mapping[str, Any]], scores: Mapping[str, Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the rank correlation of reward and words among the sides of one style and one voice, of every model."""
+    from scipy.stats import spearmanr
+
+    models = {name: own for name, own in scores.items() if name not in KINDS}
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in sorted(set.intersection(*map(set, models.values())) & set(labels)):
+        if labels[name]["criterion"] != "colloquialness":
+            continue
+        first, _, second = str(labels[name]["synthesizer"]).partition("+")
+        for side, voice in zip(SIDES, (first, second or first), strict=True):
+            groups.setdefault((side, voice), []).append(name)
+    rows = []
+    for (side, voice), members in sorted(groups.items()):
+        words = [sum(len(turn["content"].split()) for turn in labels[name]["texts"][side]) for name in members]
+        if len(members) < _MIN_DIALOGUES:
+            continue
+        found = {
+            name: round(float(spearmanr(words, [own[each][side] for each in members])[0]), 4)
+            for name, own in models.items()
+        }
+        rows.append({"side": side, "voice": voice, "num_dialogues": len(members), "spearman": found})
+    return rows
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the evaluations and write the result."""
     (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.families", description=__doc__)
     scores = read_scores(args.evaluations)
-    rows = measure(read_labels(args.dataset, args.split), scores)
-    write_provenance(_RESULT, scorers=list(scores), rows=rows)
+    labels = read_labels(args.dataset, args.split)
+    rows, length = measure(labels, scores), correlate_length(labels, scores)
+    write_provenance(args.output, scorers=list(scores), rows=rows, length=length)
     for row in rows:
         shares = "  ".join(f"{name} {100 * row[name]['accuracy']:.1f}" for name in scores)
         print(f"{row['criterion']}, {row['kind']}, {row['voices']}: {row['num_pairs']} pairs, {shares}")

@@ -88,7 +88,7 @@ def _words(message: Mapping[str, Any]) -> str:
 
 
 def _make_episode(name: str, row: Mapping[str, Any], turns: Sequence[tuple[str, str]]) -> Episode:
-    labels = {label: row.get(label) or "" for label in _LABELS}
+    labels: dict[str, Any] = {label: row.get(label) or "" for label in _LABELS}
     group = labels.pop("group_id") or name
     spoken = tuple(Turn(role, (Part(words),)) for role, words in turns if role != "system")
     return Episode(name, group=group, turns=spoken, **labels)

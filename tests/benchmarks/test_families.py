@@ -46,6 +46,7 @@ def test_pairs_are_grouped_by_kind_and_by_voices():
     ]
     groups = {key: [member["pair_id"] for member in members] for key, members in families.group(labels).items()}
     assert groups == {
+        ("colloquialness", "across voices", "rejected side by hibari"): ["c"],
         ("colloquialness", "balanced", "two synthesizers"): ["c"],
         ("joint", "context: order", "all"): ["a", "b"],
         ("joint", "context: order", "one synthesizer"): ["b"],
@@ -75,12 +76,27 @@ def test_a_count_is_shown_only_where_the_words_differ():
     assert (row["small"]["accuracy"], row["small"]["num_ties"]) == (0.0, 1)
 
 
+def test_reward_is_correlated_with_length_within_one_style_and_one_voice():
+    texts = [("a " * count, "b " * (20 - count)) for count in range(1, 11)]
+    labels = {
+        str(index): label(str(index), "colloquialness", synthesizer="flite+hibari" if index else "flite", texts=each)
+        for index, each in enumerate(texts)
+    }
+    rewards = {str(index): {"chosen": -float(index), "rejected": 0.5 * index} for index in range(10)}
+    found = families.correlate_length(labels, {"small": rewards, "text": {}})
+    # The rejected sides are by two voices, of which none has ten dialogues.
+    assert found == [{"side": "chosen", "voice": "flite", "num_dialogues": 10, "spearman": {"small": -1.0}}]
+
+
 @pytest.fixture
 def result():
     share = {"accuracy": 0.875, "num_ties": 0, "num_invalid": 0, "num_groups": 8, "interval": [0.5, 1.0]}
     row = {"criterion": "joint", "kind": "context: last_answer", "voices": "recorded", "num_pairs": 8}
     names = ("small", "nano", "acoustic", "text")
-    return {"rows": [{**row, **dict.fromkeys(names, share), "best_count": {"name": "words", "accuracy": 0.625}}]}
+    return {
+        "length": [],
+        "rows": [{**row, **dict.fromkeys(names, share), "best_count": {"name": "words", "accuracy": 0.625}}],
+    }
 
 
 def test_the_guide_shows_accuracies_and_which_goals_are_met(result):
