@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from sdiareward.chat_sdiareward import AUDIO_BOS_TOKEN
+from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 
@@ -300,3 +301,18 @@ def prefetch(task: Callable[[Any], Any], items: Iterable[Any], num_workers: int)
             yield pending.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def check_agreement(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> None:
+    """Check that the configuration and the processor would compute the same rewards.
+
+    Raises:
+        ValueError: A setting of one is not that of the other.
+    """
+    for name in ("prompts", "prompt_version", "max_turn_s", "sampling_rate"):
+        of_model, of_processor = getattr(model.config, name), getattr(processor, name)
+        if of_model != of_processor:
+            raise ValueError(
+                f"{name} is {of_model!r} in the model's configuration but {of_processor!r} in the processor; they "
+                "must be equal: load both from one checkpoint, or build the processor with the configuration's values."
+            )

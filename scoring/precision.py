@@ -14,23 +14,11 @@ import torch
 FAST = "fast"
 
 
-def choose_dtype(dtype: str | torch.dtype | None, device_type: str) -> tuple[str | torch.dtype, bool]:
-    """Return the dtype to load a model in, and whether its products are computed in bfloat16.
-
-    Args:
-        dtype (`str` or `torch.dtype`, *optional*): As `Scorer.from_pretrained` takes it.
-        device_type (`str`): Where the model will compute, such as `"cpu"`.
-    """
-    if dtype != FAST:
-        return dtype or "auto", False
-    return torch.float32, has_bfloat16(device_type)
-
-
 def has_bfloat16(device_type: str) -> bool:
-    """Return whether products in bfloat16 are faster than in float32: whether the hardware has them."""
+    """Return whether the hardware has products in bfloat16."""
     if device_type == "cpu":
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return device_type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False)
+    return device_type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def halve_products(model: Any) -> None:

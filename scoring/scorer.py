@@ -28,6 +28,7 @@ from .batching import (
     DIALOGUE_ERRORS,
     DialoguePreparer,
     PreparedBatch,
+    check_agreement,
     default_batch_tokens,
     list_members,
     plan_batches,
@@ -36,7 +37,7 @@ from .batching import (
 )
 from .calibration import Calibration
 from .packed_forward import ClipCache, encode_clips, run_packed_batch
-from .precision import FAST, choose_dtype, halve_products
+from .precision import FAST, halve_products, has_bfloat16
 
 
 _NUM_WORKERS = {"cpu": 0}
@@ -78,8 +79,8 @@ class Scorer:
             begin with once; requires `pack`.
         share_clips (`bool`, *optional*, defaults to `True`): Encode each distinct clip once.
         compile (`bool`, *optional*, defaults to `False`): Compile the feed-forward blocks with `torch.compile`.
-        mixed_precision (`bool`, *optional*, defaults to `False`): Compute products in bfloat16; see `precision`. The
-            model is changed.
+        mixed_precision (`bool`, *optional*, defaults to `False`): Compute products in bfloat16 where the hardware does
+            (`precision`); the model is changed.
         device (`str` or `torch.device`, *optional*): Where to compute; by default the model's device.
 
     Attributes:
@@ -107,7 +108,7 @@ class Scorer:
         mixed_precision: bool = False,
         device: str | torch.device | None = None,
     ):
-        _check_agreement(model, processor)
+        check_agreement(model, processor)
         if device is not None:
             torch.nn.Module.to(model, device)
         if batch_tokens is None:
@@ -125,8 +126,8 @@ class Scorer:
         self.share_prefixes = share_prefixes and pack
         self.share_clips = share_clips
         self.audio_s = 0.0
-        self.mixed_precision = mixed_precision
-        if mixed_precision:
+        self.mixed_precision = mixed_precision and has_bfloat16(model.device.type)
+        if self.mixed_precision:
             halve_products(model)
         self._encoded = ClipCache(_CLIP_CACHE_BYTES if share_clips else 0)
         self._prepare = DialoguePreparer(processor, self._encoded)
@@ -170,10 +171,11 @@ class Scorer:
             validate_prompts(**fields)
             processor.prompts, processor.prompt_version = dict(fields["prompts"]), fields["prompt_version"]
         load = load_adapted if is_adapter(checkpoint) else SDiaRewardModel.from_pretrained
-        found, is_mixed = choose_dtype(dtype, "cpu" if device is None else torch.device(device).type)
-        model = load(checkpoint, dtype=found, device_map=device_map, **fields)
+        model = load(
+            checkpoint, dtype="float32" if dtype == FAST else dtype or "auto", device_map=device_map, **fields
+        )
         processor = processor or SDiaRewardProcessor.from_pretrained(checkpoint)
-        return cls(model, processor, device=device, **{"mixed_precision": is_mixed, **options})
+        return cls(model, processor, device=device, mixed_precision=dtype == FAST, **options)
 
     @property
     def dtype(self) -> str:
@@ -390,14 +392,3 @@ def _iter_finite(
         else:
             problem = f"its reward is {features.reward}; score with dtype float32, or check the checkpoint."
             _skip(index, DialogueError(problem), skipped)
-
-
-def _check_agreement(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> None:
-    """Raise if the configuration and the processor would compute different rewards."""
-    for name in ("prompts", "prompt_version", "max_turn_s", "sampling_rate"):
-        of_model, of_processor = getattr(model.config, name), getattr(processor, name)
-        if of_model != of_processor:
-            raise ValueError(
-                f"{name} is {of_model!r} in the model's configuration but {of_processor!r} in the processor; they "
-                "must be equal: load both from one checkpoint, or build the processor with the configuration's values."
-            )

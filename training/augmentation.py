@@ -35,7 +35,7 @@ from sdiareward.perturbations.registry import (
     require_known,
 )
 
-from .written_pairs import WRITTEN_KINDS, make_written_pairs
+from .written_pairs import WRITTEN_KINDS, make_written_pairs, without_recordings
 
 
 if TYPE_CHECKING:
@@ -126,13 +126,12 @@ def augment(pairs: Any, settings: AugmentationSettings, max_turn_s: float) -> An
 
 @dataclass(frozen=True)
 class _Variant:
-    """How a pair is read: as it is, as a copy with a number from 1 on, against an attack, without recordings."""
+    """How a pair is read: as it is, as a copy with a number from 1 on, against an attack, or made of words."""
 
     row: int
     pair_id: str
     copy: int = 0
     attack: str | None = None
-    is_written: bool = False
     made: Mapping[str, Any] | None = None
 
 
@@ -194,14 +193,13 @@ class AugmentedPairs(Sequence[Any]):
             variant = _Variant(row, f"{pair_id}, {attack}", attack=attack)
             if self._make_rng(variant).random() < self.settings.hard_negative_share:
                 yield variant
-        if self.settings.written_copies and self._differs_in_words(row):
-            for copy in range(1, self.settings.written_copies + 1):
-                yield _Variant(row, f"{pair_id}, written {copy}", copy=copy, is_written=True)
-
-    def _differs_in_words(self, row: int) -> bool:
-        """Return whether every turn has a text, and the sides have different ones."""
-        chosen, rejected = ([turn["content"] for turn in _without_recordings(self.pairs[row][side])] for side in SIDES)
-        return all([*chosen, *rejected]) and chosen != rejected
+        if self.settings.written_copies:
+            pair = self.pairs[row]
+            chosen, rejected = (without_recordings(pair[side]) for side in SIDES)
+            if chosen != rejected and all(turn["content"] for turn in [*chosen, *rejected]):
+                made = {"chosen": chosen, "rejected": rejected}
+                for copy in range(1, self.settings.written_copies + 1):
+                    yield _Variant(row, f"{pair_id}, written {copy}", made=made)
 
     def _make_rng(self, variant: _Variant, *more: Any) -> np.random.Generator:
         return np.random.default_rng(int(stable_id(self.settings.seed, variant.pair_id, *more), 16))
@@ -217,8 +215,6 @@ class AugmentedPairs(Sequence[Any]):
         row = {**self.pairs[variant.row], "pair_id": variant.pair_id}
         if variant.made is not None:
             row |= variant.made
-        elif variant.is_written:
-            row |= {side: _without_recordings(row[side]) for side in SIDES}
         elif variant.attack is not None:
             row["rejected"] = self._attack(variant)
         elif variant.copy:
@@ -241,14 +237,6 @@ class AugmentedPairs(Sequence[Any]):
         if turns is None:
             raise ValueError(f"{variant.attack!r} does not apply to this pair; it needs {attack.needs}.")
         return to_messages(turns)
-
-
-def _without_recordings(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the messages with their texts alone; a turn without one has an empty content."""
-    return [
-        {**message, "content": "".join(item["text"] for item in message["content"] if item.get("type") == "text")}
-        for message in turns_to_messages(turns)
-    ]
 
 
 class _DecodedPairs(Sequence[Any]):

@@ -8,6 +8,7 @@ that what an answer has to fit is learned from them, and the recordings are left
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,17 @@ def make_written_pairs(
                 yield row, {"pair_id": f"{episode.name}, {kind} {number}", "criterion": criterion, **sides}
 
 
+def without_recordings(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages with their texts alone; a turn without one has an empty content."""
+    return [{**message, "content": _text(message["content"])} for message in turns_to_messages(turns)]
+
+
+def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(item["text"] for item in content if item.get("type") == "text")
+
+
 def _list_dialogues(
     pairs: Sequence[Mapping[str, Any]], names: Sequence[str]
 ) -> tuple[dict[int, Episode], dict[int, list[str]]]:
@@ -70,7 +82,7 @@ def _list_dialogues(
     criteria: dict[int, list[str]] = {}
     for row, name in enumerate(names):
         pair = pairs[row]
-        turns = tuple((message["role"], _words(message)) for message in turns_to_messages(pair["chosen"]))
+        turns = tuple((message["role"], message["content"]) for message in without_recordings(pair["chosen"]))
         if not all(words for _, words in turns):
             continue
         first = found.setdefault(turns, row)
@@ -78,13 +90,6 @@ def _list_dialogues(
             dialogues[row], criteria[row] = _make_episode(name, pair, turns), [JOINT]
         criteria[first] = sorted({*criteria[first], pair["criterion"]})
     return dialogues, criteria
-
-
-def _words(message: Mapping[str, Any]) -> str:
-    content = message["content"]
-    if isinstance(content, str):
-        return content
-    return " ".join(item["text"] for item in content if item.get("type") == "text")
 
 
 def _make_episode(name: str, row: Mapping[str, Any], turns: Sequence[tuple[str, str]]) -> Episode:
@@ -107,7 +112,7 @@ def _cut(episode: Episode, rng: np.random.Generator) -> Episode:
     # Two draws of a length: the longer one, for an answer that has something to fit.
     length = int(rng.integers(1, num_exchanges + 1, size=2).max())
     start = int(rng.integers(num_exchanges - length + 1))
-    return Episode(**{**vars(episode), "turns": episode.turns[2 * start : 2 * (start + length)]})
+    return replace(episode, turns=episode.turns[2 * start : 2 * (start + length)])
 
 
 def _to_messages(episode: Episode) -> list[dict[str, Any]]:

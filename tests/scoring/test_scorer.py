@@ -283,7 +283,7 @@ def test_fast_rounds_products_and_nothing_between_them(tiny_checkpoint, dialogue
 
 
 def test_fast_is_float32_where_the_hardware_has_no_bfloat16(tiny_checkpoint, dialogues, scorer, monkeypatch):
-    monkeypatch.setattr("sdiareward.scoring.precision.has_bfloat16", lambda device_type: False)
+    monkeypatch.setattr("sdiareward.scoring.scorer.has_bfloat16", lambda device_type: False)
     plain = Scorer.from_pretrained(tiny_checkpoint, device="cpu", dtype="fast")
     assert plain.dtype == "float32"
     assert plain.score(dialogues) == pytest.approx(scorer.score(dialogues), abs=1e-6)
