@@ -155,7 +155,7 @@ def test_a_rater_reads_the_instructions_agrees_and_gives_a_name_first(browser, t
 def test_space_plays_both_sides_and_the_answer_says_that_they_were_heard(page):
     browser, study = page
     press(browser, webdriver.Keys.SPACE)
-    wait(browser, lambda: is_playing(browser) >= 0)
+    wait(browser, lambda: browser.find_elements("css selector", "#a .playing"))
     wait(browser, lambda: browser.find_elements("css selector", "#b .playing"))
     wait(browser, lambda: is_playing(browser) < 0)
     press(browser, "2")
@@ -246,7 +246,8 @@ def test_two_scores_of_one_recording_are_compared_by_keyboard(scores_page):
     shown = [button.text for button in browser.find_elements("css selector", ".play") if button.is_displayed()]
     assert shown == ["Play conversation"]
     press(browser, webdriver.Keys.SPACE)
-    wait(browser, lambda: is_playing(browser) == 0)
+    # A recording is no longer paused a moment before the page is told that it plays.
+    wait(browser, lambda: browser.find_elements("css selector", "#context .playing"))
     press(browser, "2")
     wait(browser, lambda: text(browser, "count").startswith("Pair 2"))
     press(browser, "3")
