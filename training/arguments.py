@@ -160,6 +160,12 @@ class TrainArguments:
         default_factory=list,
         metadata={"group": _MORE},
     )
+    excerpt_share: float = _field(
+        "Share of the training pairs with recordings, their copies and attacks that are cut to some of their "
+        "exchanges, from 0 to 1.",
+        default=0.0,
+        metadata={"group": _MORE},
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.validation_share < 1:

@@ -5,7 +5,8 @@ model that sees every pair through several channels learns that the channel carr
 pairs whose rejected side is an attack on the chosen side (`attacks.ATTACKS`): where both sides have the same voices,
 one intact and one broken, the model learns to listen to the conversation. `written_copies` adds pairs without their
 recordings where the two sides differ in their words: the words alone take a fraction of the tokens.
-`written_negatives` adds more pairs of this kind (`written_pairs`).
+`written_negatives` adds more pairs of this kind (`written_pairs`). A share of the pairs with recordings, of their
+copies and of the attacks is cut to some of their exchanges (`excerpts`): more pairs fit into the same time.
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
 run reads the same rows. Only the training split is augmented.
@@ -14,7 +15,7 @@ run reads the same rows. Only the training split is augmented.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from sdiareward.pairs.loading import pair_names
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import MAX_TURN_S, SIDES, stable_id
 from sdiareward.perturbations.attacks import ATTACKS, Attack, AttackContext
-from sdiareward.perturbations.decoded_pairs import AuditPair, decode_pairs, to_messages
+from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, decode_pairs, to_messages
 from sdiareward.perturbations.registry import (
     PERTURBATIONS,
     apply_chain,
@@ -35,6 +36,7 @@ from sdiareward.perturbations.registry import (
     require_known,
 )
 
+from .excerpts import draw_excerpt
 from .written_pairs import WRITTEN_KINDS, make_written_pairs, without_recordings
 
 
@@ -72,6 +74,7 @@ class AugmentationSettings:
         written_copies (`int`): Number of copies without recordings of each pair whose sides have different texts.
         written_negatives (`list[str]`): Kinds of pairs without recordings, by name: each adds one of each written
             dialogue. A name that stands twice adds two.
+        excerpt_share (`float`): Share of the pairs with recordings that are cut to a part of their exchanges, 0 to 1.
         seed (`int`): Seed of the random draws.
 
     Raises:
@@ -85,6 +88,7 @@ class AugmentationSettings:
     hard_negative_share: float = 1.0
     written_copies: int = 0
     written_negatives: Sequence[str] = field(default_factory=list)
+    excerpt_share: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -101,6 +105,8 @@ class AugmentationSettings:
             raise ValueError(f"written_copies is {self.written_copies}; give 0 for none, or a number of copies.")
         if unknown := [name for name in self.written_negatives if name not in WRITTEN_KINDS]:
             raise ValueError(f"the written negative is {unknown[0]!r}; it must be one of {', '.join(WRITTEN_KINDS)}.")
+        if not 0 <= self.excerpt_share <= 1:
+            raise ValueError(f"excerpt_share is {self.excerpt_share:g}; it must lie between 0 and 1.")
         self.list_perturbations()
         self.find_attacks()
 
@@ -120,8 +126,8 @@ class AugmentationSettings:
 
 def augment(pairs: Any, settings: AugmentationSettings, max_turn_s: float) -> Any:
     """Return [`AugmentedPairs`], or the pairs themselves if `settings` add nothing."""
-    adds = settings.augmentations or settings.hard_negatives or settings.written_copies or settings.written_negatives
-    return AugmentedPairs(pairs, settings, max_turn_s) if adds else pairs
+    changes = replace(settings, seed=0) != AugmentationSettings()
+    return AugmentedPairs(pairs, settings, max_turn_s) if changes else pairs
 
 
 @dataclass(frozen=True)
@@ -214,12 +220,21 @@ class AugmentedPairs(Sequence[Any]):
         variant = self._variants[index]
         row = {**self.pairs[variant.row], "pair_id": variant.pair_id}
         if variant.made is not None:
-            row |= variant.made
-        elif variant.attack is not None:
-            row["rejected"] = self._attack(variant)
-        elif variant.copy:
+            return row | variant.made
+        if variant.attack is not None:
+            chosen, rejected = self._decoded[variant.row].chosen, self._attack(variant)
+            row["rejected"] = to_messages(rejected)
+        else:
+            chosen, rejected = row["chosen"], row["rejected"]
+        if kept := self._draw_excerpt(variant, chosen, rejected):
+            row |= {side: [row[side][number] for number in kept] for side in SIDES}
+        if variant.copy:
             row |= {side: self._perturb(row[side], variant, side) for side in SIDES}
         return row
+
+    def _draw_excerpt(self, variant: _Variant, chosen: Sequence[Any], rejected: Sequence[Any]) -> list[int] | None:
+        rng = self._make_rng(variant, "excerpt")
+        return draw_excerpt(chosen, rejected, rng) if rng.random() < self.settings.excerpt_share else None
 
     def _perturb(self, turns: Sequence[Mapping[str, Any]], variant: _Variant, side: str) -> list[dict[str, Any]]:
         """Apply one chain of perturbations to all turns of a side, as one microphone and one line would."""
@@ -230,13 +245,13 @@ class AugmentedPairs(Sequence[Any]):
             turns_to_messages(turns), lambda _, array: apply_chain(array[:end], SAMPLING_RATE, chain, seed=seed)
         )
 
-    def _attack(self, variant: _Variant) -> list[dict[str, Any]]:
+    def _attack(self, variant: _Variant) -> list[Turn]:
         attack = self._attacks[str(variant.attack)]
         context = AttackContext(self._make_rng(variant, "attack"), self._decoded, self.max_turn_s)
         turns = attack.build(self._decoded[variant.row], context)
         if turns is None:
             raise ValueError(f"{variant.attack!r} does not apply to this pair; it needs {attack.needs}.")
-        return to_messages(turns)
+        return turns
 
 
 class _DecodedPairs(Sequence[Any]):
