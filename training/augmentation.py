@@ -220,7 +220,7 @@ class AugmentedPairs(Sequence[Any]):
         variant = self._variants[index]
         row = {**self.pairs[variant.row], "pair_id": variant.pair_id}
         if variant.made is not None:
-            return row | variant.made
+            return {**row, **variant.made}
         if variant.attack is not None:
             chosen, rejected = self._decoded[variant.row].chosen, self._attack(variant)
             row["rejected"] = to_messages(rejected)
