@@ -81,6 +81,15 @@ def read_scores(evaluations: Sequence[str]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def read_dtypes(evaluations: Sequence[str]) -> dict[str, list[str]]:
+    """Return how each scorer computed, by its name: "checkpoint" for the dtype of the checkpoint."""
+    found: dict[str, set[str]] = {}
+    for given in evaluations:
+        name, _, folder = given.partition("=")
+        found.setdefault(name, set()).add(read_evaluation(folder).config.get("dtype") or "checkpoint")
+    return {name: sorted(dtypes) for name, dtypes in found.items()}
+
+
 def describe(labels: Sequence[Mapping[str, Any]], scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the number of pairs, the accuracy of every scorer, and the best count where the texts differ."""
     found: dict[str, Any] = {"num_pairs": len(labels)}
@@ -154,7 +163,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     scores = read_scores(args.evaluations)
     labels = read_labels(args.dataset, args.split)
     rows, length = measure(labels, scores), correlate_length(labels, scores)
-    write_provenance(args.output, scorers=list(scores), rows=rows, length=length)
+    dtypes = read_dtypes(args.evaluations)
+    write_provenance(args.output, scorers=list(scores), dtypes=dtypes, rows=rows, length=length)
     for row in rows:
         shares = "  ".join(f"{name} {100 * row[name]['accuracy']:.1f}" for name in scores)
         print(f"{row['criterion']}, {row['kind']}, {row['voices']}: {row['num_pairs']} pairs, {shares}")

@@ -161,8 +161,7 @@ class TrainArguments:
         metadata={"group": _MORE},
     )
     excerpt_share: float = _field(
-        "Share of the training pairs with recordings, their copies and attacks that are cut to some of their "
-        "exchanges, from 0 to 1.",
+        "Share of the given pairs, their copies and the attacks that are cut to some of their exchanges, from 0 to 1.",
         default=0.0,
         metadata={"group": _MORE},
     )

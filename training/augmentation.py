@@ -5,8 +5,8 @@ model that sees every pair through several channels learns that the channel carr
 pairs whose rejected side is an attack on the chosen side (`attacks.ATTACKS`): where both sides have the same voices,
 one intact and one broken, the model learns to listen to the conversation. `written_copies` adds pairs without their
 recordings where the two sides differ in their words: the words alone take a fraction of the tokens.
-`written_negatives` adds more pairs of this kind (`written_pairs`). A share of the pairs with recordings, of their
-copies and of the attacks is cut to some of their exchanges (`excerpts`): more pairs fit into the same time.
+`written_negatives` adds more pairs of this kind (`written_pairs`). `excerpt_share` of the given pairs, of their
+copies and of the attacks are cut to some of their exchanges (`excerpts`): more pairs fit into the same time.
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
 run reads the same rows. Only the training split is augmented.
@@ -74,7 +74,8 @@ class AugmentationSettings:
         written_copies (`int`): Number of copies without recordings of each pair whose sides have different texts.
         written_negatives (`list[str]`): Kinds of pairs without recordings, by name: each adds one of each written
             dialogue. A name that stands twice adds two.
-        excerpt_share (`float`): Share of the pairs with recordings that are cut to a part of their exchanges, 0 to 1.
+        excerpt_share (`float`): Share of the given pairs, of their copies and of the attacks that are cut to some of
+            their exchanges, 0 to 1.
         seed (`int`): Seed of the random draws.
 
     Raises:

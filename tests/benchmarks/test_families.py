@@ -62,6 +62,7 @@ def test_scorers_are_measured_on_the_pairs_that_all_of_them_have(tmp_path):
         f"small={write_evaluation(tmp_path / 'two', {'b': -1.0, 'c': 1.0}, {'b': 1.0})}",
     ]
     scores = families.read_scores(folders)
+    assert families.read_dtypes(folders) == {"small": ["checkpoint"]}
     assert {name: sorted(own) for name, own in scores.items()} == {"small": ["a", "b", "c"], "acoustic": ["a", "b"]}
     labels = {name: label(name, texts=("a, b", "a b")) for name in "abc"}
     (recorded,) = families.measure(labels, scores)
@@ -94,6 +95,7 @@ def result():
     row = {"criterion": "joint", "kind": "context: last_answer", "voices": "recorded", "num_pairs": 8}
     names = ("small", "nano", "acoustic", "text")
     return {
+        "dtypes": {"small": ["fast"]},
         "length": [],
         "rows": [{**row, **dict.fromkeys(names, share), "best_count": {"name": "words", "accuracy": 0.625}}],
     }
@@ -103,6 +105,7 @@ def test_the_guide_shows_accuracies_and_which_goals_are_met(result):
     blocks = render_blocks("results_small", {"families.json": result})
     assert "| joint | context: last answer | recorded | 8 | **87.50 (50.0-100.0)** |" in blocks["families"]
     assert "words 62.50 |" in blocks["families"]
+    assert '`small` computed with `dtype="fast"`' in blocks["families"]
     assert (
         "| last answer from another conversation, recordings | 8 | 87.50 (50.0-100.0) | 90 | not met |"
         in blocks["goals"]
