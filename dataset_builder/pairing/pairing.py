@@ -48,6 +48,8 @@ _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
 
 # A file that turns are cut from holds an episode at most; longer recordings go through the pipeline.
 _MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
+# Spoken texts kept in memory, a few dialogues of them.
+_KEPT_TEXTS = 128
 # Options that do not change the speech: where an engine runs, its time limits, and the folder of a file.
 _SILENT_OPTIONS = {
     *("base_url", "api_key_env", "timeout_s", "max_retries", "poll_s"),
@@ -308,7 +310,16 @@ def _spoken_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesi
     if engine.uses_reference:
         # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
         return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]
-    return [_native(engine.speak(part.text, voice=voice), episode) for part in turn.parts]
+    speak = _speak_once if engine.is_deterministic else _speak
+    return [_native(speak(engine, part.text, voice), episode) for part in turn.parts]
+
+
+def _speak(engine: Synthesizer, text: str, voice: int) -> np.ndarray:
+    return engine.speak(text, voice=voice)
+
+
+# The pairs of a dialogue are made one after the other, and most of their turns are the same.
+_speak_once = lru_cache(maxsize=_KEPT_TEXTS)(_speak)
 
 
 def _native(array: np.ndarray, episode: Episode) -> np.ndarray:

@@ -5,6 +5,7 @@ import pytest
 
 from sdiareward.audio_sdiareward import AudioError, read_audio
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
+from sdiareward.dataset_builder.pairing import pairing
 from sdiareward.dataset_builder.pairing.pairing import PairPlan, SynthesizerSpec, make_row, plan_pairs
 from sdiareward.pairs.schema import validate_row
 from sdiareward.perturbations.channel import ChannelSettings, encode
@@ -133,3 +134,39 @@ def test_left_out_synthesizers_speak_in_the_test_split_only(recorded, script):
 def test_a_synthesizer_cannot_be_both_seen_and_left_out():
     with pytest.raises(ValueError, match="both seen and held out"):
         SynthesizerSpec(("piper",), ("piper",))
+
+
+class CountingEngine:
+    uses_reference = False
+    version = "1"
+
+    def __init__(self, tone, is_deterministic):
+        self.tone, self.is_deterministic, self.texts = tone, is_deterministic, []
+
+    def speak(self, text, *, voice, reference=None):
+        self.texts.append(text)
+        return self.tone
+
+
+@pytest.mark.parametrize(("is_deterministic", "times"), [(True, 1), (False, 2)])
+def test_a_text_is_spoken_again_only_where_that_gives_other_speech(
+    script, make_tone, monkeypatch, is_deterministic, times
+):
+    engine = CountingEngine(make_tone(1.0), is_deterministic)
+    monkeypatch.setattr(pairing, "load_synthesizer", lambda *args: engine)
+    changed = dataclasses.replace(script.spoken, turns=(script.spoken.turns[0], script.written.turns[1]))
+    rows = [
+        make_row(make_plan(script.spoken, criterion="joint", rejected=rejected))
+        for rejected in (changed, script.written)
+    ]
+    assert [len(row["rejected"]) for row in rows] == [2, 2]
+    said = {turn.text: 0 for side in (script.spoken, script.written) for turn in side.turns}
+    for text in engine.texts:
+        said[text] += 1
+    # The spoken side stands in both pairs; its question and the written answer once more, in the changed one.
+    assert said == {
+        "Um, what time is it?": 1 if is_deterministic else 3,
+        "Noon, I think.": times,
+        "It is noon.": times,
+        "Could you tell me the time?": 1,
+    }
