@@ -165,6 +165,12 @@ class TrainArguments:
         default=0.0,
         metadata={"group": _MORE},
     )
+    pair_shares: dict[str, float] = _field(
+        "Share of the given pairs that are used, from 0 to 1, by family or criterion, such as "
+        '{"rhythm": 0.1, "joint": 0.5}.',
+        default_factory=dict,
+        metadata={"group": _MORE},
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.validation_share < 1:

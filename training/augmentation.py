@@ -7,6 +7,7 @@ one intact and one broken, the model learns to listen to the conversation. `writ
 recordings where the two sides differ in their words: the words alone take a fraction of the tokens.
 `written_negatives` adds more pairs of this kind (`written_pairs`). `excerpt_share` of the given pairs, of their
 copies and of the attacks are cut to some of their exchanges (`excerpts`): more pairs fit into the same time.
+`pair_shares` leaves out some of the given pairs, and what would be made of them, so that no kind outweighs the rest.
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
 run reads the same rows. Only the training split is augmented.
@@ -76,6 +77,8 @@ class AugmentationSettings:
             dialogue. A name that stands twice adds two.
         excerpt_share (`float`): Share of the given pairs, of their copies and of the attacks that are cut to some of
             their exchanges, 0 to 1.
+        pair_shares (`dict[str, float]`): Share of the given pairs that are used, 0 to 1, by the name of a family
+            (column `primary`) or, for pairs of other families, of a criterion; all of the rest.
         seed (`int`): Seed of the random draws.
 
     Raises:
@@ -90,6 +93,7 @@ class AugmentationSettings:
     written_copies: int = 0
     written_negatives: Sequence[str] = field(default_factory=list)
     excerpt_share: float = 0.0
+    pair_shares: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -108,6 +112,9 @@ class AugmentationSettings:
             raise ValueError(f"the written negative is {unknown[0]!r}; it must be one of {', '.join(WRITTEN_KINDS)}.")
         if not 0 <= self.excerpt_share <= 1:
             raise ValueError(f"excerpt_share is {self.excerpt_share:g}; it must lie between 0 and 1.")
+        for name, share in self.pair_shares.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"pair_shares gives {share:g} for {name!r}; it must lie between 0 and 1.")
         self.list_perturbations()
         self.find_attacks()
 
@@ -164,7 +171,9 @@ class AugmentedPairs(Sequence[Any]):
         self.column_names = list(dict.fromkeys([*pairs.column_names, "pair_id"]))
         self._perturbations, self._attacks = settings.list_perturbations(), settings.find_attacks()
         names = pair_names(pairs)
-        self._variants = [variant for row, name in enumerate(names) for variant in self._plan(row, name)]
+        shares = _find_shares(pairs, settings.pair_shares)
+        kept = [row for row, name in enumerate(names) if self._draw(name, "kept").random() < shares[row]]
+        self._variants = [variant for row in kept for variant in self._plan(row, names[row])]
         if settings.written_negatives:
             made = make_written_pairs(pairs, names, settings.written_negatives, settings.seed)
             self._variants += [_Variant(row, pair["pair_id"], made=pair) for row, pair in made]
@@ -209,7 +218,10 @@ class AugmentedPairs(Sequence[Any]):
                     yield _Variant(row, f"{pair_id}, written {copy}", made=made)
 
     def _make_rng(self, variant: _Variant, *more: Any) -> np.random.Generator:
-        return np.random.default_rng(int(stable_id(self.settings.seed, variant.pair_id, *more), 16))
+        return self._draw(variant.pair_id, *more)
+
+    def _draw(self, *names: Any) -> np.random.Generator:
+        return np.random.default_rng(int(stable_id(self.settings.seed, *names), 16))
 
     def _read_column(self, name: str) -> list[Any]:
         if name == "pair_id":
@@ -253,6 +265,20 @@ class AugmentedPairs(Sequence[Any]):
         if turns is None:
             raise ValueError(f"{variant.attack!r} does not apply to this pair; it needs {attack.needs}.")
         return turns
+
+
+def _find_shares(pairs: Any, shares: Mapping[str, float]) -> list[float]:
+    """Return the share of each pair's kind that is used.
+
+    Raises:
+        ValueError: No pair is of a kind that is named.
+    """
+    criteria = list(pairs["criterion"])
+    families = list(pairs["primary"]) if "primary" in pairs.column_names else [None] * len(criteria)
+    if unknown := sorted(set(shares) - {*criteria, *families}):
+        known = ", ".join(sorted({*criteria, *filter(None, families)}))
+        raise ValueError(f"pair_shares names {unknown[0]!r}, but no pair is of that kind; the pairs are of {known}.")
+    return [shares.get(family, shares.get(kind, 1.0)) for family, kind in zip(families, criteria, strict=True)]
 
 
 class _DecodedPairs(Sequence[Any]):
