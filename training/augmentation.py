@@ -157,6 +157,8 @@ class AugmentedPairs(Sequence[Any]):
         settings ([`AugmentationSettings`]): What is added.
         max_turn_s (`float`, *optional*, defaults to 60.0): Seconds of each turn that the model hears: copies are cut
             a little later, and the sounds of attacks are placed within them.
+        rows (`Sequence[int]`, *optional*): Numbers of the rows that are kept, as [`AugmentedPairs.select`] gives
+            them; by default all.
 
     Example:
         >>> rows = AugmentedPairs(pairs, AugmentationSettings(["channel"], augmented_copies=2))  # doctest: +SKIP
@@ -164,7 +166,13 @@ class AugmentedPairs(Sequence[Any]):
         True
     """
 
-    def __init__(self, pairs: datasets.Dataset, settings: AugmentationSettings, max_turn_s: float = MAX_TURN_S):
+    def __init__(
+        self,
+        pairs: datasets.Dataset,
+        settings: AugmentationSettings,
+        max_turn_s: float = MAX_TURN_S,
+        rows: Sequence[int] | None = None,
+    ):
         self.pairs = pairs
         self.settings = settings
         self.max_turn_s = max_turn_s
@@ -177,18 +185,27 @@ class AugmentedPairs(Sequence[Any]):
         if settings.written_negatives:
             made = make_written_pairs(pairs, names, settings.written_negatives, settings.seed)
             self._variants += [_Variant(row, pair["pair_id"], made=pair) for row, pair in made]
+        self._rows = rows
+        if rows is not None:
+            self._variants = [self._variants[row] for row in rows]
         self._read = lru_cache(_CACHED_ROWS)(self._read_variant)
         self._decoded = _DecodedPairs(pairs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let each process of a data loader build its own."""
-        return AugmentedPairs, (self.pairs, self.settings, self.max_turn_s)
+        return AugmentedPairs, (self.pairs, self.settings, self.max_turn_s, self._rows)
+
+    def select(self, rows: Sequence[int]) -> AugmentedPairs:
+        """Return some of the rows, by their numbers, as `datasets.Dataset.select` does."""
+        kept = list(rows) if self._rows is None else [self._rows[row] for row in rows]
+        return AugmentedPairs(self.pairs, self.settings, self.max_turn_s, kept)
 
     def fingerprint(self) -> str:
         """Return a hash of the pairs and the settings, the key of the precomputed rows; every recording is read."""
         # The names that a preset stands for, since these may change.
         settings = sorted({**asdict(self.settings), "augmentations": list(self._perturbations)}.items())
-        return stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings)
+        kept = [] if self._rows is None else [self._rows]
+        return stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings, *kept)
 
     def __len__(self) -> int:
         return len(self._variants)

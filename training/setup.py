@@ -6,11 +6,13 @@ features.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoConfig
 from trl import RewardConfig
@@ -37,6 +39,8 @@ from .usable_pairs import SkippedPair
 
 # Cached features, below the run's folder.
 FEATURES = "features"
+# Pairs drawn for each that the steps need: some cannot be used.
+_SPARE = 1.05
 
 
 @dataclass
@@ -88,6 +92,7 @@ def _set_up_model(
     model, processor = load_model(base_model, _weights_dtype(args, training), **options)
     model.to(training.device)
     splits = _augment_training(splits, args.augmentation(training.seed), processor)
+    splits = {**splits, "train": draw_needed(splits["train"], training)}
     folder = Path(str(training.output_dir)) / READ_AHEAD
     rows, skipped = {}, []
     for split, pairs in splits.items():
@@ -152,6 +157,21 @@ def _augment_training(
     if augmentation is None:
         return splits
     return {**splits, "train": augment(splits["train"], augmentation, processor.max_turn_s)}
+
+
+def draw_needed(pairs: Any, training: RewardConfig) -> Any:
+    """Return the pairs that `max_steps` need, drawn by the seed, where they are fewer than all: no other is read.
+
+    Args:
+        pairs (`datasets.Dataset` or [`AugmentedPairs`]): Training pairs.
+        training (`trl.RewardConfig`): Its `max_steps`, and how many pairs a step has.
+    """
+    in_a_step = training.per_device_train_batch_size * training.gradient_accumulation_steps * training.world_size
+    num_needed = math.ceil(_SPARE * training.max_steps * in_a_step)
+    if training.max_steps <= 0 or num_needed >= len(pairs):
+        return pairs
+    drawn = np.random.default_rng(training.seed).permutation(len(pairs))[:num_needed]
+    return pairs.select(sorted(drawn.tolist()))
 
 
 @loads_whole_weights()
