@@ -143,19 +143,33 @@ def _divide(num_actors: int | None, gpus_per_actor: float | None) -> _Resources:
     """Divide the cluster among the actors."""
     import ray
 
-    available = ray.cluster_resources()
-    num_cpus, num_gpus = available.get("CPU", 1.0), available.get("GPU", 0.0)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    num_gpus = sum(node.get("GPU", 0.0) for node in nodes)
     of_each = gpus_per_actor if gpus_per_actor is not None else float(num_gpus > 0)
     num_actors = num_actors or (max(int(num_gpus / of_each), 1) if of_each else 1)
     if of_each * num_actors > num_gpus:
         raise ScoringError(
             f"{num_actors} actors with {of_each:g} GPUs each are asked for; Ray has {num_gpus:g} GPUs: give fewer."
         )
+    whole = largest_share([node["CPU"] for node in nodes if "CPU" in node], num_actors)
     # Ray counts in ten-thousandths.
-    share = int(_SHARE_OF_CPUS * num_cpus / num_actors * 100) / 100
+    share = int(_SHARE_OF_CPUS * whole * 100) / 100
     if of_each:
         return _Resources(num_actors, of_each, min(share, 1.0), None)
-    return _Resources(num_actors, 0.0, share, max(int(num_cpus / num_actors), 1))
+    return _Resources(num_actors, 0.0, share, max(int(whole), 1))
+
+
+def largest_share(cpus: Sequence[float], num_actors: int) -> float:
+    """Return the most CPUs that each of some actors can have; an actor is on one node.
+
+    Args:
+        cpus (`Sequence[float]`): CPUs of each node.
+        num_actors (`int`): How many actors there are.
+    """
+    shares = {num_cpus / count for num_cpus in cpus for count in range(1, num_actors + 1)}
+    # A quotient may be off by a rounding.
+    fitting = (share for share in shares if sum(int(each / share + 1e-9) for each in cpus) >= num_actors)
+    return max(fitting, default=0.0)
 
 
 class RayScorer:

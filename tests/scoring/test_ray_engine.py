@@ -16,7 +16,7 @@ from support.server_process import list_open_addresses
 
 from sdiareward.scoring.dataset import ScoringJob, score_dataset
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
-from sdiareward.scoring.ray_engine import score_on_ray
+from sdiareward.scoring.ray_engine import largest_share, score_on_ray
 
 
 pytestmark = pytest.mark.slow
@@ -126,6 +126,25 @@ def test_actors_that_cannot_load_the_model_end_the_run_with_their_reason(job, cl
 def test_more_gpus_than_there_are_is_refused(job, cluster, tmp_path):
     with pytest.raises(ScoringError, match="2 actors with 4 GPUs each are asked for; Ray has 0 GPUs"):
         score_on_ray(job, tmp_path, num_actors=2, gpus_per_actor=4)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "num_actors", "share"),
+    [
+        ([8.0], 3, 8 / 3),
+        ([4.0, 4.0, 4.0], 3, 4.0),
+        # Twelve CPUs, but no node has six.
+        ([4.0, 4.0, 4.0], 2, 4.0),
+        ([2.0, 1.0], 2, 1.0),
+        # Two actors on the first node, one on the second.
+        ([16.0, 6.0], 3, 6.0),
+        ([1.0, 1.0, 1.0, 1.0], 3, 1.0),
+        ([0.3], 3, 0.1),
+        ([], 1, 0.0),
+    ],
+)
+def test_an_actor_gets_no_more_cpus_than_a_node_has(cpus, num_actors, share):
+    assert largest_share(cpus, num_actors) == pytest.approx(share)
 
 
 def test_what_is_finished_needs_no_actors(job, local, monkeypatch):
