@@ -77,7 +77,7 @@ def record_training_pairs(splits: Mapping[str, Any], training: RewardConfig, che
         counts = (f"{before[split]['num_pairs']} of {split}, now {found[split]['num_pairs']}" for split in found)
         raise UserError(
             f"{begun.parent}: began with other pairs ({'; '.join(counts)}): recordings were removed or added since, "
-            "or the data set has changed; restore it as it was, or train in another output_dir."
+            "or the data set or max_steps has changed; restore it as it was, or train in another output_dir."
         )
     if not training.process_index:
         write_file(path, json.dumps(found) + "\n")
