@@ -291,7 +291,7 @@ def _find_shares(pairs: Any, shares: Mapping[str, float]) -> list[float]:
         ValueError: No pair is of a kind that is named.
     """
     criteria = list(pairs["criterion"])
-    families = list(pairs["primary"]) if "primary" in pairs.column_names else [None] * len(criteria)
+    families: list[Any] = list(pairs["primary"]) if "primary" in pairs.column_names else [None] * len(criteria)
     if unknown := sorted(set(shares) - {*criteria, *families}):
         known = ", ".join(sorted({*criteria, *filter(None, families)}))
         raise ValueError(f"pair_shares names {unknown[0]!r}, but no pair is of that kind; the pairs are of {known}.")

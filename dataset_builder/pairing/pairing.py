@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -310,7 +310,7 @@ def _spoken_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesi
     if engine.uses_reference:
         # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
         return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]
-    speak = _speak_once if engine.is_deterministic else _speak
+    speak: Callable[..., np.ndarray] = _speak_once if engine.is_deterministic else _speak
     return [_native(speak(engine, part.text, voice), episode) for part in turn.parts]
 
 
