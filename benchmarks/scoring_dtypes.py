@@ -1,35 +1,42 @@
-"""Scoring with a bfloat16 backbone on a CPU: speed and rewards against float32, in one process.
+"""Scoring with a backbone in float32, in bfloat16 and with `dtype="fast"`: speed, memory and rewards, in one process.
 
-    python -m benchmarks.scoring_bfloat16
-    python -m benchmarks.scoring_bfloat16 --models nano --dialogues 4 --rounds 1    # a quick look
+    python -m benchmarks.scoring_dtypes
+    python -m benchmarks.scoring_dtypes --models nano --dialogues 4 --rounds 1    # a quick look
 
-On the dialogues of `scoring_speed.py`: `Scorer` in float32 and in bfloat16 (pooling and head stay in float32), and
-plain `transformers` in both, with clips padded to the 300 s of released checkpoints. Reference is the speed of a large
-matrix product of each dtype in the same run; the utilisation is the share of it that the scorer reaches.
+On the dialogues of `scoring_speed.py`: `Scorer` in each dtype (pooling and head stay in float32), and plain
+`transformers` in the first two, with clips padded to the 300 s of released checkpoints. Plain `transformers` cannot
+run `small`, whose tokens hold four vectors of the encoder. Reference is the speed of a large matrix product in the
+same run; the utilisation is the share of it that the scorer reaches. Peak memory is that of a process of its own.
 """
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks import racing
-from benchmarks.scoring_speed import MODELS, _fresh, _workload, load_model
+from benchmarks.scoring_speed import _workload, load_model
 from sdiareward.common.arguments import parse_arguments
+from sdiareward.scoring.precision import FAST
 from sdiareward.scoring.tolerances import SAME_REWARD, scaled
 
 
-RESULT = racing.RESULTS / "scoring_bfloat16.json"
+RESULT = racing.RESULTS / "scoring_dtypes.json"
+MODELS = ("nano", "small", "middle")
+DTYPES = ("float32", "bfloat16", FAST)
+# Matrix products of the last are those of bfloat16.
+_PRODUCTS = {"float32": "float32", "bfloat16": "bfloat16", FAST: "bfloat16"}
 # A larger change of a reward near 3 would be an error, not rounding.
 _TOLERANCE = scaled(SAME_REWARD["bfloat16"], [3.0])
 _MATRIX_SIZE = 2048
-_DTYPES = ("float32", "bfloat16")
 
 
 @dataclass(kw_only=True)
@@ -43,22 +50,29 @@ class Arguments:
     rounds: int = field(default=3, metadata={"help": "rounds of measurement"})
     seed: int = field(default=0, metadata={"help": "seed of everything that is drawn"})
     output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+    memory_of: str | None = field(default=None, metadata={"help": argparse.SUPPRESS})
 
 
 def main() -> None:
     """Run the benchmark from the command line."""
-    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.scoring_bfloat16", description=__doc__)
-    models = {name: measure(name, args.dialogues, args.rounds, args.seed) for name in args.models}
+    (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.scoring_dtypes", description=__doc__)
+    if args.memory_of:
+        print(json.dumps(memory_here(args.models[0], args.memory_of, args.dialogues, args.seed)))
+        return
+    models = {}
+    for name in args.models:
+        models[name] = measure(name, args.dialogues, args.rounds, args.seed)
+        models[name]["memory"] = measure_memory(name, args.dialogues, args.seed)
     settings = {name: getattr(args, name) for name in ("dialogues", "rounds", "seed")}
     racing.write_result(args.output, settings=settings, cpu=racing.describe_cpu(), models=models)
     print(json.dumps(models, indent=2))
 
 
 def measure(name: str, num_dialogues: int, rounds: int, seed: int) -> dict[str, Any]:
-    """Measure one model in both dtypes.
+    """Measure one model in every dtype.
 
     Args:
-        name (`str`): One of `scoring_speed.MODELS`.
+        name (`str`): One of `MODELS`.
         num_dialogues (`int`): Dialogues that all contestants score.
         rounds (`int`): Number of rounds.
         seed (`int`): Of the dialogues and of random weights.
@@ -66,45 +80,89 @@ def measure(name: str, num_dialogues: int, rounds: int, seed: int) -> dict[str, 
     Raises:
         ValueError: A reward differs by more than bfloat16 explains.
     """
-    from benchmarks.opponents import PlainTransformers
     from benchmarks.scoring_workload import duration_s
-    from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
-    from sdiareward.scoring.scorer import Scorer
 
     with tempfile.TemporaryDirectory() as folder:
         model, processor = load_model(name, seed)
-        models = {"float32": model, "bfloat16": in_bfloat16(model)}
         dialogues = _workload(Path(folder), num_dialogues, seed, processor)
-        entrants = {f"ours_{dtype}": _fresh(Scorer, models[dtype], processor) for dtype in _DTYPES}
-        for dtype in _DTYPES:
-            plain = PlainTransformers(models[dtype], processor, chunk_length_s=RELEASED_CHUNK_LENGTH_S)
-            entrants[f"plain_{dtype}"] = plain.score
-        seconds, differences = racing.race(entrants, dialogues, rounds, tolerance=_TOLERANCE)
-        peak = {dtype: matmul_flops_per_s(dtype) for dtype in _DTYPES}
+        seconds, differences = racing.race(_contestants(model, processor), dialogues, rounds, tolerance=_TOLERANCE)
+        peak = {dtype: matmul_flops_per_s(dtype) for dtype in set(_PRODUCTS.values())}
         flops = count_flops(model, processor, dialogues)
         audio_s = duration_s(dialogues)
     return {
+        "million_parameters": round(sum(weights.numel() for weights in model.parameters()) / 1e6, 1),
         "dialogues": num_dialogues,
         "audio_s": round(audio_s, 1),
         "seconds": seconds,
         "real_time_factor": {each: median(times) / audio_s for each, times in seconds.items()},
-        "speedup_over_plain": {
-            dtype: {other: racing.speedup(seconds[f"plain_{other}"], seconds[f"ours_{dtype}"]) for other in _DTYPES}
-            for dtype in _DTYPES
-        },
+        "speedup_over_plain": _compare_with_plain(seconds),
         "largest_difference": differences,
-        "matmul_gflops": {dtype: value / 1e9 for dtype, value in peak.items()},
-        "utilisation": {dtype: flops / median(seconds[f"ours_{dtype}"]) / peak[dtype] for dtype in _DTYPES},
+        "matmul_gflops": {dtype: value / 1e9 for dtype, value in sorted(peak.items())},
+        "utilisation": {dtype: flops / median(seconds[f"ours_{dtype}"]) / peak[_PRODUCTS[dtype]] for dtype in DTYPES},
     }
 
 
-def in_bfloat16(model: Any) -> Any:
-    """Return a copy with its backbone in bfloat16, as `from_pretrained(dtype="bfloat16")` loads it."""
+def _contestants(model: Any, processor: Any) -> dict[str, racing.Contestant]:
+    """Return the contestants by name; the first is the scorer in float32."""
+    from benchmarks.opponents import PlainTransformers
+    from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
+    from sdiareward.scoring.scorer import Scorer
+
+    models = {dtype: in_dtype(model, dtype) for dtype in DTYPES}
+    entrants: dict[str, racing.Contestant] = {
+        # A new scorer in each round, so that nothing is cached.
+        f"ours_{dtype}": lambda dialogues, dtype=dtype: Scorer(
+            models[dtype], processor, mixed_precision=dtype == FAST
+        ).score(dialogues)
+        for dtype in DTYPES
+    }
+    if model.config.stack_factor == 1:
+        for dtype in ("float32", "bfloat16"):
+            plain = PlainTransformers(models[dtype], processor, chunk_length_s=RELEASED_CHUNK_LENGTH_S)
+            entrants[f"plain_{dtype}"] = plain.score
+    return entrants
+
+
+def _compare_with_plain(seconds: Mapping[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Return by dtype of the scorer, and of plain `transformers` where they ran, how much faster the scorer is."""
+    plain = {name.removeprefix("plain_"): times for name, times in seconds.items() if name.startswith("plain_")}
+    return {
+        dtype: {other: racing.speedup(times, seconds[f"ours_{dtype}"]) for other, times in plain.items()}
+        for dtype in DTYPES
+    }
+
+
+def in_dtype(model: Any, dtype: str) -> Any:
+    """Return a copy with its backbone in a dtype, as `from_pretrained` loads it; `"fast"` starts from float32."""
     import torch
 
-    half = copy.deepcopy(model)
-    half.model.to(torch.bfloat16)
-    return half
+    copied = copy.deepcopy(model)
+    if dtype != FAST:
+        copied.model.to(getattr(torch, dtype))
+    return copied
+
+
+def measure_memory(name: str, num_dialogues: int, seed: int) -> dict[str, dict[str, int]]:
+    """Return by dtype what `memory_here` finds, each in a process of its own."""
+    arguments = ("--models", name, "--dialogues", num_dialogues, "--seed", seed)
+    return {dtype: racing.run_module("scoring_dtypes", *arguments, "--memory-of", dtype) for dtype in DTYPES}
+
+
+def memory_here(name: str, dtype: str, num_dialogues: int, seed: int) -> dict[str, int]:
+    """Return the peak memory of this process with the model loaded, and after scoring all dialogues."""
+    import torch
+
+    from sdiareward.scoring.scorer import Scorer
+
+    with tempfile.TemporaryDirectory() as folder:
+        model, processor = load_model(name, seed)
+        if dtype != FAST:
+            model.model.to(getattr(torch, dtype))
+        dialogues = _workload(Path(folder), num_dialogues, seed, processor)
+        scorer = Scorer(model, processor, mixed_precision=dtype == FAST)
+        loaded = racing.max_rss_mib()
+        scorer.score(dialogues)
+    return {"loaded_mib": loaded, "peak_mib": racing.max_rss_mib()}
 
 
 def matmul_flops_per_s(dtype: str) -> float:

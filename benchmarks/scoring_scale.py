@@ -57,10 +57,10 @@ def main() -> None:
 def score_here(num_dialogues: int, seed: int) -> dict[str, Any]:
     """Score in this process; return seconds, seconds of audio, and peak memory before and after."""
     from benchmarks.scoring_workload import ManyDialogues
-    from benchmarks.speed_models import load_nano
+    from benchmarks.speed_models import load
     from sdiareward.scoring.scorer import Scorer
 
-    model, processor = load_nano()
+    model, processor = load("nano")
     # A warm-up with other dialogues, so that no measured clip is cached.
     Scorer(model, processor).score(ManyDialogues(_WARM_UP_DIALOGUES, seed + 1))
     dialogues, scorer = ManyDialogues(num_dialogues, seed), Scorer(model, processor)

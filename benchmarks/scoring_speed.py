@@ -139,10 +139,10 @@ def measure(name: str, num_dialogues: int, num_ablation: int, rounds: int, seed:
 
 
 def load_model(name: str, seed: int) -> tuple[SDiaRewardModel, SDiaRewardProcessor]:
-    """Return a model of `MODELS` and its processor."""
+    """Return a model by name, nano, small or a size of `speed_models`, and its processor; in float32."""
     from benchmarks import speed_models
 
-    return speed_models.load_nano() if name == "nano" else speed_models.build(name, seed=seed)
+    return speed_models.load(name) if name in speed_models.TRAINED else speed_models.build(name, seed=seed)
 
 
 def contestants(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> dict[str, Contestant]:

@@ -1,6 +1,6 @@
-"""The models whose speed is measured: nano, a middle size, and the real sizes of Qwen2.5-Omni-3B and 7B.
+"""The models whose speed is measured: nano, small, a middle size, and the real sizes of Qwen2.5-Omni-3B and 7B.
 
-All but nano have random weights: the time of a matrix product does not depend on its values.
+The sizes have random weights: the time of a matrix product does not depend on its values.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from transformers import WhisperFeatureExtractor
 
+from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.common.package_files import NANO
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 
+TRAINED = ("nano", "small")
 # Qwen2.5-Omni's preprocessor_config.json: 128 mel bins, every clip padded to 300 s.
 RELEASED_CHUNK_LENGTH_S = 300
 RELEASED_MEL_BINS = 128
@@ -29,10 +31,11 @@ SIZES: dict[str, tuple[tuple[int, int, int, int, int, int | None], tuple[int, in
 }
 
 
-def load_nano() -> tuple[SDiaRewardModel, SDiaRewardProcessor]:
-    """Load the nano checkpoint of the repository, in float32."""
-    model = SDiaRewardModel.from_pretrained(NANO, dtype=torch.float32).eval()
-    return model, SDiaRewardProcessor.from_pretrained(NANO)
+def load(name: str) -> tuple[SDiaRewardModel, SDiaRewardProcessor]:
+    """Load a model of `TRAINED` and its processor, in float32."""
+    checkpoint = find_checkpoint(name)
+    model = SDiaRewardModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    return model, SDiaRewardProcessor.from_pretrained(checkpoint)
 
 
 def build(

@@ -34,7 +34,7 @@ from trl import RewardConfig, RewardTrainer
 from benchmarks import racing
 from benchmarks.head_training import build_pairs, training_config
 from benchmarks.opponents import as_items, prepare, stock_processor
-from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, load_nano
+from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S, load
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.pairs.loading import load_pairs
@@ -101,7 +101,7 @@ def measure(pairs: Any, folder: Path, num_steps: int, rounds: int, seed: int) ->
     Raises:
         ValueError: The losses of two contestants differ.
     """
-    model, processor = load_nano()
+    model, processor = load("nano")
     read, _ = precompute_pairs(pairs, processor, folder / "read", split="train")
     start = time.perf_counter()
     encoded, _ = precompute_pairs(pairs, processor, folder / "encoded", split="train", model=model)
@@ -222,7 +222,7 @@ def our_trainer(processor: Any, rows: Any, folder: Path, num_steps: int, seed: i
 
 
 def _fresh_model() -> Any:
-    model, _ = load_nano()
+    model, _ = load("nano")
     model.freeze_audio_tower()
     # A saturated loss would hide differences.
     torch.nn.init.zeros_(model.score.weight)

@@ -10,7 +10,7 @@ import soundfile
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import gpu, gpu_steps, racing, scoring_bfloat16, scoring_scale, scoring_speed
+from benchmarks import gpu, gpu_steps, racing, scoring_dtypes, scoring_parts, scoring_scale, scoring_speed, start_time
 from benchmarks import scoring_workload as workload
 from benchmarks.flops import audio_flops, text_flops
 from benchmarks.guides.rendering import render_blocks
@@ -220,15 +220,22 @@ def test_another_result_changes_the_guide_to_speed():
 
 
 @pytest.mark.slow
-def test_bfloat16_is_compared_with_float32_and_a_matrix_product(monkeypatch, make_tiny_model, tiny_processor):
-    monkeypatch.setattr(scoring_bfloat16, "load_model", lambda name, seed: (make_tiny_model(), tiny_processor))
-    monkeypatch.setattr(scoring_bfloat16, "_MATRIX_SIZE", 64)
-    found = scoring_bfloat16.measure("nano", 1, 1, 0)
+def test_dtypes_are_compared_with_float32_and_a_matrix_product(monkeypatch, make_tiny_model, tiny_processor):
+    monkeypatch.setattr(scoring_dtypes, "load_model", lambda name, seed: (make_tiny_model(), tiny_processor))
+    monkeypatch.setattr(scoring_dtypes, "_MATRIX_SIZE", 64)
+    found = scoring_dtypes.measure("nano", 1, 1, 0)
     seconds = {name: times[0] for name, times in found["seconds"].items()}
     expected = seconds["plain_float32"] / seconds["ours_bfloat16"]
     assert found["speedup_over_plain"]["bfloat16"]["float32"] == pytest.approx(expected)
-    assert found["largest_difference"]["plain_float32"] < 1e-4 < found["largest_difference"]["ours_bfloat16"]
+    moved = found["largest_difference"]
+    assert moved["plain_float32"] < 1e-4 < moved["ours_fast"] and moved["ours_bfloat16"] > 1e-4
     assert found["utilisation"]["float32"] > 0
+
+
+def test_small_has_no_plain_opponent(monkeypatch, make_tiny_model, tiny_processor):
+    model = make_tiny_model()
+    model.config.stack_factor = 4
+    assert set(scoring_dtypes._contestants(model, tiny_processor)) == {"ours_float32", "ours_bfloat16", "ours_fast"}
 
 
 def test_the_flops_of_dialogues_exclude_the_prompt(make_tiny_model, tiny_processor, make_dialogue):
@@ -237,4 +244,36 @@ def test_the_flops_of_dialogues_exclude_the_prompt(make_tiny_model, tiny_process
     start = int(np.flatnonzero(ids == tiny_processor.tokenizer.convert_tokens_to_ids("<|im_start|>"))[1])
     expected = text_flops(model.config.text_config, len(ids) - start, num_before=start)
     expected += sum(audio_flops(model.config.audio_config, frames) for frames in (50, 40))
-    assert scoring_bfloat16.count_flops(model, tiny_processor, [dialogue]) == expected
+    assert scoring_dtypes.count_flops(model, tiny_processor, [dialogue]) == expected
+
+
+@pytest.mark.parametrize(
+    ("operation", "kind"),
+    [
+        ("aten::addmm", "matrix products"),
+        ("aten::_scaled_dot_product_flash_attention_for_cpu", "attention"),
+        ("aten::mkldnn_convolution", "convolutions"),
+        ("aten::_to_copy", "memory"),
+        ("aten::gelu", "norms and activations"),
+        ("aten::rsqrt", "norms and activations"),
+        ("aten::mul", "norms and activations"),
+    ],
+)
+def test_operations_are_told_apart_by_their_names(operation, kind):
+    assert scoring_parts.name_kind(operation) == kind
+
+
+@pytest.mark.slow
+def test_the_parts_of_a_scoring_run_make_the_whole(monkeypatch, make_tiny_model, tiny_processor):
+    monkeypatch.setattr(scoring_parts, "load_model", lambda name, seed: (make_tiny_model(), tiny_processor))
+    shares = scoring_parts.measure("nano", "float32", 2, 0)["shares"]
+    assert list(shares) == list(scoring_parts.KINDS)
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-3)
+    assert min(shares.values()) > 0
+
+
+def test_the_cpu_time_of_a_command_is_that_of_its_process():
+    loop = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    assert 0.3 <= start_time.cpu_seconds([sys.executable, "-c", loop]) < 3
+    with pytest.raises(subprocess.CalledProcessError):
+        start_time.cpu_seconds([sys.executable, "-c", "raise SystemExit(2)"])
