@@ -290,10 +290,11 @@ def _find_shares(pairs: Any, shares: Mapping[str, float]) -> list[float]:
     Raises:
         ValueError: No pair is of a kind that is named.
     """
-    criteria = list(pairs["criterion"])
-    families: list[Any] = list(pairs["primary"]) if "primary" in pairs.column_names else [None] * len(criteria)
+    criteria, families = (
+        list(pairs[name]) if name in pairs.column_names else [None] * len(pairs) for name in ("criterion", "primary")
+    )
     if unknown := sorted(set(shares) - {*criteria, *families}):
-        known = ", ".join(sorted({*criteria, *filter(None, families)}))
+        known = ", ".join(sorted(filter(None, {*criteria, *families}))) or "no kind"
         raise ValueError(f"pair_shares names {unknown[0]!r}, but no pair is of that kind; the pairs are of {known}.")
     return [shares.get(family, shares.get(kind, 1.0)) for family, kind in zip(families, criteria, strict=True)]
 

@@ -50,6 +50,13 @@ def test_a_kind_that_no_pair_has_is_refused(pairs):
         count(pairs, {"contxt": 0.5})
 
 
+def test_pairs_without_a_kind_are_whole_and_have_no_shares(pairs):
+    bare = pairs.remove_columns(["criterion", "primary"])
+    assert len(AugmentedPairs(bare, AugmentationSettings())) == len(bare)
+    with pytest.raises(ValueError, match="names 'joint', but no pair is of that kind; the pairs are of no kind"):
+        AugmentedPairs(bare, AugmentationSettings(pair_shares={"joint": 0.5}))
+
+
 def test_a_share_out_of_range_is_refused():
     with pytest.raises(ValueError, match="pair_shares gives 2 for 'joint'; it must lie between 0 and 1"):
         TrainArguments("model", "data", pair_shares={"joint": 2})
