@@ -146,22 +146,13 @@ class Readings:
 
     def read(self) -> int:
         """Take a reading; return the number of records."""
-        import psutil
-
         num_records = self.count_records()
-        workers = [
-            each.memory_info().rss
-            for each in self._cluster.children(recursive=True)
-            if "MapWorker" in " ".join(_cmdline(each))
-        ]
-        try:
-            driver = self._driver.memory_info().rss
-        except psutil.NoSuchProcess:
-            return num_records
-        if workers and driver:
+        driver = _read_mib(self._driver)
+        worker = max((_read_mib(each, "MapWorker") for each in self._cluster.children(recursive=True)), default=0.0)
+        if worker and driver:
             self.rows.append(num_records)
-            self.memory["driver"].append(driver / _MIB)
-            self.memory["worker"].append(max(workers) / _MIB)
+            self.memory["driver"].append(driver)
+            self.memory["worker"].append(worker)
         return num_records
 
     def describe(self) -> dict[str, Any]:
@@ -177,13 +168,14 @@ class Readings:
         return found
 
 
-def _cmdline(process: Any) -> list[str]:
+def _read_mib(process: Any, name: str = "") -> float:
+    """Return the memory of a process in MiB; 0 for one that has ended, or has not the name in its command line."""
     import psutil
 
     try:
-        return list(process.cmdline())
+        return float(process.memory_info().rss / _MIB) if name in " ".join(process.cmdline()) else 0.0
     except psutil.Error:
-        return []
+        return 0.0
 
 
 class Driver:

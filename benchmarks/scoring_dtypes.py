@@ -108,7 +108,7 @@ def _contestants(model: Any, processor: Any) -> dict[str, racing.Contestant]:
     from benchmarks.speed_models import RELEASED_CHUNK_LENGTH_S
     from sdiareward.scoring.scorer import Scorer
 
-    models = {dtype: in_dtype(model, dtype) for dtype in DTYPES}
+    models = {dtype: to_dtype(copy.deepcopy(model), dtype) for dtype in DTYPES}
     entrants: dict[str, racing.Contestant] = {
         # A new scorer in each round, so that nothing is cached.
         f"ours_{dtype}": lambda dialogues, dtype=dtype: Scorer(
@@ -132,14 +132,13 @@ def _compare_with_plain(seconds: Mapping[str, list[float]]) -> dict[str, dict[st
     }
 
 
-def in_dtype(model: Any, dtype: str) -> Any:
-    """Return a copy with its backbone in a dtype, as `from_pretrained` loads it; `"fast"` starts from float32."""
+def to_dtype(model: Any, dtype: str) -> Any:
+    """Move the backbone to a dtype, as `from_pretrained` loads it; `"fast"` starts from float32. Return the model."""
     import torch
 
-    copied = copy.deepcopy(model)
     if dtype != FAST:
-        copied.model.to(getattr(torch, dtype))
-    return copied
+        model.model.to(getattr(torch, dtype))
+    return model
 
 
 def measure_memory(name: str, num_dialogues: int, seed: int) -> dict[str, dict[str, int]]:
@@ -150,16 +149,12 @@ def measure_memory(name: str, num_dialogues: int, seed: int) -> dict[str, dict[s
 
 def memory_here(name: str, dtype: str, num_dialogues: int, seed: int) -> dict[str, int]:
     """Return the peak memory of this process with the model loaded, and after scoring all dialogues."""
-    import torch
-
     from sdiareward.scoring.scorer import Scorer
 
     with tempfile.TemporaryDirectory() as folder:
         model, processor = load_model(name, seed)
-        if dtype != FAST:
-            model.model.to(getattr(torch, dtype))
         dialogues = _workload(Path(folder), num_dialogues, seed, processor)
-        scorer = Scorer(model, processor, mixed_precision=dtype == FAST)
+        scorer = Scorer(to_dtype(model, dtype), processor, mixed_precision=dtype == FAST)
         loaded = racing.max_rss_mib()
         scorer.score(dialogues)
     return {"loaded_mib": loaded, "peak_mib": racing.max_rss_mib()}

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import racing
+from benchmarks.scoring_dtypes import MODELS
 from benchmarks.scoring_speed import _workload, load_model
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.scoring.precision import FAST
 
 
 RESULT = racing.RESULTS / "scoring_parts.json"
-MODELS = ("nano", "small", "middle")
 DTYPES = ("float32", FAST)
 PREPARATION, PYTHON, REST = "preparation", "python", "norms and activations"
 # The first that is part of an operation's name decides.

@@ -166,7 +166,7 @@ def largest_share(cpus: Sequence[float], num_actors: int) -> float:
         cpus (`Sequence[float]`): CPUs of each node.
         num_actors (`int`): How many actors there are.
     """
-    shares = {num_cpus / count for num_cpus in cpus for count in range(1, num_actors + 1)}
+    shares = {num_cpus / count for num_cpus in set(cpus) for count in range(1, num_actors + 1)}
     # A quotient may be off by a rounding.
     fitting = (share for share in shares if sum(int(each / share + 1e-9) for each in cpus) >= num_actors)
     return max(fitting, default=0.0)

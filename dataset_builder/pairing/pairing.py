@@ -44,8 +44,6 @@ class TurnDurationError(AudioError):
 
 # Between the parts of a turn, the same on both sides.
 _GAP = np.zeros(round(0.15 * SAMPLING_RATE), dtype=np.float32)
-
-
 # A file that turns are cut from holds an episode at most; longer recordings go through the pipeline.
 _MAX_FILE_S = 2 * MAX_TURNS * MAX_TURN_S
 # Spoken texts kept in memory, a few dialogues of them.
