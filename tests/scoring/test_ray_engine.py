@@ -65,7 +65,8 @@ def local(job, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    # Without an address Ray would join any cluster that another test has started on this machine.
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()
 
