@@ -19,7 +19,8 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -182,20 +183,21 @@ class Driver:
     """A driver in a process of its own.
 
     Args:
-        data (`Path`): Rows to score.
+        arguments (`Sequence[str]`): Module that drives, and its arguments.
         output (`Path`): Where it writes; its log lies beside.
         address (`str`): Of the cluster.
+        readings (`type`): Counts what is written.
     """
 
-    def __init__(self, data: Path, output: Path, address: str):
-        command = [sys.executable, "-m", "benchmarks.scoring_cluster", "--here", str(data), str(output)]
+    def __init__(self, arguments: Sequence[str], output: Path, address: str, readings: type[Readings] = Readings):
+        command = [sys.executable, "-m", *arguments]
         self._log = output.with_suffix(".log")
         with self._log.open("a") as log:
             self.process = subprocess.Popen(
                 command, cwd=racing.ROOT, env=os.environ | {"RAY_ADDRESS": address}, stdout=log, stderr=log
             )
         self.start = time.perf_counter()
-        self.readings = Readings(self.process.pid, output, os.getpid())
+        self.readings = readings(self.process.pid, output, os.getpid())
         self.num_before = self.readings.count_records()
         self.first_s: float | None = None
 
@@ -224,32 +226,54 @@ class Driver:
         }
 
 
-def measure(num_rows: int, folder: Path) -> dict[str, Any]:
-    """Score on three nodes, kill one and the driver if there are rows enough, and check every row."""
+@contextmanager
+def open_cluster() -> Iterator[Any]:
+    """Start a cluster of [`NUM_NODES`] nodes with one CPU each on this machine."""
     from ray.cluster_utils import Cluster
 
-    data, output = folder / "data", folder / "output"
-    data.mkdir()
-    write_rows(data, num_rows)
-    nodes = {"num_cpus": 1, "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=nodes)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
-        others = [cluster.add_node(num_cpus=1) for _ in range(NUM_NODES - 1)]
+        for _ in range(NUM_NODES - 1):
+            cluster.add_node(num_cpus=1)
         cluster.wait_for_nodes()
-        driver, sessions, killed = Driver(data, output, cluster.address), [], {}
-        if num_rows >= MIN_KILLED_ROWS:
+        yield cluster
+    finally:
+        cluster.shutdown()
+
+
+def drive_and_kill(num_rows: int, start: Callable[[str], Driver], kill: bool) -> dict[str, Any]:
+    """Let a driver do the rows; or kill a node, then the driver, and let a second one end it.
+
+    Args:
+        num_rows (`int`): How many rows there are.
+        start (`Callable`): Starts a driver on the cluster of an address.
+        kill (`bool`): Whether anybody is killed.
+    """
+    with open_cluster() as cluster:
+        driver, sessions, killed = start(cluster.address), [], {}
+        if kill:
             killed["node_at_row"] = driver.wait_for(round(_NODE_AT * num_rows))
-            cluster.remove_node(others[-1], allow_graceful=False)
+            cluster.remove_node(cluster.list_all_nodes()[-1], allow_graceful=False)
             cluster.add_node(num_cpus=1)
             killed["driver_at_row"] = driver.wait_for(round(_DRIVER_AT * num_rows))
             sessions.append(driver.describe(killed["driver_at_row"]))
             driver.process.send_signal(signal.SIGKILL)
             driver.process.wait()
-            driver = Driver(data, output, cluster.address)
+            driver = start(cluster.address)
         sessions.append(driver.describe(driver.wait_for(None)))
-    finally:
-        cluster.shutdown()
-    return {"num_nodes": NUM_NODES, "killed": killed, "sessions": sessions, **check_rows(output, num_rows)}
+    return {"num_nodes": NUM_NODES, "killed": killed, "sessions": sessions}
+
+
+def measure(num_rows: int, folder: Path) -> dict[str, Any]:
+    """Score on three nodes, kill one and the driver if there are rows enough, and check every row."""
+    data, output = folder / "data", folder / "output"
+    data.mkdir()
+    write_rows(data, num_rows)
+    arguments = ["benchmarks.scoring_cluster", "--here", str(data), str(output)]
+    found = drive_and_kill(
+        num_rows, lambda address: Driver(arguments, output, address), kill=num_rows >= MIN_KILLED_ROWS
+    )
+    return found | check_rows(output, num_rows)
 
 
 def check_rows(output: Path, num_rows: int) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from .pairing.pairing import PairPlan, SynthesizerSpec, TurnDurationError, list_
 from .pairing.reference_clips import NoReference
 from .pairing.script_voices import draw_voices
 from .pairing.splits import assign_splits
-from .parts import PartFolder, run_jobs
+from .parts import PartFolder, run_jobs, run_jobs_on_ray
 from .pipeline import enhance_episodes, make_settings, run_pipeline
 from .pipeline.engines import Engine, require_engine
 from .pipeline.inspection import SilentAudioError, inspect_episode
@@ -104,8 +104,9 @@ class BuildConfig:
         pipeline (`Mapping`, *optional*): Settings of the pipeline (section B.1) for sources of long recordings; its
             enhancement also for the clips of sources with `enhance`.
         work_dir (`str`, *optional*): Folder of the pipeline's results; `<output_dir>-work` by default.
-        engine (`str`): Engine of the pipeline, `"datasets"` or `"ray"`.
-        num_workers (`int`): Processes; at least one for each server of a synthesizer.
+        engine (`str`): What runs the pipeline and makes the pairs: `"datasets"` for processes of this machine, or
+            `"ray"`.
+        num_workers (`int`): Processes; at least one for each server of a synthesizer. A cluster has its own number.
     """
 
     output_dir: str
@@ -169,7 +170,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     _require_synthesizers(plans)
     parts = PartFolder(output / ".parts")
     parts.drop_changed(contents)
-    skipped_pairs = _make_pairs(plans, parts, config.num_workers)
+    skipped_pairs = _make_pairs(plans, parts, config.engine, config.num_workers)
     skipped += skipped_pairs
     counts = parts.write_shards(output, {plan.pair_id: plan.split for plan in sorted(plans, key=lambda p: p.pair_id)})
     report = write_report(output, counts, skipped, settings, plan_id=plan_id, noted=_read_notes(plans, parts))
@@ -307,14 +308,15 @@ def _require_synthesizers(plans: Iterable[PairPlan]) -> None:
         )
 
 
-def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, num_workers: int) -> list[Skipped]:
+def _make_pairs(plans: Sequence[PairPlan], parts: PartFolder, engine: Engine, num_workers: int) -> list[Skipped]:
     """Make the pairs that are not made yet; return what was skipped."""
     todo = [plan for plan in plans if not parts.has(plan.pair_id)]
     served = [plan for plan in todo if not _differs_in_options(plan)]
     with open_servers({name: given for plan in served for name, given in plan.engines.items()}) as options:
         placed = [_place(plan, options) for plan in todo]
         num_workers = max(num_workers, count_servers(options))
-        results = run_jobs(partial(make_pair, parts=parts), placed, num_workers, "pairs")
+        run = run_jobs_on_ray if engine == "ray" else run_jobs
+        results = run(partial(make_pair, parts=parts), placed, num_workers, "pairs")
         skipped = [skip for skip in results if skip]
     return sorted(skipped, key=lambda skip: (skip.item, skip.kind, skip.reason))
 

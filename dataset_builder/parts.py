@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
@@ -10,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sdiareward.common.files import replace_atomically, write_file
+from sdiareward.common.local_ray import open_ray
+from sdiareward.common.user_errors import UserError
 from sdiareward.common.worker_pool import open_worker_pool
 from sdiareward.pairs.schema import features
 
@@ -21,6 +25,11 @@ if TYPE_CHECKING:
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
+# Jobs that follow each other often need the same speech, which a worker keeps; few enough that all end together.
+_JOBS_IN_A_BLOCK = 16
+_BLOCKS_A_WORKER = 8
+# A tenth is left for what Ray itself does.
+_CPUS_OF_A_WORKER = 0.9
 
 
 @dataclass(frozen=True)
@@ -123,3 +132,58 @@ def _start_worker(function: Callable[[Any], Any]) -> None:
 
 def _run_in_worker(job: Any) -> Any:
     return _WORKER["function"](job)
+
+
+def run_jobs_on_ray(
+    function: Callable[[_Job], _Result], jobs: Sequence[_Job], num_workers: int, description: str
+) -> Iterator[_Result]:
+    """Yield the result of each job as it is finished, on the cluster that `RAY_ADDRESS` names or a Ray started here.
+
+    Ray Data gives the jobs of a node that is lost to others. All machines must see the folders of this one.
+
+    Args:
+        function (`Callable`): Does a job; doing one twice must do no harm.
+        jobs (`Sequence`): What it is called with.
+        num_workers (`int`): Workers of a Ray that is started here; a cluster has as many as CPUs.
+        description (`str`): Label of the progress bar.
+
+    Raises:
+        UserError: Ray is not installed.
+    """
+    from tqdm import tqdm
+
+    if not jobs:
+        return
+    with open_ray(UserError, "datasets", num_workers):
+        import ray
+
+        cpus = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+        workers = max(sum(cpus), 1)
+        size = min(_JOBS_IN_A_BLOCK, -(-len(jobs) // (_BLOCKS_A_WORKER * workers)))
+        # Of a class Ray makes actors; `map` is annotated for functions only.
+        worker: Any = _RayWorker
+        blocks = [{"jobs": pickle.dumps(jobs[start : start + size])} for start in range(0, len(jobs), size)]
+        found = ray.data.from_items(blocks, override_num_blocks=len(blocks)).map(
+            worker,
+            fn_constructor_args=(function, os.getcwd()),
+            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers),
+            num_cpus=_CPUS_OF_A_WORKER,
+        )
+        with tqdm(total=len(jobs), desc=description) as bar:
+            for row in found.iter_rows():
+                results = pickle.loads(row["results"])  # noqa: S301 (written by the actor below)
+                yield from results
+                bar.update(len(results))
+
+
+class _RayWorker:
+    """An actor that does blocks of jobs in the working directory of the process that asked for them."""
+
+    def __init__(self, function: Callable[[Any], Any], folder: str):
+        os.chdir(folder)
+        self._function = function
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Do the jobs of a block."""
+        jobs = pickle.loads(row["jobs"])  # noqa: S301 (written by the function above)
+        return {"results": pickle.dumps([self._function(job) for job in jobs])}

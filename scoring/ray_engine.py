@@ -9,19 +9,16 @@ under the same name.
 from __future__ import annotations
 
 import json
-import logging
 import os
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdiareward.common.local_ray import joins_cluster, protect_ray
+from sdiareward.common.local_ray import open_ray
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.rows import dialogue_columns, read_block
@@ -95,38 +92,11 @@ def _score_alone(job: ScoringJob, folder: Path, num_actors: int | None, gpus_per
     start = time.perf_counter()
     pending = results.pending()
     if pending.size:
-        with _cluster():
+        with open_ray(ScoringError, "local"):
             scorer = RayScorer(job, rows.block_rows, _divide(num_actors, gpus_per_actor))
             log = results.open_log(pending)
             score_pending(pending.tolist(), lambda: scorer, log, label=scorer.label, unit="row")
     return finish(job, rows, results, time.perf_counter() - start)
-
-
-@contextmanager
-def _cluster() -> Iterator[None]:
-    """Connect to Ray, or start it on this machine for as long as this lasts."""
-    if "ray" not in sys.modules:
-        protect_ray()
-    try:
-        import ray
-        import ray.data
-    except ImportError as error:
-        raise ScoringError("engine 'ray' needs `pip install 'sdiareward[ray]'`; or use the engine 'local'.") from error
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        # Otherwise Ray would join any cluster that runs on this machine.
-        address = None if joins_cluster() else "local"
-        ray.init(address, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-    context = ray.data.DataContext.get_current()
-    before, context.enable_progress_bars = context.enable_progress_bars, False
-    try:
-        yield
-    finally:
-        context.enable_progress_bars = before
-        if is_ours:
-            ray.shutdown()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ class BuildArguments(BuilderArguments):
     output_dir: str | None = field(default=None, metadata={"help": "folder to write instead of the config's"})
     num_workers: int | None = field(default=None, metadata={"help": "processes"})
     engine: Literal["datasets", "ray"] | None = field(
-        default=None, metadata={"help": "what runs the pipeline of long recordings"}
+        default=None, metadata={"help": "what runs the pipeline of long recordings and makes the pairs"}
     )
 
 

@@ -6,12 +6,11 @@ Both run the same stages on the same rows, so their output is identical; all mac
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, get_args
 
-from sdiareward.common.local_ray import joins_cluster, protect_ray
+from sdiareward.common.local_ray import open_ray
 
 from .jobs import COMPONENT_FAILURE, Job
 from .settings import ComponentError, PipelineSettings
@@ -118,21 +117,9 @@ def _clean_processes() -> Iterator[None]:
 
 
 def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int, stages: Sequence[type[Stage]]) -> Rows:
-    if "ray" not in sys.modules:
-        protect_ray()
-    try:
+    with open_ray(ComponentError, "datasets", num_workers, show_progress=True):
         import ray
-        import ray.data
-    except ImportError as error:
-        raise ComponentError("engine 'ray' needs `pip install 'ray[data]'`; or use the engine 'datasets'.") from error
 
-    is_ours = not ray.is_initialized()
-    if is_ours:
-        # Without an address Ray would join any cluster that runs on this machine; the one that RAY_ADDRESS names has
-        # its own number of CPUs.
-        options: dict[str, Any] = {} if joins_cluster() else {"address": "local", "num_cpus": num_workers}
-        ray.init(**options, include_dashboard=False, log_to_driver=False)
-    try:
         data: ray.data.Dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
         share = _cpus_of_a_copy(settings, stages)
         for stage in stages:
@@ -149,9 +136,6 @@ def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int, stag
                 num_gpus=placed.num_gpus,
             )
         return [{"job": row["job"]} for row in data.take_all()]
-    finally:
-        if is_ours:
-            ray.shutdown()
 
 
 def _cpus_of_a_copy(settings: PipelineSettings, stages: Sequence[type[Stage]]) -> float:

@@ -1,9 +1,13 @@
 import os
+import signal
+import sys
+from functools import partial
 
 import datasets
 import pytest
 
-from sdiareward.dataset_builder.parts import PartFolder, run_jobs
+from sdiareward.common.user_errors import UserError
+from sdiareward.dataset_builder.parts import PartFolder, run_jobs, run_jobs_on_ray
 
 
 @pytest.fixture
@@ -45,3 +49,25 @@ def test_parts_made_of_something_else_are_dropped_and_those_of_missing_recording
     assert [parts.has(name) for name in ("same", "mended", "missing", "new")] == [True, False, True, True]
     parts.drop_changed({"missing": "b"})
     assert not parts.has("missing")
+
+
+def test_nothing_is_started_for_no_jobs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert list(run_jobs_on_ray(_name_process, [], 1, "jobs")) == []
+    with pytest.raises(UserError, match=r"needs `pip install \"sdiareward\[ray\]\"`; or use the engine 'datasets'"):
+        list(run_jobs_on_ray(_name_process, [1], 1, "jobs"))
+
+
+def _square_and_die_once(number, died):
+    if number == 20 and not died.exists():
+        died.write_text("")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number**2, os.getcwd()
+
+
+@pytest.mark.slow
+def test_on_ray_the_jobs_of_a_worker_that_is_killed_are_done_by_another(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    found = list(run_jobs_on_ray(partial(_square_and_die_once, died=tmp_path / "died"), range(40), 1, "jobs"))
+    assert (tmp_path / "died").exists()
+    assert sorted(found) == [(number**2, os.getcwd()) for number in range(40)]
