@@ -37,6 +37,8 @@ _WORLD = "world"
 # Families whose sides differ in an option of the engine alone: the option, and its value on the chosen side. The kind
 # is that of the rejected one.
 _BY_OPTION = {"prosody": ("contour", "kept"), "rhythm": (RHYTHM, "conversational")}
+# Other dialogues that a transcript is chosen from.
+_TRANSCRIPTS = 64
 Pool = Sequence[Episode]
 Change = Callable[[Episode, Pool, np.random.Generator], Episode | None]
 
@@ -236,19 +238,39 @@ def _move_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Epi
 
 
 def _replace_transcript(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    """Keep the recordings, and write the words of other dialogues beside them."""
+    """Keep the recordings, and write beside them what was said in another dialogue.
+
+    The words are a conversation by themselves: only who hears the recordings can tell.
+    """
     if not _is_recorded(episode):
         return None
-    turns = [turn for other in _draw_other(episode, pool, rng) for turn in other.turns]
-    changed = {}
-    for index, turn in enumerate(episode.turns):
-        found = _nearest(turn, turns)
-        if found is None:
-            return None
-        first, *rest = turn.parts
-        parts = (replace(first, text=found.text), *(replace(part, text="") for part in rest))
-        changed[index] = Turn(turn.role, parts)
-    return _with_answers(episode, changed)
+    stretches = [
+        turns
+        for other in _draw_other(episode, pool, rng, _TRANSCRIPTS)
+        for turns in _list_stretches(other, len(episode.turns))
+        if all(turn.text != own.text for turn, own in zip(turns, episode.turns, strict=True))
+    ]
+    if not stretches:
+        return None
+    # The nearest in length, turn by turn.
+    sizes = _count_words(episode.turns)
+    found = min(stretches, key=lambda turns: int(np.abs(_count_words(turns) - sizes).sum()))
+    return replace(episode, turns=tuple(map(_write_words, episode.turns, found)))
+
+
+def _list_stretches(episode: Episode, num_turns: int) -> list[tuple[Turn, ...]]:
+    """Return the stretches of so many turns that begin with the user."""
+    return [episode.turns[start : start + num_turns] for start in range(0, len(episode.turns) - num_turns + 1, 2)]
+
+
+def _count_words(turns: Sequence[Turn]) -> np.ndarray:
+    return np.array([len(turn.text.split()) for turn in turns])
+
+
+def _write_words(turn: Turn, other: Turn) -> Turn:
+    """Return a turn with its own recording and the words of another."""
+    first, *rest = turn.parts
+    return Turn(turn.role, (replace(first, text=other.text), *(replace(part, text="") for part in rest)))
 
 
 def _repeat_exchange(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:

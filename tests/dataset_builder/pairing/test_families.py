@@ -75,6 +75,8 @@ def test_a_foreign_transcript_leaves_the_recordings(recorded):
     changed = change("context", "transcript", recorded[0], recorded)
     assert all(a.text != b.text for a, b in zip(changed.turns, recorded[0].turns, strict=True))
     assert [turn.parts[0].audio for turn in changed.turns] == [turn.parts[0].audio for turn in recorded[0].turns]
+    said = [texts(other)[start : start + len(changed.turns)] for other in recorded for start in (0, 2)]
+    assert texts(changed) in said
     # Words that a synthesizer speaks are the transcript.
     assert change("context", "transcript") is None
 
