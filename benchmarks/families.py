@@ -41,6 +41,9 @@ class Arguments:
 
     dataset: Path = field(metadata={"help": "folder of the pairs, for their labels and texts"})
     evaluations: list[str] = field(metadata={"help": "NAME=FOLDER, several of a name for several evaluations"})
+    runs: list[str] = field(
+        default_factory=list, metadata={"help": "NAME=run.json of the training of a model, for how much it has seen"}
+    )
     split: str = field(default="test", metadata={"help": "split that was evaluated (default: test)"})
     output: Path = field(default=RESULT, metadata={"help": "file of the result"})
 
@@ -88,6 +91,18 @@ def read_dtypes(evaluations: Sequence[str]) -> dict[str, list[str]]:
         name, _, folder = given.partition("=")
         found.setdefault(name, set()).add(read_evaluation(folder).config.get("dtype") or "checkpoint")
     return {name: sorted(dtypes) for name, dtypes in found.items()}
+
+
+def read_steps(runs: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return the steps and the pairs of each training, by its name."""
+    found = {}
+    for given in runs:
+        name, _, path = given.partition("=")
+        run = json.loads(Path(path).read_text(encoding="utf-8"))
+        size = run["training"]["per_device_train_batch_size"] * run["training"]["gradient_accumulation_steps"]
+        steps = run["history"][-1]["step"]
+        found[name] = {"steps": steps, "pairs": steps * size}
+    return found
 
 
 def describe(labels: Sequence[Mapping[str, Any]], scores: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -164,7 +179,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     labels = read_labels(args.dataset, args.split)
     rows, length = measure(labels, scores), correlate_length(labels, scores)
     dtypes = read_dtypes(args.evaluations)
-    write_provenance(args.output, scorers=list(scores), dtypes=dtypes, rows=rows, length=length)
+    seen = read_steps(args.runs)
+    write_provenance(args.output, scorers=list(scores), dtypes=dtypes, seen=seen, rows=rows, length=length)
     for row in rows:
         shares = "  ".join(f"{name} {100 * row[name]['accuracy']:.1f}" for name in scores)
         print(f"{row['criterion']}, {row['kind']}, {row['voices']}: {row['num_pairs']} pairs, {shares}")

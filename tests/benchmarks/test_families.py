@@ -89,6 +89,15 @@ def test_reward_is_correlated_with_length_within_one_style_and_one_voice():
     assert found == [{"side": "chosen", "voice": "flite", "num_dialogues": 10, "spearman": {"small": -1.0}}]
 
 
+def test_the_pairs_of_a_training_are_its_steps_times_what_a_step_takes(tmp_path):
+    run = {
+        "training": {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2},
+        "history": [{"step": 10, "loss": 1.0}, {"step": 25, "eval_loss": 1.0}],
+    }
+    (tmp_path / "run.json").write_text(json.dumps(run))
+    assert families.read_steps([f"small={tmp_path / 'run.json'}"]) == {"small": {"steps": 25, "pairs": 200}}
+
+
 @pytest.fixture
 def result():
     share = {"accuracy": 0.875, "num_ties": 0, "num_invalid": 0, "num_groups": 8, "interval": [0.5, 1.0]}
