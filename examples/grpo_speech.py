@@ -4,15 +4,17 @@
 
 Questions are recorded turns of the bundled sample; a synthesizer speaks the policy's answers. Before training and
 after it, the mean reward is printed of the policy's answers, of the answers in the recordings' script, and of the
-words of these in random order. Without `--policy` a tiny random one is built: it learns nothing worth hearing, but
-shows on a CPU how everything fits together. Needs the extras `train` and `build`, and `small` for that reward model.
+words of these in random order; `rewards.json` in the folder of the run keeps them. Without `--policy` a tiny random
+one is built: it learns nothing worth hearing, but shows on a CPU how everything fits together. Needs the extras
+`train` and `build`, and `small` for that reward model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -25,10 +27,14 @@ from sdiareward import reward_fn
 from sdiareward.audio_sdiareward import SAMPLING_RATE, read_audio
 from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.common.arguments import parse_arguments
+from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.episodes import Episode
 from sdiareward.dataset_builder.sources import sample
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.synthesis import SynthesisError, load_synthesizer
+
+
+POLICY = "the policy's answers"
 
 
 def read_questions(num_questions: int) -> datasets.Dataset:
@@ -78,13 +84,18 @@ def shuffle_words(text: str) -> str:
     return " ".join(words[index] for index in np.random.default_rng(len(text)).permutation(len(words)))
 
 
-def compare_answers(reward: Callable[..., Any], questions: datasets.Dataset, answers: dict[str, list[str]]) -> None:
-    """Print the mean reward of each kind of answer to the questions."""
+def compare_answers(
+    reward: Callable[..., Any], questions: datasets.Dataset, answers: dict[str, list[str]]
+) -> dict[str, dict[str, Any]]:
+    """Print and return the mean reward of each kind of answer to the questions."""
+    found = {}
     for kind, texts in answers.items():
         completions = [[{"role": "assistant", "content": text}] for text in texts]
         rewards = reward(prompts=questions["prompt"], completions=completions, voice=questions["voice"])
         given = [each for each in rewards if each is not None]
         print(f"  {kind}: {np.mean(given):+.2f} ({len(given)} answers)" if given else f"  {kind}: no reward")
+        found[kind] = {"mean_reward": float(np.mean(given)) if given else None, "num_answers": len(given)}
+    return found
 
 
 def answer(policy: Any, tokenizer: Any, questions: datasets.Dataset) -> list[str]:
@@ -156,10 +167,11 @@ def main(argv: list[str] | None = None) -> GRPOTrainer:
     script = list(questions["answer"])
     fixed = {"answers of the script": script, "their words in random order": [shuffle_words(text) for text in script]}
     print("Before training, mean rewards:")
-    compare_answers(reward, questions, {**fixed, "the policy's answers": answer(trainer.model, tokenizer, questions)})
+    before = compare_answers(reward, questions, fixed | {POLICY: answer(trainer.model, tokenizer, questions)})
     trainer.train()
     print("After training:")
-    compare_answers(reward, questions, {"the policy's answers": answer(trainer.model, tokenizer, questions)})
+    after = compare_answers(reward, questions, {POLICY: answer(trainer.model, tokenizer, questions)})
+    write_provenance(Path(args.output_dir) / "rewards.json", arguments=asdict(args), before=before, after=after)
     return trainer
 
 
