@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import json
 import sys
 import zlib
 
@@ -91,6 +92,9 @@ def test_the_example_trains_on_recorded_questions_and_synthetic_answers(tmp_path
     before, after = printed.split("After training:")
     assert all(kind in before for kind in ("answers of the script:", "their words in random order:"))
     assert "the policy's answers:" in before and "the policy's answers:" in after
+    kept = json.loads((tmp_path / "rewards.json").read_text())
+    assert list(kept["before"]) == ["answers of the script", "their words in random order", "the policy's answers"]
+    assert f"the policy's answers: {kept['after'][example.POLICY]['mean_reward']:+.2f} (1 answers)" in after
 
 
 def test_the_words_of_an_answer_are_shuffled_alike_each_time(example):

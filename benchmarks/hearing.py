@@ -1,0 +1,113 @@
+"""What models hear: how much likelier the words of a dialogue are with its sound, beside the words of another one.
+
+    python -m benchmarks.hearing --dataset runs/transcripts/sdiareward --models runs/small_alignment small
+
+Pairs of the kind `transcript` have the same recordings on both sides, and the words of another dialogue on one. The
+language model inside a checkpoint says, without any reward, how much the sound of a side adds to the likelihood of its
+words: the mean over tokens of log p(words | sound) less log p(words). The reward of the checkpoint stands beside it.
+Where the first orders more pairs than the second, the reward does not use what can be heard.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+
+from benchmarks import racing
+from sdiareward import Scorer
+from sdiareward.common.arguments import parse_arguments
+from sdiareward.esdr_accuracy.pairwise import wilson_interval
+from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.schema import JOINT, SIDES
+
+
+RESULT = racing.RESULTS / "hearing.json"
+_KIND = "transcript"
+
+
+@dataclass(kw_only=True)
+class Arguments:
+    """The arguments of the command line."""
+
+    dataset: Path = field(metadata={"help": "folder of pairs, of which those of the kind `transcript` are used"})
+    models: list[str] = field(metadata={"help": "checkpoints with a language model inside"})
+    split: str = field(default="test", metadata={"help": "split of the pairs"})
+    output: Path = field(default=RESULT, metadata={"help": "file of the result"})
+
+
+def read_dialogues(dataset: Path, split: str) -> list[dict[str, list[dict[str, Any]]]]:
+    """Return both sides of each pair, every turn with its sound and its words."""
+    pairs = load_pairs(dataset, split, name=JOINT).filter(lambda row: row["secondary"] == _KIND)
+    return [{side: [as_message(turn) for turn in pair[side]] for side in SIDES} for pair in pairs]
+
+
+def as_message(turn: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a turn with its sound before its words, as the projection is trained."""
+    content = [{"type": "audio", "audio": turn["audio"]["bytes"]}, {"type": "text", "text": turn["text"]}]
+    return {"role": turn["role"], "content": content}
+
+
+def without_sound(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the words of a dialogue alone."""
+    return [
+        {"role": message["role"], "content": [item for item in message["content"] if item["type"] == "text"]}
+        for message in dialogue
+    ]
+
+
+@torch.inference_mode()
+def compute_likelihoods(scorer: Scorer, dialogue: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """Return log p of each token that is no marker, given all before it."""
+    inputs = scorer.processor([dialogue], criterion=JOINT)
+    hidden = scorer.model(**inputs, output_hidden_states=True).hidden_states[-1][0].float()
+    ids = inputs["input_ids"][0]
+    tokenizer: Any = scorer.processor.tokenizer
+    markers = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
+    places = torch.tensor([place for place in range(1, len(ids)) if int(ids[place]) not in markers])
+    logits = hidden[places - 1] @ scorer.model.get_input_embeddings().weight.float().T
+    return logits.log_softmax(-1)[torch.arange(len(places)), ids[places]].numpy()
+
+
+def measure_sound(scorer: Scorer, dialogue: Sequence[Mapping[str, Any]]) -> float:
+    """Return by how many nats a token the sound of a dialogue makes its words likelier."""
+    own, alone = compute_likelihoods(scorer, dialogue), compute_likelihoods(scorer, without_sound(dialogue))
+    return float((own - alone).mean())
+
+
+def measure(name: str, pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the shares of the pairs that are ordered by what the sound adds, and by the reward."""
+    scorer = Scorer.from_pretrained(name)
+    added = np.array([[measure_sound(scorer, pair[side]) for side in SIDES] for pair in tqdm(pairs, desc=name)])
+    rewards = np.array([scorer.score([pair[side] for side in SIDES], criterion=JOINT) for pair in pairs])
+    return {
+        "own_words_nats": round(float(added[:, 0].mean()), 4),
+        "other_words_nats": round(float(added[:, 1].mean()), 4),
+        "by_sound": _share(added),
+        "by_reward": _share(rewards) if np.ptp(rewards) else None,  # an untrained head gives zeros
+    }
+
+
+def _share(values: np.ndarray) -> dict[str, Any]:
+    """Return the share of rows whose first value is the larger one, with Wilson's interval."""
+    share = float((values[:, 0] > values[:, 1]).mean())
+    return {"accuracy": share, "interval": wilson_interval(share, len(values))}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark from the command line."""
+    (args,) = parse_arguments((Arguments,), argv, prog="python -m benchmarks.hearing", description=__doc__)
+    pairs = read_dialogues(args.dataset, args.split)
+    found = {Path(name).name: measure(name, pairs) for name in args.models}
+    racing.write_result(args.output, split=args.split, num_pairs=len(pairs), models=found)
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
