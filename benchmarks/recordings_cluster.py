@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks import racing
 from benchmarks.scoring_cluster import NUM_NODES, Driver, drive_and_kill
 from sdiareward.common.arguments import parse_arguments
+from sdiareward.pairs.rows import Rows
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.dataset import ScoringJob, score_dataset
 from sdiareward.scoring.model_spec import ModelSpec
@@ -58,11 +59,14 @@ def drive(job: ScoringJob, output: Path) -> None:
 def count_turns(job: ScoringJob) -> dict[str, Any]:
     """Return how many pairs, turns and hours of sound there are."""
     rows = job.open_rows()
-    turns = [
-        turn for side in SIDES for row in rows.read(range(rows.num_rows), [side])[side].to_pylist() for turn in row
-    ]
-    hours = sum(turn["duration_s"] for turn in turns) / 3600
-    return {"num_pairs": rows.num_rows, "num_turns": len(turns), "audio_h": round(hours, 2)}
+    seconds = [turn["duration_s"] for number in range(rows.num_rows) for turn in _read_turns(rows, number)]
+    return {"num_pairs": rows.num_rows, "num_turns": len(seconds), "audio_h": round(sum(seconds) / 3600, 2)}
+
+
+def _read_turns(rows: Rows, number: int) -> list[dict[str, Any]]:
+    """Return the turns of both sides of a row."""
+    table = rows.read([number], list(SIDES))
+    return [turn for side in SIDES for turn in table[side].to_pylist()[0]]
 
 
 def measure(args: Arguments, folder: Path) -> dict[str, Any]:
@@ -76,8 +80,6 @@ def measure(args: Arguments, folder: Path) -> dict[str, Any]:
 
 def compare(args: Arguments, output: Path, alone: Path, num_pairs: int) -> dict[str, Any]:
     """Return how many rows are lost or twice, and the largest difference to the rewards of one process."""
-    from dataclasses import replace
-
     import pyarrow.parquet as pq
 
     table = pq.read_table(output / "scores.parquet")
