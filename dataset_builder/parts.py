@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
@@ -162,7 +161,7 @@ def run_jobs_on_ray(
         size = min(_JOBS_IN_A_BLOCK, -(-len(jobs) // (_BLOCKS_A_WORKER * workers)))
         # Of a class Ray makes actors; `map` is annotated for functions only.
         worker: Any = _RayWorker
-        blocks = [{"jobs": pickle.dumps(jobs[start : start + size])} for start in range(0, len(jobs), size)]
+        blocks = [{"block": _Block(jobs[start : start + size])} for start in range(0, len(jobs), size)]
         found = ray.data.from_items(blocks, override_num_blocks=len(blocks)).map(
             worker,
             fn_constructor_args=(function, os.getcwd()),
@@ -171,9 +170,15 @@ def run_jobs_on_ray(
         )
         with tqdm(total=len(jobs), desc=description) as bar:
             for row in found.iter_rows():
-                results = pickle.loads(row["results"])  # noqa: S301 (written by the actor below)
-                yield from results
-                bar.update(len(results))
+                yield from row["block"].items
+                bar.update(len(row["block"].items))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Jobs, or their results, in one: of a list Ray Data would make an array."""
+
+    items: Sequence[Any]
 
 
 class _RayWorker:
@@ -185,5 +190,4 @@ class _RayWorker:
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
         """Do the jobs of a block."""
-        jobs = pickle.loads(row["jobs"])  # noqa: S301 (written by the function above)
-        return {"results": pickle.dumps([self._function(job) for job in jobs])}
+        return {"block": _Block([self._function(job) for job in row["block"].items])}
