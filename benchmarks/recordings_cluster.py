@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import racing
-from benchmarks.scoring_cluster import NUM_NODES, Driver, drive_and_kill
+from benchmarks.scoring_cluster import NUM_NODES, Driver, count_losses, drive_and_kill
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.pairs.rows import Rows
 from sdiareward.pairs.schema import SIDES
@@ -84,14 +84,12 @@ def compare(args: Arguments, output: Path, alone: Path, num_pairs: int) -> dict[
 
     table = pq.read_table(output / "scores.parquet")
     rows = table["row"].to_pylist()
-    records = [json.loads(line)["row"] for path in (output / "partial").glob("*.jsonl") for line in path.open()]
     score_dataset(replace(args.job, limit=args.num_compared), alone)
     some = pq.read_table(alone / "scores.parquet")
     positions = [rows.index(row) for row in some["row"].to_pylist()]
     moved = [np.abs(table[side].to_numpy()[positions] - some[side].to_numpy()).max() for side in SIDES]
     return {
-        "num_lost": num_pairs - len(set(rows)),
-        "num_twice": len(records) - len(set(records)) + len(rows) - len(set(rows)),
+        **count_losses(output, rows, num_pairs),
         "num_compared": len(positions),
         "moved": round(float(max(moved)), 6),
     }

@@ -283,13 +283,23 @@ def check_rows(output: Path, num_rows: int) -> dict[str, Any]:
     table = pq.read_table(output / "scores.parquet")
     rows = table["row"].to_numpy()
     expected = np.array([reward_of(make_dialogue(row)) for row in rows.tolist()])
+    num_wrong = int((np.abs(table["reward"].to_numpy() - expected) > 1e-9).sum())
+    return {"num_rows": num_rows, "num_wrong": num_wrong, **count_losses(output, rows.tolist(), num_rows)}
+
+
+def count_losses(output: Path, rows: Sequence[int], num_rows: int) -> dict[str, Any]:
+    """Return how many rows are missing among the scored ones, and how many stand twice there or in the records.
+
+    Args:
+        output (`Path`): Folder of the run.
+        rows (`Sequence[int]`): Numbers of the rows that have a reward.
+        num_rows (`int`): How many there must be.
+    """
     logs = list((output / "partial").glob("*.jsonl"))
     records = [json.loads(line)["row"] for path in logs for line in path.open()]
     return {
-        "num_rows": num_rows,
-        "num_lost": num_rows - len(set(rows.tolist())),
-        "num_twice": len(records) - len(set(records)) + rows.size - len(set(rows.tolist())),
-        "num_wrong": int((np.abs(table["reward"].to_numpy() - expected) > 1e-9).sum()),
+        "num_lost": num_rows - len(set(rows)),
+        "num_twice": len(records) - len(set(records)) + len(rows) - len(set(rows)),
         "record_bytes": round(sum(path.stat().st_size for path in logs) / max(len(records), 1), 1),
     }
 

@@ -58,8 +58,9 @@ def open_ray(
         raise error(
             f"engine 'ray' needs `pip install \"sdiareward[ray]\"`; or use the engine {other_engine!r}."
         ) from cause
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
+    if not show_progress:
+        logging.getLogger("ray.data").setLevel(logging.WARNING)
+        logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
     is_ours = not ray.is_initialized()
     if is_ours:
         # Without an address Ray would join any cluster that runs on this machine; a cluster has its own CPUs.

@@ -259,7 +259,7 @@ def _replace_transcript(episode: Episode, pool: Pool, rng: np.random.Generator) 
 
 
 def _list_stretches(episode: Episode, num_turns: int) -> list[tuple[Turn, ...]]:
-    """Return the stretches of so many turns that begin with the user."""
+    """Return the stretches of `num_turns` turns that begin with the user."""
     return [episode.turns[start : start + num_turns] for start in range(0, len(episode.turns) - num_turns + 1, 2)]
 
 
