@@ -27,7 +27,8 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 from transformers.utils import cached_file
 from transformers.utils.hub import is_offline_mode
 
-from .configuration_sdiareward import EXTERNAL_MODEL_TYPES, OWN_FIELDS_KEY, SDiaRewardConfig, validate_sizes
+from .configuration_sdiareward import EXTERNAL_MODEL_TYPES, OWN_FIELDS_KEY, SDiaRewardConfig
+from .sizes_sdiareward import validate_sizes
 
 
 logger = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ from typing import Any
 
 from transformers import Pipeline
 
+from .chat_sdiareward import expand_criteria
 from .messages_sdiareward import DialogueError, turns_to_messages, validate_messages
-from .processing_sdiareward import expand_criteria
 
 
 # Of `transformers.pipeline`. Those after the first are what a model with one label is taken for: they would read texts

@@ -32,6 +32,8 @@ from .chat_sdiareward import (
     AUDIO_TOKEN,
     CHAT_TEMPLATE,
     accept_files,
+    as_batch,
+    expand_criteria,
     read_padding_options,
     render_dialogue,
     require_special_tokens,
@@ -199,7 +201,7 @@ class SDiaRewardProcessor(ProcessorMixin):
             return super().__call__(text=text, audio=audio, **kwargs)
         if (dialogues is not None and conversation is not None) or text is not None or audio is not None:
             raise ValueError("give one of dialogues, conversation and text; audio belongs to a text only.")
-        dialogues = _as_batch(conversation if dialogues is None else dialogues)
+        dialogues = as_batch(conversation if dialogues is None else dialogues)
         criteria = expand_criteria("joint" if criterion is None else criterion, len(dialogues))
         options, return_tensors = read_padding_options(kwargs)
         prepared = [self.prepare(dialogue, name) for dialogue, name in zip(dialogues, criteria, strict=True)]
@@ -233,7 +235,7 @@ class SDiaRewardProcessor(ProcessorMixin):
             ValueError, AudioError: As `__call__`.
         """
         is_single = bool(conversation) and isinstance(conversation[0], Mapping)
-        dialogues = [turns_to_messages(accept_files(each)) for each in _as_batch(conversation)]
+        dialogues = [turns_to_messages(accept_files(each)) for each in as_batch(conversation)]
         criteria = expand_criteria("joint" if criterion is None else criterion, len(dialogues))
         rendered = []
         for dialogue, name in zip(dialogues, criteria, strict=True):
@@ -371,33 +373,10 @@ class SDiaRewardProcessor(ProcessorMixin):
         return -(-num_vectors // self.stack_factor)
 
 
-def expand_criteria(criterion: str | Sequence[str], num_dialogues: int) -> list[str]:
-    """Return the criterion of each dialogue.
-
-    Args:
-        criterion (`str` or `list[str]`): One for all dialogues, or one for each.
-        num_dialogues (`int`): How many there are.
-
-    Raises:
-        ValueError: There are not as many criteria as dialogues.
-    """
-    criteria = [criterion] * num_dialogues if isinstance(criterion, str) else list(criterion)
-    if len(criteria) != num_dialogues:
-        raise ValueError(f"got {len(criteria)} criteria for {num_dialogues} dialogues; give one for all or for each.")
-    return criteria
-
-
-def _as_batch(dialogues: Sequence[Any] | None) -> Sequence[Sequence[Mapping[str, Any]]]:
-    if not dialogues:
-        raise ValueError("no dialogues were given; give the messages of at least one.")
-    return [dialogues] if isinstance(dialogues[0], Mapping) else dialogues
-
-
 SDiaRewardProcessor.register_for_auto_class()
 AutoProcessor.register(SDiaRewardConfig, SDiaRewardProcessor, exist_ok=True)
 
 __all__ = [
     "PreparedDialogue",
     "SDiaRewardProcessor",
-    "expand_criteria",
 ]

@@ -4,8 +4,9 @@
 
 Pairs of the kind `transcript` have the same recordings on both sides, and the words of another dialogue on one. The
 language model inside a checkpoint says, without any reward, how much the sound of a side adds to the likelihood of its
-words: the mean over tokens of log p(words | sound) less log p(words). The reward of the checkpoint stands beside it.
-Where the first orders more pairs than the second, the reward does not use what can be heard.
+words, if it comes before them: the mean over tokens of log p(words | sound) less log p(words). The reward of the
+checkpoint, with both in the order that it is made for, stands beside it. Where the first orders more pairs than the
+second, the reward does not use what can be heard.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from sdiareward import Scorer
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.esdr_accuracy.pairwise import wilson_interval
 from sdiareward.pairs.loading import load_pairs
+from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import JOINT, SIDES
 
 
@@ -45,13 +47,15 @@ class Arguments:
 def read_dialogues(dataset: Path, split: str) -> list[dict[str, list[dict[str, Any]]]]:
     """Return both sides of each pair, every turn with its sound and its words."""
     pairs = load_pairs(dataset, split, name=JOINT).filter(lambda row: row["secondary"] == _KIND)
-    return [{side: [as_message(turn) for turn in pair[side]] for side in SIDES} for pair in pairs]
+    return [{side: turns_to_messages(pair[side]) for side in SIDES} for pair in pairs]
 
 
-def as_message(turn: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a turn with its sound before its words, as the projection is trained."""
-    content = [{"type": "audio", "audio": turn["audio"]["bytes"]}, {"type": "text", "text": turn["text"]}]
-    return {"role": turn["role"], "content": content}
+def put_sound_first(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a dialogue with the sound of each turn before its words, as the projection is trained."""
+    return [
+        {"role": message["role"], "content": sorted(message["content"], key=lambda item: item["type"] == "text")}
+        for message in dialogue
+    ]
 
 
 def without_sound(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -64,20 +68,22 @@ def without_sound(dialogue: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]
 
 @torch.inference_mode()
 def compute_likelihoods(scorer: Scorer, dialogue: Sequence[Mapping[str, Any]]) -> np.ndarray:
-    """Return log p of each token that is no marker, given all before it."""
+    """Return log p of each token of the turns that is no marker, given all before it."""
     inputs = scorer.processor([dialogue], criterion=JOINT)
     hidden = scorer.model(**inputs, output_hidden_states=True).hidden_states[-1][0].float()
     ids = inputs["input_ids"][0]
     tokenizer: Any = scorer.processor.tokenizer
     markers = {*tokenizer.all_special_ids, *tokenizer.get_added_vocab().values()}
-    places = torch.tensor([place for place in range(1, len(ids)) if int(ids[place]) not in markers])
+    # The first turn is the prompt.
+    begin = ids.tolist().index(tokenizer.convert_tokens_to_ids("<|im_end|>"))
+    places = torch.tensor([place for place in range(begin, len(ids)) if int(ids[place]) not in markers])
     logits = hidden[places - 1] @ scorer.model.get_input_embeddings().weight.float().T
     return logits.log_softmax(-1)[torch.arange(len(places)), ids[places]].numpy()
 
 
 def measure_sound(scorer: Scorer, dialogue: Sequence[Mapping[str, Any]]) -> float:
     """Return by how many nats a token the sound of a dialogue makes its words likelier."""
-    own, alone = compute_likelihoods(scorer, dialogue), compute_likelihoods(scorer, without_sound(dialogue))
+    own, alone = (compute_likelihoods(scorer, form(dialogue)) for form in (put_sound_first, without_sound))
     return float((own - alone).mean())
 
 

@@ -24,9 +24,9 @@ from transformers.modeling_utils import set_zero3_state
 
 from sdiareward.checkpoint_io.adapters import reject_custom_adapters
 from sdiareward.checkpoint_io.files import ADAPTER_CONFIG
-from sdiareward.configuration_sdiareward import validate_sizes
 from sdiareward.layouts_sdiareward import HUB_KWARGS, list_shapes
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
+from sdiareward.sizes_sdiareward import validate_sizes
 
 from .repeated_clips import encode_each_clip_once
 

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from sdiareward.chat_sdiareward import expand_criteria
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.pairs.content import hash_items
-from sdiareward.processing_sdiareward import SDiaRewardProcessor, expand_criteria
+from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .batching import DIALOGUE_ERRORS, reason_of
 from .feature_shards import FeatureShards

@@ -120,6 +120,29 @@ def to_template_form(messages: Sequence[Mapping[str, Any]], clips: Sequence[Any]
     return converted
 
 
+def expand_criteria(criterion: str | Sequence[str], num_dialogues: int) -> list[str]:
+    """Return the criterion of each dialogue.
+
+    Args:
+        criterion (`str` or `list[str]`): One for all dialogues, or one for each.
+        num_dialogues (`int`): How many there are.
+
+    Raises:
+        ValueError: There are not as many criteria as dialogues.
+    """
+    criteria = [criterion] * num_dialogues if isinstance(criterion, str) else list(criterion)
+    if len(criteria) != num_dialogues:
+        raise ValueError(f"got {len(criteria)} criteria for {num_dialogues} dialogues; give one for all or for each.")
+    return criteria
+
+
+def as_batch(dialogues: Sequence[Any] | None) -> Sequence[Sequence[Mapping[str, Any]]]:
+    """Return dialogues as they are, and a single one as a batch of one; raise `ValueError` for none."""
+    if not dialogues:
+        raise ValueError("no dialogues were given; give the messages of at least one.")
+    return [dialogues] if isinstance(dialogues[0], Mapping) else dialogues
+
+
 def read_padding_options(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
     """Return the options for padding dialogues, and the kind of tensors to return.
 
@@ -148,6 +171,8 @@ def read_padding_options(kwargs: Mapping[str, Any]) -> tuple[dict[str, Any], str
 __all__ = [
     "CHAT_TEMPLATE",
     "accept_files",
+    "as_batch",
+    "expand_criteria",
     "read_padding_options",
     "render_dialogue",
     "require_special_tokens",

@@ -28,6 +28,13 @@ def test_only_the_words_remain_without_the_sound(dialogue):
     assert second["role"] == "assistant"
 
 
+def test_sounds_are_put_before_the_words(dialogue):
+    words_first = [{**message, "content": message["content"][::-1]} for message in dialogue]
+    assert words_first[0]["content"][0]["type"] == "text"
+    assert hearing.put_sound_first(words_first) == dialogue
+    assert words_first[0]["content"][0]["type"] == "text"
+
+
 def test_likelihoods_are_those_of_the_next_token_without_markers(scorer, dialogue):
     found = hearing.compute_likelihoods(scorer, dialogue)
     inputs = scorer.processor([dialogue], criterion="joint")
@@ -36,8 +43,9 @@ def test_likelihoods_are_those_of_the_next_token_without_markers(scorer, dialogu
         table = torch.softmax(states.float() @ scorer.model.get_input_embeddings().weight.float().T, dim=-1)
     ids = inputs["input_ids"][0].tolist()
     markers = set(scorer.processor.tokenizer.get_added_vocab().values())
+    begin = ids.index(scorer.processor.tokenizer.convert_tokens_to_ids("<|im_end|>"))
     expected = [
-        np.log(float(table[place - 1, ids[place]])) for place in range(1, len(ids)) if ids[place] not in markers
+        np.log(float(table[place - 1, ids[place]])) for place in range(begin, len(ids)) if ids[place] not in markers
     ]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
