@@ -22,11 +22,18 @@ _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=[)#])")
 
 
 def on_startup(command: str, dirty: bool) -> None:
-    """Link the package under its name into a folder that mkdocstrings searches: the repository is the package."""
-    link = ROOT / "build" / "api" / "sdiareward"
-    link.parent.mkdir(parents=True, exist_ok=True)
-    if not link.is_symlink():
-        link.symlink_to(ROOT, target_is_directory=True)
+    """Link the package's modules into a folder of its name, in which mkdocstrings looks for them.
+
+    The repository itself is the package, but every file below it would be looked at, environments and builds included.
+    """
+    package = ROOT / "build" / "api" / "sdiareward"
+    if package.is_symlink():
+        package.unlink()
+    package.mkdir(parents=True, exist_ok=True)
+    for link in package.iterdir():
+        link.unlink()
+    for module in [*ROOT.glob("*.py"), *(init.parent for init in ROOT.glob("*/__init__.py"))]:
+        (package / module.name).symlink_to(module)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

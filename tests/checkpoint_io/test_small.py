@@ -1,5 +1,6 @@
 """The small model is SmolLM2 under Whisper's encoder, in the classes of the package."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -29,9 +30,17 @@ def source():
     return Path(spec.origin).parent
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _read_once():
+    """Keep what is read of SmolLM2's file: most of the time of a build goes into its four-bit weights."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(small, "read_language_model", functools.cache(small.read_language_model))
+        yield
+
+
 @pytest.fixture(scope="module")
 def checkpoint(source, tmp_path_factory):
-    return small.build_small(tmp_path_factory.mktemp("small"))
+    return small.build_small(tmp_path_factory.mktemp("small"), language_model=source / small.SMOLLM2_FILE)
 
 
 @pytest.fixture(scope="module")
@@ -83,10 +92,8 @@ def test_a_marker_of_audio_in_a_text_is_refused(processor):
         processor.prepare([{"role": "user", "content": "hear <|AUDIO|> this"}])
 
 
-def test_the_seed_draws_the_projection(checkpoint, model, tmp_path, source):
-    other = SDiaRewardModel.from_pretrained(
-        small.build_small(tmp_path, language_model=source / small.SMOLLM2_FILE, is_aligned=False, seed=1)
-    )
+def test_the_seed_draws_the_projection(model, tmp_path):
+    other = SDiaRewardModel.from_pretrained(small.build_small(tmp_path, is_aligned=False, seed=1))
     assert not torch.equal(other.model.audio_tower.proj.weight, model.model.audio_tower.proj.weight)
     assert torch.equal(other.model.audio_tower.conv1.weight, model.model.audio_tower.conv1.weight)
 
