@@ -31,7 +31,7 @@ class DialogueError(ValueError):
 
 
 def turns_to_messages(turns: Any) -> list[dict[str, Any]]:
-    """Turn the turns of a dialogue into messages: text before audio in each turn, as the paper interleaves them.
+    """Turn the turns of a dialogue into messages: text before audio in each turn; the paper leaves their order open.
 
     Messages stay as they are, and so does what is malformed: `validate_form` names it.
 
