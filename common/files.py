@@ -12,23 +12,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 
 @contextmanager
-def replace_atomically(path: Path) -> Iterator[Path]:
+def replace_atomically(path: Path, *, is_shared: bool = False) -> Iterator[Path]:
     """Yield a temporary path for a file or a folder to write; it is renamed to `path` when the block ends.
 
     A reader sees the old content or all of the new. After an error nothing temporary remains and `path` is unchanged.
 
     Args:
         path (`Path`): The file or folder. A folder may be there already only if it is empty.
+        is_shared (`bool`, *optional*, defaults to `False`): Whether others may write it at the same time; the last
+            one wins. Otherwise what a killed process left unfinished is removed first.
 
     Example:
         >>> from tempfile import TemporaryDirectory
         >>> with TemporaryDirectory() as folder, replace_atomically(Path(folder, "a.bin")) as temporary:
         ...     _ = temporary.write_bytes(b"all of it")
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    mark = f".{uuid4().hex}" if is_shared else ""
+    temporary = path.with_name(f".{path.name}{mark}.tmp")
     _remove(temporary)
     try:
         yield temporary
@@ -48,8 +52,8 @@ def _remove(path: Path) -> None:
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8, so that a reader sees all of it or none."""
-    with replace_atomically(path) as temporary:
+    """Write a file, text as UTF-8, so that a reader sees all of it or none, even if several processes write it."""
+    with replace_atomically(path, is_shared=True) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
+
+from sdiareward.common.files import write_file
 
 from .json_parsing import parse_json
 from .settings import ChatError, ChatSettings, EndpointError, TokenUsage
@@ -82,7 +85,8 @@ class ChatClient:
         self.cache_dir = Path(cache_dir)
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._asking: dict[str, threading.Lock] = {}
+        # A lock lives as long as somebody asks its question.
+        self._asking: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
         self._endpoint: Any = None
 
     @property
@@ -208,10 +212,7 @@ class ChatClient:
             "completion_tokens": spent.completion_tokens,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Named by process and thread: processes that share the folder may ask the same question at the same time.
-        unfinished = path.with_name(f".{path.stem}.{os.getpid()}.{threading.get_ident()}.tmp")
-        unfinished.write_text(json.dumps(record, ensure_ascii=False) + "\n", encoding="utf-8")
-        unfinished.replace(path)
+        write_file(path, json.dumps(record, ensure_ascii=False) + "\n")
 
     def _ask(
         self,

@@ -1,3 +1,5 @@
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from sdiareward.common.files import replace_atomically, write_file
@@ -8,6 +10,15 @@ def test_a_file_is_replaced_by_text_or_bytes(tmp_path):
     for content in ("ä\n", b"\x00\xff"):
         write_file(path, content)
         assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_several_may_write_one_file_at_once(tmp_path):
+    path = tmp_path / "a.txt"
+    contents = [chr(ord("a") + number) * 1000 for number in range(20)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda content: write_file(path, content), contents * 10))
+    assert path.read_text() in contents
     assert list(tmp_path.iterdir()) == [path]
 
 
