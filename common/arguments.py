@@ -301,11 +301,21 @@ def _read_file(path: Path, flags: Mapping[str, argparse.Action]) -> dict[str, An
 
 
 def _convert(value: Any, flag: argparse.Action, path: Path) -> Any:
+    """Return what a flag would make of a value of the file; of one where several may stand, a list."""
+    takes_several = flag.nargs == "+" or isinstance(flag, argparse._AppendAction)
+    if takes_several and value is not None:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        return [_convert_one(item, flag, path) for item in items]
+    return _convert_one(value, flag, path)
+
+
+def _convert_one(value: Any, flag: argparse.Action, path: Path) -> Any:
     convert: Callable[[str], Any] = flag.type if callable(flag.type) else parse_bool
-    if not isinstance(value, str):
+    is_number = isinstance(value, (bool, int, float)) and convert is not str
+    if not isinstance(value, str) and not is_number:
         return value
     try:
-        converted = convert(value)
+        converted = convert(str(value))
     except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
         raise ValueError(f"{path}: {flag.dest} is {value!r}; it must be such as --{flag.dest} takes.") from error
     if flag.choices is not None and converted not in flag.choices:

@@ -70,12 +70,23 @@ def test_flags_override_the_file_and_text_in_it_is_converted(tmp_path):
     assert found == Arguments(dataset="d", max_turn_s=1e-5, num_pairs=7, names=["a"], strict=True)
 
 
+def test_one_value_in_the_file_stands_for_a_list_of_one(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("dataset: d\nnames: abc\nroots: def\n")
+    found = parse("--config", path)
+    assert (found.names, found.roots) == (["abc"], ["def"])
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("dataset: d\nstrikt: true\n", r"unknown keys \['strikt'\]; known are \['dataset', 'max_turn_s'"),
         ("dataset: d\nengine: fax\n", r"engine is 'fax'; it must be one of \['local', 'ray'\]"),
+        ("dataset: d\nengine: 3\n", r"engine is 3; it must be one of \['local', 'ray'\]"),
         ("dataset: d\nmax_turn_s: long\n", "max_turn_s is 'long'"),
+        ("dataset: d\nnum_pairs: 1.5\n", "num_pairs is 1.5; it must be such as --num_pairs takes"),
+        ("dataset: d\nnum_pairs: true\n", "num_pairs is True"),
+        ("dataset: d\nstrict: 2\n", "strict is 2"),
         ("dataset: d\nnum_pairs: 0\n", "--num_pairs is 0; it must be at least 1"),
         ("- d\n", "holds list; a mapping of settings is needed"),
     ],
