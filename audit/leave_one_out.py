@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sdiareward.checkpoint_io.builtin import find_checkpoint
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.common.files import JsonLines, replace_atomically
 from sdiareward.common.run_identity import claim_run_dir
@@ -142,9 +143,9 @@ def _plain(settings: LeftOutSettings) -> dict[str, Any]:
 
 
 def _locate(model: str, folder: Path) -> str:
-    """Return the path of a model; build an untrained nano model if it does not exist."""
+    """Return the folder or Hub id of a model; `"nano"` is an untrained one here, built if it does not exist."""
     if model != "nano":
-        return model
+        return find_checkpoint(model)
     built = folder / "nano"
     if not built.exists():
         from sdiareward.checkpoint_io.nano import build_nano

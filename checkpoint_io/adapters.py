@@ -166,7 +166,7 @@ def load_adapted(
         kwargs: Fields of [`SDiaRewardConfig`] and arguments of `from_pretrained` (`dtype`, `device_map`, ...).
 
     Raises:
-        FileNotFoundError, ValueError: As `reject_custom_adapters`.
+        FileNotFoundError, ValueError: As `reject_custom_adapters`; or no base model is named.
 
     Example:
         >>> model = load_adapted("runs/3b_lora/adapter")  # doctest: +SKIP
@@ -178,7 +178,13 @@ def load_adapted(
     from sdiareward.modeling_sdiareward import SDiaRewardModel
 
     trained_on = reject_custom_adapters(name_or_path)
-    base = str(base_model or trained_on)
+    base = base_model or trained_on
+    if base is None:
+        raise ValueError(
+            f"{name_or_path}: these adapters name no base model; give base_model, or the name of the built-in model "
+            "whose adapters they are."
+        )
+    base = str(base)
     fields = {name: kwargs.pop(name) for name in SDiaRewardConfig.__annotations__ if name in kwargs}
     config = SDiaRewardConfig.from_pretrained(name_or_path, **fields)
     if HEAD in map(to_native_key, list_checkpoint_tensors(base)):

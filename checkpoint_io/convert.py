@@ -27,6 +27,7 @@ from sdiareward.layouts_sdiareward import (
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
+from .builtin import find_checkpoint
 from .export import RENAMES, require_one_token_a_vector, require_vllm_pooling, write_config_files
 from .hub_files import fetch_snapshot
 from .tensor_files import DTYPES, PlannedTensor, StoredTensor, read_header, write_checkpoint
@@ -171,7 +172,7 @@ def open_checkpoint(source: str | Path, **fields: Any) -> Source:
 
 def _find(source: str | Path) -> Path:
     """Return the folder of a checkpoint; one of the Hub is downloaded."""
-    folder = Path(source)
+    folder = Path(find_checkpoint(source))
     if folder.is_dir():
         return folder
     if isinstance(source, Path) or folder.is_absolute() or source.startswith("."):

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sdiareward.common.package_files import NANO
+
+
+if TYPE_CHECKING:
+    from sdiareward.scoring.model_spec import ModelSpec
 
 
 @dataclass(kw_only=True)
@@ -22,6 +28,24 @@ class ModelArguments:
         default=None, metadata={"help": "device, such as cuda:0 (default: an accelerator if there is one)"}
     )
     batch_tokens: int | None = field(default=None, metadata={"help": "tokens in one forward pass", "minimum": 1})
+    prompt_file: Path | None = field(
+        default=None,
+        metadata={
+            "help": "system prompts instead of the model's: YAML or JSON from criterion to text, or one text for all"
+        },
+    )
+
+    def make_spec(self) -> ModelSpec:
+        """Return which model to load with which settings.
+
+        Raises:
+            FileNotFoundError, ValueError: The file of prompts is missing or malformed.
+        """
+        from sdiareward.pairs.prompts import read_prompts
+        from sdiareward.scoring.model_spec import ModelSpec
+
+        prompts = read_prompts(self.prompt_file) if self.prompt_file else None
+        return ModelSpec(self.model, prompts, self.dtype, self.device, batch_tokens=self.batch_tokens)
 
 
 @dataclass(kw_only=True)

@@ -110,7 +110,8 @@ def run(args: AuditArguments) -> int:
     """Audit a model, or render an earlier audit; return the exit status."""
     if args.render is not None:
         return _render(args.render, args)
-    missing = [f"--{name}" for name in ("data", "output_dir") if getattr(args, name) is None]
+    given = {"--dataset": args.data, "--output_dir": args.output_dir}
+    missing = [name for name, value in given.items() if value is None]
     if args.data is None or args.output_dir is None:
         raise UserError(
             f"an audit needs {' and '.join(missing)}; or give --render FILE to write the page of an earlier audit."
@@ -161,7 +162,6 @@ def _make_job(args: AuditArguments, data: str, output_dir: Path) -> AuditJob:
     from sdiareward.audit.verdicts import unknown_patterns
     from sdiareward.perturbations.attacks import ATTACKS
     from sdiareward.perturbations.registry import PERTURBATIONS
-    from sdiareward.scoring.model_spec import ModelSpec
 
     if unknown := unknown_patterns(args.fail_on, check_names()):
         raise UserError(f"--fail-on: there is no check {unknown[0]!r}; the checks are {', '.join(check_names())}.")
@@ -169,7 +169,7 @@ def _make_job(args: AuditArguments, data: str, output_dir: Path) -> AuditJob:
     if args.left_out is not None and "left_out" not in parts:
         parts = (*parts, "left_out")
     return AuditJob(
-        ModelSpec(args.model, dtype=args.dtype, device=args.device, batch_tokens=args.batch_tokens),
+        args.make_spec(),
         data,
         output_dir,
         nuisances=_choose_names("--nuisances", args.nuisances, PERTURBATIONS),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -61,10 +61,6 @@ class CompareArguments(ModelArguments):
             "table's folder, else the current one)"
         },
     )
-    prompt_file: Path | None = field(
-        default=None,
-        metadata={"help": "system prompts instead of the model's: JSON from criterion to text, or one text for all"},
-    )
     num_bootstrap: int = field(default=1000, metadata={"help": "bootstrap draws of the intervals", "minimum": 1})
     seed: int = field(default=0, metadata={"help": "seed of those draws"})
     embed_audio: Literal["all", "none"] = field(default="all", metadata={"help": "recordings that the page plays"})
@@ -72,18 +68,14 @@ class CompareArguments(ModelArguments):
 
 def run(args: CompareArguments) -> int:
     """Compare the systems, print the verdict, what limits it, and where the files are."""
-    from sdiareward.checkpoint_io.builtin import find_checkpoint
     from sdiareward.evaluation.comparison.run import Settings, name_output_dir
     from sdiareward.evaluation.comparison.run import run as run_comparison
-    from sdiareward.pairs.prompts import read_prompts
-    from sdiareward.scoring.model_spec import ModelSpec
 
-    prompts = read_prompts(args.prompt_file) if args.prompt_file else None
-    model = ModelSpec(find_checkpoint(args.model), prompts, args.dtype, args.device, batch_tokens=args.batch_tokens)
+    spec = args.make_spec()
     names = ("systems", "criterion", "pattern", "audio_root", "num_bootstrap", "seed", "embed_audio")
     found = run_comparison(
         Settings(
-            model=model,
+            model=replace(spec, name=spec.checkpoint),
             output_dir=args.output_dir or name_output_dir(args.systems),
             user_turns=None if args.user_turns is None else str(args.user_turns),
             **{name: getattr(args, name) for name in names},

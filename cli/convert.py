@@ -25,7 +25,8 @@ class ConvertArguments(TensorArguments):
     prompt_file: Path | None = field(
         default=None,
         metadata={
-            "help": "system prompt the checkpoint was trained with: JSON from criterion to text, or one text for all"
+            "help": "system prompts the checkpoint was trained with: YAML or JSON from criterion to text, or one text "
+            "for all"
         },
     )
     max_turn_s: float | None = field(

@@ -15,7 +15,6 @@ from .arguments import ModelArguments
 
 
 if TYPE_CHECKING:
-    from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.scoring.results import Summary
     from sdiareward.scoring.scorer import Scorer
 
@@ -45,10 +44,6 @@ class ScoreArguments(ModelArguments):
         default=None,
         metadata={"help": "prompt to score under (default: the column `criterion` of a data set, else joint)"},
     )
-    prompt_file: Path | None = field(
-        default=None,
-        metadata={"help": "system prompts instead of the model's: JSON from criterion to text, or one text for all"},
-    )
     dataset: str | None = field(
         default=None,
         metadata={
@@ -62,7 +57,7 @@ class ScoreArguments(ModelArguments):
         metadata={
             "flag": "output_dir",
             "group": _OF_DATA,
-            "help": "folder for scores.parquet, skipped.jsonl and run.json; the same command resumes a killed run",
+            "help": "folder for scores.parquet, skipped.jsonl and summary.json; the same command resumes a killed run",
         },
     )
     split: str | None = field(
@@ -149,21 +144,13 @@ def _score_files(args: ScoreArguments) -> int:
     paths = [path for path in (args.dialogue, args.other) if path is not None]
     dialogues = [read_dialogue(path) for path in paths]
     criterion = name_criterion(args.criterion)
-    scorer = _choose_model(args).load(criterion)
+    scorer = args.make_spec().load(criterion)
     for path, dialogue in zip(paths, dialogues, strict=True):
         _print_truncated_turns(path, dialogue, scorer.processor.max_turn_s)
     rewards = [_reward(scorer, *dialogue, criterion) for dialogue in zip(paths, dialogues, strict=True)]
     report = _report(paths, rewards, criterion)
     print(json.dumps(report, allow_nan=False) if args.json else _as_lines(report))
     return 0
-
-
-def _choose_model(args: ScoreArguments) -> ModelSpec:
-    from sdiareward.pairs.prompts import read_prompts
-    from sdiareward.scoring.model_spec import ModelSpec
-
-    prompts = read_prompts(args.prompt_file) if args.prompt_file else None
-    return ModelSpec(args.model, prompts, args.dtype, args.device, batch_tokens=args.batch_tokens)
 
 
 def _print_truncated_turns(path: Path, dialogue: list[dict[str, Any]], max_turn_s: float) -> None:
@@ -207,7 +194,7 @@ def _score_dataset(args: ScoreArguments) -> int:
     from sdiareward.scoring.dataset import ScoringJob, score_dataset
 
     names = ("dataset", "split", "name", "limit", "seed", "criterion", "audio_root")
-    job = ScoringJob(_choose_model(args), **{name: getattr(args, name) for name in names})
+    job = ScoringJob(args.make_spec(), **{name: getattr(args, name) for name in names})
     output = Path(str(args.output))
     if args.engine == "ray":
         from sdiareward.scoring.ray_engine import score_on_ray

@@ -32,9 +32,6 @@ _LIMITS = (
 class ServeArguments(ModelArguments):
     """Which model to serve where, in how many copies, and what to refuse."""
 
-    prompt_file: Path | None = field(
-        default=None, metadata={"help": "system prompts instead of the model's, as in `score`"}
-    )
     host: str = field(default="127.0.0.1", metadata={"help": "address to listen at"})
     port: int = field(default=8000, metadata={"help": "port to listen at; 0 takes a free one"})
     api_key_file: Path | None = field(
@@ -107,17 +104,15 @@ def run(args: ServeArguments) -> None:
 
 def _make_settings(args: ServeArguments) -> ServiceSettings:
     from sdiareward.checkpoint_io.hub_files import fetch_snapshot
-    from sdiareward.pairs.prompts import read_prompts
-    from sdiareward.scoring.model_spec import ModelSpec
     from sdiareward.serving.settings import Limits, Replicas, ServiceSettings, read_api_key
 
-    if not Path(args.model).is_dir():
-        # Before Ray starts: its copies of the model would report only that they cannot.
-        fetch_snapshot(args.model, ["config.json"])
-    prompts = read_prompts(args.prompt_file) if args.prompt_file else None
+    spec = args.make_spec()
+    # Before Ray starts: its copies of the model would report only that they cannot.
+    if not Path(spec.checkpoint).is_dir():
+        fetch_snapshot(spec.checkpoint, ["config.json"])
     limits = {name: getattr(args, name) for name in _LIMITS}
     return ServiceSettings(
-        model=ModelSpec(args.model, prompts, args.dtype, args.device, batch_tokens=args.batch_tokens),
+        model=spec,
         host=args.host,
         port=args.port,
         limits=Limits(max_body_bytes=round(args.max_body_mib * _MIB), **limits),

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 import torch
 
@@ -141,3 +143,11 @@ def test_a_projection_is_trained_further_in_float32(tmp_path, make_tiny_model, t
     trained = {name: p.dtype for name, p in further.named_parameters() if p.requires_grad and "audio_tower" in name}
     assert set(trained.values()) == {torch.float32}
     assert len(trained) == 2
+
+
+def test_adapters_that_name_no_base_are_refused_with_the_remedy(adapted):
+    _, folder = adapted
+    config = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**config, "base_model_name_or_path": None}))
+    with pytest.raises(ValueError, match="name no base model; give base_model, or the name of the built-in model"):
+        load_adapted(folder)

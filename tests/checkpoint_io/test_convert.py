@@ -13,10 +13,11 @@ from support.official_layout import official_tensors, write_official
 from transformers import AutoConfig, AutoModel
 
 from sdiareward.chat_sdiareward import render_dialogue
-from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint
+from sdiareward.checkpoint_io.convert import convert_checkpoint, export_checkpoint, open_checkpoint
 from sdiareward.checkpoint_io.saving import save_checkpoint
 from sdiareward.checkpoint_io.tensor_files import IN_PROGRESS, PlannedTensor, read_header
 from sdiareward.cli import main
+from sdiareward.common.package_files import NANO
 from sdiareward.configuration_sdiareward import POOLING_MODES
 from sdiareward.layouts_sdiareward import to_native_key, to_official_key
 from sdiareward.modeling_sdiareward import SDiaRewardModel
@@ -160,6 +161,10 @@ def test_an_incomplete_source_is_refused_before_anything_is_written(problem, tmp
     with pytest.raises((ValueError, OSError), match=message):
         convert_checkpoint(tmp_path / "source", tmp_path / "ours")
     assert not (tmp_path / "ours").exists()
+
+
+def test_a_built_in_model_is_a_source_by_its_name():
+    assert open_checkpoint("nano").tensors.keys() == open_checkpoint(NANO).tensors.keys()
 
 
 def test_a_source_that_does_not_exist_is_refused(tmp_path):
