@@ -1,4 +1,4 @@
-"""Tell checkpoints apart: a hash of the files of a folder, or the commit of a repository."""
+"""Tell checkpoints apart: a hash of the files that a reward depends on, or the commit of a repository."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from pathlib import Path
 
 from sdiareward.common.files import hash_json
 
+from .files import ADAPTER_CONFIG, read_json
 from .hub_files import fetch_snapshot
 
 
+# What tells about a checkpoint may change, or be written beside it later.
+_DESCRIPTIONS = {"alignment.json", "audit.json", "results.json", "run.json"}
+_DESCRIBING_SUFFIXES = {".html", ".jsonl", ".log", ".md", ".png", ".svg"}
 # Larger files count by size and time of change, so that a checkpoint of many gigabytes is not read twice.
 _MAX_HASHED_BYTES = 64 * 2**20
 
@@ -17,17 +21,29 @@ _MAX_HASHED_BYTES = 64 * 2**20
 def fingerprint_model(model: str) -> str:
     """Return a hash of a checkpoint folder, or the commit that a Hub name stands for.
 
+    Cards, results and pictures do not count; of adapters the model underneath does, where it is a folder.
+
     Args:
         model (`str`): Folder, or name of a repository on the Hub.
 
     Raises:
         ModelNotFoundError: See `fetch_snapshot`.
+        ValueError: The configuration of adapters is malformed.
     """
     folder = Path(model)
     if not folder.is_dir():
         return fetch_snapshot(model, ["config.json"]).name
-    files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    return hash_json({path.name: _fingerprint_file(path) for path in files})
+    found = {path.name: _fingerprint_file(path) for path in folder.iterdir() if _is_counted(path)}
+    base = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path") if ADAPTER_CONFIG in found else None
+    if isinstance(base, str) and Path(base).is_dir() and not folder.samefile(base):
+        found["base model"] = fingerprint_model(base)
+    return hash_json(found)
+
+
+def _is_counted(path: Path) -> bool:
+    is_hidden = path.name.startswith(".")
+    is_description = path.name in _DESCRIPTIONS or path.suffix in _DESCRIBING_SUFFIXES
+    return path.is_file() and not is_hidden and not is_description
 
 
 def _fingerprint_file(path: Path) -> str:

@@ -1,5 +1,7 @@
 """A model on the Hub that cannot be had; the tests run without the Hub (HF_HUB_OFFLINE)."""
 
+import json
+
 import pytest
 
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
@@ -72,3 +74,25 @@ def test_every_command_says_that_the_hub_cannot_be_reached(name, data_folder, to
     assert run(*commands[name]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert "error: ORG/absent: is no folder here; the Hub cannot be reached (HF_HUB_OFFLINE is set)" in line
+
+
+def test_what_describes_a_checkpoint_does_not_change_its_fingerprint_and_weights_do(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    before = fingerprint_model(str(tmp_path))
+    for name in ("README.md", "results.json", "run.json", "rewards.png"):
+        (tmp_path / name).write_text(name)
+    assert fingerprint_model(str(tmp_path)) == before
+    (tmp_path / "model.safetensors").write_bytes(b"2")
+    assert fingerprint_model(str(tmp_path)) != before
+
+
+def test_adapters_on_another_base_have_another_fingerprint(tmp_path):
+    base, adapters = tmp_path / "base", tmp_path / "adapters"
+    for folder in (base, adapters):
+        folder.mkdir()
+    (base / "config.json").write_text("{}")
+    (adapters / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    before = fingerprint_model(str(adapters))
+    (base / "config.json").write_text('{"hidden_size": 8}')
+    assert fingerprint_model(str(adapters)) != before
