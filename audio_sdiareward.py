@@ -31,7 +31,7 @@ MIN_SAMPLES = 321
 # Telephones begin at 8 kHz, the fastest converters end at 768 kHz; another rate is a damaged header, or is meant to
 # make hours of sound of a few samples.
 MIN_RATE, MAX_RATE = 1_000, 768_000
-# Longer recordings are decoded piece by piece, by `dataset_builder.media`.
+# Longer recordings are decoded piece by piece, by `dataset_builder.pipeline.media`.
 MAX_RECORDING_S = 3600.0
 # Of all channels together: 256 MB of float32.
 _MAX_VALUES = 2**26
@@ -103,7 +103,8 @@ def read_audio(
     """Read one recording as a mono float32 array at `sampling_rate`.
 
     Channels are averaged. Longer recordings are cut to their first `max_duration_s` seconds before they are decoded
-    whole, so a long file costs no more than its beginning; without it, at most an hour is read.
+    whole, so a long file costs little more than its beginning, though a compressed one is searched to its end for a
+    second stream; without it, at most an hour is read.
 
     Args:
         source (`str`, `Path`, `bytes`, mapping, decoder or `np.ndarray`):

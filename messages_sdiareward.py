@@ -65,6 +65,25 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
 
+def list_items(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the content of a message as items, in order.
+
+    Args:
+        message (`Mapping`): A message that `validate_form` accepts: its content is a text or items, which need no
+            `type`.
+
+    Returns:
+        `list[dict]`: `{"type": "text", "text"}` or `{"type": "audio", "audio"}` for each.
+    """
+    content = message["content"]
+    return [
+        {"type": "text", "text": item.get("text") or ""}
+        if item.get("audio") is None
+        else {"type": "audio", "audio": item["audio"]}
+        for item in ([{"text": content}] if isinstance(content, str) else content)
+    ]
+
+
 def validate_messages(messages: Any, name: str | None = None) -> None:
     """Raise unless messages are an episode: user and assistant in turn, an even number of turns, at most 16.
 

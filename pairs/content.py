@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, open_source
 from sdiareward.common.files import hash_json
-from sdiareward.messages_sdiareward import validate_form
+from sdiareward.messages_sdiareward import list_items, turns_to_messages, validate_form
 
 from .labels import name_criterion
-from .messages import turns_to_messages
 from .schema import SIDES
 
 
@@ -49,14 +48,11 @@ def hash_audio(audio: Any, sampling_rate: int = SAMPLING_RATE) -> str:
     return hashlib.sha256(handle.getvalue()).hexdigest()
 
 
-def hash_items(content: Any, sampling_rate: int = SAMPLING_RATE) -> list[list[str]]:
+def hash_items(message: Mapping[str, Any], sampling_rate: int = SAMPLING_RATE) -> list[list[str]]:
     """Return the content of a message with each recording replaced by its hash; errors are those of `hash_audio`."""
-    items = [{"text": content}] if isinstance(content, str) else content
     return [
-        ["text", item.get("text") or ""]
-        if item.get("audio") is None
-        else ["audio", hash_audio(item["audio"], sampling_rate)]
-        for item in items
+        ["text", item["text"]] if item["type"] == "text" else ["audio", hash_audio(item["audio"], sampling_rate)]
+        for item in list_items(message)
     ]
 
 
@@ -65,12 +61,12 @@ def digest_dialogue(turns: Any, criterion: str | None) -> str | None:
 
     Args:
         turns: One side of a pair, or messages; relative paths begin in the working directory.
-        criterion (`str`, *optional*): Under which it is judged.
+        criterion (`str`, *optional*): Under which it is scored.
     """
     messages = turns_to_messages(turns)
     try:
         validate_form(messages)
-        parts = [[message["role"], hash_items(message["content"])] for message in messages]
+        parts = [[message["role"], hash_items(message)] for message in messages]
     # Malformed messages, samples that are none, and files that are away.
     except (ValueError, TypeError, OSError):
         return None

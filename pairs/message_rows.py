@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sdiareward.messages_sdiareward import DialogueError
+from sdiareward.messages_sdiareward import DialogueError, list_items
 
 from .content import Stamp
 from .dialogue_folders import Messages, read_dialogue_folder
@@ -74,15 +74,13 @@ def make_message_row(message: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         DialogueError: Its audio is neither.
     """
-    content = message["content"]
-    items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return {"role": message["role"], "content": [_as_item(item) for item in items]}
+    return {"role": message["role"], "content": [_as_item(item) for item in list_items(message)]}
 
 
-def _as_item(item: Mapping[str, Any]) -> dict[str, Any]:
-    audio = item.get("audio")
-    if audio is None:
-        return {"type": "text", "text": item.get("text") or ""}
+def _as_item(item: dict[str, Any]) -> dict[str, Any]:
+    if item["type"] == "text":
+        return item
+    audio = item["audio"]
     if isinstance(audio, str):
         audio = {"bytes": None, "path": audio}
     elif isinstance(audio, bytes):

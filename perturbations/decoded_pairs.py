@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
+from sdiareward.messages_sdiareward import list_items, turns_to_messages
 from sdiareward.pairs.labels import describe_pairs
-from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
 
 
@@ -118,8 +118,7 @@ def _read_pair(row: Mapping[str, Any], label: Mapping[str, Any]) -> AuditPair:
 def _read_side(turns: Sequence[Mapping[str, Any]], name: str) -> list[Turn]:
     read = []
     for number, message in enumerate(turns_to_messages(turns)):
-        content = message["content"]
-        items = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        items = list_items(message)
         sounds = [item["audio"] for item in items if item["type"] == "audio"]
         if len(sounds) != 1:
             raise AudioError(f"{name} turn {number}: has {len(sounds)} recordings; give exactly one per turn.")

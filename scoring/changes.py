@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.common.files import replace_atomically, write_file
+from sdiareward.messages_sdiareward import list_items
 from sdiareward.pairs.content import digest_dialogue, has_changed, is_unchanged, stamp_file
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
 from sdiareward.pairs.rows import Block, Rows, read_block
@@ -32,13 +33,9 @@ def describe_content(dialogues: Sequence[Any], indices: Sequence[int], criterion
     """
     messages = [dialogues[index] for index in indices]
     content = [digest_dialogue(dialogue, criterion) for dialogue in messages]
-    audio = [item.get("audio") for dialogue in messages for turn in dialogue for item in _items(turn)]
+    audio = [item.get("audio") for dialogue in messages for turn in dialogue for item in list_items(turn)]
     files = [stamp_file(path) for path in audio if isinstance(path, str)]
     return {"content": content} | ({"files": files} if files else {})
-
-
-def _items(turn: dict[str, Any]) -> list[dict[str, Any]]:
-    return [] if isinstance(turn["content"], str) else turn["content"]
 
 
 def drop_changed(folder: Path, rows: Rows, sides: Sequence[str], criterion: str | None, heard: HeardAudio) -> int:

@@ -156,7 +156,7 @@ class FeatureCache:
         """
         messages = self.processor.with_prompt(dialogue, criterion)
         rate = self.processor.sampling_rate
-        turns = [[message["role"], hash_items(message["content"], rate)] for message in messages]
+        turns = [[message["role"], hash_items(message, rate)] for message in messages]
         return _digest([self.identity, turns])[:_KEY_DIGITS]
 
     def keys(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import open_source
-from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.messages_sdiareward import list_items, turns_to_messages
 
 
 # Samples of 24 bits, aligned to the top of 32.
@@ -30,15 +30,13 @@ def encode_dialogue(dialogue: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     turns = []
     for message in turns_to_messages(dialogue):
-        content = message["content"]
-        items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        turns.append({"role": message["role"], "content": [_encode_item(item) for item in items]})
+        turns.append({"role": message["role"], "content": [_encode_item(item) for item in list_items(message)]})
     return {"turns": turns}
 
 
-def _encode_item(item: Mapping[str, Any]) -> dict[str, Any]:
-    if item.get("audio") is None:
-        return {"type": "text", "text": item.get("text") or ""}
+def _encode_item(item: dict[str, Any]) -> dict[str, Any]:
+    if item["type"] == "text":
+        return item
     return {"type": "audio", "audio": {"base64": base64.b64encode(_read_bytes(item["audio"])).decode()}}
 
 

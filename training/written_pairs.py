@@ -15,7 +15,7 @@ import numpy as np
 
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.dataset_builder.pairing.families import KINDS
-from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.messages_sdiareward import list_items, turns_to_messages
 from sdiareward.pairs.schema import JOINT, stable_id
 
 
@@ -28,7 +28,7 @@ WRITTEN_KINDS = {
     if kind != "transcript"
 }
 # Dialogues that the words of a rejected side are taken from, other than those of the same group.
-_NUM_DONORS = 8
+_NUM_DISTRACTORS = 8
 _LABELS = ("subset", "source", "primary", "secondary", "language", "license", "group_id")
 
 
@@ -53,7 +53,7 @@ def make_written_pairs(
     for row, episode in dialogues.items():
         for number, kind in enumerate(kinds, start=1):
             rng = np.random.default_rng(int(stable_id(seed, episode.name, kind, number), 16))
-            pool = _draw_donors(episode, pools[episode.source], rng)
+            pool = _draw_distractors(episode, pools[episode.source], rng)
             chosen = _cut(episode, rng)
             rejected = WRITTEN_KINDS[kind](chosen, pool, rng)
             if rejected is not None:
@@ -64,13 +64,11 @@ def make_written_pairs(
 
 def without_recordings(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages with their texts alone; a turn without one has an empty content."""
-    return [{**message, "content": _text(message["content"])} for message in turns_to_messages(turns)]
+    return [{**message, "content": _text(message)} for message in turns_to_messages(turns)]
 
 
-def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(item["text"] for item in content if item.get("type") == "text")
+def _text(message: Mapping[str, Any]) -> str:
+    return "".join(item["text"] for item in list_items(message) if item["type"] == "text")
 
 
 def _list_dialogues(
@@ -99,11 +97,12 @@ def _make_episode(name: str, row: Mapping[str, Any], turns: Sequence[tuple[str, 
     return Episode(name, group=group, turns=spoken, **labels)
 
 
-def _draw_donors(episode: Episode, pool: Sequence[Episode], rng: np.random.Generator) -> list[Episode]:
+def _draw_distractors(episode: Episode, pool: Sequence[Episode], rng: np.random.Generator) -> list[Episode]:
     """Return some dialogues of the group and some of others, so that a dialogue is not always given the same words."""
     drawn = [pool[index] for index in rng.permutation(len(pool)).tolist()]
     near = [other for other in drawn if other.group == episode.group]
-    return [*near[: _NUM_DONORS // 2], *[other for other in drawn if other.group != episode.group][:_NUM_DONORS]]
+    far = [other for other in drawn if other.group != episode.group]
+    return [*near[: _NUM_DISTRACTORS // 2], *far[:_NUM_DISTRACTORS]]
 
 
 def _cut(episode: Episode, rng: np.random.Generator) -> Episode:

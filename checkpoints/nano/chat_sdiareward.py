@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .messages_sdiareward import DialogueError
+from .messages_sdiareward import DialogueError, list_items
 
 
 AUDIO_TOKEN, AUDIO_BOS_TOKEN, AUDIO_EOS_TOKEN = "<|AUDIO|>", "<|audio_bos|>", "<|audio_eos|>"
@@ -36,9 +36,7 @@ def render_dialogue(messages: Sequence[Mapping[str, Any]], tokenizer: Any) -> tu
     recordings: list[tuple[Any, str]] = []
     turns = []
     for index, message in enumerate(messages):
-        content = message["content"]
-        items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        rendered = _render_items(items, index, recordings, tokenizer)
+        rendered = _render_items(list_items(message), index, recordings, tokenizer)
         _require_plain(message["role"], "role", index, tokenizer)
         turns.append(f"<|im_start|>{message['role']}\n{rendered}<|im_end|>\n")
     return "".join(turns), recordings
@@ -48,12 +46,8 @@ def _render_items(
     items: Sequence[Mapping[str, Any]], turn: int, recordings: list[tuple[Any, str]], tokenizer: Any
 ) -> str:
     """Return the text of one turn, a placeholder for each recording; append these to `recordings`."""
-    pieces = [None if item.get("audio") is not None else item.get("text") or "" for item in items]
-    recordings += [
-        (item["audio"], _clip_name(item["audio"], turn))
-        for item, piece in zip(items, pieces, strict=True)
-        if piece is None
-    ]
+    pieces = [item.get("text") for item in items]
+    recordings += [(item["audio"], _clip_name(item["audio"], turn)) for item in items if item["type"] == "audio"]
     # As one text: two that are harmless could be a control token together, with no recording between them.
     _require_plain("".join("\n" if piece is None else piece for piece in pieces), "text", turn, tokenizer)
     return "".join(AUDIO_BOS_TOKEN + AUDIO_TOKEN + AUDIO_EOS_TOKEN if piece is None else piece for piece in pieces)
@@ -108,15 +102,10 @@ def to_template_form(messages: Sequence[Mapping[str, Any]], clips: Sequence[Any]
     following = iter(clips)
     converted = []
     for message in messages:
-        content = message["content"]
-        items = [{"text": content}] if isinstance(content, str) else content
-        typed = [
-            {"type": "text", "text": item.get("text") or ""}
-            if item.get("audio") is None
-            else {"type": "audio", "audio": next(following)}
-            for item in items
+        content = [
+            item if item["type"] == "text" else {**item, "audio": next(following)} for item in list_items(message)
         ]
-        converted.append({"role": message["role"], "content": typed})
+        converted.append({"role": message["role"], "content": content})
     return converted
 
 

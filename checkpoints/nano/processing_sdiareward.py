@@ -334,9 +334,8 @@ class SDiaRewardProcessor(ProcessorMixin):
         Returns:
             `np.ndarray` of shape `(num_samples,)`.
         """
-        lasts_s = audio_duration_s(audio)
-        if lasts_s > self.max_turn_s:
-            logger.info("%s lasts %.1f s; only its first %g s are judged.", name or "a turn", lasts_s, self.max_turn_s)
+        if logger.isEnabledFor(logging.INFO) and (lasts_s := audio_duration_s(audio)) > self.max_turn_s:
+            logger.info("%s lasts %.1f s; only its first %g s are heard.", name or "a turn", lasts_s, self.max_turn_s)
         return read_audio(audio, sampling_rate=self.sampling_rate, max_duration_s=self.max_turn_s, name=name)
 
     @property

@@ -69,7 +69,7 @@ def measure_dialogue(messages: Sequence[dict[str, Any]], max_turn_s: float) -> D
                 answers += [read_audio(sound, max_duration_s=max_turn_s) for sound in sounds]
                 answer_s += sum(found_s)
             else:
-                user.append(hash_items(message["content"]))
+                user.append(hash_items(message))
         except (ValueError, OSError, TypeError) as error:
             raise DialogueError(str(error), number) from error
         durations_s += found_s

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.messages_sdiareward import list_items, turns_to_messages
 from sdiareward.pairs.schema import SIDES
 
 from .disagreements import margin_of
@@ -144,8 +144,7 @@ class Collector:
         """Return one side of a pair turn by turn."""
         described = []
         for message in turns_to_messages(turns):
-            content = message["content"]
-            items = [{"type": "text", "text": content}] if isinstance(content, str) else content
+            items = list_items(message)
             words = " ".join(item["text"] for item in items if item["type"] == "text")
             sounds = [item["audio"] for item in items if item["type"] == "audio"]
             clips = [self.describe_clip(sound, license) for sound in sounds]

@@ -110,7 +110,7 @@ def test_a_long_turn_is_cut_with_a_notice(fixtures_dir, make_tone, caplog):
     with caplog.at_level(logging.INFO):
         batch = processor(messages)
     assert batch["feature_attention_mask"].sum() == 25
-    assert "lasts 1.0 s; only its first 0.25 s are judged" in caplog.text
+    assert "lasts 1.0 s; only its first 0.25 s are heard" in caplog.text
 
 
 def test_a_recording_can_come_as_a_file_in_memory(tiny_processor, fixtures_dir):
