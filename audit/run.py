@@ -15,8 +15,7 @@ from sdiareward.common.files import JsonLines, write_file
 from sdiareward.common.provenance import describe_run
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.baseline_pairs import LabelledPairs, load_baseline_pairs
-from sdiareward.evaluation.baselines import KINDS
-from sdiareward.evaluation.pair_scoring import score_with_baseline
+from sdiareward.evaluation.pair_scoring import score_with_baselines
 from sdiareward.evaluation.report.content import plain
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs
@@ -255,7 +254,7 @@ class Auditor:
         return {
             "format": 1,
             "model": self.job.model.name,
-            "trained_with": read_trained_with(self.job.model.name),
+            "trained_with": read_trained_with(self.job.model.checkpoint),
             "dataset": self.job.data,
             "split": self.job.split,
             "num_pairs": len(self.measured.labels),
@@ -276,10 +275,7 @@ class Auditor:
         if self.training_pairs is None:
             return {}, None
         train, labels = self.training_pairs
-        found = {
-            kind: score_with_baseline(kind, train, labels, self.usable.encoded(), self.usable.labels, self.folder)
-            for kind in KINDS
-        }
+        found = score_with_baselines(train, labels, self.usable.encoded(), self.usable.labels, self.folder)
         return {kind: scores for kind, (scores, _) in found.items()}, {kind: of for kind, (_, of) in found.items()}
 
     def _hearing(self, baselines: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -50,8 +50,7 @@ from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.nano import build_nano
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.evaluation.baselines import KINDS
-from sdiareward.evaluation.pair_scoring import score_with_baseline
+from sdiareward.evaluation.pair_scoring import score_with_baselines
 from sdiareward.pairs.schema import SIDES
 from sdiareward.training.arguments import TrainArguments
 
@@ -250,13 +249,11 @@ class Ablation:
     def _baselines(self, study: Study, folder: Path) -> dict[str, Any]:
         """Measure the two baselines on the same test pairs."""
         labels = study.labels["test"]
-        found: dict[str, Any] = {}
-        for kind in KINDS:
-            scores, _ = score_with_baseline(
-                kind, study.pairs["train"], study.labels["train"], study.pairs["test"], labels, folder
-            )
-            found[kind] = measure(labels, *([scores[label["pair_id"]][side] for label in labels] for side in SIDES))
-        return found
+        train, tested = ((study.pairs[split], study.labels[split]) for split in ("train", "test"))
+        return {
+            kind: measure(labels, *([scores[label["pair_id"]][side] for label in labels] for side in SIDES))
+            for kind, (scores, _) in score_with_baselines(*train, *tested, folder).items()
+        }
 
     def _backbones(self, study: Study) -> tuple[list[Backbone], dict[str, Any]]:
         """Compute the features of every backbone; also return the skipped pairs by backbone."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.pairs.messages import turns_to_messages
+from sdiareward.messages_sdiareward import list_items, turns_to_messages
 from sdiareward.pairs.schema import SIDES
 
 
@@ -47,12 +47,14 @@ class BaselineScores:
         rejected (`np.ndarray` of shape `(num_pairs,)`): Scores of the rejected sides.
         num_train (`dict[str, int]`): Training pairs by criterion.
         skipped_train (`list[str]`): The reason for each skipped training pair.
+        unread (`list[str]`): The reason for each evaluated pair that is a tie because its audio cannot be read.
     """
 
     chosen: np.ndarray
     rejected: np.ndarray
     num_train: dict[str, int]
     skipped_train: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
 
 
 def score_baseline(
@@ -71,7 +73,7 @@ def score_baseline(
         kind (`"acoustic"` or `"text"`): Which baseline.
         train (`datasets.Dataset`): Pairs to fit on; pairs with unreadable audio are skipped and reported.
         train_criteria (`Sequence[str]`): Criterion of each training pair.
-        evaluated (`datasets.Dataset`): Pairs to score.
+        evaluated (`datasets.Dataset`): Pairs to score; one with unreadable audio is a tie, and reported.
         criteria (`Sequence[str]`): Criterion of each evaluated pair.
         num_threads (`int`, *optional*, defaults to 2): Threads that read audio.
         progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
@@ -81,7 +83,6 @@ def score_baseline(
 
     Raises:
         ValueError: A criterion of the evaluated pairs has no training pairs.
-        AudioError: The audio of an evaluated pair cannot be read.
     """
     _require_criteria(criteria, train_criteria)
     fitted_on = read_features(kind, train, num_threads=num_threads, progress=progress)
@@ -102,11 +103,8 @@ def score_features(
 
     Raises:
         ValueError: A criterion of the evaluated pairs has no training pairs.
-        AudioError: The audio of an evaluated pair could not be read.
     """
     _require_criteria(criteria, train_criteria)
-    if evaluated.failures:
-        raise AudioError(next(iter(evaluated.failures.values())))
     chosen, rejected = np.empty(len(criteria)), np.empty(len(criteria))
     num_train = {}
     for criterion in sorted(set(criteria)):
@@ -115,7 +113,9 @@ def score_features(
         num_train[criterion] = len(rows)
         weigh = _fit(train.chosen[rows], train.rejected[rows])
         chosen[targets], rejected[targets] = weigh(evaluated.chosen[targets]), weigh(evaluated.rejected[targets])
-    return BaselineScores(chosen, rejected, num_train, list(train.failures.values()))
+    return BaselineScores(
+        chosen, rejected, num_train, list(train.failures.values()), list(evaluated.failures.values())
+    )
 
 
 def _require_criteria(criteria: Sequence[str], train_criteria: Sequence[str]) -> None:
@@ -212,7 +212,7 @@ class SideFeatures:
 def read_features(
     kind: Kind, pairs: datasets.Dataset, *, num_threads: int = 2, progress: bool = False
 ) -> SideFeatures:
-    """Compute the features of pairs; a pair with unreadable audio is among the `failures`.
+    """Compute the features of pairs; those of a pair with unreadable audio are zeros, and it is among the `failures`.
 
     Args:
         kind (`"acoustic"` or `"text"`): Which baseline.
@@ -240,7 +240,7 @@ def _acoustic_pair(pairs: datasets.Dataset, index: int) -> np.ndarray | str:
     name = row.get("pair_id") or f"row {index}"
     try:
         return np.stack([acoustic_features(row[side], f"{name}, {side}") for side in SIDES])
-    except (AudioError, FileNotFoundError, TypeError) as error:
+    except (AudioError, OSError, TypeError) as error:
         return str(error)
 
 
@@ -260,12 +260,8 @@ def _text_features(pairs: datasets.Dataset) -> SideFeatures:
 
 def _contents(turns: Iterable[Mapping[str, Any]], kind: str) -> list[Any]:
     """Return all texts or all audio of a side."""
-    contents: list[Any] = []
-    for message in turns_to_messages(list(turns)):
-        content = message["content"]
-        items = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        contents += [item[kind] for item in items if item["type"] == kind]
-    return contents
+    messages = turns_to_messages(list(turns))
+    return [item[kind] for message in messages for item in list_items(message) if item["type"] == kind]
 
 
 def _where(values: Sequence[str], wanted: str) -> list[int]:

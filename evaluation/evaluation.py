@@ -19,12 +19,11 @@ from sdiareward.pairs.sampling import sample_rows
 
 from .arguments import EvalArguments
 from .baseline_pairs import LabelledPairs, load_baseline_pairs
-from .baselines import KINDS
 from .cut_turns import sum_cut
 from .held_out import by_held_out, find_left_out_sources, render_held_out
 from .human_ties import measure_ties
 from .model_training import read_heard_sources, read_heard_synthesizers
-from .pair_scoring import score_pairs, score_with_baseline
+from .pair_scoring import score_pairs, score_with_baselines
 from .report import inputs, write_page
 from .report.disagreements import find_disagreements
 from .report.figures import plot_rewards
@@ -136,9 +135,9 @@ class EvaluationRun:
         self._score_ties()
         if self.train is None or self.train_labels is None:
             return
-        for kind in KINDS:
-            found = score_with_baseline(kind, self.train, self.train_labels, self.pairs, self.labels, self.folder)
-            self.by_scorer[kind], self.fitted[kind] = found
+        found = score_with_baselines(self.train, self.train_labels, self.pairs, self.labels, self.folder)
+        for kind, (scored, fitted) in found.items():
+            self.by_scorer[kind], self.fitted[kind] = scored, fitted
 
     def _score_ties(self) -> None:
         """Score the pairs that people called a tie, in a folder of their own."""

@@ -21,7 +21,7 @@ from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.engine import Labels, Outcome, PairScorer, Record, Session, complete_items, score_pending
 from sdiareward.scoring.model_spec import ModelSpec
 
-from .baselines import Kind, score_baseline
+from .baselines import KINDS, Kind, score_baseline
 from .cut_turns import count_recordings
 
 
@@ -208,18 +208,16 @@ def score_pairs(
     return log.scores, log.write_skipped()
 
 
-def score_with_baseline(
-    kind: Kind,
+def score_with_baselines(
     train: datasets.Dataset,
     train_labels: Labels,
     pairs: datasets.Dataset,
     labels: Labels,
     folder: Path,
-) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Score pairs with a baseline, or read its scores of the same pairs from an earlier run in the folder.
+) -> dict[Kind, tuple[dict[str, dict[str, Any]], dict[str, Any]]]:
+    """Score pairs with each baseline, or read its scores of the same pairs from an earlier run in the folder.
 
     Args:
-        kind (`"acoustic"` or `"text"`): Which baseline.
         train (`datasets.Dataset`): Pairs to fit on.
         train_labels (`Sequence[Mapping]`): Labels of each pair, as `labels.describe_pairs` gives them.
         pairs (`datasets.Dataset`): Pairs to score.
@@ -227,10 +225,22 @@ def score_with_baseline(
         folder (`Path`): The run's folder.
 
     Returns:
-        `tuple[dict, dict]`: `chosen` and `rejected` by `pair_id`, and what the baseline was fitted on.
+        `dict[str, tuple[dict, dict]]`: By baseline, `chosen` and `rejected` by `pair_id`, and what it was fitted on.
     """
-    path = folder / f"{kind}.json"
     identity = {"train": fingerprint_pairs(train_labels, train), "pairs": fingerprint_pairs(labels, pairs)}
+    return {kind: _score_with(kind, train, train_labels, pairs, labels, folder, identity) for kind in KINDS}
+
+
+def _score_with(
+    kind: Kind,
+    train: datasets.Dataset,
+    train_labels: Labels,
+    pairs: datasets.Dataset,
+    labels: Labels,
+    folder: Path,
+    identity: Mapping[str, str],
+) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    path = folder / f"{kind}.json"
     kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if kept.get("identity") != identity:
         result = score_baseline(
@@ -242,7 +252,7 @@ def score_with_baseline(
             num_threads=_NUM_THREADS,
             progress=True,
         )
-        fitted = {"num_train": result.num_train, "skipped_train": result.skipped_train}
+        fitted = {name: getattr(result, name) for name in ("num_train", "skipped_train", "unread")}
         sides = zip(labels, result.chosen.tolist(), result.rejected.tolist(), strict=True)
         scores = {label["pair_id"]: {"chosen": chosen, "rejected": rejected} for label, chosen, rejected in sides}
         kept = {"identity": identity, "fitted": fitted, "scores": scores}

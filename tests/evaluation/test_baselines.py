@@ -85,7 +85,9 @@ def test_acoustic_features_read_messages_too():
     audio = encode(voice(1))
     message = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "audio", "audio": audio}]}
     schema = {"role": "user", "text": "a", "audio": audio}
-    assert (acoustic_features([message]) == acoustic_features([schema])).all()
+    untyped = {"role": "user", "content": [{"text": "a"}, {"audio": audio}]}
+    for found in (message, untyped):
+        assert (acoustic_features([found]) == acoustic_features([schema])).all()
 
 
 def test_a_side_without_audio_has_no_acoustic_features():
@@ -160,8 +162,17 @@ def test_training_pairs_with_bad_audio_are_left_out_and_reported(noisy_rejected)
     assert result.num_train == {"modality": 7}
     assert len(result.skipped_train) == 1
     assert result.skipped_train[0].startswith("pair-3, chosen: cannot be decoded")
-    with pytest.raises(AudioError, match="pair-3"):
-        score_baseline("acoustic", train, ["modality"] * 8, Dataset.from_list(rows), ["modality"] * 8)
+
+
+def test_an_evaluated_pair_with_bad_audio_is_a_tie_and_reported(noisy_rejected):
+    train, evaluated = noisy_rejected
+    rows = list(evaluated)
+    rows[1]["rejected"][0]["audio"]["bytes"] = b"not audio"
+    result = score_baseline("acoustic", train, ["modality"] * 8, Dataset.from_list(rows), ["modality"] * 4)
+    assert (result.chosen > result.rejected).tolist() == [True, False, True, True]
+    assert result.chosen[1] == result.rejected[1]
+    (reason,) = result.unread
+    assert reason.startswith(f"{rows[1]['pair_id']}, rejected: cannot be decoded")
 
 
 @pytest.mark.slow
