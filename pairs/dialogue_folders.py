@@ -168,11 +168,19 @@ def read_messages(path: Path) -> Messages:
     turns, base = read_turns(path)
     messages = turns_to_messages(turns)
     validate_form(messages, name=str(path))
-    for message in messages:
+    for number, message in enumerate(messages, start=1):
         for item in message["content"] if not isinstance(message["content"], str) else ():
-            if isinstance(item.get("audio"), str):
-                item["audio"] = str(base.absolute() / item["audio"])
+            if item.get("audio") is not None:
+                item["audio"] = str(base.absolute() / _read_path(item["audio"], number, str(path)))
     return messages
+
+
+def _read_path(audio: Any, turn: int, name: str) -> str:
+    """Return the path that a JSON file gives for a recording, alone or as `datasets` writes it."""
+    found = audio.get("path") if isinstance(audio, Mapping) else audio
+    if not isinstance(found, str):
+        raise DialogueError(f"its audio is a {type(audio).__name__}; give the path of a recording.", turn, name)
+    return found
 
 
 def _group_recordings(folder: Path, pattern: str | None) -> tuple[dict[str, list[_Recording]], dict[str, str]]:

@@ -37,6 +37,7 @@ DIALOGUE_COLUMNS = ("messages", "turns", "dialogue")
 _MAX_BLOCK_ROWS = 512
 _MAX_BLOCK_BYTES = 128 * 2**20
 _ROWS_READ_AT_ONCE = 16
+_MAX_CURSORS = 4
 # Memory for all rows is reserved before they are read: a small file must not claim gigabytes.
 _MAX_ROWS_PER_BYTE = 100
 _REMEDY = "get the file again, or build it anew."
@@ -184,8 +185,33 @@ class ArrowRows:
         return self._dataset.select_columns(list(columns))[list(numbers)]
 
 
+class _Cursor:
+    """A row group that is read forwards, a batch at a time.
+
+    Args:
+        place (`tuple[int, tuple[str, ...]]`): Number of the row group, and the columns.
+        batches (`Iterator`): Its batches, each with the number of its first row.
+    """
+
+    def __init__(self, place: tuple[int, tuple[str, ...]], batches: Iterator[tuple[int, pa.RecordBatch]]):
+        self.place = place
+        self._batches = batches
+        self.first, self.num_rows = 0, 0
+        self.batch: Any = None
+
+    def advance(self) -> bool:
+        """Read the next batch; tell whether there is one."""
+        found = next(self._batches, None)
+        if found is not None:
+            self.first, self.batch = found
+            self.num_rows = self.batch.num_rows
+        return found is not None
+
+
 class ParquetRows:
     """Rows of Parquet files, one after the other. Reading in ascending order reads every row once.
+
+    So does reading a few such sequences by turns, as the dialogues of systems that follow each other in a table.
 
     Args:
         files (`list[str]`): The files.
@@ -213,8 +239,7 @@ class ParquetRows:
         self.num_rows = self._starts[-1]
         rows_in_budget = _MAX_BLOCK_BYTES * self.num_rows // max(num_bytes, 1)
         self.block_rows = min(max(rows_in_budget, _ROWS_READ_AT_ONCE), _MAX_BLOCK_ROWS)
-        self._open: tuple[int, tuple[str, ...], Iterator[tuple[int, pa.RecordBatch]]] | None = None
-        self._current: tuple[int, pa.RecordBatch] | None = None
+        self._cursors: list[_Cursor] = []
 
     def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return some columns of the rows with these numbers, which must ascend."""
@@ -234,16 +259,16 @@ class ParquetRows:
         """Return the batch that holds a row, and the number of its first row."""
         if not 0 <= number < self.num_rows:
             raise IndexError(f"row {number} of {self.num_rows}")
-        group = bisect_right(self._starts, number) - 1
-        is_behind = self._current is not None and number < self._current[0]
-        if self._open is None or self._open[:2] != (group, columns) or is_behind:
-            self._open, self._current = (group, columns, self._iter_group(group, columns)), None
-        while self._current is None or number >= self._current[0] + self._current[1].num_rows:
-            self._current = next(self._open[2], None)
-            if self._current is None:
-                file, index = self._groups[group]
+        place = (bisect_right(self._starts, number) - 1, columns)
+        before = [each for each in self._cursors if each.place == place and each.first <= number]
+        # The one that skips the fewest rows: another may be where the next row of a second sequence is.
+        cursor = max(before, key=lambda each: each.first, default=None) or _Cursor(place, self._iter_group(*place))
+        self._cursors = [*(each for each in self._cursors if each is not cursor), cursor][-_MAX_CURSORS:]
+        while number >= cursor.first + cursor.num_rows:
+            if not cursor.advance():
+                file, index = self._groups[place[0]]
                 raise ValueError(f"{file}: row group {index} ends before row {number}; {_REMEDY}")
-        return self._current
+        return cursor.first, cursor.batch
 
     def _iter_group(self, group: int, columns: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
         import pyarrow.parquet as pq

@@ -155,9 +155,12 @@ def test_an_empty_folder_is_refused(make):
 def test_one_malformed_dialogue_costs_no_other(make):
     folder = make("a", "x/0.wav", "x/1.wav")
     (folder / "y.json").write_text("{")
+    audio = {"type": "audio", "audio": {"url": "b.wav"}}
+    (folder / "z.json").write_text(json.dumps([{"role": "user", "content": [audio]}]))
     found = read_dialogue_folder(folder)
     assert list(found.dialogues) == ["x"]
     assert "is not valid JSON" in found.skipped["y"]
+    assert found.skipped["z"] == f"{folder / 'z.json'}, turn 1: its audio is a dict; give the path of a recording."
 
 
 @pytest.mark.parametrize(

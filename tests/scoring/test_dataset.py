@@ -550,6 +550,17 @@ def test_parquet_is_read_across_row_groups_and_files_with_gaps(write_rows, tmp_p
         opened.read([50], ["id"])
 
 
+def test_two_sequences_of_one_row_group_are_read_by_turns_without_reading_it_again(write_rows, monkeypatch):
+    rows = [{"messages": [{"role": "user", "text": "a"}], "id": number} for number in range(64)]
+    opened = open_rows(write_rows(rows, row_group_size=64))
+    readings, read = [], ParquetRows._iter_group
+    monkeypatch.setattr(ParquetRows, "_iter_group", lambda self, *place: readings.append(1) or read(self, *place))
+    numbers = [number for pair in zip(range(32), range(32, 64), strict=True) for number in pair]
+    assert [opened.read([number], ["id"])["id"][0].as_py() for number in numbers] == numbers
+    # The second sequence takes over what the first one had begun.
+    assert len(readings) == 2
+
+
 def test_blocks_hold_fewer_rows_where_rows_are_large(write_rows):
     rows = [{"messages": [{"role": "user", "audio": os.urandom(2**20)}]} for _ in range(3)]
     assert open_rows(write_rows(rows)).block_rows == 127
