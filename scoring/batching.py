@@ -309,7 +309,7 @@ def check_agreement(model: SDiaRewardModel, processor: SDiaRewardProcessor) -> N
     Raises:
         ValueError: A setting of one is not that of the other.
     """
-    for name in ("prompts", "prompt_version", "max_turn_s", "sampling_rate"):
+    for name in ("prompts", "prompt_version", "max_turn_s", "sampling_rate", "stack_factor"):
         of_model, of_processor = getattr(model.config, name), getattr(processor, name)
         if of_model != of_processor:
             raise ValueError(

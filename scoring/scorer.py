@@ -167,10 +167,12 @@ class Scorer:
         fields: dict[str, Any] = {}
         if prompts is not None:
             processor = SDiaRewardProcessor.from_pretrained(checkpoint)
-            fields["prompts"] = {**processor.prompts, **prompts}
-            fields["prompt_version"] = name_prompts(fields["prompts"])
-            validate_prompts(**fields)
-            processor.prompts, processor.prompt_version = dict(fields["prompts"]), fields["prompt_version"]
+            merged = {**processor.prompts, **prompts}
+            # The checkpoint's own keep their version.
+            if merged != processor.prompts:
+                fields = {"prompts": merged, "prompt_version": name_prompts(merged)}
+                validate_prompts(**fields)
+                processor.prompts, processor.prompt_version = dict(merged), fields["prompt_version"]
         load = load_adapted if is_adapter(checkpoint) else SDiaRewardModel.from_pretrained
         model = load(
             checkpoint, dtype="float32" if dtype == FAST else dtype or "auto", device_map=device_map, **fields
@@ -311,6 +313,8 @@ class Scorer:
                 if batch.indices:
                     yield batch
                 bar.update(len(batch.indices) + len(batch.failures))
+            # What was skipped while it was planned.
+            bar.update(len(dialogues) - bar.n)
 
     def _plan(
         self,

@@ -24,4 +24,4 @@ def scaled(tolerance: float, rewards: Iterable[float]) -> float:
         tolerance (`float`): One of this module's.
         rewards (`Iterable[float]`): The rewards that are compared.
     """
-    return tolerance * max(1.0, *(abs(reward) for reward in rewards))
+    return tolerance * max([1.0, *map(abs, rewards)])
