@@ -11,6 +11,7 @@ another one. Its recordings must be held out.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,14 @@ from sdiareward.esdr_accuracy.pairwise import wilson_interval
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.scoring.batching import DialoguePreparer, Message, Segment
+from sdiareward.scoring.batching import DialoguePreparer, Message, Segment, reason_of
 from sdiareward.scoring.packed_attention import packed_attention
 from sdiareward.scoring.packed_forward import encode_clips, run_packed
 
 from .batches import vectors_from_bytes, vectors_to_bytes
 
+
+logger = logging.getLogger(__name__)
 
 SYSTEM_PROMPT = "Write down what is said."
 _CLIPS_AT_A_TIME = 32
@@ -70,7 +73,8 @@ def read_clips(
 
     Returns:
         `datasets.Dataset`: One row per turn: `input_ids`, of which the last `num_text_tokens` are the transcript and
-        the end of its message; `vectors`; `source` and `group_id` of the pair.
+        the end of its message; `vectors`; `source` and `group_id` of the pair. Turns that cannot be heard are omitted
+        with a warning.
 
     Raises:
         ValueError: There are no such turns.
@@ -145,7 +149,11 @@ class _ClipEncoder:
         turns = [rows[row][side][turn] for row, side, turn in places]
         dialogues = [_as_messages(turn) for turn in turns]
         batch = self._prepare(range(len(turns)), dialogues, ["joint"] * len(turns))
-        vectors = dict(zip(batch.mels, encode_clips(self._model, list(batch.mels.values())), strict=True))
+        for index, error in batch.failures.items():
+            logger.warning("row %d, %s, turn %d is omitted: %s", *places[index], reason_of(error))
+        mels = batch.mels
+        # None of these turns may be usable.
+        vectors = dict(zip(mels, encode_clips(self._model, list(mels.values())), strict=True)) if mels else {}
         made: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         for index, dialogue in zip(batch.indices, batch.dialogues, strict=True):
             made["input_ids"].append(np.concatenate([message.input_ids for message in dialogue]))
@@ -189,7 +197,7 @@ class TranscriptModel(nn.Module):
         """
         model = self._model[0]
         segments = [Segment(None, [Message(np.asarray(ids, dtype=np.int64))]) for ids in input_ids]
-        hidden, layout = run_packed(model, segments, vectors)
+        hidden, layout = run_packed(model, segments, [each.to(model.device) for each in vectors])
         embeddings = model.model.get_input_embeddings().weight
         totals, counts = [], []
         for states, ids, count in zip(hidden.split(layout.lengths), input_ids, num_text_tokens, strict=True):
@@ -199,7 +207,7 @@ class TranscriptModel(nn.Module):
             totals.append(nn.functional.cross_entropy(logits, target, reduction="sum"))
             counts.append(count)
         nats = torch.stack(totals)
-        return {"loss": nats.sum() / sum(counts), "nats": nats.detach() / torch.tensor(counts)}
+        return {"loss": nats.sum() / sum(counts), "nats": nats.detach() / torch.tensor(counts, device=nats.device)}
 
 
 class ClipCollator:
@@ -299,14 +307,14 @@ def _find_other_clips(clips: datasets.Dataset) -> list[int]:
     """Return for each clip the index of one of another group whose number of audio tokens is nearest."""
     sizes = [len(vectors) for vectors in clips["vectors"]]
     groups = list(clips["group_id"])
+    if len(set(groups)) < 2:
+        raise ValueError("all clips are of one group; clips of two recordings are needed to compare their sounds.")
     order = sorted(range(len(sizes)), key=lambda index: (sizes[index], index))
     found = [0] * len(order)
     for place, index in enumerate(order):
-        near = sorted(range(len(order)), key=lambda other: abs(other - place))
-        others = [order[other] for other in near if groups[order[other]] != groups[index]]
-        if not others:
-            raise ValueError("all clips are of one group; clips of two recordings are needed to compare their sounds.")
-        found[index] = others[0]
+        steps = range(1, len(order))
+        near = (other for step in steps for other in (place - step, place + step) if 0 <= other < len(order))
+        found[index] = next(order[other] for other in near if groups[order[other]] != groups[index])
     return found
 
 

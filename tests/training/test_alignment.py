@@ -81,6 +81,20 @@ def test_the_loss_is_the_mean_of_the_transcripts_negative_log_likelihoods(clips,
     torch.testing.assert_close(loss, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_a_turn_that_cannot_be_heard_is_omitted_with_a_warning(
+    spoken_pairs, tiny_processor, make_tiny_model, tmp_path, caplog
+):
+    rows = spoken_pairs.to_list()
+    turn = {**rows[0]["chosen"][0], "duration_s": 1.0, "audio": {"bytes": b"not audio", "path": None}}
+    rows[0]["chosen"][0] = turn
+    options = {"processor": tiny_processor, "model": make_tiny_model(), "max_clip_s": 8.0}
+    found = read_clips(datasets.Dataset.from_list(rows), folder=tmp_path / "a", **options)
+    assert len(found) == len(read_clips(spoken_pairs, folder=tmp_path / "b", **options)) - 1
+    assert "row 0, chosen, turn 0 is omitted: turn 1" in caplog.text
+    alone = [{**rows[0], "chosen": [turn], "rejected": []}]
+    assert len(read_clips(datasets.Dataset.from_list(alone), folder=tmp_path / "c", **options)) == 0
+
+
 def test_training_changes_the_projection_alone_and_lowers_the_loss(clips, make_tiny_model, tmp_path):
     model = make_tiny_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
