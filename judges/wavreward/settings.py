@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from sdiareward.common.locks import lock_folder
 
 from .rewards import DEFAULT_SIGMA
 
@@ -165,7 +168,15 @@ def run_training(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments
 
     Returns:
         `Path`: `output_dir`, with the model or its adapters, the processor, the prompt and `run.json`.
+
+    Raises:
+        UserError: Another run writes to the folder.
     """
+    with nullcontext() if training.process_index else lock_folder(str(training.output_dir)):
+        return _train(trainer, processor, args, training)
+
+
+def _train(trainer: Any, processor: ThinkerProcessor, args: JudgeArguments, training: Any) -> Path:
     from sdiareward.common.provenance import write_provenance
     from sdiareward.training.resuming import choose_checkpoint
 
