@@ -54,9 +54,10 @@ def _version(distribution: str) -> str | None:
 
 
 def _git_revision() -> str | None:
-    """Return the revision of the checkout this file lies in; None for an installed package."""
-    command = ["git", "-C", str(PACKAGE), "rev-parse", "HEAD"]
+    """Return the revision of the checkout this file lies in; None for an installed package, also in a repository."""
+    command = ["git", "-C", str(PACKAGE), "rev-parse", "--show-toplevel", "HEAD"]
     try:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+        found = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     except (OSError, subprocess.CalledProcessError):
         return None
+    return found[1] if Path(found[0]).samefile(PACKAGE) else None
