@@ -74,7 +74,8 @@ def sample(args: SampleArguments) -> None:
     split = args.split or evaluation.run.get("split")
     if not dataset or not split:
         raise UserError("the evaluation does not say which pairs it read; name them with --dataset and --split.")
-    pairs = load_pairs(dataset, split, name=args.name or evaluation.config.get("dataset_name"))
+    name, root = args.name or evaluation.config.get("dataset_name"), evaluation.config.get("audio_root")
+    pairs = load_pairs(dataset, split, name=name, audio_root=root)
     sizes = {name: getattr(args, name) for name in _STRATA}
     options: dict[str, Any] = {"seed": args.seed, "sizes": sizes, "allow_tie": args.tie, "texts": texts}
     key = sample_study(evaluation, pairs, args.output, **options)
