@@ -6,7 +6,7 @@ Every clip (the parts of the bundled sample, and clips of the game's archive whe
 compared with versions of itself: other decoders and resamplers, codecs, levels, cuts, and other clips. Writes to
 `benchmarks/results/fingerprints.json`, for each version, the distribution of the share of coarse bits that differ, of
 the signal-to-noise ratio and of the level, and the confusion matrix of the verdicts; and the same for clips cut to
-0.3 s. The thresholds of `dataset_builder/fingerprints.py` lie in the gaps.
+0.3 s. The thresholds of `dataset_builder/release/fingerprints.py` lie in the gaps.
 """
 
 from __future__ import annotations

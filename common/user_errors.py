@@ -1,7 +1,7 @@
 """Errors that a user can put right: a full disk, a folder in use, a lost connection, no data.
 
 Each ends the command with one line that gives the remedy. Finished work stays on disk, so the same command resumes the
-run; `benchmarks/faults.py` tests it.
+run; `tests/faults` tests it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
+from sdiareward.esdr_accuracy.pairwise import NO_SUBSET, SUBSETS
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 
 
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 CRITERIA = ("modality", "colloquialness")
 # Of pairs about the conversation, which are in no subset of the paper.
 JOINT = "joint"
-MODALITY_SUBSETS = ("wild", "semi_wild", "scripted")
-SUBSETS = (*MODALITY_SUBSETS, "colloquialness")
 MAX_TURN_S = 60.0
 UNKNOWN = "Unknown"
 

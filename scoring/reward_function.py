@@ -165,7 +165,7 @@ class _Rewarder:
         self.scorer = scorer
         self.options = options
         self.reader = RolloutReader(options.audio_column, options.completion_audio_column, options.keep_system)
-        self.num_judged = 0
+        self.num_scored = 0
         self.num_failed = 0
         self.failures: Counter[str] = Counter()
         self.last_reasons: deque[str] = deque(maxlen=_NUM_LAST_REASONS)
@@ -210,7 +210,7 @@ class _Rewarder:
             raise ValueError(f"completion {failed[0][0]}: {failed[0][1]}")
         for _, reason in failed:
             self._count(reason)
-        self.num_judged += len(rollouts) - len(failed)
+        self.num_scored += len(rollouts) - len(failed)
         if log_metric is not None and rollouts:
             log_metric(f"{self.__name__}/failed", len(failed) / len(rollouts))
         return [self.options.floor if rollout.reward is None else rollout.reward for rollout in rollouts]
@@ -230,7 +230,7 @@ class RewardFunction(_Rewarder):
     """Reward completions; built by [`reward_fn`].
 
     Attributes:
-        num_judged (`int`): Completions with a reward of the model.
+        num_scored (`int`): Completions with a reward of the model.
         num_failed (`int`): Completions that could not be scored.
         failures (`Counter[str]`): Failures by kind: the reason without its numbers.
         last_reasons (`deque[str]`): The last reasons in full.

@@ -57,7 +57,7 @@ class ScoreResult:
     Args:
         outcomes (`list[float | str]`): Of each dialogue.
         num_requests (`int`): The number of requests that were scored together.
-        audio_s (`float`): Seconds of audio of this request.
+        audio_s (`float`): Seconds of audio of the requests that were scored together, divided by their number.
     """
 
     outcomes: list[Outcome]

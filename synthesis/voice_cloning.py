@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import AudioError, read_audio, resample
+from sdiareward.common.files import split_lines
 
 from . import SynthesisError
 
@@ -63,7 +64,7 @@ def read_speakers(path: str) -> tuple[Speaker, ...]:
         raise FileNotFoundError(
             f"{path}: no such file of speakers; give one JSON object with audio and text per line."
         )
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = split_lines(file.read_text(encoding="utf-8"))
     speakers = tuple(_read_speaker(line, file.parent, f"{path}, line {n}") for n, line in enumerate(lines, start=1))
     if not speakers:
         raise ValueError(f"{path}: has no speakers; give one JSON object with audio and text per line.")

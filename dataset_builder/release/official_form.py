@@ -25,11 +25,12 @@ from sdiareward.audio_sdiareward import MAX_RECORDING_S, SAMPLING_RATE, AudioErr
 from sdiareward.common.files import write_file
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
+from sdiareward.esdr_accuracy.pairwise import SUBSETS
 from sdiareward.pairs.labels import SUBSET_OF_SOURCE
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.path_sandbox import require_own_tables
 from sdiareward.pairs.rows import leave_audio_encoded
-from sdiareward.pairs.schema import SIDES, SUBSETS, TAXONOMY, UNKNOWN, features, stable_id, validate_row
+from sdiareward.pairs.schema import SIDES, TAXONOMY, UNKNOWN, features, stable_id, validate_row
 from sdiareward.perturbations.channel import encode_flac
 
 from ..formats.shards import SPLITS, read_rows

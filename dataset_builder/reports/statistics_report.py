@@ -17,7 +17,8 @@ import numpy as np
 
 from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.markdown import render_table
-from sdiareward.pairs.schema import SIDES, SUBSETS, stable_id
+from sdiareward.esdr_accuracy.pairwise import SUBSETS
+from sdiareward.pairs.schema import SIDES, stable_id
 
 from ..episodes import is_recorded
 from ..formats.shards import SPLITS, read_rows

@@ -31,9 +31,10 @@ from typing import Any
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn, validate_episode
+from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
 from sdiareward.pairs.messages import read_turns
 from sdiareward.pairs.path_sandbox import require_inside
-from sdiareward.pairs.schema import MODALITY_SUBSETS, UNKNOWN, is_text, is_time, stable_id
+from sdiareward.pairs.schema import UNKNOWN, is_text, is_time, stable_id
 
 from ..references import make_reference
 from .reading import find_clip, read_json_lines

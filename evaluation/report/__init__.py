@@ -1,7 +1,7 @@
 """The page of an evaluation: `eval.py --report` writes `report/index.html` with its figures and `report.json`.
 
 - `inputs` reads other evaluations and the logs of training runs.
-- `reliability`, `margins` and `comparison` are the statistics, each on plain arrays.
+- `reliability`, `margins` and `statistics` are the statistics, each on plain arrays.
 - `content` gathers every number of the page; `report.json` is what it returns.
 - `examples` has words and sound of single pairs, `figures` draws, `page` renders the template.
 """

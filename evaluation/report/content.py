@@ -287,7 +287,7 @@ def describe_comparisons(
 
     Returns:
         `list[dict]`: `scorer`, `column` (`overall_micro`, `modality_micro` or `colloquialness`) and what
-        `comparison.compare` gives, the evaluated model being first.
+        `statistics.compare` gives, the evaluated model being first.
     """
     right = {
         name: np.array([is_right(scores[record["pair_id"]]) for record in records])

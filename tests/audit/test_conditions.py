@@ -164,7 +164,7 @@ def test_an_attack_is_built_within_what_the_model_hears():
         return {"a": pair.rejected, "b": None}.get(pair.pair_id, [*pair.rejected[:-1], pair.chosen[-1]])
 
     attacks = {"swap": Attack("a swap", "rejected", "chosen", "a twin", build)}
-    (condition,) = make_attack_conditions(attacks, lambda: ["donor"], lambda: 6.0)
+    (condition,) = make_attack_conditions(attacks, lambda: ["other"], lambda: 6.0)
     assert condition.key == "attack/swap"
     pairs = [make_pair(name, 0.5, 0.25) for name in "abc"]
     assert condition.build(pairs[0]) == "changes nothing that the model is given"

@@ -131,7 +131,7 @@ def test_a_completion_that_cannot_be_scored_has_no_reward_and_the_others_have(sc
             rewards = reward([QUESTION] * len(completions), completions)
     assert rewards[0] == rewards[-1] == pytest.approx(alone, abs=1e-5)
     assert rewards[1:-1] == [None] * len(bad_completions)
-    assert (reward.num_judged, reward.num_failed) == (5, 2 * len(bad_completions))
+    assert (reward.num_scored, reward.num_failed) == (5, 2 * len(bad_completions))
     assert set(reward.failures.values()) == {2}
     for reason in bad_completions:
         assert sum(reason in kind for kind in reward.failures) == 1, reason

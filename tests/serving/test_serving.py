@@ -298,7 +298,7 @@ def test_grpo_learns_from_a_remote_reward(client, scorer, speak, tiny_processor,
     reward = remote_reward_fn(client, criterion="modality", speak=speak, audio_column="voice")
     table, history, voices = train_policy(tmp_path, tiny_processor.tokenizer, make_tone, reward)
     check_logged(table, history, voices, reward, speak, scorer)
-    assert reward.num_judged == 8
+    assert reward.num_scored == 8
 
 
 def test_a_criterion_that_the_server_does_not_know_is_no_remote_reward(client):

@@ -82,4 +82,4 @@ def check_logged(table, history, voices, reward, speak, scorer):
     assert [entry["rewards/sdiareward_modality/mean"] for entry in logged] == pytest.approx(means, abs=1e-4)
     failed = table["sdiareward_modality"].isna().groupby(table["step"]).mean().tolist()
     assert [entry["sdiareward_modality/failed"] for entry in logged] == pytest.approx(failed)
-    assert reward.num_judged == table["sdiareward_modality"].notna().sum()
+    assert reward.num_scored == table["sdiareward_modality"].notna().sum()

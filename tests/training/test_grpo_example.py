@@ -86,7 +86,7 @@ def test_the_example_trains_on_recorded_questions_and_synthetic_answers(tmp_path
     flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     trainer = example.main([*flags, "--max_steps", "1", "--num_questions", "1"])
     # Three kinds of answers before the step and one after it.
-    assert trainer.reward_funcs[0].num_judged == 8 + 4
+    assert trainer.reward_funcs[0].num_scored == 8 + 4
     assert trainer.state.log_history[0]["rewards/sdiareward_joint/std"] > 0
     printed = capsys.readouterr().out
     before, after = printed.split("After training:")
