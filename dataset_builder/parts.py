@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sdiareward.common.files import replace_atomically, write_file
+from sdiareward.common.files import write_file
 from sdiareward.common.local_ray import open_ray
 from sdiareward.common.user_errors import UserError
 from sdiareward.common.worker_pool import open_worker_pool
@@ -21,6 +22,7 @@ from .formats.shards import ShardWriter
 
 if TYPE_CHECKING:
     import datasets
+    import pyarrow as pa
 
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
@@ -55,9 +57,10 @@ class PartFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         if notes:
             write_file(self._path(name).with_suffix(".json"), json.dumps(notes, ensure_ascii=False))
-        schema = (self.columns or features()).arrow_schema
-        with replace_atomically(self._path(name)) as temporary:
-            pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), temporary)
+        # In memory first: a part is small, and opening a file costs pyarrow more than writing it.
+        content = pa.BufferOutputStream()
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=self._schema), content)
+        write_file(self._path(name), content.getvalue().to_pybytes())
 
     def drop_changed(self, contents: Mapping[str, str | None]) -> None:
         """Drop the parts that were made of something else.
@@ -76,9 +79,14 @@ class PartFolder:
 
     def read_rows(self, name: str) -> list[dict[str, Any]]:
         """Return the rows of a part; none if it is not finished."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
-        return pq.read_table(self._path(name)).to_pylist() if self.has(name) else []
+        if not self.has(name):
+            return []
+        content = pa.BufferReader(self._path(name).read_bytes())
+        rows: list[dict[str, Any]] = pq.ParquetFile(content).read(use_threads=False).to_pylist()
+        return rows
 
     def read_notes(self, name: str) -> Any:
         """Return the notes of a part; None if it has none or is not finished."""
@@ -92,6 +100,10 @@ class PartFolder:
                 for row in self.read_rows(name):
                     writer.write(split, row)
         return writer.counts
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return (self.columns or features()).arrow_schema
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.parquet"
