@@ -255,14 +255,14 @@ def test_given_prompts_replace_those_of_the_checkpoint(tiny_checkpoint, dialogue
     assert other.score(dialogues) == pytest.approx(ours.score(with_own_system_turn), abs=1e-5)
     assert other.score(dialogues, "modality") == pytest.approx(ours.score(dialogues, "modality"), abs=1e-5)
     assert other.model.config.prompt_version.startswith("custom-")
+    with pytest.raises(ValueError, match="must be non-empty strings"):
+        Scorer.from_pretrained(tiny_checkpoint, device="cpu", prompts={"joint": ""})
 
 
 def test_prompts_that_are_the_checkpoints_own_keep_their_version(tiny_checkpoint):
     ours = Scorer.from_pretrained(tiny_checkpoint, device="cpu")
     same = Scorer.from_pretrained(tiny_checkpoint, device="cpu", prompts={"joint": ours.processor.prompts["joint"]})
     assert same.model.config.prompt_version == same.processor.prompt_version == ours.processor.prompt_version
-    with pytest.raises(ValueError, match="must be non-empty strings"):
-        Scorer.from_pretrained(tiny_checkpoint, device="cpu", prompts={"joint": ""})
 
 
 def test_a_backbone_in_bfloat16_keeps_its_head_in_float32(tiny_checkpoint, dialogues, scorer):
