@@ -145,6 +145,10 @@ class Readings:
             self._counts[path] = (position + len(new), num_lines + new.count(b"\n"))
         return sum(num_lines for _, num_lines in self._counts.values())
 
+    def count_again(self) -> int:
+        """Return how many records there are, however long counting takes."""
+        return self.count_records()
+
     def read(self) -> int:
         """Take a reading; return the number of records."""
         num_records = self.count_records()
@@ -209,7 +213,9 @@ class Driver:
                 self.first_s = time.perf_counter() - self.start
             if status:
                 raise RuntimeError(f"the driver ended with {status}: {self._log.read_text()[-2000:]}")
-            if status == 0 or (num_records is not None and found >= num_records):
+            if status == 0:
+                return self.readings.count_again()
+            if num_records is not None and found >= num_records:
                 return found
             time.sleep(_READ_EVERY_S)
 

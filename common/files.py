@@ -24,7 +24,7 @@ def replace_atomically(path: Path, *, is_shared: bool = False) -> Iterator[Path]
     Args:
         path (`Path`): The file or folder. A folder may be there already only if it is empty.
         is_shared (`bool`, *optional*, defaults to `False`): Whether others may write it at the same time; the last
-            one wins. Otherwise what a killed process left unfinished is removed first.
+            one wins, and what a killed process left unfinished stays. Otherwise that is removed first.
 
     Example:
         >>> from tempfile import TemporaryDirectory
@@ -51,9 +51,9 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def write_file(path: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8, so that a reader sees all of it or none, even if several processes write it."""
-    with replace_atomically(path, is_shared=True) as temporary:
+def write_file(path: Path, content: str | bytes, *, is_shared: bool = False) -> None:
+    """Write a file, text as UTF-8, so that a reader sees all of it or none; `is_shared` as in `replace_atomically`."""
+    with replace_atomically(path, is_shared=is_shared) as temporary:
         temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 

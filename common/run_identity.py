@@ -23,7 +23,8 @@ def claim_run_dir(folder: Path, identity: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "identity.json"
     if not path.exists():
-        write_file(path, json.dumps(dict(identity), indent=2) + "\n")
+        # All processes of a run claim its folder.
+        write_file(path, json.dumps(dict(identity), indent=2) + "\n", is_shared=True)
         return
     before = read_json_object(path, "use another output_dir or delete it")
     different = [name for name in {**before, **identity} if before.get(name) != identity.get(name)]

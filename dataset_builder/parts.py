@@ -60,7 +60,8 @@ class PartFolder:
         # In memory first: a part is small, and opening a file costs pyarrow more than writing it.
         content = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(list(rows), schema=self._schema), content)
-        write_file(self._path(name), content.getvalue().to_pybytes())
+        # A job that Ray takes for lost may go on beside its repetition.
+        write_file(self._path(name), content.getvalue().to_pybytes(), is_shared=True)
 
     def drop_changed(self, contents: Mapping[str, str | None]) -> None:
         """Drop the parts that were made of something else.

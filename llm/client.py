@@ -212,7 +212,7 @@ class ChatClient:
             "completion_tokens": spent.completion_tokens,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, json.dumps(record, ensure_ascii=False) + "\n")
+        write_file(path, json.dumps(record, ensure_ascii=False) + "\n", is_shared=True)
 
     def _ask(
         self,

@@ -259,7 +259,7 @@ def test_the_page_of_an_audit_is_written_again_without_model_and_data(audited, t
 
 def test_an_audit_without_its_data_is_told_what_it_needs(capsys):
     assert main(["audit"]) == 2
-    assert "an audit needs --data and --output_dir; or give --render FILE" in capsys.readouterr().err
+    assert "an audit needs --dataset and --output_dir; or give --render FILE" in capsys.readouterr().err
 
 
 def test_a_folder_of_another_audit_is_refused(copy, run, capsys):

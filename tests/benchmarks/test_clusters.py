@@ -96,7 +96,7 @@ def test_finished_parts_are_counted(tmp_path):
     for name in ("a", "b", "a"):
         make_part(name, parts)
     (tmp_path / ".parts" / "c.json").write_text("{}")
-    assert readings.count_records() == 2
+    assert readings.count_again() == 2
 
 
 @pytest.mark.slow

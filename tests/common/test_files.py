@@ -17,7 +17,7 @@ def test_several_may_write_one_file_at_once(tmp_path):
     path = tmp_path / "a.txt"
     contents = [chr(ord("a") + number) * 1000 for number in range(20)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda content: write_file(path, content), contents * 10))
+        list(pool.map(lambda content: write_file(path, content, is_shared=True), contents * 10))
     assert path.read_text() in contents
     assert list(tmp_path.iterdir()) == [path]
 

@@ -32,8 +32,6 @@ def ray_cluster():
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "token-of-the-tests-" + "0" * 45}
-    # Workers would yield to whatever else runs, and on a busy machine wait for minutes.
-    token |= {"RAY_worker_niceness": "0", "OMP_NUM_THREADS": "1"}
     environment = os.environ | token | {"RAY_ADDRESS": f"127.0.0.1:{port}"}
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", f"--port={port}", "--block"]
     options = ["--num-cpus=2", "--include-dashboard=false", f"--object-store-memory={100 * 2**20}"]
