@@ -7,7 +7,7 @@ import datasets
 import pytest
 
 from sdiareward.common.user_errors import UserError
-from sdiareward.dataset_builder.parts import PartFolder, run_jobs, run_jobs_on_ray
+from sdiareward.dataset_builder.parts import PartFolder, choose_block_size, run_jobs, run_jobs_on_ray
 
 
 @pytest.fixture
@@ -63,6 +63,14 @@ def _square_and_die_once(number, died):
         died.write_text("")
         os.kill(os.getpid(), signal.SIGKILL)
     return number**2, os.getcwd()
+
+
+@pytest.mark.parametrize(
+    ("num_jobs", "num_workers", "size"),
+    [(1, 2, 1), (40, 2, 3), (2_000, 2, 16), (1_000_000, 3, 245), (1_000_000, 600, 209)],
+)
+def test_blocks_are_neither_many_nor_few(num_jobs, num_workers, size):
+    assert choose_block_size(num_jobs, num_workers) == size
 
 
 @pytest.mark.slow
