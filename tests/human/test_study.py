@@ -1,5 +1,6 @@
 import json
 import random
+import shutil
 import statistics
 from collections import Counter
 from pathlib import Path
@@ -219,3 +220,18 @@ def test_what_cannot_be_drawn_is_refused(world, tmp_path, capsys, spoil, message
     assert main(arguments) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "study" / "study.json").exists()
+
+
+def test_recordings_are_looked_for_where_the_evaluation_found_them(world, tmp_path, monkeypatch):
+    evaluation, roots = shutil.copytree(world, tmp_path / "eval"), []
+    results = read(evaluation, "results.json")
+    results["config"]["audio_root"] = str(tmp_path)
+    (evaluation / "results.json").write_text(json.dumps(results))
+
+    def load(*place, audio_root=None, **options):
+        roots.append(audio_root)
+        return load_pairs(*place, **options)
+
+    monkeypatch.setattr("sdiareward.pairs.loading.load_pairs", load)
+    assert main(["human", "sample", str(evaluation), "--output", str(tmp_path / "study")]) == 0
+    assert roots == [str(tmp_path)]

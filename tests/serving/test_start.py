@@ -15,6 +15,7 @@ pytest.importorskip("fastapi", reason="no serving: pip install 'sdiareward[serve
 import ray
 from ray import serve
 
+from sdiareward.cli import serve as serve_command
 from sdiareward.common.user_errors import UserError
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
 from sdiareward.serving import cluster, service
@@ -115,3 +116,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_reason(tmp_path)
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("sdiareward serve: error: ")]
     assert line.startswith(f"sdiareward serve: error: model {tmp_path}: cannot be loaded (model_type is 'bert'")
     assert "Traceback" not in done.stderr
+
+
+def test_a_built_in_model_is_served_by_its_name():
+    assert serve_command._make_settings(serve_command.ServeArguments(model="nano")).model == ModelSpec("nano")
