@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from sdiareward.common.files import hash_json
 
@@ -33,11 +34,15 @@ def fingerprint_model(model: str) -> str:
     folder = Path(model)
     if not folder.is_dir():
         return fetch_snapshot(model, ["config.json"]).name
-    found = {path.name: _fingerprint_file(path) for path in folder.iterdir() if _is_counted(path)}
+    found: dict[str, Any] = _fingerprint_files(folder)
     base = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path") if ADAPTER_CONFIG in found else None
-    if isinstance(base, str) and Path(base).is_dir() and not folder.samefile(base):
-        found["base model"] = fingerprint_model(base)
+    if isinstance(base, str) and Path(base).is_dir():
+        found["base model"] = _fingerprint_files(Path(base))
     return hash_json(found)
+
+
+def _fingerprint_files(folder: Path) -> dict[str, str]:
+    return {path.name: _fingerprint_file(path) for path in folder.iterdir() if _is_counted(path)}
 
 
 def _is_counted(path: Path) -> bool:

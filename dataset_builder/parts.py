@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 # Jobs that follow each other often need the same speech, which a worker keeps; few enough that all end together.
 _JOBS_IN_A_BLOCK = 16
 _BLOCKS_A_WORKER = 8
-# Ray Data plans each before the first begins: 60,000 took it three minutes.
+# Ray Data plans all of them before the first begins.
 _MAX_BLOCKS = 4096
 # A tenth is left for what Ray itself does.
 _CPUS_OF_A_WORKER = 0.9
@@ -59,7 +59,6 @@ class PartFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         if notes:
             write_file(self._path(name).with_suffix(".json"), json.dumps(notes, ensure_ascii=False))
-        # In memory first: a part is small, and opening a file costs pyarrow more than writing it.
         content = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(list(rows), schema=self._schema), content)
         # A job that Ray takes for lost may go on beside its repetition.

@@ -6,7 +6,7 @@ from support.paths import FIXTURES
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Sums of floats depend on the number of threads, also in the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
-# Ray's workers would yield to the other process of the tests, and wait for minutes.
+# Ray's workers would yield to the other process of the tests.
 os.environ.update(RAY_worker_niceness="0")
 
 import pickle
