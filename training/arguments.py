@@ -28,6 +28,7 @@ _NEEDED_BY = {
     "augmented_copies": "augmentations",
     "augment_sides": "augmentations",
     "hard_negative_share": "hard_negatives",
+    "written_sources": "written_negatives",
 }
 
 
@@ -160,6 +161,12 @@ class TrainArguments:
         default_factory=list,
         metadata={"group": _MORE},
     )
+    written_sources: list[str] = _field(
+        "Sources of written dialogues (freedroidrpg, wesnoth) that these pairs are made of, too; NAME=PATH if one "
+        "is not where Debian puts it.",
+        default_factory=list,
+        metadata={"group": _MORE},
+    )
     excerpt_share: float = _field(
         "Share of the given pairs, their copies and the attacks that are cut to some of their exchanges, from 0 to 1.",
         default=0.0,
@@ -186,7 +193,9 @@ class TrainArguments:
 
     def _require_effects(self) -> None:
         """Raise `ValueError` for an option that would change nothing beside the others."""
-        changed = {entry.name for entry in fields(self) if getattr(self, entry.name) != entry.default}
+        # A list is given if it is not empty.
+        given = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        changed = {entry.name for entry in fields(self) if given[entry.name] not in (entry.default, [])}
         for name in sorted(changed & set(_MODE_OF)):
             if (mode := _MODE_OF[name]) != self.train:
                 raise ValueError(

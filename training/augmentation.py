@@ -5,8 +5,9 @@ model that sees every pair through several channels learns that the channel carr
 pairs whose rejected side is an attack on the chosen side (`attacks.ATTACKS`): where both sides have the same voices,
 one intact and one broken, the model learns to listen to the conversation. `written_copies` adds pairs without their
 recordings where the two sides differ in their words: the words alone take a fraction of the tokens.
-`written_negatives` adds more pairs of this kind (`written_pairs`). `excerpt_share` of the given pairs, of their
-copies and of the attacks are cut to some of their exchanges (`excerpts`): more pairs fit into the same time.
+`written_negatives` adds more pairs of this kind (`written_pairs`), also from `written_sources`. `excerpt_share` of
+the given pairs, of their copies and of the attacks are cut to some of their exchanges (`excerpts`): more pairs fit
+into the same time.
 `pair_shares` leaves out some of the given pairs, and what would be made of them, so that no kind outweighs the rest.
 
 Nothing is stored: a row is changed when it is read. The change depends on its pair and the seed alone, so a resumed
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
+from sdiareward.dataset_builder.sources import WRITTEN_SOURCES
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.loading import pair_names
 from sdiareward.pairs.messages import turns_to_messages
@@ -38,7 +40,7 @@ from sdiareward.perturbations.registry import (
 )
 
 from .excerpts import draw_excerpt
-from .written_pairs import WRITTEN_KINDS, make_written_pairs, without_recordings
+from .written_pairs import WRITTEN_KINDS, make_pairs_of_sources, make_written_pairs, without_recordings
 
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ class AugmentationSettings:
         written_copies (`int`): Number of copies without recordings of each pair whose sides have different texts.
         written_negatives (`list[str]`): Kinds of pairs without recordings, by name: each adds one of each written
             dialogue. A name that stands twice adds two.
+        written_sources (`list[str]`): Sources of written dialogues that they are made of, too, each by its name or as
+            `NAME=PATH`.
         excerpt_share (`float`): Share of the given pairs, of their copies and of the attacks that are cut to some of
             their exchanges, 0 to 1.
         pair_shares (`dict[str, float]`): Share of the given pairs that are used, 0 to 1, by the name of a family
@@ -92,12 +96,13 @@ class AugmentationSettings:
     hard_negative_share: float = 1.0
     written_copies: int = 0
     written_negatives: Sequence[str] = field(default_factory=list)
+    written_sources: Sequence[str] = field(default_factory=list)
     excerpt_share: float = 0.0
     pair_shares: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("augmentations", "hard_negatives", "written_negatives"):
+        for name in ("augmentations", "hard_negatives", "written_negatives", "written_sources"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is {getattr(self, name)!r}; give a list of names, even for one.")
         if self.augmentations and self.augmented_copies < 1:
@@ -110,6 +115,8 @@ class AugmentationSettings:
             raise ValueError(f"written_copies is {self.written_copies}; give 0 for none, or a number of copies.")
         if unknown := [name for name in self.written_negatives if name not in WRITTEN_KINDS]:
             raise ValueError(f"the written negative is {unknown[0]!r}; it must be one of {', '.join(WRITTEN_KINDS)}.")
+        if unknown := [source for source in self.written_sources if source.partition("=")[0] not in WRITTEN_SOURCES]:
+            raise ValueError(f"the written source is {unknown[0]!r}; it must be one of {', '.join(WRITTEN_SOURCES)}.")
         if not 0 <= self.excerpt_share <= 1:
             raise ValueError(f"excerpt_share is {self.excerpt_share:g}; it must lie between 0 and 1.")
         for name, share in self.pair_shares.items():
@@ -185,6 +192,9 @@ class AugmentedPairs(Sequence[Any]):
         if settings.written_negatives:
             made = make_written_pairs(pairs, names, settings.written_negatives, settings.seed)
             self._variants += [_Variant(row, pair["pair_id"], made=pair) for row, pair in made]
+            # Of no row: they replace all labels of the first one.
+            more = make_pairs_of_sources(settings.written_sources, settings.written_negatives, settings.seed)
+            self._variants += [_Variant(0, pair["pair_id"], made=pair) for pair in more]
         self._rows = rows
         if rows is not None:
             self._variants = [self._variants[row] for row in rows]
@@ -204,7 +214,9 @@ class AugmentedPairs(Sequence[Any]):
         """Return a hash of the pairs and the settings, the key of the precomputed rows; every recording is read."""
         # The names that a preset stands for, since these may change.
         settings = sorted({**asdict(self.settings), "augmentations": list(self._perturbations)}.items())
-        kept = [] if self._rows is None else [self._rows]
+        kept: list[Any] = [] if self._rows is None else [self._rows]
+        if self.settings.written_sources:
+            kept += [variant.made for variant in self._variants if variant.made]
         return stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings, *kept)
 
     def __len__(self) -> int:

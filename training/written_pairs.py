@@ -2,7 +2,8 @@
 
 A dialogue of recordings gives one pair of a kind when the data are built. Its words give many: any stretch of it is a
 dialogue, with an answer of any other in the place of its last one. The words alone take a fraction of the tokens, so
-that what an answer has to fit is learned from them, and the recordings are left to teach what is heard.
+that what an answer has to fit is learned from them, and the recordings are left to teach what is heard. Sources of
+written dialogues (`dataset_builder.sources.WRITTEN_SOURCES`) give more.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.dataset_builder.pairing.families import KINDS
+from sdiareward.dataset_builder.sources import read_written
 from sdiareward.messages_sdiareward import list_items, turns_to_messages
 from sdiareward.pairs.schema import JOINT, stable_id
 
@@ -47,6 +49,31 @@ def make_written_pairs(
         seed (`int`): Chooses the stretch of a dialogue and what replaces its answers.
     """
     dialogues, criteria = _list_dialogues(pairs, names)
+    yield from _break(dialogues, criteria, kinds, seed)
+
+
+def make_pairs_of_sources(sources: Sequence[str], kinds: Sequence[str], seed: int) -> Iterator[dict[str, Any]]:
+    """Yield pairs of `joint` from the dialogues of written sources, with the labels of a row.
+
+    Args:
+        sources (`list[str]`): `NAME`, or `NAME=PATH`, of [`WRITTEN_SOURCES`].
+        kinds (`list[str]`): As in `make_written_pairs`.
+        seed (`int`): As in `make_written_pairs`.
+
+    Raises:
+        FileNotFoundError: A source is missing; the message tells how to get it.
+    """
+    for source in sources:
+        name, _, path = source.partition("=")
+        read = dict(enumerate(item for item in read_written(name, path or None) if isinstance(item, Episode)))
+        for number, pair in _break(read, dict.fromkeys(read, [JOINT]), kinds, seed):
+            labels = {label: getattr(read[number], label) for label in _LABELS}
+            yield {**labels, **pair, "pair_id": f"{name} {pair['pair_id']}"}
+
+
+def _break(
+    dialogues: Mapping[int, Episode], criteria: Mapping[int, list[str]], kinds: Sequence[str], seed: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
     pools: dict[str, list[Episode]] = {}
     for episode in dialogues.values():
         pools.setdefault(episode.source, []).append(episode)

@@ -8,7 +8,7 @@ malformed.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +32,8 @@ SOURCES = (
     "sample",
     "youtube",
 )
+# Dialogues of which there are the words alone: no pair is built of them, training reads them.
+WRITTEN_SOURCES = ("freedroidrpg", "wesnoth")
 # A module has one of these: `function(path, **options)`.
 _READERS = ("items", "episodes", "recordings", "script_pairs")
 
@@ -50,13 +52,28 @@ def read_source(name: str, path: str | Path | None = None, options: Mapping[str,
         ValueError: There is no source or option of that name, or the corpus is malformed.
         FileNotFoundError: The corpus is missing; the message tells how to get it.
     """
-    module = _load(name)
+    module = _load(name, SOURCES)
     read: Callable[..., Iterator[Item]]
     read = next(getattr(module, reader) for reader in _READERS if hasattr(module, reader))
     known = [option for option in inspect.signature(read).parameters if option != "path"]
     if unknown := sorted(set(options or ()) - set(known)):
         raise ValueError(f"source {name!r} has no options {unknown}; it has {known}.")
     return read(Path(path) if path is not None else None, **(options or {}))
+
+
+def read_written(name: str, path: str | Path | None = None) -> Iterator[Episode | Skipped]:
+    """Yield the dialogues of a written source, in the same order on every machine.
+
+    Args:
+        name (`str`): One of `WRITTEN_SOURCES`.
+        path (`str` or `Path`, *optional*): Path of the corpus; the card of each source has its tree and default.
+
+    Raises:
+        ValueError: There is no source of that name.
+        FileNotFoundError: The corpus is missing; the message tells how to get it.
+    """
+    read: Callable[..., Iterator[Episode | Skipped]] = _load(name, WRITTEN_SOURCES).episodes
+    return read(Path(path) if path is not None else None)
 
 
 def locate(source: str, root: str | Path, path: str, member: str | None = None) -> Path | bytes:
@@ -75,7 +92,7 @@ def locate(source: str, root: str | Path, path: str, member: str | None = None) 
         FileNotFoundError: The copy has no such file or member.
         ValueError: There is no such source, or the path leaves `root`.
     """
-    module = _load(source)
+    module = _load(source, SOURCES)
     try:
         if hasattr(module, "locate"):
             return module.locate(Path(root), path, member)
@@ -88,7 +105,7 @@ def locate(source: str, root: str | Path, path: str, member: str | None = None) 
         raise FileNotFoundError(f"{source}:{path:.80}: {error.strerror}; no file can have this name.") from error
 
 
-def _load(name: str) -> ModuleType:
-    if name not in SOURCES:
-        raise ValueError(f"there is no source {name!r}; choose from {list(SOURCES)}.")
+def _load(name: str, known: Sequence[str]) -> ModuleType:
+    if name not in known:
+        raise ValueError(f"there is no source {name!r}; choose from {list(known)}.")
     return import_module(f"{__name__}.{name}")

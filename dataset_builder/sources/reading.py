@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from sdiareward.common.skipped import Skipped
+from sdiareward.dataset_builder.episodes import Episode, Part, Turn
+from sdiareward.messages_sdiareward import ROLES
+from sdiareward.pairs.schema import UNKNOWN
 
 from ..references import inside
 
@@ -90,3 +93,26 @@ def decode_table_line(line: bytes) -> str:
     except UnicodeDecodeError:
         text = line.decode("latin-1")
     return text.translate(_WINDOWS_CHARACTERS)
+
+
+def written_episode(source: str, group: str, number: int, lines: Sequence[str], license: str) -> Episode:
+    """Return a dialogue of written lines in English, the first of which is the user's.
+
+    Args:
+        source (`str`): Name of the source.
+        group (`str`): Its file or conversation.
+        number (`int`): Of the dialogue in its group.
+        lines (`Sequence[str]`): Words of each turn.
+        license (`str`): SPDX identifier.
+    """
+    return Episode(
+        name=f"{group}/{number}",
+        source=source,
+        subset="written",
+        group=group,
+        turns=tuple(Turn(ROLES[place % 2], (Part(words),)) for place, words in enumerate(lines)),
+        primary=UNKNOWN,
+        secondary=UNKNOWN,
+        language="en",
+        license=license,
+    )

@@ -14,6 +14,8 @@ WORDS = {
     "p2": ["shall we go", "when the rain has stopped"],
 }
 
+SCENE = [("Haldric", "Who guards the bridge?"), ("Jevyan", "Nobody guards the bridge.")]
+
 
 def row(name, words, group):
     turns = [
@@ -103,6 +105,29 @@ def test_they_follow_the_pairs_of_a_training_split():
         {"role": "assistant", "content": "when the rain has stopped"},
     ]
     assert [augmented[number]["criterion"] for number in range(6)] == augmented["criterion"]
+
+
+def test_written_sources_add_pairs_of_their_own_labels(tmp_path):
+    scene = "".join(f'[message]\nspeaker={name}\nmessage= _ "{said}"\n[/message]\n' for name, said in SCENE)
+    for campaign in ("north", "south"):
+        (tmp_path / campaign).mkdir()
+        (tmp_path / campaign / "1.cfg").write_text(scene.replace("bridge", campaign))
+    settings = AugmentationSettings(written_negatives=["last_answer"], written_sources=[f"wesnoth={tmp_path}"])
+    augmented = AugmentedPairs(datasets.Dataset.from_list(rows()), settings)
+    assert augmented["pair_id"][6:] == ["wesnoth north/1/0, last_answer 1", "wesnoth south/1/0, last_answer 1"]
+    pair = augmented[6]
+    assert (pair["source"], pair["criterion"], pair["group_id"]) == ("wesnoth", JOINT, augmented["group_id"][6])
+    assert pair["group_id"] != augmented["group_id"][0]
+    assert words(pair, "chosen") == ["Who guards the north?", "Nobody guards the north."]
+    assert words(pair, "rejected") == ["Who guards the north?", "Nobody guards the south."]
+    before = augmented.fingerprint()
+    (tmp_path / "north" / "1.cfg").write_text(scene)
+    assert AugmentedPairs(augmented.pairs, settings).fingerprint() != before
+
+
+def test_an_unknown_source_is_named():
+    with pytest.raises(ValueError, match="written source is 'meld'; it must be one of freedroidrpg, wesnoth"):
+        AugmentationSettings(written_negatives=["cut_off"], written_sources=["meld"])
 
 
 def test_an_unknown_kind_is_named():
