@@ -15,6 +15,7 @@ def test_nano_is_written_as_it_lies_in_the_package(tmp_path, capsys):
     assert fingerprint_model(str(tmp_path / "nano")) == fingerprint_model(str(NANO))
 
 
+@pytest.mark.slow
 def test_an_untrained_nano_has_the_seed_that_was_given(tmp_path):
     folders = [tmp_path / name for name in ("a", "b", "c")]
     for folder, seed in zip(folders, ("0", "0", "1"), strict=True):

@@ -20,7 +20,7 @@ from support.systems_world import write_system
 import sdiareward
 
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

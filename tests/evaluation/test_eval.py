@@ -219,6 +219,7 @@ def test_a_line_that_was_torn_by_a_kill_is_scored_again(run):
     assert (out / "scores.jsonl").read_text() == content
 
 
+@pytest.mark.slow
 def test_a_table_that_moved_resumes_and_only_a_recording_that_changed_is_scored_again(run, tmp_path, monkeypatch):
     monkeypatch.setattr(StubScorer, "iter_features", score_by_file)
     folder, moved = tmp_path / "own", tmp_path / "moved"
@@ -373,6 +374,7 @@ class PathScorer(StubScorer):
             yield index, Features(np.zeros(1), float("chosen" in dialogue[0]["content"][0]["audio"]["path"]))
 
 
+@pytest.mark.slow
 def test_own_pairs_without_labels_have_one_column_and_no_baselines(run, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sdiareward.scoring.scorer.Scorer, "from_pretrained", lambda *args, **kwargs: PathScorer())
     own = write_unlabelled(tmp_path / "own")
@@ -402,6 +404,7 @@ def test_baselines_are_fitted_on_other_data_and_few_pairs_are_reported(run, tmp_
     assert check_refused(capsys, "share 4 pair_id", run, "--dataset", str(own), "--baseline_data", str(own))
 
 
+@pytest.mark.slow
 def test_held_out_is_what_the_training_of_the_model_did_not_hear(run, checkpoint, capsys):
     (checkpoint / "run.json").write_text(json.dumps({"trained_on": {"num_pairs": 3, "synthesizers": ["new"]}}))
     _, out = run("--no_baselines")
@@ -426,6 +429,7 @@ def test_the_published_evaluation_of_a_model_tells_what_it_heard(tmp_path):
     assert read_heard_synthesizers(str(tmp_path)) is None
 
 
+@pytest.mark.slow
 def test_a_limit_is_spread_over_subsets_by_seed(run):
     _, out = run("--no_baselines", "--limit", "4")
     first = {line["pair_id"]: line["subset"] for line in lines(out / "scores.jsonl")}

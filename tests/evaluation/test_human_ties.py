@@ -33,6 +33,7 @@ def test_nothing_is_told_without_ties(found):
     assert describe_ties(found) is None
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_mapped_columns_scores_ties_but_counts_them_in_no_accuracy(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     mapping, out = write_mapped(tmp_path, test=["A", "Tie", "B", "Tie"]), tmp_path / "out"

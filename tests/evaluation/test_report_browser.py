@@ -22,7 +22,7 @@ from sdiareward.evaluation.report.inputs import ComparedEvaluation, read_trainin
 
 # A test has no finger to press the button with.
 
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

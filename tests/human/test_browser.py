@@ -19,7 +19,7 @@ from sdiareward.pairs.loading import load_pairs
 
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-pytestmark = needs_chromium
+pytestmark = [needs_chromium, pytest.mark.slow]
 PHONE, DESKTOP = SIZES["phone"], SIZES["desktop"]
 # Kind, name, outline and height of what has the focus.
 FOCUSED = """

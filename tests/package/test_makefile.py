@@ -9,6 +9,7 @@ from support.paths import ROOT
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+@pytest.mark.slow
 def test_the_demo_tells_its_plan_its_stages_and_where_to_look():
     command = ["make", "--dry-run", "--always-make", "demo", "RUN=runs/none"]
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()

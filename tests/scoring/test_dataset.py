@@ -388,6 +388,7 @@ def test_recordings_mended_under_the_same_paths_are_scored_again(score, write_ro
     assert (rewards_in(tmp_path) == kept).all()
 
 
+@pytest.mark.slow
 def test_rows_in_the_same_files_are_not_read_again(score, write_rows, make_pair, monkeypatch):
     path = write_rows([make_pair(number) for number in range(3)])
     score(path)

@@ -23,7 +23,10 @@ from sdiareward.serving.demo.turns import add_turns  # noqa: E402
 
 
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no chromium: apt-get install chromium")
+pytestmark = [
+    pytest.mark.skipif(not CHROMIUM, reason="no chromium: apt-get install chromium"),
+    pytest.mark.slow,
+]
 FLAGS = (
     "--headless=new",
     "--no-sandbox",

@@ -19,9 +19,12 @@ from sdiareward.pairs.loading import load_pairs
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(
-    not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: apt-get install chromium chromium-driver"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: apt-get install chromium chromium-driver"
+    ),
+    pytest.mark.slow,
+]
 # Each would leave `hit` in the title if it ran.
 SCRIPT = "<script>document.title = 'hit'</script>"
 HOSTILE = (

@@ -57,6 +57,7 @@ def test_a_synthesizer_speaks_mono_16_kilohertz_speech(name):
 
 
 @pytest.mark.parametrize("name", [name for name in SPEAKING if name != "piper"])
+@pytest.mark.slow
 def test_another_voice_sounds_different(name):
     engine = load_synthesizer(name)
     assert engine.speak(TEXT, voice=0).tobytes() != engine.speak(TEXT, voice=1).tobytes()
@@ -104,6 +105,7 @@ def test_threads_may_share_espeak():
     assert spoken == [engine.speak(TEXT, voice=voice).tobytes() for voice in (0, 1, 2, 3)] * 5
 
 
+@pytest.mark.slow
 def test_piper_is_rightly_said_not_to_be_deterministic():
     engine = load_synthesizer("piper")
     assert not engine.is_deterministic

@@ -95,6 +95,7 @@ def test_a_turn_that_cannot_be_heard_is_omitted_with_a_warning(
     assert len(read_clips(datasets.Dataset.from_list(alone), folder=tmp_path / "c", **options)) == 0
 
 
+@pytest.mark.slow
 def test_training_changes_the_projection_alone_and_lowers_the_loss(clips, make_tiny_model, tmp_path):
     model = make_tiny_model()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -106,6 +107,7 @@ def test_training_changes_the_projection_alone_and_lowers_the_loss(clips, make_t
     assert changed == {"model.audio_tower.proj.weight", "model.audio_tower.proj.bias"}
 
 
+@pytest.mark.slow
 def test_what_was_learned_is_seen_in_the_own_sound_of_a_clip(clips, make_tiny_model, tmp_path):
     model = make_tiny_model()
     AlignmentTrainer(model, arguments(tmp_path, max_steps=60), train_dataset=clips).train()
@@ -121,6 +123,7 @@ def test_another_sound_comes_from_another_group(clips, make_tiny_model):
         measure_alignment(make_tiny_model(), clips.filter(lambda row: row["group_id"] == "g0"))
 
 
+@pytest.mark.slow
 def test_a_stopped_run_resumes_to_the_same_projection(clips, make_tiny_model, tmp_path):
     def train(folder, resume=None, **changes):
         model = make_tiny_model()

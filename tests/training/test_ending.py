@@ -36,6 +36,7 @@ def train(own_pairs, tiny_checkpoint, tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_a_file_is_trained_on_without_further_options_and_the_end_says_what_is_next(
     train, own_pairs, tmp_path, capsys
 ):
@@ -60,6 +61,7 @@ def test_a_file_is_trained_on_without_further_options_and_the_end_says_what_is_n
     assert re.search(r"^steps: ", printed.err.replace("\r", "\n"), re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_the_accuracy_is_that_of_the_model_that_is_kept(train, capsys):
     flags = ["--eval_strategy", "steps", "--eval_steps", "1", "--load_best_model_at_end", "True"]
     assert train(*flags, "--learning_rate", "0") == 0
@@ -67,6 +69,7 @@ def test_the_accuracy_is_that_of_the_model_that_is_kept(train, capsys):
     assert ", from step 1 of 2\nValidation accuracy: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_to_resume_from_nothing_is_reported_and_begins(train, tmp_path, capsys):
     assert train("--resume") == 0
     notice = f"--resume: {tmp_path / 'run'} holds no checkpoint; training begins at step 0"
@@ -83,6 +86,7 @@ def test_to_resume_from_nothing_is_reported_and_begins(train, tmp_path, capsys):
         ),
     ],
 )
+@pytest.mark.slow
 def test_an_interruption_says_how_to_resume(train, flags, remedy, monkeypatch, capsys):
     def interrupt(self, args, state, control, **kwargs):
         if state.global_step == 1:

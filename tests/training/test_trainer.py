@@ -169,6 +169,7 @@ def train_with(make_trainer, **options):
     return trainer.state, {name: parameter.detach() for name, parameter in trainer.model.named_parameters()}
 
 
+@pytest.mark.slow
 def test_accumulated_batches_train_as_one_larger_batch_does(make_trainer, make_tiny_model):
     larger, expected = train_with(make_trainer, per_device_train_batch_size=3)
     state, found = train_with(make_trainer, per_device_train_batch_size=1, gradient_accumulation_steps=3)
@@ -183,6 +184,7 @@ def test_accumulated_batches_train_as_one_larger_batch_does(make_trainer, make_t
 
 
 @pytest.mark.parametrize("decodes", [False, True])
+@pytest.mark.slow
 def test_pairs_need_no_preparation(decodes, make_trainer, pairs, rows):
     audio = datasets.Audio(sampling_rate=16_000, decode=decodes)
     columns = {**pairs.features, **{side: [{"role": TEXT, "text": TEXT, "audio": audio}] for side in SIDES}}
@@ -215,6 +217,7 @@ def test_data_that_cannot_be_trained_on_are_refused_with_what_to_do(make_trainer
         make_trainer(train_dataset=pairs.remove_columns("rejected"))
 
 
+@pytest.mark.slow
 def test_the_weights_of_another_model_are_not_resumed_from(make_trainer, tmp_path):
     trainer = make_trainer(max_steps=2, save_strategy="steps", save_steps=1)
     trainer.train()

@@ -208,6 +208,7 @@ def test_a_joint_pair_belongs_to_no_subset_of_the_paper(recorded):
         validate_row({**row, "criterion": "modality"})
 
 
+@pytest.mark.slow
 def test_pairs_across_voices_have_a_synthesizer_of_their_own_on_either_side():
     pair = ScriptPair(written=EPISODES[1], spoken=EPISODES[0])
     choices = {"colloquialness": SynthesizerSpec(seen=("hibari", "espeak-ng"), per_dialogue=1, across=1)}

@@ -164,6 +164,7 @@ def test_each_scenario_draws_its_speakers_and_its_answers_share_one(server, spea
     assert len(chosen) > 8 and min(len(asking), len(answering)) > 4
 
 
+@pytest.mark.slow
 def test_an_attribute_is_spoken_by_the_casts_that_are_named_for_it(server, speakers, tmp_path):
     cloning = CloningSettings(options(server, speakers))
     changes = {

@@ -117,6 +117,7 @@ def test_fetched_recordings_are_the_originals_and_come_out_of_the_source(setting
     assert {(r.source, r.subset, r.license) for r in recordings} == {("youtube", "wild", "LicenseRef-YouTube")}
 
 
+@pytest.mark.slow
 def test_a_second_fetch_downloads_nothing(server, settings):
     chosen = settings(videos=(f"{server.url}/one.ogg", f"{server.url}/two.ogg"))
     assert len(fetch(chosen).fetched) == 2
