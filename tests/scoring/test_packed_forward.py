@@ -154,6 +154,39 @@ def test_gradients_pass_through_a_packed_batch(model, batch, tiny_processor):
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("with_gradient", [True, False])
+def test_short_rows_that_are_trained_attend_in_float32(monkeypatch, with_gradient):
+    seen = []
+    attend = packed_attention.scaled_dot_product_attention
+
+    def spy(query, key, value, **options):
+        seen.append((query.shape[2], query.dtype, key.dtype, value.dtype))
+        return attend(query, key, value, **options)
+
+    monkeypatch.setattr(packed_attention, "scaled_dot_product_attention", spy)
+    monkeypatch.setattr(packed_attention, "_FLOAT32_TOKENS", 4)
+    layout = PackedLayout([3, 4, 6], [None, 0, 0])
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = (
+        torch.randn(1, heads, 13, 8, generator=generator).bfloat16().requires_grad_() for heads in (4, 2, 2)
+    )
+    with torch.set_grad_enabled(with_gradient), torch.autocast("cpu", torch.bfloat16):
+        found, _ = packed_attention._attend_segments(None, query, key, value, None, layout=layout, scaling=0.3)
+    short = torch.float32 if with_gradient else torch.bfloat16
+    assert seen == [(3, *[short] * 3), (4, *[short] * 3), (6, *[torch.bfloat16] * 3)]
+    assert found.dtype == torch.bfloat16
+    if with_gradient:
+        found.float().square().sum().backward()
+        gradient = query.grad.float()
+        query.grad = None
+        exact, _ = packed_attention._attend_segments(
+            None, query.float(), key.float(), value.float(), None, layout=layout, scaling=0.3
+        )
+        exact.square().sum().backward()
+        torch.testing.assert_close(found.float(), exact, atol=2e-2, rtol=0)
+        torch.testing.assert_close(gradient, query.grad.float(), atol=5e-2, rtol=0)
+
+
 def test_the_models_own_attention_is_back_afterwards(model, batch):
     towers = (model.model.audio_tower, model.model.language_model)
     before = [tower.config._attn_implementation for tower in towers]

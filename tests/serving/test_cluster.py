@@ -89,6 +89,8 @@ def names_of(processes):
 
 def test_a_cluster_that_does_not_know_the_token_is_said_to(ray_cluster, tmp_path, tiny_checkpoint):
     other = ray_cluster | {"RAY_AUTH_TOKEN": "another-token-of-the-tests-" + "1" * 37}
+    # Ray asks once a second, 20 times.
+    other["RAY_NUM_REDIS_GET_RETRIES"] = "2"
     command = [sys.executable, "-m", "sdiareward.cli", "serve", "--model", str(tiny_checkpoint), "--port", "0"]
     told = forked.run([*command, *OPTIONS], env=other, timeout=START_S)
     assert told.returncode == 2

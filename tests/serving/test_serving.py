@@ -264,6 +264,8 @@ def test_who_does_not_know_the_token_of_a_servers_ray_cannot_join_it(server, tmp
     environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
     # Otherwise Ray looks for 127.0.0.1 at the machine's other address, where this server does not listen.
     environment["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    # It asks once a second, 20 times.
+    environment["RAY_NUM_REDIS_GET_RETRIES"] = "2"
     command = [sys.executable, "-c", code, f"127.0.0.1:{port}"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
