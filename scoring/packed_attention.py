@@ -60,11 +60,10 @@ class PackedLayout:
 
     def along(self, tensor: torch.Tensor, segment: int, dim: int) -> torch.Tensor:
         """Return the part of `tensor` that belongs to a segment and to its predecessors in the dialogue."""
-        parts = [tensor.narrow(dim, self.starts[index], self.lengths[index]) for index in self.paths[segment]]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
+        return self.join(tensor.split(self.lengths, dim=dim), segment, dim)
 
     def join(self, parts: Sequence[torch.Tensor], segment: int, dim: int) -> torch.Tensor:
-        """Return the same of a tensor that is split into the segments."""
+        """Return what `along` does, of a tensor that is split into the segments."""
         path = self.paths[segment]
         return parts[segment] if len(path) == 1 else torch.cat([parts[index] for index in path], dim=dim)
 

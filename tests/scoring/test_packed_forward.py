@@ -165,12 +165,13 @@ def test_short_rows_that_are_trained_attend_in_float32(monkeypatch, with_gradien
 
     monkeypatch.setattr(packed_attention, "scaled_dot_product_attention", spy)
     monkeypatch.setattr(packed_attention, "_FLOAT32_TOKENS", 4)
-    layout = PackedLayout([3, 4, 6], [None, 0, 0])
+    lengths, parents = [3, 4, 6], [None, 0, 0]
     generator = torch.Generator().manual_seed(0)
     query, key, value = (
         torch.randn(1, heads, 13, 8, generator=generator).bfloat16().requires_grad_() for heads in (4, 2, 2)
     )
     with torch.set_grad_enabled(with_gradient), torch.autocast("cpu", torch.bfloat16):
+        layout = PackedLayout(lengths, parents)
         found, _ = packed_attention._attend_segments(None, query, key, value, None, layout=layout, scaling=0.3)
     short = torch.float32 if with_gradient else torch.bfloat16
     assert seen == [(3, *[short] * 3), (4, *[short] * 3), (6, *[torch.bfloat16] * 3)]
@@ -180,7 +181,7 @@ def test_short_rows_that_are_trained_attend_in_float32(monkeypatch, with_gradien
         gradient = query.grad.float()
         query.grad = None
         exact, _ = packed_attention._attend_segments(
-            None, query.float(), key.float(), value.float(), None, layout=layout, scaling=0.3
+            None, query.float(), key.float(), value.float(), None, layout=PackedLayout(lengths, parents), scaling=0.3
         )
         exact.square().sum().backward()
         torch.testing.assert_close(found.float(), exact, atol=2e-2, rtol=0)
