@@ -33,13 +33,13 @@ def measure_checks(audit: Audit) -> dict[str, Measured]:
         audit (`Mapping`): Results of `run.Auditor.audit`; checks of absent parts have no value.
     """
     return {
-        **_totals(audit),
-        **_perturbations(audit),
-        **_attacks(audit),
-        **_ties(audit),
-        **_hearing(audit),
-        **_baselines(audit),
-        **_left_out(audit),
+        **_check_totals(audit),
+        **_check_perturbations(audit),
+        **_check_attacks(audit),
+        **_check_ties(audit),
+        **_check_hearing(audit),
+        **_check_baselines(audit),
+        **_check_left_out(audit),
     }
 
 
@@ -70,7 +70,7 @@ def read_trained_with(model: str) -> dict[str, list[str]] | None:
     return {"nuisances": list(settings.list_perturbations()), "attacks": list(settings.find_attacks())}
 
 
-def _totals(audit: Audit) -> dict[str, Measured]:
+def _check_totals(audit: Audit) -> dict[str, Measured]:
     nuisances = audit["nuisances"] or {}
     total = nuisances.get("total") or {}
     worst = total.get("worst")
@@ -87,11 +87,11 @@ def _totals(audit: Audit) -> dict[str, Measured]:
         "nuisances.flip_rate": Measured(total.get("flip_rate"), of_all),
         "nuisances.worst_flip_rate": Measured(worst["flip_rate"], where) if worst else _NOTHING,
         "nuisances.relative_shift": Measured(total.get("relative_shift"), of_all),
-        "nuisances.held_out_flip_rate": _held_out_flip_rate(audit),
+        "nuisances.held_out_flip_rate": _compute_held_out_flip_rate(audit),
     }
 
 
-def _held_out_flip_rate(audit: Audit) -> Measured:
+def _compute_held_out_flip_rate(audit: Audit) -> Measured:
     """Return the mean over the held-out channels, without those that the model was trained with by name."""
     rates = {
         row["nuisance"]: row["flip_rate"]
@@ -113,7 +113,7 @@ def describe_worst(worst: Mapping[str, Any]) -> str:
     return f"{PERTURBATIONS[worst['nuisance']].format_title(worst['severity'])}, on {sides}"
 
 
-def _perturbations(audit: Audit) -> dict[str, Measured]:
+def _check_perturbations(audit: Audit) -> dict[str, Measured]:
     rows = {row["nuisance"]: row for row in (audit["nuisances"] or {}).get("by_nuisance", ())}
     found = {}
     for name in PERTURBATIONS:
@@ -135,10 +135,10 @@ def _describe_missing(audit: Audit, name: str) -> str:
     return f"a severity on {fewest} of {audit['num_pairs']} pairs only" if fewest < audit["num_pairs"] else ""
 
 
-def _attacks(audit: Audit) -> dict[str, Measured]:
+def _check_attacks(audit: Audit) -> dict[str, Measured]:
     rows = {row["attack"]: row for row in audit["attacks"] or ()}
     return {
-        f"attack.{name}": _attack(attack.title, rows.get(name), _was_trained(audit, "attacks", name))
+        f"attack.{name}": _check_attack(attack.title, rows.get(name), _was_trained(audit, "attacks", name))
         for name, attack in ATTACKS.items()
     }
 
@@ -147,7 +147,7 @@ def _was_trained(audit: Audit, kind: str, name: str) -> str:
     return _TRAINED if name in (audit.get("trained_with") or {}).get(kind, ()) else ""
 
 
-def _attack(title: str, row: Mapping[str, Any] | None, trained: str = "") -> Measured:
+def _check_attack(title: str, row: Mapping[str, Any] | None, trained: str = "") -> Measured:
     if row is None:
         return Measured(None, title=title)
     if not row["num_pairs"]:
@@ -160,10 +160,10 @@ def _attack(title: str, row: Mapping[str, Any] | None, trained: str = "") -> Mea
     return Measured(row["paid"], "; ".join(filter(None, [found, trained])), title)
 
 
-def _ties(audit: Audit) -> dict[str, Measured]:
+def _check_ties(audit: Audit) -> dict[str, Measured]:
     ties = audit["ties"] or {}
     identical = ties.get("identical")
-    row = _first(ties.get("rows", ()), _EVERYTHING)
+    row = _find_row(ties.get("rows", ()), _EVERYTHING)
     scale = row["natural"]["quantiles"]["0.5"] if row else 0.0
     coverage, decided = None, ""
     if row:
@@ -182,11 +182,11 @@ def _ties(audit: Audit) -> dict[str, Measured]:
     }
 
 
-def _hearing(audit: Audit) -> dict[str, Measured]:
+def _check_hearing(audit: Audit) -> dict[str, Measured]:
     rows = (audit["hearing"] or {}).get("rows", ())
     found = {}
     for criterion, column in CRITERION_COLUMNS.items():
-        conditions = (_first(rows, column) or {}).get("conditions", {})
+        conditions = (_find_row(rows, column) or {}).get("conditions", {})
         alone = conditions.get(AUDIO_ONLY, {})
         found[f"hearing.{AUDIO_ONLY}.{criterion}"] = Measured(alone.get("accuracy"), title=criterion)
         words = conditions.get(TEXT_ONLY, {})
@@ -198,11 +198,11 @@ def _hearing(audit: Audit) -> dict[str, Measured]:
     return found
 
 
-def _baselines(audit: Audit) -> dict[str, Measured]:
+def _check_baselines(audit: Audit) -> dict[str, Measured]:
     rows = (audit["hearing"] or {}).get("rows", ())
     found = {}
     for criterion, column in CRITERION_COLUMNS.items():
-        row = _first(rows, column) or {}
+        row = _find_row(rows, column) or {}
         cheap = {name: result["accuracy"] for name, result in row.get("baselines", {}).items()}
         if not cheap:
             found[f"baselines.{criterion}"] = Measured(None, title=criterion)
@@ -214,7 +214,7 @@ def _baselines(audit: Audit) -> dict[str, Measured]:
     return found
 
 
-def _left_out(audit: Audit) -> dict[str, Measured]:
+def _check_left_out(audit: Audit) -> dict[str, Measured]:
     summary = ((audit["left_out"] or {}).get("summary") or {}).get("synthesizer")
     if not summary:
         return {"left_out.synthesizer": _NOTHING, "left_out.above_acoustic": _NOTHING}
@@ -229,7 +229,7 @@ def _left_out(audit: Audit) -> dict[str, Measured]:
     }
 
 
-def _first(rows: Iterable[Mapping[str, Any]], column: str) -> Mapping[str, Any] | None:
+def _find_row(rows: Iterable[Mapping[str, Any]], column: str) -> Mapping[str, Any] | None:
     return next((row for row in rows if row["column"] == column), None)
 
 

@@ -72,7 +72,7 @@ def make_natural_condition() -> Condition:
     return Condition(NATURAL, lambda pair: {side: to_messages(getattr(pair, side)) for side in SIDES})
 
 
-def perturbation_key(name: str, severity: float) -> str:
+def make_perturbation_key(name: str, severity: float) -> str:
     """Return the key of a perturbation's condition."""
     return f"nuisance/{name}/{severity:g}"
 
@@ -88,10 +88,10 @@ def list_severities(names: Iterable[str]) -> list[tuple[str, float]]:
 
 def make_perturbation_conditions(settings: Iterable[tuple[str, float]], seed: int = 0) -> list[Condition]:
     """Return a condition for each perturbation with a severity; see `list_severities`."""
-    return [_perturbation_condition(name, severity, seed) for name, severity in settings]
+    return [_make_perturbation_condition(name, severity, seed) for name, severity in settings]
 
 
-def _perturbation_condition(name: str, severity: float, seed: int) -> Condition:
+def _make_perturbation_condition(name: str, severity: float, seed: int) -> Condition:
     def change(pair: AuditPair, number: int, turn: Turn) -> Turn:
         # The same noise on both sides, as from one microphone, and at every severity.
         turn_seed = derive_seed(seed, pair.pair_id, number)
@@ -101,10 +101,10 @@ def _perturbation_condition(name: str, severity: float, seed: int) -> Condition:
         sides = {side: enumerate(getattr(pair, side)) for side in SIDES}
         return {side: to_messages(change(pair, *turn) for turn in turns) for side, turns in sides.items()}
 
-    return Condition(perturbation_key(name, severity), build)
+    return Condition(make_perturbation_key(name, severity), build)
 
 
-def attack_key(name: str) -> str:
+def make_attack_key(name: str) -> str:
     """Return the key of an attack's condition."""
     return f"attack/{name}"
 
@@ -126,7 +126,7 @@ def make_attack_conditions(
         sounds_dir (`str`, *optional*): Recordings to use instead of synthetic sounds; see `AttackContext`.
     """
 
-    def condition(name: str, attack: Attack) -> Condition:
+    def make_condition(name: str, attack: Attack) -> Condition:
         def build(pair: AuditPair) -> dict[str, Messages] | str:
             rng = np.random.default_rng(derive_seed(seed, pair.pair_id, name))
             turns = attack.build(pair, AttackContext(rng, distractors(), heard_s(), sounds_dir))
@@ -137,9 +137,9 @@ def make_attack_conditions(
             return {ATTACKED: to_messages(turns)}
 
         unavailable = "" if attack.is_possible(sounds_dir) else f"needs {attack.needs}"
-        return Condition(attack_key(name), build, unavailable)
+        return Condition(make_attack_key(name), build, unavailable)
 
-    return [condition(name, attack) for name, attack in attacks.items()]
+    return [make_condition(name, attack) for name, attack in attacks.items()]
 
 
 def derive_seed(*parts: Any) -> int:

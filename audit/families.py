@@ -25,7 +25,7 @@ from sdiareward.perturbations.attack_sounds import can_load_sound, speak_text
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, Turn, to_messages
 from sdiareward.synthesis import SynthesisError, is_available
 
-from .conditions import NATURAL, REASON, Condition, make_perturbation_conditions, perturbation_key
+from .conditions import NATURAL, REASON, Condition, make_perturbation_conditions, make_perturbation_key
 from .statistics import Pairs
 
 
@@ -57,19 +57,19 @@ class Variant:
     reference: str = NATURAL
 
 
-def _key(name: str) -> str:
+def _make_key(name: str) -> str:
     return f"family/{name}"
 
 
 VARIANTS = (
-    *(Variant("loudness", f"{value:+g} dB", perturbation_key(name, value)) for name, value in _PERTURBATIONS[:4]),
-    Variant("content_richness", "the answer in more words", _key("richer"), _key("concise")),
-    Variant("repetition", "the last turn said twice", _key("repeated")),
+    *(Variant("loudness", f"{value:+g} dB", make_perturbation_key(name, value)) for name, value in _PERTURBATIONS[:4]),
+    Variant("content_richness", "the answer in more words", _make_key("richer"), _make_key("concise")),
+    Variant("repetition", "the last turn said twice", _make_key("repeated")),
     *(
-        Variant("silence_padding", f"1 s {place} each turn", perturbation_key(name, value))
+        Variant("silence_padding", f"1 s {place} each turn", make_perturbation_key(name, value))
         for (name, value), place in zip(_PERTURBATIONS[4:], ("before", "after"), strict=True)
     ),
-    *(Variant("emotion", f"{name} last turn", _key(name), _key("neutral")) for name in _EMOTIONS),
+    *(Variant("emotion", f"{name} last turn", _make_key(name), _make_key("neutral")) for name in _EMOTIONS),
 )
 
 
@@ -89,7 +89,7 @@ def make_family_conditions(heard_s: Callable[[], float], seed: int = 0) -> list[
         **{name: (partial(_shape, emotion=name), no_world) for name in ("neutral", *_EMOTIONS)},
     }
     own = [
-        Condition(_key(name), partial(_change_last, change=change, heard_s=heard_s), reason)
+        Condition(_make_key(name), partial(_change_last, change=change, heard_s=heard_s), reason)
         for name, (change, reason) in changes.items()
     ]
     return [*make_perturbation_conditions(_PERTURBATIONS, seed), *own]
@@ -144,14 +144,16 @@ def measure_families(pairs: Pairs) -> list[dict[str, Any]]:
     """
     rows = []
     for variant in VARIANTS:
-        gains = [pairs.values(variant.changed, side) - pairs.values(variant.reference, side) for side in SIDES]
+        gains = [
+            pairs.get_rewards(variant.changed, side) - pairs.get_rewards(variant.reference, side) for side in SIDES
+        ]
         wins = np.mean([(gain > 0) + 0.5 * (gain == 0) for gain in gains], axis=0)
         is_used = np.isfinite(gains[0]) & np.isfinite(gains[1])
-        found = pairs.mean(wins, is_used)
+        found = pairs.average(wins, is_used)
         preference, interval = found["mean"], found["interval"]
         if preference is not None and interval is None:
             interval = wilson_interval(preference, len(set(pairs.groups[is_used])))
-        reasons = Counter(line[REASON] for line in pairs.lines(variant.changed) if line.get(REASON))
+        reasons = Counter(line[REASON] for line in pairs.get_lines(variant.changed) if line.get(REASON))
         about = {"family": variant.family, "variant": variant.title, "num_pairs": int(is_used.sum())}
         rows.append({**about, "preference": preference, "interval": interval, "not_applicable": dict(reasons)})
     return rows

@@ -75,24 +75,24 @@ def list_figures(audit: Audit) -> dict[str, AuditFigure]:
     if audit["nuisances"]:
         measured = [row for row in audit["nuisances"]["by_nuisance"] if row["flip_rate"] is not None]
         if measured:
-            found["nuisances"] = _overview(measured)
-        found |= {f"nuisance_{row['nuisance']}": _perturbation(audit, row) for row in measured}
+            found["nuisances"] = _make_overview(measured)
+        found |= {f"nuisance_{row['nuisance']}": _make_perturbation(audit, row) for row in measured}
     tried = [row for row in audit["attacks"] or () if row.get("paid") is not None]
     if tried:
-        found["attacks"] = _attacks(tried)
+        found["attacks"] = _make_attacks(tried)
     if audit["ties"] and audit["ties"].get("rows"):
-        found["abstention"] = _abstention(audit["ties"]["rows"][0])
+        found["abstention"] = _make_abstention(audit["ties"]["rows"][0])
     for number, dialogue in enumerate(audit["occlusion"]["dialogues"] if audit["occlusion"] else ()):
-        found[f"occlusion_{number}"] = _occlusion(dialogue)
+        found[f"occlusion_{number}"] = _make_occlusion(dialogue)
     return found
 
 
-def _percent(value: float) -> str:
+def _format_percent(value: float) -> str:
     return f"{100 * value:.1f}%"
 
 
-def _overview(rows: Rows) -> AuditFigure:
-    flips = [f"{row['nuisance'].replace('_', ' ')}: {_percent(row['flip_rate'])} on average." for row in rows]
+def _make_overview(rows: Rows) -> AuditFigure:
+    flips = [f"{row['nuisance'].replace('_', ' ')}: {_format_percent(row['flip_rate'])} on average." for row in rows]
     return AuditFigure(
         "Pairs that flip under each perturbation: mean over severities and sides, and the worst of them.",
         " ".join(["Dot plot of flipped pairs.", *flips]),
@@ -117,13 +117,13 @@ def _draw_overview(figure: Any, rows: Rows) -> None:
     figure.legend(**_LEGEND)
 
 
-def _perturbation(audit: Audit, row: Mapping[str, Any]) -> AuditFigure:
+def _make_perturbation(audit: Audit, row: Mapping[str, Any]) -> AuditFigure:
     title, worst = describe_perturbation(row["nuisance"]), describe_worst(row["worst"])
     cells = [cell for cell in audit["nuisances"]["rows"] if cell["nuisance"] == row["nuisance"]]
     return AuditFigure(
         f"{title}: accuracy, and mean shift of the reward over the natural margin, by severity.",
-        f"Lines by severity. {_percent(row['flip_rate'])} of the pairs flip on average, at worst "
-        f"{': '.join(filter(None, [_percent(row['worst']['flip_rate']), worst]))}.",
+        f"Lines by severity. {_format_percent(row['flip_rate'])} of the pairs flip on average, at worst "
+        f"{': '.join(filter(None, [_format_percent(row['worst']['flip_rate']), worst]))}.",
         5.2,
         lambda figure, _: _draw_perturbation(figure, cells, audit["natural"]["all"]),
     )
@@ -152,10 +152,10 @@ def _draw_perturbation(figure: Any, rows: Rows, natural: Mapping[str, Any]) -> N
     figure.legend(**_LEGEND)
 
 
-def _attacks(rows: Rows) -> AuditFigure:
+def _make_attacks(rows: Rows) -> AuditFigure:
     return AuditFigure(
         "How often each attack succeeds, with 95% intervals; hollow: sides that were ahead without it.",
-        " ".join(["Dot plot.", *(f"{row['title']}: succeeds in {_percent(row['paid'])}." for row in rows)]),
+        " ".join(["Dot plot.", *(f"{row['title']}: succeeds in {_format_percent(row['paid'])}." for row in rows)]),
         1.6 + 1.3 * _ROW_INCHES * len(rows),
         lambda figure, _: _draw_attacks(figure, rows),
     )
@@ -184,12 +184,12 @@ def _draw_limit(axes: Any, limit: Limit) -> None:
         axes.axvline(100 * limit.at_most, color="black", linestyle=":", linewidth=1.2, label="limit")
 
 
-def _abstention(row: Mapping[str, Any]) -> AuditFigure:
+def _make_abstention(row: Mapping[str, Any]) -> AuditFigure:
     at_95 = row["at_95"]
     return AuditFigure(
         "Cost of abstaining below a margin: pairs still decided, accuracy on them, codec copies undecided.",
         "Lines over the threshold. Where 95% of the codec copies are left undecided, at "
-        f"{at_95['threshold']:.3g}, {_percent(at_95['coverage'])} of the pairs are still decided.",
+        f"{at_95['threshold']:.3g}, {_format_percent(at_95['coverage'])} of the pairs are still decided.",
         3.6,
         lambda figure, _: _draw_abstention(figure, row["curve"]),
     )
@@ -213,7 +213,7 @@ def _draw_abstention(figure: Any, curve: Rows) -> None:
     figure.legend(**_LEGEND)
 
 
-def _occlusion(dialogue: dict[str, Any]) -> AuditFigure:
+def _make_occlusion(dialogue: dict[str, Any]) -> AuditFigure:
     sizes = [abs(turn["audio"]["contribution"]) for turn in dialogue["turns"]]
     largest = sizes.index(max(sizes)) + 1
     side = f"{dialogue['side'].capitalize()} side of pair {dialogue['pair_id']}"

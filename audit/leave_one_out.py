@@ -68,7 +68,7 @@ class LeftOutSettings:
     bf16: bool = False
     seed: int = 0
 
-    def options(self, learning_rate: float) -> dict[str, Any]:
+    def make_options(self, learning_rate: float) -> dict[str, Any]:
         """Return the fields of `trl.RewardConfig` of a head."""
         return {
             "learning_rate": learning_rate,
@@ -118,7 +118,7 @@ def measure_left_out(
         raise ValueError(f"nothing can be held out: {refused[0]['criterion']}: {refused[0]['reason']}.")
     name = _locate(model, folder)
     pairs = {split: fingerprint_pairs(labels[split], splits[split]) for split in SPLITS}
-    claim_run_dir(folder, {"model": fingerprint_model(name), "pairs": pairs, "settings": _plain(settings)})
+    claim_run_dir(folder, {"model": fingerprint_model(name), "pairs": pairs, "settings": _convert_settings(settings)})
     log = JsonLines(folder / "folds.jsonl")
     known = {(record["kind"], record["name"]): record for record in log.read()}
     if missing_folds := [fold for fold in folds if (fold.kind, fold.name) not in known]:
@@ -128,7 +128,7 @@ def measure_left_out(
     records = [known[fold.kind, fold.name] for fold in folds]
     return {
         "model": model,
-        "settings": _plain(settings),
+        "settings": _convert_settings(settings),
         "num_pairs": {split: len(labels[split]) for split in SPLITS},
         "folds": [{key: value for key, value in record.items() if key not in SCORERS} for record in records],
         "not_measured": refused,
@@ -136,7 +136,7 @@ def measure_left_out(
     }
 
 
-def _plain(settings: LeftOutSettings) -> dict[str, Any]:
+def _convert_settings(settings: LeftOutSettings) -> dict[str, Any]:
     """Return the settings as JSON reads them back."""
     plain: dict[str, Any] = json.loads(json.dumps(asdict(settings)))
     return plain
@@ -169,7 +169,7 @@ def _perform(
 
     with _restore_threads():
         setup = _compute_features(model, splits, str(folder / "features"), settings)
-        acoustic = _acoustic_features(splits, folder)
+        acoustic = _compute_acoustic_features(splits, folder)
         runner = _FoldRunner(setup, acoustic, labels, settings)
         for fold in tqdm(folds, "held out", unit="fold"):
             yield runner.run(fold)
@@ -200,7 +200,7 @@ def _compute_features(
         return set_up_head(model, {split: splits[split] for split in SPLITS}, training, cache_folder=cache)
 
 
-def _acoustic_features(splits: Mapping[str, datasets.Dataset], folder: Path) -> dict[str, SideFeatures]:
+def _compute_acoustic_features(splits: Mapping[str, datasets.Dataset], folder: Path) -> dict[str, SideFeatures]:
     """Compute the features of the acoustic baseline on training and test pairs; cache them in the folder."""
     from sdiareward.evaluation.baselines import SideFeatures, read_features
 
@@ -290,7 +290,7 @@ class _FoldRunner:
         fitted = []
         for learning_rate in self.settings.learning_rates:
             head = SDiaRewardHead(self.setup.model.config)
-            options = self.settings.options(learning_rate)
+            options = self.settings.make_options(learning_rate)
             best = fit_head(head, self.setup.processor, self.setup.collator, train, validation, options)
             fitted.append((best.loss, learning_rate, head))
         loss, learning_rate, head = min(fitted, key=lambda each: each[:2])

@@ -30,13 +30,13 @@ BOTH, AUDIO_ONLY, TEXT_ONLY = "both", "audio_only", "text_only"
 _COLUMNS = tuple(dict.fromkeys((*SUBSETS, *CRITERION_COLUMNS.values(), "overall_micro")))
 
 
-def _present(*, audio: bool = True, text: bool = True) -> Callable[[AuditPair], dict[str, Messages]]:
+def _make_builder(*, audio: bool = True, text: bool = True) -> Callable[[AuditPair], dict[str, Messages]]:
     """Return a function that builds the two dialogues of a pair without recordings or without transcripts."""
     return lambda pair: {side: to_messages(getattr(pair, side), audio=audio, text=text) for side in SIDES}
 
 
 # Each returns the dialogues of a pair by side.
-CONDITIONS = {BOTH: _present(), AUDIO_ONLY: _present(text=False), TEXT_ONLY: _present(audio=False)}
+CONDITIONS = {BOTH: _make_builder(), AUDIO_ONLY: _make_builder(text=False), TEXT_ONLY: _make_builder(audio=False)}
 
 
 def describe_conditions(
@@ -74,7 +74,7 @@ def describe_conditions(
             continue
         of_column = {name: values[is_in] for name, values in margins.items()}
         conditions = {
-            name: {**one_column(accuracies[name], column), **_kept(values, of_column[BOTH], draws[:, is_in])}
+            name: {**one_column(accuracies[name], column), **_compute_kept(values, of_column[BOTH], draws[:, is_in])}
             for name, values in of_column.items()
         }
         cheap = {name: one_column(result, column) for name, result in beside.items()}
@@ -82,7 +82,7 @@ def describe_conditions(
     return rows
 
 
-def _kept(margins: np.ndarray, whole: np.ndarray, draws: Counts) -> dict[str, Any]:
+def _compute_kept(margins: np.ndarray, whole: np.ndarray, draws: Counts) -> dict[str, Any]:
     """Return the mean margin and the share of the whole margin."""
     total = whole.sum()
     with np.errstate(invalid="ignore", divide="ignore"):

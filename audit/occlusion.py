@@ -136,7 +136,7 @@ def measure_occlusion(
         about = {"pair_id": pair.pair_id, "side": side, "criterion": pair.criterion, "subset": pair.subset}
         dialogues.append({**about, **_describe(turns, found, max_turn_s)})
     settings = {"segment_s": segment_s, "max_turn_s": max_turn_s}
-    return {**settings, "dialogues": dialogues, "mean_absolute": _mean_absolute(dialogues)}
+    return {**settings, "dialogues": dialogues, "mean_absolute": _average_contributions(dialogues)}
 
 
 def _plan(turns: Sequence[Turn], segment_s: float | None, max_turn_s: float | None) -> list[_Part | None]:
@@ -146,11 +146,11 @@ def _plan(turns: Sequence[Turn], segment_s: float | None, max_turn_s: float | No
         plan.append(_Part("audio", number))
         if turn.text:
             plan.append(_Part("text", number))
-        plan += [_Part("segment", number, *bounds) for bounds in _segments(turn, segment_s, max_turn_s)]
+        plan += [_Part("segment", number, *bounds) for bounds in _cut_segments(turn, segment_s, max_turn_s)]
     return plan
 
 
-def _segments(turn: Turn, segment_s: float | None, max_turn_s: float | None) -> list[tuple[int, int]]:
+def _cut_segments(turn: Turn, segment_s: float | None, max_turn_s: float | None) -> list[tuple[int, int]]:
     """Cut the part of a turn that is heard into equal segments of about `segment_s`."""
     if segment_s is None:
         return []
@@ -189,7 +189,7 @@ def _describe(turns: Sequence[Turn], found: dict[_Part | None, float], max_turn_
     return {"reward": whole, **totals, "turns": described}
 
 
-def _mean_absolute(dialogues: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+def _average_contributions(dialogues: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Return the mean absolute contribution of a turn, by kind and by role."""
     sizes: dict[str, dict[str, list[float]]] = {"audio": {}, "text": {}}
     for turn in (turn for dialogue in dialogues for turn in dialogue["turns"]):
@@ -231,7 +231,7 @@ def _draw_waveform(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn] | 
     arrays = [turn.array for turn in turns] if turns is not None else [np.zeros(1)] * len(dialogue["turns"])
     for array, described in zip(arrays, dialogue["turns"], strict=True):
         start_s, duration_s = described["start_s"], described["duration_s"]
-        low, high = _outline(array)
+        low, high = _compute_outline(array)
         times_s = start_s + (np.arange(len(low)) + 0.5) * duration_s / len(low)
         axes.fill_between(times_s, low, high, color="0.55", linewidth=0)
         axes.axvline(start_s, color="0.5", linestyle=":", linewidth=1)
@@ -245,7 +245,7 @@ def _draw_waveform(axes: Any, dialogue: dict[str, Any], turns: Sequence[Turn] | 
     axes.grid(visible=False)
 
 
-def _outline(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _compute_outline(array: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the least and the greatest sample of each of at most `_MAX_POINTS` equal segments."""
     starts = np.linspace(0, len(array), min(len(array), _MAX_POINTS), endpoint=False).astype(int)
     return np.minimum.reduceat(array, starts), np.maximum.reduceat(array, starts)

@@ -104,7 +104,7 @@ def render_page(
         places=PLACE_TITLES,
         nuisances=PERTURBATIONS,
         describe_perturbation=describe_perturbation,
-        settings=_settings(audit),
+        settings=_list_settings(audit),
         style=Markup(style),
         style_hash=content_hash(style),
     )
@@ -144,7 +144,7 @@ def _describe_check(verdict: Mapping[str, Any]) -> str:
     return "" if GROUPS[group][1] else str(verdict["title"])
 
 
-def _settings(audit: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _list_settings(audit: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the settings and versions of the audit as rows of a table."""
     found = {name: audit["config"].get(name) for name in _ABOUT} | {"model": audit["run"]["model"]}
     found |= {"dtype": audit["run"]["dtype"], "python": audit["python"], "git": audit["git_revision"]}

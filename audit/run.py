@@ -37,7 +37,7 @@ from .conditions import (
     list_severities,
     make_attack_conditions,
     make_perturbation_conditions,
-    perturbation_key,
+    make_perturbation_key,
 )
 from .families import make_family_conditions, measure_families
 from .leave_one_out import measure_left_out
@@ -180,14 +180,14 @@ class Auditor:
                 found.append(first[number])
         return found
 
-    def reward(self, dialogues: Sequence[Messages], criteria: Sequence[str]) -> list[float]:
+    def compute_rewards(self, dialogues: Sequence[Messages], criteria: Sequence[str]) -> list[float]:
         """Return the reward of each dialogue."""
         return self.scorer.score(dialogues, list(criteria))
 
     @cached_property
     def rewards(self) -> Rewards:
         """The rewards of the sample under every condition; missing ones are scored."""
-        return collect_rewards(lambda: self.scorer, self.sample, self.conditions(), self.folder)
+        return collect_rewards(lambda: self.scorer, self.sample, self.make_conditions(), self.folder)
 
     @cached_property
     def measured(self) -> Pairs:
@@ -199,7 +199,7 @@ class Auditor:
         """The sample of these pairs."""
         return self.sample.keep(label["pair_id"] for label in self.measured.labels)
 
-    def conditions(self) -> list[Condition]:
+    def make_conditions(self) -> list[Condition]:
         """Return every condition of the job's parts, each once."""
         job = self.job
         found: list[Condition] = []
@@ -219,31 +219,31 @@ class Auditor:
     def audit(self) -> dict[str, Any]:
         """Run all parts; return the content of `audit.json`, which `docs/audit.md` describes."""
         # First, because a missing or too small split must be reported before hours of scoring.
-        left_out = self._left_out()
-        scores, fitted = self._baselines()
+        left_out = self._measure_left_out()
+        scores, fitted = self._score_baselines()
         audit = {
-            **self._about(),
+            **self._describe_run(),
             "natural": describe_natural(self.measured),
-            "nuisances": self._perturbations(),
-            "attacks": self._attacks(),
+            "nuisances": self._measure_perturbations(),
+            "attacks": self._measure_attacks(),
             "families": measure_families(self.measured) if "families" in self.job.parts else None,
-            "hearing": self._hearing(scores),
+            "hearing": self._measure_hearing(scores),
             "baselines": fitted,
-            "ties": self._ties(),
-            "occlusion": self._occlusion(),
+            "ties": self._measure_ties(),
+            "occlusion": self._measure_occlusion(),
             "left_out": left_out,
         }
         audit["verdicts"] = judge(measure_checks(audit))
-        audit["timing"] = self._timing()
+        audit["timing"] = self._sum_timing()
         audit["config"] = {**asdict(self.job), "output_dir": str(self.folder)}
         return dict(plain({**audit, "run": self.run, **describe_run()}))
 
-    def _timing(self) -> dict[str, float]:
+    def _sum_timing(self) -> dict[str, float]:
         """Return the sums over all sessions that were not killed."""
         sessions = JsonLines(self.folder / "sessions.jsonl").read()
         return {name: sum(session[name] for session in sessions) for name in ("num_dialogues", "seconds", "audio_s")}
 
-    def _about(self) -> dict[str, Any]:
+    def _describe_run(self) -> dict[str, Any]:
         subsets = {label["pair_id"]: label["subset"] for label in self.sample.labels}
         failed = [
             {"condition": key, "pair_id": line["pair_id"], "subset": subsets[line["pair_id"]], "reason": line[ERROR]}
@@ -264,53 +264,56 @@ class Auditor:
             "failures": [line for line in failed if line["condition"] != NATURAL],
         }
 
-    def _perturbations(self) -> dict[str, Any] | None:
+    def _measure_perturbations(self) -> dict[str, Any] | None:
         return measure_perturbations(self.measured, self.job.nuisances) if "nuisances" in self.job.parts else None
 
-    def _attacks(self) -> list[dict[str, Any]] | None:
+    def _measure_attacks(self) -> list[dict[str, Any]] | None:
         return measure_attacks(self.measured, self.attacks) if "attacks" in self.job.parts else None
 
-    def _baselines(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    def _score_baselines(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Return the scores of the baselines on the same pairs, and the counts of their training pairs."""
         if self.training_pairs is None:
             return {}, None
         train, labels = self.training_pairs
-        found = score_with_baselines(train, labels, self.usable.encoded(), self.usable.labels, self.folder)
+        found = score_with_baselines(train, labels, self.usable.select_encoded(), self.usable.labels, self.folder)
         return {kind: scores for kind, (scores, _) in found.items()}, {kind: of for kind, (_, of) in found.items()}
 
-    def _hearing(self, baselines: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _measure_hearing(self, baselines: Mapping[str, Any]) -> dict[str, Any] | None:
         wanted = _HEARD_ALONE if "hearing" in self.job.parts else ()
-        scores = {BOTH: _scores(self.rewards, NATURAL)}
-        scores |= {name: _scores(self.rewards, f"hearing/{name}") for name in wanted}
-        labels = _having(self.usable.labels, scores.values())
+        scores = {BOTH: _select_scores(self.rewards, NATURAL)}
+        scores |= {name: _select_scores(self.rewards, f"hearing/{name}") for name in wanted}
+        labels = _select_labels(self.usable.labels, scores.values())
         if not labels or not (wanted or baselines):
             return None
         return {"num_pairs": len(labels), "rows": describe_conditions(labels, scores, baselines, **self.options)}
 
-    def _ties(self) -> dict[str, Any] | None:
+    def _measure_ties(self) -> dict[str, Any] | None:
         if "ties" not in self.job.parts:
             return None
-        natural = _scores(self.rewards, NATURAL)
+        natural = _select_scores(self.rewards, NATURAL)
         copies = {
-            name: _scores(self.rewards, perturbation_key(name, severity)) for name, severity in CODEC_COPIES.items()
+            name: _select_scores(self.rewards, make_perturbation_key(name, severity))
+            for name, severity in CODEC_COPIES.items()
         }
-        labels = _having(self.usable.labels, copies.values())
+        labels = _select_labels(self.usable.labels, copies.values())
         few = self.usable[:_NUM_IDENTICAL]
-        identical = self._section("identical", few, lambda: measure_identical(few, self.reward))
+        identical = self._measure_section("identical", few, lambda: measure_identical(few, self.compute_rewards))
         return {**(describe_ties(labels, natural, copies, **self.options) if labels else {}), "identical": identical}
 
-    def _occlusion(self) -> dict[str, Any] | None:
+    def _measure_occlusion(self) -> dict[str, Any] | None:
         if "occlusion" not in self.job.parts:
             return None
         few = self.usable.keep(pick_examples(self.usable.labels))
-        return self._section("occlusion", few, lambda: measure_occlusion(few, self.reward, max_turn_s=self.max_turn_s))
+        return self._measure_section(
+            "occlusion", few, lambda: measure_occlusion(few, self.compute_rewards, max_turn_s=self.max_turn_s)
+        )
 
-    def examples(self) -> dict[str, AuditPair]:
+    def select_examples(self) -> dict[str, AuditPair]:
         """Return the pairs whose occlusion was measured, by id."""
         few = self.usable.keep(pick_examples(self.usable.labels)) if "occlusion" in self.job.parts else ()
         return {pair.pair_id: pair for pair in few}
 
-    def _section(self, name: str, pairs: PairSample, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _measure_section(self, name: str, pairs: PairSample, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Read a section from the folder, or measure and write it if it is missing or of other pairs."""
         path = self.folder / f"{name}.json"
         pair_ids = [label["pair_id"] for label in pairs.labels]
@@ -320,7 +323,7 @@ class Auditor:
             write_file(path, json.dumps(kept) + "\n")
         return dict(kept["section"])
 
-    def _left_out(self) -> dict[str, Any] | None:
+    def _measure_left_out(self) -> dict[str, Any] | None:
         if "left_out" not in self.job.parts:
             return None
         names = {"train": self.job.train_split, "validation": "validation", "test": self.job.split}
@@ -343,7 +346,7 @@ def pick_examples(labels: Sequence[Mapping[str, Any]]) -> list[str]:
     return list({label["subset"]: label["pair_id"] for label in reversed(labels)}.values())
 
 
-def _scores(rewards: Rewards, condition: str) -> dict[str, Any]:
+def _select_scores(rewards: Rewards, condition: str) -> dict[str, Any]:
     """Return the rewards of both sides under a condition by `pair_id`."""
     lines = rewards.get(condition, {})
     return {
@@ -353,7 +356,7 @@ def _scores(rewards: Rewards, condition: str) -> dict[str, Any]:
     }
 
 
-def _having(labels: Sequence[Mapping[str, Any]], scores: Any) -> list[Mapping[str, Any]]:
+def _select_labels(labels: Sequence[Mapping[str, Any]], scores: Any) -> list[Mapping[str, Any]]:
     """Return the labels of the pairs that have all of some scores."""
     found = list(scores)
     return [label for label in labels if all(label["pair_id"] in of_one for of_one in found)]

@@ -44,7 +44,7 @@ class PairSample(Sequence[Any]):
             return PairSample(self._pairs, self._all_labels, self._rows[index])
         return self._decode(self._rows[index])
 
-    def encoded(self) -> datasets.Dataset:
+    def select_encoded(self) -> datasets.Dataset:
         """Return the pairs of the sample with encoded audio."""
         return self._pairs.select(self._rows)
 

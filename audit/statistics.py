@@ -20,7 +20,7 @@ from sdiareward.evaluation.statistics import Counts, Floats, draw_groups, percen
 from sdiareward.evaluation.summary import Labels, Scores, groups_of
 from sdiareward.pairs.schema import SIDES
 
-from .conditions import ATTACKED, NATURAL, REASON, Rewards, attack_key, list_severities, perturbation_key
+from .conditions import ATTACKED, NATURAL, REASON, Rewards, list_severities, make_attack_key, make_perturbation_key
 
 
 if TYPE_CHECKING:
@@ -62,20 +62,20 @@ class Pairs:
         self.groups = np.array(groups_of(self.labels))
         draws = {"num_bootstrap": num_bootstrap, "seed": seed}
         self.draws: Counts = draw_groups(self.groups.tolist(), self.subsets.tolist(), **draws)
-        self.natural = {side: self.values(NATURAL, side) for side in SIDES}
+        self.natural = {side: self.get_rewards(NATURAL, side) for side in SIDES}
         self.margins: Floats = self.natural["chosen"] - self.natural["rejected"]
 
-    def values(self, condition: str, name: str) -> Floats:
+    def get_rewards(self, condition: str, name: str) -> Floats:
         """Return a reward of each pair under a condition, NaN where it is missing."""
-        found = [line.get("rewards", {}).get(name, np.nan) for line in self.lines(condition)]
+        found = [line.get("rewards", {}).get(name, np.nan) for line in self.get_lines(condition)]
         return np.array(found, dtype=np.float64)
 
-    def lines(self, condition: str) -> list[Mapping[str, Any]]:
+    def get_lines(self, condition: str) -> list[Mapping[str, Any]]:
         """Return the line of each pair under a condition, empty where it is missing."""
         found = self.rewards.get(condition, {})
         return [found.get(label["pair_id"], {}) for label in self.labels]
 
-    def columns(self) -> dict[str, Booleans]:
+    def find_columns(self) -> dict[str, Booleans]:
         """Return a mask of pairs for each column; empty columns and repeated sets of pairs are omitted."""
         found: dict[str, Booleans] = {}
         for name, members in _COLUMNS.items():
@@ -84,7 +84,7 @@ class Pairs:
                 found[name] = is_member
         return found
 
-    def mean(self, values: Floats, is_used: Booleans) -> dict[str, Any]:
+    def average(self, values: Floats, is_used: Booleans) -> dict[str, Any]:
         """Return `mean` and `interval` over some pairs, None without any; no `interval` if all draws are equal."""
         if not is_used.any():
             return {"mean": None, "interval": None}
@@ -95,7 +95,7 @@ class Pairs:
 
     def share(self, is_so: Booleans, is_used: Booleans) -> dict[str, Any]:
         """Return `num_pairs`, the `share` of true values among some pairs, and its `interval`; None without pairs."""
-        found = self.mean(is_so.astype(np.float64), is_used)
+        found = self.average(is_so.astype(np.float64), is_used)
         share, interval = found["mean"], found["interval"]
         if share is not None and interval is None:
             interval = wilson_interval(share, len(set(self.groups[is_used])))
@@ -113,7 +113,7 @@ def compute_margins(labels: Labels, scores: Scores) -> Floats:
     return np.subtract(*np.asarray(sides, dtype=np.float64))
 
 
-def natural_margin(margins: Floats) -> float:
+def compute_natural_margin(margins: Floats) -> float:
     """Return the median absolute margin of unchanged pairs, the scale of shifts."""
     return float(np.median(np.abs(margins)))
 
@@ -132,14 +132,14 @@ class Change:
     shift: Floats
     moved: Floats
 
-    def flips(self, before: Floats) -> Booleans:
+    def find_flips(self, before: Floats) -> Booleans:
         """Return which pairs are right either before or after the change, but not both."""
         return np.isfinite(self.margins) & ((before > 0) != (self.margins > 0))
 
 
 def measure_changes(pairs: Pairs, condition: str) -> dict[str, Change]:
     """Return the effect of a perturbation on the chosen side alone, on the rejected one alone, and on both."""
-    changed = {side: pairs.values(condition, side) for side in SIDES}
+    changed = {side: pairs.get_rewards(condition, side) for side in SIDES}
     shifts = {side: changed[side] - pairs.natural[side] for side in SIDES}
     both = np.stack([shifts[side] for side in SIDES])
     return {
@@ -162,9 +162,9 @@ def describe_change(pairs: Pairs, change: Change, is_member: Booleans | None = N
     if not is_used.any():
         return {"num_pairs": 0}
     before, after = pairs.margins > 0, change.margins > 0
-    accuracy = pairs.mean(after.astype(np.float64) - before, is_used)
-    flips, shift = pairs.share(change.flips(pairs.margins), is_used), pairs.mean(change.shift, is_used)
-    absolute, scale = float(change.moved[is_used].mean()), natural_margin(pairs.margins[is_used])
+    accuracy = pairs.average(after.astype(np.float64) - before, is_used)
+    flips, shift = pairs.share(change.find_flips(pairs.margins), is_used), pairs.average(change.shift, is_used)
+    absolute, scale = float(change.moved[is_used].mean()), compute_natural_margin(pairs.margins[is_used])
     return {
         "num_pairs": int(is_used.sum()),
         "accuracy_before": float(before[is_used].mean()),
@@ -184,7 +184,7 @@ def describe_change(pairs: Pairs, change: Change, is_member: Booleans | None = N
 
 def describe_natural(pairs: Pairs) -> dict[str, Any]:
     """Return accuracy, ties and the natural margin of the unchanged pairs, by column and over all (`"all"`)."""
-    everything = {"all": np.ones(len(pairs.labels), dtype=np.bool_), **pairs.columns()}
+    everything = {"all": np.ones(len(pairs.labels), dtype=np.bool_), **pairs.find_columns()}
     return {name: _describe_natural(pairs, is_member) for name, is_member in everything.items()}
 
 
@@ -197,7 +197,7 @@ def _describe_natural(pairs: Pairs, is_member: Booleans) -> dict[str, Any]:
         "accuracy": right["share"],
         "interval": right["interval"],
         "num_ties": int((margins == 0).sum()),
-        "natural_margin": natural_margin(margins),
+        "natural_margin": compute_natural_margin(margins),
     }
 
 
@@ -210,14 +210,14 @@ def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
         perturbation has the same weight: `accuracy_change` (of absolute changes), `flip_rate`, `relative_shift`, and
         the row of the highest flip rate, `worst`; the total also with `flip_interval`.
     """
-    columns = pairs.columns()
+    columns = pairs.find_columns()
     rows, flips = [], []
     for name, severity in list_severities(names):
-        for place, change in measure_changes(pairs, perturbation_key(name, severity)).items():
+        for place, change in measure_changes(pairs, make_perturbation_key(name, severity)).items():
             where = {"nuisance": name, "severity": severity, "place": place}
             found = {column: describe_change(pairs, change, is_in) for column, is_in in columns.items()}
             rows.append({**where, **describe_change(pairs, change), "columns": found})
-            flips.append((name, np.where(np.isfinite(change.margins), change.flips(pairs.margins), np.nan)))
+            flips.append((name, np.where(np.isfinite(change.margins), change.find_flips(pairs.margins), np.nan)))
     measured = [row for row in rows if row["num_pairs"]]
     return {
         "rows": rows,
@@ -228,14 +228,14 @@ def measure_perturbations(pairs: Pairs, names: Sequence[str]) -> dict[str, Any]:
             {"place": place, **sum_up([row for row in measured if row["place"] == place])} for place in PLACES
         ],
         "by_column": [
-            {"column": column, "num_pairs": int(is_in.sum()), **sum_up(_of_column(measured, column))}
+            {"column": column, "num_pairs": int(is_in.sum()), **sum_up(_select_column(measured, column))}
             for column, is_in in columns.items()
         ],
         "total": {**sum_up(measured), "flip_interval": _flip_interval(pairs, flips)},
     }
 
 
-def _of_column(rows: Sequence[Mapping[str, Any]], column: str) -> list[dict[str, Any]]:
+def _select_column(rows: Sequence[Mapping[str, Any]], column: str) -> list[dict[str, Any]]:
     """Return the rows with the values of a column, if it has pairs."""
     return [{**row, **row["columns"][column]} for row in rows if row["columns"][column]["num_pairs"]]
 
@@ -246,14 +246,14 @@ def sum_up(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return dict.fromkeys(("accuracy_change", "flip_rate", "relative_shift", "worst"))
     worst = max(rows, key=lambda row: row["flip_rate"])
     return {
-        "accuracy_change": _mean_by_perturbation(rows, [abs(row["accuracy_change"]) for row in rows]),
-        "flip_rate": _mean_by_perturbation(rows, [row["flip_rate"] for row in rows]),
-        "relative_shift": _mean_by_perturbation(rows, [row["relative_shift"] for row in rows]),
+        "accuracy_change": _average_by_perturbation(rows, [abs(row["accuracy_change"]) for row in rows]),
+        "flip_rate": _average_by_perturbation(rows, [row["flip_rate"] for row in rows]),
+        "relative_shift": _average_by_perturbation(rows, [row["relative_shift"] for row in rows]),
         "worst": {key: worst[key] for key in ("nuisance", "severity", "place", "flip_rate", "accuracy_change")},
     }
 
 
-def _mean_by_perturbation(rows: Sequence[Mapping[str, Any]], values: Sequence[float | None]) -> float | None:
+def _average_by_perturbation(rows: Sequence[Mapping[str, Any]], values: Sequence[float | None]) -> float | None:
     by_perturbation: dict[str, list[float]] = {}
     for row, value in zip(rows, values, strict=True):
         if value is not None:
@@ -272,7 +272,7 @@ def _flip_interval(pairs: Pairs, flips: Sequence[tuple[str, Floats]]) -> list[fl
         np.ma.stack([np.ma.mean(np.ma.masked_invalid(rows), axis=0) for rows in by_perturbation.values()]), axis=0
     )
     is_used = ~np.ma.getmaskarray(of_perturbations)
-    return pairs.mean(np.asarray(of_perturbations.filled(np.nan)), is_used)["interval"]
+    return pairs.average(np.asarray(of_perturbations.filled(np.nan)), is_used)["interval"]
 
 
 def measure_attacks(pairs: Pairs, attacks: Mapping[str, Attack]) -> list[dict[str, Any]]:
@@ -289,10 +289,12 @@ def measure_attacks(pairs: Pairs, attacks: Mapping[str, Attack]) -> list[dict[st
     rows = []
     for name, attack in attacks.items():
         about = {"attack": name, "title": attack.title, "baseline": attack.baseline, "against": attack.against}
-        found = {column: _describe_attack(pairs, name, attack, is_in) for column, is_in in pairs.columns().items()}
+        found = {
+            column: _describe_attack(pairs, name, attack, is_in) for column, is_in in pairs.find_columns().items()
+        }
         everyone = np.ones(len(pairs.labels), dtype=np.bool_)
         whole = _describe_attack(pairs, name, attack, everyone)
-        reasons = Counter(line[REASON] for line in pairs.lines(attack_key(name)) if line.get(REASON))
+        reasons = Counter(line[REASON] for line in pairs.get_lines(make_attack_key(name)) if line.get(REASON))
         rows.append({**about, **whole, "columns": found, "not_applicable": dict(reasons)})
     return rows
 
@@ -307,15 +309,15 @@ def _describe_attack(pairs: Pairs, name: str, attack: Attack, is_member: Boolean
         it; `gain`, the mean rise of the reward, its `gain_interval`, and `relative_gain` over the natural margin.
         Without pairs only `num_pairs`.
     """
-    attacked, own = pairs.values(attack_key(name), ATTACKED), pairs.natural[attack.baseline]
+    attacked, own = pairs.get_rewards(make_attack_key(name), ATTACKED), pairs.natural[attack.baseline]
     is_used = np.isfinite(attacked) & is_member
     if not is_used.any():
         return {"num_pairs": 0}
     with_itself = attack.against == "self" or attack.against == attack.baseline
     rival = own if with_itself else pairs.natural[attack.against]
     reached = np.zeros_like(is_used) if with_itself else own >= rival
-    paid, gain = pairs.share(attacked >= rival, is_used & ~reached), pairs.mean(attacked - own, is_used)
-    scale = natural_margin(pairs.margins[is_used])
+    paid, gain = pairs.share(attacked >= rival, is_used & ~reached), pairs.average(attacked - own, is_used)
+    scale = compute_natural_margin(pairs.margins[is_used])
     return {
         "num_pairs": int(is_used.sum()),
         "paid": paid["share"],

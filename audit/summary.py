@@ -37,9 +37,9 @@ def render_audit(audit: Audit, earlier: Sequence[Mapping[str, Any]] | None = Non
         "# Audit of {model} on {dataset}, split {split}".format(**names),
         describe_sample(audit),
         render_verdicts(audit["verdicts"], earlier),
-        *_perturbations(audit),
-        *_attacks(audit),
-        *_families(audit),
+        *_summarise_perturbations(audit),
+        *_summarise_attacks(audit),
+        *_summarise_families(audit),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -89,17 +89,19 @@ def describe_perturbation(name: str) -> str:
     return PERTURBATIONS[name].title.format("N")
 
 
-def _perturbations(audit: Audit) -> list[str]:
+def _summarise_perturbations(audit: Audit) -> list[str]:
     if not audit["nuisances"]:
         return []
     rows = [
-        [describe_perturbation(row["nuisance"]), *_means(row)]
+        [describe_perturbation(row["nuisance"]), *_format_means(row)]
         for row in audit["nuisances"]["by_nuisance"]
         if row["flip_rate"] is not None
     ]
-    places = [[PLACE_TITLES[row["place"]], *_means(row)] for row in audit["nuisances"]["by_place"] if row["worst"]]
+    places = [
+        [PLACE_TITLES[row["place"]], *_format_means(row)] for row in audit["nuisances"]["by_place"] if row["worst"]
+    ]
     columns = [
-        [_COLUMN_TITLES[row["column"]], *_means(row)] for row in audit["nuisances"]["by_column"] if row["worst"]
+        [_COLUMN_TITLES[row["column"]], *_format_means(row)] for row in audit["nuisances"]["by_column"] if row["worst"]
     ]
     head = ["change in points", "flips in %", "shift over natural margin", "worst: flips in %"]
     return [
@@ -111,7 +113,7 @@ def _perturbations(audit: Audit) -> list[str]:
     ]
 
 
-def _means(row: Mapping[str, Any]) -> list[str]:
+def _format_means(row: Mapping[str, Any]) -> list[str]:
     shift = row["relative_shift"]
     return [
         f"{100 * row['accuracy_change']:.1f}",
@@ -121,15 +123,15 @@ def _means(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _attacks(audit: Audit) -> list[str]:
+def _summarise_attacks(audit: Audit) -> list[str]:
     if audit["attacks"] is None:
         return []
-    rows = [[row["title"], row["num_pairs"], *_paid(row)] for row in audit["attacks"]]
+    rows = [[row["title"], row["num_pairs"], *_format_attack(row)] for row in audit["attacks"]]
     head = ["attack", "pairs", "pays in %", "95%", "ahead without it, %", "mean gain over natural margin"]
     return ["## Attacks that must not pay", "\n".join(render_table(head, rows))]
 
 
-def _families(audit: Audit) -> list[str]:
+def _summarise_families(audit: Audit) -> list[str]:
     # An audit of an earlier version has none.
     if not audit.get("families"):
         return []
@@ -142,7 +144,7 @@ def _families(audit: Audit) -> list[str]:
     return [f"## Preferences for cues\n\n{about}", "\n".join(render_table(head, rows, 2))]
 
 
-def _paid(row: Mapping[str, Any]) -> list[str]:
+def _format_attack(row: Mapping[str, Any]) -> list[str]:
     if not row["num_pairs"]:
         return [_ABSENT] * 4
     before, gain = row["paid_before"], row["relative_gain"]

@@ -67,10 +67,10 @@ def _score_twice(
     turns: Sequence[Turn], criterion: str, rewards: RewardFunction, among: Floats
 ) -> dict[str, Sequence[float]]:
     """Return the rewards of identical dialogues to compare; `among` holds those of a call with others."""
-    rounded = _copy(turns, _through_flac)
+    rounded = _copy(turns, _recode_as_flac)
     first, second = to_messages(turns), to_messages(_copy(turns))
     alone = [rewards([each], [criterion])[0] for each in (first, second)]
-    recoded = [to_messages(rounded), to_messages(_copy(rounded, _through_flac))]
+    recoded = [to_messages(rounded), to_messages(_copy(rounded, _recode_as_flac))]
     return {
         "as_pair": rewards([first, second], [criterion] * 2),
         "lossless": rewards(recoded, [criterion] * 2),
@@ -83,7 +83,7 @@ def _copy(turns: Sequence[Turn], change: Callable[[np.ndarray], np.ndarray] = np
     return [replace(turn, array=change(turn.array)) for turn in turns]
 
 
-def _through_flac(array: np.ndarray) -> np.ndarray:
+def _recode_as_flac(array: np.ndarray) -> np.ndarray:
     """Encode as 16-bit FLAC and decode: only rounding to 16 bits changes the samples."""
     return read_audio(encode_flac(array))
 
@@ -135,16 +135,16 @@ def _describe_column(
         described[name] = {
             "num_twins": values.size,
             "num_equal": int((values == 0).sum()),
-            "quantiles": _quantiles(values),
+            "quantiles": _compute_quantiles(values),
             "auroc": float(ranks.auroc(everyone)[0]),
             "interval": percentiles(ranks.auroc(draws)),
         }
     return {
         "num_pairs": len(labels),
-        "natural": {"quantiles": _quantiles(np.abs(margins))},
+        "natural": {"quantiles": _compute_quantiles(np.abs(margins))},
         "twins": described,
         "at_95": _describe_threshold(margins, sizes["all"], draws),
-        "curve": _curve(labels, margins, sizes["all"], options),
+        "curve": _compute_curve(labels, margins, sizes["all"], options),
     }
 
 
@@ -154,7 +154,7 @@ def _copy_margins(labels: Labels, natural: Scores, recoded: Scores) -> Floats:
     return np.abs(np.array(sides, dtype=np.float64))
 
 
-def _quantiles(values: Floats) -> dict[str, float]:
+def _compute_quantiles(values: Floats) -> dict[str, float]:
     return {f"{level:g}": float(np.quantile(values, level)) for level in _LEVELS}
 
 
@@ -184,8 +184,8 @@ class _Ranks:
 
 def _describe_threshold(margins: Floats, copies: Floats, draws: Counts) -> dict[str, Any]:
     """Return the threshold that abstains from 95% of the codec copies, and its effect on natural pairs."""
-    found = _at_threshold(margins, copies, np.ones((1, len(margins)), dtype=np.int64))
-    drawn = _at_threshold(margins, copies, draws)
+    found = _measure_at_threshold(margins, copies, np.ones((1, len(margins)), dtype=np.int64))
+    drawn = _measure_at_threshold(margins, copies, draws)
     described: dict[str, Any] = {"share_of_twins": _SHARE_OF_COPIES}
     for name, values in found.items():
         described[name] = float(values[0]) if np.isfinite(values[0]) else None
@@ -193,7 +193,7 @@ def _describe_threshold(margins: Floats, copies: Floats, draws: Counts) -> dict[
     return described
 
 
-def _at_threshold(margins: Floats, copies: Floats, weights: Counts) -> dict[str, Floats]:
+def _measure_at_threshold(margins: Floats, copies: Floats, weights: Counts) -> dict[str, Floats]:
     """Return threshold, coverage and accuracy for each row of weights."""
     order = np.argsort(copies, axis=None, kind="stable")
     cumulated = np.cumsum(weights[:, order % len(margins)], axis=1)
@@ -207,7 +207,9 @@ def _at_threshold(margins: Floats, copies: Floats, weights: Counts) -> dict[str,
     return {"threshold": threshold, "coverage": num_decided / weights.sum(axis=1), "accuracy": accuracy}
 
 
-def _curve(labels: Labels, margins: Floats, copies: Floats, options: Mapping[str, int]) -> list[dict[str, Any]]:
+def _compute_curve(
+    labels: Labels, margins: Floats, copies: Floats, options: Mapping[str, int]
+) -> list[dict[str, Any]]:
     """Return the abstention curve: without a threshold, at 0, and at quantiles of all absolute margins."""
     sizes = np.concatenate([np.abs(margins), copies.ravel()])
     levels = np.quantile(sizes, np.linspace(0, 1, _NUM_THRESHOLDS + 1)[1:-1], method="inverted_cdf")

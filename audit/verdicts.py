@@ -138,7 +138,7 @@ def select(verdicts: Sequence[Mapping[str, Any]], patterns: Iterable[str]) -> li
     ]
 
 
-def unknown_patterns(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
+def find_unknown_patterns(patterns: Iterable[str], names: Iterable[str]) -> list[str]:
     """Return the patterns that match no name of a check."""
     names = list(names)
     return [pattern for pattern in patterns if pattern != ANY and not filter_names(names, pattern)]
@@ -181,7 +181,7 @@ def require_same_pairs(earlier: Mapping[str, Any], run: Mapping[str, Any], num_p
         raise ValueError(f"the earlier audit is of other pairs ({changes}); audit both models on the same.")
 
 
-def regressions(
+def find_regressions(
     verdicts: Sequence[Mapping[str, Any]], earlier: Sequence[Mapping[str, Any]]
 ) -> list[Mapping[str, Any]]:
     """Return the verdicts of checks that passed in an earlier audit and do not pass now.

@@ -159,11 +159,11 @@ def _make_job(args: AuditArguments, data: str, output_dir: Path) -> AuditJob:
     """Return the job, or raise if a name in it is unknown."""
     from sdiareward.audit.checks import check_names
     from sdiareward.audit.run import DEFAULT_PARTS, PARTS, AuditJob
-    from sdiareward.audit.verdicts import unknown_patterns
+    from sdiareward.audit.verdicts import find_unknown_patterns
     from sdiareward.perturbations.attacks import ATTACKS
     from sdiareward.perturbations.registry import PERTURBATIONS
 
-    if unknown := unknown_patterns(args.fail_on, check_names()):
+    if unknown := find_unknown_patterns(args.fail_on, check_names()):
         raise UserError(f"--fail-on: there is no check {unknown[0]!r}; the checks are {', '.join(check_names())}.")
     parts = _choose_names("--parts", args.parts or list(DEFAULT_PARTS), PARTS)
     if args.left_out is not None and "left_out" not in parts:
@@ -202,7 +202,7 @@ def _write(auditor: Auditor, audit: dict[str, Any], earlier: Sequence[Mapping[st
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
         write_file(folder / name, text + "\n")
     write_file(folder / "audit.md", render_audit(audit, earlier))
-    page = write_page(folder, audit, auditor.examples(), earlier)
+    page = write_page(folder, audit, auditor.select_examples(), earlier)
     print(escape_terminal(render_audit(audit, earlier)))
     print(f"Page: {page}")
 
@@ -211,9 +211,9 @@ def _report_failures(
     audit: Mapping[str, Any], patterns: Sequence[str], earlier: Sequence[Mapping[str, Any]] | None
 ) -> int:
     """Print the checks that must not fail and did; return the exit status."""
-    from sdiareward.audit.verdicts import regressions, select, show_limit, show_value
+    from sdiareward.audit.verdicts import find_regressions, select, show_limit, show_value
 
-    lost = [] if earlier is None else regressions(audit["verdicts"], earlier)
+    lost = [] if earlier is None else find_regressions(audit["verdicts"], earlier)
     failed = {verdict["name"]: verdict for verdict in [*select(audit["verdicts"], patterns), *lost]}
     gone = {verdict["name"] for verdict in lost}
     for name, verdict in failed.items():

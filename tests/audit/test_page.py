@@ -58,7 +58,7 @@ def audit(auditor):
 @pytest.fixture(scope="module")
 def page(auditor, audit):
     earlier = [{**audit["verdicts"][0], "value": 0.5, "status": "fail"}]
-    return write_page(auditor.folder, audit, auditor.examples(), earlier)
+    return write_page(auditor.folder, audit, auditor.select_examples(), earlier)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_every_figure_says_in_words_what_it_shows(text, audit):
 
 def test_the_same_audit_gives_the_same_bytes(auditor, audit, page, tmp_path):
     before = {path.name: path.read_bytes() for path in (auditor.folder / "figures").glob("*.png")}
-    again = write_page(tmp_path, json.loads(json.dumps(audit)), auditor.examples())
+    again = write_page(tmp_path, json.loads(json.dumps(audit)), auditor.select_examples())
     assert {path.name: path.read_bytes() for path in (tmp_path / "figures").glob("*.png")} == before
     assert again.read_text() == render_page(audit, {name.removesuffix(".png"): data for name, data in before.items()})
 

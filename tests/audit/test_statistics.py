@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from support.audit_world import make_label
 
-from sdiareward.audit.conditions import ATTACKED, NATURAL, attack_key, perturbation_key
+from sdiareward.audit.conditions import ATTACKED, NATURAL, make_attack_key, make_perturbation_key
 from sdiareward.audit.statistics import (
     BOTH,
     Pairs,
@@ -113,8 +113,8 @@ def test_every_nuisance_counts_alike_however_many_severities_it_has():
 def test_nuisances_are_measured_by_place_and_column_and_summed_up():
     same = lines(chosen=CHOSEN, rejected=REJECTED)
     turned = lines(chosen=REJECTED, rejected=CHOSEN)
-    rewards = natural(**{perturbation_key("polarity", 0.0): turned})
-    rewards |= {perturbation_key("resampling", severity): same for severity in (44_100.0, 11_025.0)}
+    rewards = natural(**{make_perturbation_key("polarity", 0.0): turned})
+    rewards |= {make_perturbation_key("resampling", severity): same for severity in (44_100.0, 11_025.0)}
     found = measure_perturbations(Pairs(LABELS, rewards), ["polarity", "resampling"])
     assert len(found["rows"]) == 3 * (1 + 2)
     by_place = {row["place"]: row for row in found["rows"] if row["nuisance"] == "polarity"}
@@ -139,7 +139,7 @@ ATTACKS = {
 
 def test_an_attack_on_the_rejected_side_pays_where_it_reaches_the_chosen_one_and_did_not_before():
     # The tie and the wrong pair were ahead before: they do not count. The first pair reaches its chosen side exactly.
-    rewards = natural(**{attack_key("lift"): lines(**{ATTACKED: [2.0, 1.5, 3.0, 3.0]})})
+    rewards = natural(**{make_attack_key("lift"): lines(**{ATTACKED: [2.0, 1.5, 3.0, 3.0]})})
     (found,) = measure_attacks(Pairs(LABELS, rewards), {"lift": ATTACKS["lift"]})
     assert (found["num_pairs"], found["paid"], found["paid_before"], found["reaches"]) == (4, 0.5, 0.5, 0.75)
     assert found["gain"] == pytest.approx(np.mean([2.0, 0.5, 2.0, 2.0]))
@@ -149,7 +149,7 @@ def test_an_attack_on_the_rejected_side_pays_where_it_reaches_the_chosen_one_and
 
 
 def test_a_broken_dialogue_pays_where_it_is_not_rewarded_less_than_the_intact_one():
-    rewards = natural(**{attack_key("break"): lines(**{ATTACKED: [1.9, 2.0, 1.5, -1.0]})})
+    rewards = natural(**{make_attack_key("break"): lines(**{ATTACKED: [1.9, 2.0, 1.5, -1.0]})})
     (found,) = measure_attacks(Pairs(LABELS, rewards), {"break": ATTACKS["break"]})
     assert (found["paid"], found["paid_before"]) == (0.5, None)
     assert found["gain"] == pytest.approx((-0.1 + 0.0 + 0.5 - 1.0) / 4)
@@ -158,7 +158,9 @@ def test_a_broken_dialogue_pays_where_it_is_not_rewarded_less_than_the_intact_on
 def test_pairs_to_which_an_attack_does_not_apply_are_counted_by_reason():
     tried = lines(**{ATTACKED: [0.0, 0.0, 0.0, 0.0]})
     tried |= {"p1": {"reason": "needs a twin"}, "p2": {"reason": "needs a twin"}, "p3": {"error": "it broke"}}
-    (found,) = measure_attacks(Pairs(LABELS, natural(**{attack_key("break"): tried})), {"break": ATTACKS["break"]})
+    (found,) = measure_attacks(
+        Pairs(LABELS, natural(**{make_attack_key("break"): tried})), {"break": ATTACKS["break"]}
+    )
     assert (found["num_pairs"], found["not_applicable"]) == (1, {"needs a twin": 2})
     (nothing,) = measure_attacks(Pairs(LABELS, natural()), {"break": ATTACKS["break"]})
     assert (nothing["num_pairs"], nothing["columns"]["scripted"]) == (0, {"num_pairs": 0})

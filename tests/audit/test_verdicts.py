@@ -72,7 +72,7 @@ def test_any_fails_on_what_failed_and_a_name_also_on_what_was_not_measured():
     assert names(verdicts.select(found, ["any"])) == ["b", "c.y"]
     assert names(verdicts.select(found, ["a", "c.*"])) == ["c.x", "c.y"]
     assert names(verdicts.select(found, ["any", "c.x"])) == ["b", "c.x", "c.y"]
-    assert verdicts.unknown_patterns(["any", "c.*", "d"], names(found)) == ["d"]
+    assert verdicts.find_unknown_patterns(["any", "c.*", "d"], names(found)) == ["d"]
 
 
 def test_any_does_not_pass_where_nothing_was_measured():
@@ -147,10 +147,10 @@ def test_what_a_model_was_trained_with_is_read_from_its_record(tmp_path):
 def test_an_attack_on_sides_that_are_all_ahead_already_passes_nothing():
     row = {"num_pairs": 4, "paid": 0.0, "gain": 0.5}
     won = {**row, "paid": None, "paid_before": 1.0}
-    assert checks._attack("a", won) == Measured(None, "all 4 were ahead without it", "a")
-    found = checks._attack("a", {**row, "paid_before": 0.25})
+    assert checks._check_attack("a", won) == Measured(None, "all 4 were ahead without it", "a")
+    found = checks._check_attack("a", {**row, "paid_before": 0.25})
     assert found == Measured(0.0, "on 4, the 25.0% ahead without it left out, mean gain +0.50", "a")
-    assert checks._attack("a", {**row, "paid_before": None}).detail == "on 4, mean gain +0.50"
+    assert checks._check_attack("a", {**row, "paid_before": None}).detail == "on 4, mean gain +0.50"
 
 
 RUN = {"model": "a", "dtype": None, "split": "test", "pairs": "abc", "seed": 0}
@@ -170,7 +170,7 @@ def test_what_passed_before_must_pass_again():
     earlier = given(a=PASS, b=FAIL, c=PASS, d=PASS, e=NOT_MEASURED)
     now = given(a=PASS, b=FAIL, c=FAIL, e=FAIL)
     # `d` is gone: what is not looked at is not known to hold.
-    lost = verdicts.regressions(now, earlier)
+    lost = verdicts.find_regressions(now, earlier)
     assert names(lost) == ["c", "d"]
     assert lost[1]["status"] == NOT_MEASURED
 
