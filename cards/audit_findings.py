@@ -41,7 +41,9 @@ def _render_kind(members: list[Mapping[str, Any]]) -> str:
     measured = [verdict for verdict in members if verdict["value"] is not None]
     if not measured:
         return "Not measured."
-    failed = sorted((verdict for verdict in measured if verdict["status"] == FAIL), key=_distance, reverse=True)
+    failed = sorted(
+        (verdict for verdict in measured if verdict["status"] == FAIL), key=_compute_distance, reverse=True
+    )
     num_passed = sum(verdict["status"] == PASS for verdict in measured)
     missing = f", {len(members) - len(measured)} not measured" if len(measured) < len(members) else ""
     failures = f" Failed: {'; '.join(map(_render_verdict, failed))}." if failed else ""
@@ -53,7 +55,7 @@ def _render_verdict(verdict: Mapping[str, Any]) -> str:
     return f"{escape_markdown(verdict['title'])} {value} ({show_limit(verdict)})"
 
 
-def _distance(verdict: Mapping[str, Any]) -> float:
+def _compute_distance(verdict: Mapping[str, Any]) -> float:
     """Return how far a value is from its limit."""
     limit = verdict["at_least"] if verdict["at_most"] is None else verdict["at_most"]
     return abs(float(verdict["value"]) - float(limit))

@@ -44,30 +44,31 @@ def render_dataset_repository_card(
     rebuild = Template(_REBUILD_TEMPLATE.read_text(encoding="utf-8")).substitute(repo_id=repo_id).strip()
     publication = Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
         repo_id=repo_id,
-        configurations="\n".join(_configuration(config) for config in configs),
-        withheld=_withheld(facts),
-        metadata=_metadata(facts),
-        scrubbed=_scrubbed(facts["scrubbed"]),
+        configurations="\n".join(_render_configuration(config) for config in configs),
+        withheld=_describe_withheld(facts),
+        metadata=_describe_metadata(facts),
+        scrubbed=_describe_scrubbed(facts["scrubbed"]),
         rebuild=rebuild if facts["has_fingerprints"] else _NOT_REBUILT,
         licences="\n".join(
-            f"| {_link(name)} | {public} | {withheld} |" for name, (public, withheld) in facts["licences"].items()
+            f"| {_link_licence(name)} | {public} | {withheld} |"
+            for name, (public, withheld) in facts["licences"].items()
         ),
-        modified=_modified(facts["config"]),
-        attributions="\n".join(_attributions(facts["sources"])),
+        modified=_describe_changes(facts["config"]),
+        attributions="\n".join(_list_attributions(facts["sources"])),
     )
-    return render_card(facts, header=_header(facts, configs), publication=publication)
+    return render_card(facts, header=_render_header(facts, configs), publication=publication)
 
 
-def _header(facts: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> str:
+def _render_header(facts: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> str:
     """Return the YAML of the card; columns, splits and sizes are written as `datasets` writes them."""
     from datasets.info import DatasetInfosDict
     from huggingface_hub import DatasetCardData
 
     data = DatasetCardData(
         language=facts["languages"],
-        license=_licences(facts["licences"]),
-        size_categories=_size(facts["num_pairs"]),
-        source_datasets=_source_datasets(facts["sources"]),
+        license=_list_licences(facts["licences"]),
+        size_categories=_choose_size(facts["num_pairs"]),
+        source_datasets=_list_source_datasets(facts["sources"]),
         **HEADER,
     )
     DatasetInfosDict({config["config_name"]: config["info"] for config in configs}).to_dataset_card_data(data)
@@ -75,29 +76,29 @@ def _header(facts: Mapping[str, Any], configs: Sequence[Mapping[str, Any]]) -> s
     return data.to_yaml()
 
 
-def _licences(counts: Mapping[str, tuple[int, int]]) -> str | list[str]:
+def _list_licences(counts: Mapping[str, tuple[int, int]]) -> str | list[str]:
     """Return the licences of the published audio by their names on the Hub."""
     found = [find_licence(name) for name, (public, _) in counts.items() if public]
     names = sorted({licence.hub_id for licence in found if licence}) or ["other"]
     return names[0] if len(names) == 1 else names
 
 
-def _size(num_pairs: int) -> str:
+def _choose_size(num_pairs: int) -> str:
     return next((name for bound, name in _SIZES if num_pairs < bound), "n>1M")
 
 
-def _source_datasets(sources: Mapping[str, tuple[int, int]]) -> list[str]:
+def _list_source_datasets(sources: Mapping[str, tuple[int, int]]) -> list[str]:
     """Return the corpora by the Hub's names: `original` for ours, `extended|other-NAME` for those not on the Hub."""
     return ["original" if name == _ORIGINAL else f"extended|other-{name}" for name in sources]
 
 
-def _configuration(config: Mapping[str, Any]) -> str:
+def _render_configuration(config: Mapping[str, Any]) -> str:
     name = config["config_name"]
     splits = ", ".join(f"{split} {info.num_examples}" for split, info in config["info"].splits.items())
     return f"| `{name}` | {_CONTENTS[name]} | {splits} |"
 
 
-def _withheld(facts: Mapping[str, Any]) -> str:
+def _describe_withheld(facts: Mapping[str, Any]) -> str:
     if not facts["why_withheld"]:
         return "None: the licence of every pair allows its audio to be passed on."
     reasons = "\n".join(
@@ -107,7 +108,7 @@ def _withheld(facts: Mapping[str, Any]) -> str:
     return f"{total} of {facts['num_pairs']} pairs are in `metadata` only:\n\n{reasons}"
 
 
-def _metadata(facts: Mapping[str, Any]) -> str:
+def _describe_metadata(facts: Mapping[str, Any]) -> str:
     count = facts["num_left_out"]
     if not count:
         return "every pair"
@@ -116,14 +117,14 @@ def _metadata(facts: Mapping[str, Any]) -> str:
     return f"every pair but {count}, whose personal details could not be taken out,"
 
 
-def _scrubbed(found: Mapping[str, int] | None) -> str:
+def _describe_scrubbed(found: Mapping[str, int] | None) -> str:
     if found is None:
         return "counted in the release that the table is from"
     kinds = {kind: count for kind, count in sorted(found.items()) if kind != "across_parts"}
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "nothing was found"
 
 
-def _modified(config: Mapping[str, Any]) -> str:
+def _describe_changes(config: Mapping[str, Any]) -> str:
     """Return the known changes to the recordings, which licences require us to state."""
     if "channel" not in config:
         return "were cut and resampled, and may have been changed further, which was not recorded"
@@ -131,7 +132,7 @@ def _modified(config: Mapping[str, Any]) -> str:
     return "were cut and resampled" + (matched if config["channel"] else "")
 
 
-def _link(name: str) -> str:
+def _link_licence(name: str) -> str:
     """Return the name of a licence, linked to its text if that is known."""
     licence = find_licence(name)
     if licence is None:
@@ -140,6 +141,6 @@ def _link(name: str) -> str:
     return f"[{name}]({place})"
 
 
-def _attributions(sources: Mapping[str, tuple[int, int]]) -> list[str]:
+def _list_attributions(sources: Mapping[str, tuple[int, int]]) -> list[str]:
     found = [find_corpus(name) for name, (public, _) in sources.items() if public]
     return [f"- {corpus.attribution}" for corpus in found if corpus and corpus.attribution]

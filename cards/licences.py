@@ -98,14 +98,14 @@ def find_corpus(name: str | None) -> Corpus | None:
     return CORPORA.get((name or "").strip().lower())
 
 
-def redistribution_block(row: Mapping[str, Any]) -> str | None:
+def find_redistribution_block(row: Mapping[str, Any]) -> str | None:
     """Return the reason why the audio of a pair must not be published, or None if it may be.
 
     Args:
         row (`Mapping`): `license`, `source`, and of each turn of `chosen` and `rejected` the `uri`s of `audio_ref`.
 
     Example:
-        >>> redistribution_block({"license": "CC-BY-4.0", "source": "meld", "chosen": [], "rejected": []})
+        >>> find_redistribution_block({"license": "CC-BY-4.0", "source": "meld", "chosen": [], "rejected": []})
         'the source meld is not passed on'
     """
     # For an unknown source name the licence decides. An unknown source in a reference is an error, for it names the
@@ -113,7 +113,7 @@ def redistribution_block(row: Mapping[str, Any]) -> str | None:
     corpus = find_corpus(row.get("source"))
     if corpus is not None and not corpus.allows_audio:
         return f"the source {str(row['source']).strip().lower()} is not passed on"
-    for origin in _origins(row):
+    for origin in _find_origins(row):
         corpus = find_corpus(origin)
         if corpus is None or not corpus.allows_audio:
             return f"it refers to {origin.strip().lower()!r}, which is not passed on"
@@ -122,7 +122,7 @@ def redistribution_block(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _origins(row: Mapping[str, Any]) -> set[str]:
+def _find_origins(row: Mapping[str, Any]) -> set[str]:
     """Return the sources in the references of both sides: `source` of `source:path`."""
     parts = [part for side in SIDES for turn in row.get(side) or () for part in turn.get("audio_ref") or ()]
     return {str(part["uri"]).partition(":")[0] for part in parts if part.get("uri")}

@@ -105,14 +105,14 @@ def render_model_repository_card(release: ModelRelease) -> str:
     header, about = _read_about(release)
     results = release.results
     is_here = release.has_figure or (release.name is None and (release.checkpoint / FIGURE).is_file())
-    return _template("model_card.md").substitute(
-        header=_header(release, header),
+    return _read_template("model_card.md").substitute(
+        header=_render_header(release, header),
         about=about,
-        usage=_usage(release, header),
+        usage=_render_usage(release, header),
         results=strip_title(render_report(results)) if results else _NOT_EVALUATED,
         figure=f"\n![Rewards by subset]({FIGURE})\n" if is_here and results else "",
         audit=_audit(release.checkpoint),
-        training=_training(release.run),
+        training=_render_training(release.run),
     )
 
 
@@ -156,7 +156,7 @@ def _split_about(checkpoint: Path) -> tuple[dict[str, Any], str]:
 
 def _read_about(release: ModelRelease) -> tuple[dict[str, Any], str]:
     header, prose = _split_about(release.checkpoint)
-    fields = _fields(release)
+    fields = _collect_fields(release)
     try:
         return header, Template(prose).substitute(fields).strip()
     except (KeyError, ValueError) as error:
@@ -166,10 +166,10 @@ def _read_about(release: ModelRelease) -> tuple[dict[str, Any], str]:
         ) from error
 
 
-def _fields(release: ModelRelease) -> dict[str, Any]:
+def _collect_fields(release: ModelRelease) -> dict[str, Any]:
     """Return the numbers that the prose of `about.md` may use."""
     config = json.loads((release.checkpoint / "config.json").read_text(encoding="utf-8"))
-    parameters, size_bytes = _size(release)
+    parameters, size_bytes = _measure_size(release)
     fields: dict[str, Any] = {
         "name": (release.name or release.checkpoint.resolve().name).rpartition("/")[2],
         "num_parameters": f"{parameters:,}",
@@ -178,14 +178,14 @@ def _fields(release: ModelRelease) -> dict[str, Any]:
         "max_turn_s": f"{config['max_turn_s']:g}",
     }
     if release.results:
-        seen = _seen_synthesizers(release.results)
+        seen = _find_seen_synthesizers(release.results)
         fields |= {"num_synthesizers": len(seen), "synthesizers": ", ".join(sorted(seen))}
         if acoustic := release.results.get("baselines", {}).get("acoustic"):
             fields["num_train"] = sum(acoustic["num_train"].values())
     return fields
 
 
-def _size(release: ModelRelease) -> tuple[int, int]:
+def _measure_size(release: ModelRelease) -> tuple[int, int]:
     """Return the number of parameters that are published, and the size of the files that hold them, in bytes."""
     from safetensors import safe_open
 
@@ -201,12 +201,12 @@ def _size(release: ModelRelease) -> tuple[int, int]:
     return parameters, 4 * parameters if release.kind == "head" else size_bytes
 
 
-def _seen_synthesizers(results: Mapping[str, Any]) -> set[str]:
+def _find_seen_synthesizers(results: Mapping[str, Any]) -> set[str]:
     of_modality = {row["synthesizer"] for row in results["by_synthesizer"] if row["criterion"] == "modality"}
     return of_modality - {ALL_SEEN, ALL_LEFT_OUT, *(results["left_out_synthesizers"] or ())}
 
 
-def _header(release: ModelRelease, about: Mapping[str, Any]) -> str:
+def _render_header(release: ModelRelease, about: Mapping[str, Any]) -> str:
     """Return the YAML of the card; what `about.md` says comes first."""
     from huggingface_hub import ModelCardData
 
@@ -229,44 +229,48 @@ def _header(release: ModelRelease, about: Mapping[str, Any]) -> str:
     return data.to_yaml()
 
 
-def _usage(release: ModelRelease, about: Mapping[str, Any]) -> str:
-    name = release.name or _relative(release.checkpoint)
+def _render_usage(release: ModelRelease, about: Mapping[str, Any]) -> str:
+    name = release.name or _shorten_path(release.checkpoint)
     pin = f', revision="{release.revision or "main"}"' if release.name else ""
     if release.kind == "model":
-        return _template("model_usage.md").substitute(name=name, pin=pin).strip()
+        return _read_template("model_usage.md").substitute(name=name, pin=pin).strip()
     base = release.base_model or about.get("base_model")
     fields = {"name": name, "pin": pin, "base_model": base, "what": _KINDS[release.kind]}
-    return _template("adapter_usage.md").substitute(fields).strip()
+    return _read_template("adapter_usage.md").substitute(fields).strip()
 
 
-def _relative(checkpoint: Path) -> str:
+def _shorten_path(checkpoint: Path) -> str:
     """Return the path of a folder within this repository, otherwise its name alone."""
     root = CARDS.parent
     inside = checkpoint.resolve().is_relative_to(root)
     return checkpoint.resolve().relative_to(root).as_posix() if inside else checkpoint.name
 
 
-def _training(run: Mapping[str, Any] | None) -> str:
+def _render_training(run: Mapping[str, Any] | None) -> str:
     """Return the record of a run as a table, without local folders."""
     if not run:
         return "There is no record of the training with this checkpoint."
     found = {name: run.get("arguments", {}).get(name) for name in _ARGUMENTS}
     found |= {name: run.get("training", {}).get(name) for name in _TRAINING}
-    found |= {name: _in_words(value) for name, value in run.get(TRAINED_ON, {}).items()}
+    found |= {name: _join_words(value) for name, value in run.get(TRAINED_ON, {}).items()}
     found |= {name: version for name, version in run.get("versions", {}).items() if version}
     found["git_revision"] = run.get("git_revision")
-    rows = [[escape_code(name), escape_markdown(_public(value))] for name, value in found.items() if value is not None]
+    rows = [
+        [escape_code(name), escape_markdown(_strip_folder(value))]
+        for name, value in found.items()
+        if value is not None
+    ]
     return "\n".join(render_markdown_table(["", ""], rows, num_left=2))
 
 
-def _in_words(value: Any) -> Any:
+def _join_words(value: Any) -> Any:
     return ", ".join(value) or None if isinstance(value, list) else value
 
 
-def _public(value: Any) -> Any:
+def _strip_folder(value: Any) -> Any:
     is_path = isinstance(value, str) and (PurePath(value).is_absolute() or value.startswith(("~", "..")))
     return PurePath(value).name if is_path else value
 
 
-def _template(name: str) -> Template:
+def _read_template(name: str) -> Template:
     return Template((CARDS / name).read_text(encoding="utf-8"))

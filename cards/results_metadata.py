@@ -45,7 +45,7 @@ def make_model_index(results: Mapping[str, Any], dataset_id: str | None = None) 
             metric_value=round(found["accuracy"], _DIGITS),
             metric_args={name: found[name] for name in ("num_pairs", "num_ties", "interval")},
         )
-        for title, found in [*_columns(results), *_left_out(results)]
+        for title, found in [*_iter_columns(results), *_iter_left_out(results)]
     ]
 
 
@@ -64,7 +64,7 @@ def render_eval_results(results: Mapping[str, Any], dataset_id: str) -> str:
             dataset_id=dataset_id,
             task_id=column,
             value=round(results["accuracies"]["model"][column], _DIGITS),
-            notes=_notes(results, column),
+            notes=_render_notes(results, column),
         )
         for column in COLUMNS
         if results["accuracies"]["model"][column] is not None
@@ -72,7 +72,7 @@ def render_eval_results(results: Mapping[str, Any], dataset_id: str) -> str:
     return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False, allow_unicode=True, width=120)
 
 
-def _columns(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _iter_columns(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield title and values of every column that has pairs."""
     model = results["accuracies"]["model"]
     for column in COLUMNS:
@@ -81,7 +81,7 @@ def _columns(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]
             yield TITLES[column], {"accuracy": model[column], **found}
 
 
-def _left_out(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _iter_left_out(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield title and values of the pairs by synthesizers that training held out."""
     names = ", ".join(results["left_out_synthesizers"] or ())
     for row in results["by_synthesizer"]:
@@ -90,7 +90,7 @@ def _left_out(results: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
             yield title, {**row["model"], "num_pairs": row["num_pairs"]}
 
 
-def _notes(results: Mapping[str, Any], column: str) -> str:
+def _render_notes(results: Mapping[str, Any], column: str) -> str:
     """Return the context of a number: counts, interval, baselines, held-out synthesizers."""
     by_scorer = results["accuracies"]
     model = by_scorer["model"]

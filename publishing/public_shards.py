@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.cards.licences import redistribution_block
+from sdiareward.cards.licences import find_redistribution_block
 from sdiareward.common.files import replace_atomically
 from sdiareward.dataset_builder.formats.shards import COUNTED, SPLITS, list_paths
 from sdiareward.pairs.schema import CRITERIA, JOINT, SIDES, features, make_arrow_schema
@@ -107,7 +107,7 @@ def _label(row: Mapping[str, Any], split: str) -> dict[str, Any]:
     label: dict[str, Any] = {name: row.get(name) for name in _LABELS} | {"split": split}
     for side in SIDES:
         label[f"{side}_h"] = sum(turn.get("duration_s") or 0.0 for turn in row.get(side) or ()) / 3600
-    return label | {"why_withheld": redistribution_block(row)}
+    return label | {"why_withheld": find_redistribution_block(row)}
 
 
 def read_columns(path: Path, wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import pytest
 from support.paths import ROOT
 from support.repository_world import FORBIDDEN, FREE, content_of, make_row, rows_of, says, write_data
 
-from sdiareward.cards.licences import CORPORA, LICENCES, find_licence, redistribution_block
+from sdiareward.cards.licences import CORPORA, LICENCES, find_licence, find_redistribution_block
 from sdiareward.cli import main
 from sdiareward.dataset_builder.formats.shards import ShardWriter
 from sdiareward.dataset_builder.release.release import release_features
@@ -268,6 +268,6 @@ def test_planning_twice_gives_the_same_files(make_data):
 def test_every_source_of_the_builder_is_known_by_what_it_allows():
     assert set(SOURCES) <= set(CORPORA)
     for name in ("youtube", "meld", "dailytalk"):
-        assert redistribution_block(make_row(source=name, license="CC0-1.0"))
+        assert find_redistribution_block(make_row(source=name, license="CC0-1.0"))
     for licence in LICENCES.values():
         assert licence.notice is None or (ROOT / "cards/notices" / licence.notice).is_file()
