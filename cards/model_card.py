@@ -17,7 +17,7 @@ from string import Template
 from typing import Any, Literal
 
 from sdiareward.audit.verdicts import read_audit
-from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, read_json, weight_files
+from sdiareward.checkpoint_io.files import ADAPTER_WEIGHTS, list_weight_files, read_json
 from sdiareward.common.escaping import escape_code, escape_markdown
 from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_markdown_table
@@ -189,7 +189,7 @@ def _measure_size(release: ModelRelease) -> tuple[int, int]:
     """Return the number of parameters that are published, and the size of the files that hold them, in bytes."""
     from safetensors import safe_open
 
-    names = [ADAPTER_WEIGHTS] if release.kind == "lora" else weight_files(release.checkpoint)
+    names = [ADAPTER_WEIGHTS] if release.kind == "lora" else list_weight_files(release.checkpoint)
     parameters, size_bytes = 0, 0
     for path in (release.checkpoint / name for name in names):
         with safe_open(path, "np") as weights:

@@ -85,8 +85,8 @@ def convert_checkpoint(
             out of its range.
     """
     opened = open_checkpoint(source, **fields)
-    tensors = {name: _planned(name, tensor, dtype) for name, tensor in opened.tensors.items()}
-    processor = _processor(opened)
+    tensors = {name: _plan_tensor(name, tensor, dtype) for name, tensor in opened.tensors.items()}
+    processor = _load_processor(opened)
     _set_dtype(opened, dtype)
 
     def write_config(folder: Path) -> None:
@@ -130,8 +130,8 @@ def export_checkpoint(
     if layout == "vllm":
         require_vllm_pooling(opened.config, opened.name)
     rename, scale = RENAMES[layout], opened.config.reward_scale
-    tensors = {rename(name): _planned(name, tensor, dtype, scale) for name, tensor in opened.tensors.items()}
-    processor = _processor(opened)
+    tensors = {rename(name): _plan_tensor(name, tensor, dtype, scale) for name, tensor in opened.tensors.items()}
+    processor = _load_processor(opened)
     _set_dtype(opened, dtype)
 
     def write_config(folder: Path) -> None:
@@ -158,7 +158,7 @@ def open_checkpoint(source: str | Path, **fields: Any) -> Source:
         config = read_foreign_config(config_dict, stored, source, **fields)
     else:
         config = SDiaRewardConfig.from_dict(config_dict, **fields)
-    shapes = _expected_shapes(config)
+    shapes = _find_expected_shapes(config)
     check_keys(stored, shapes, source)
     tensors = {own: tensor for name, tensor in stored.items() if (own := to_native_key(name)) is not None}
     for name, tensor in tensors.items():
@@ -199,13 +199,13 @@ def _read_headers(folder: Path) -> dict[str, StoredTensor]:
     return stored
 
 
-def _expected_shapes(config: SDiaRewardConfig) -> dict[str, tuple[int, ...]]:
+def _find_expected_shapes(config: SDiaRewardConfig) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
         model = SDiaRewardModel(config)
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
-def _planned(name: str, tensor: StoredTensor, dtype: str | None, reward_scale: float = 1.0) -> PlannedTensor:
+def _plan_tensor(name: str, tensor: StoredTensor, dtype: str | None, reward_scale: float = 1.0) -> PlannedTensor:
     """Plan the new form of the tensor of the model with this native name."""
     if dtype is not None and dtype not in _DTYPES_BY_NAME:
         raise ValueError(f"dtype is {dtype!r}; choose one of {', '.join(_DTYPES_BY_NAME)}.")
@@ -233,7 +233,7 @@ def _write(
     return Path(output_dir)
 
 
-def _processor(source: Source) -> SDiaRewardProcessor:
+def _load_processor(source: Source) -> SDiaRewardProcessor:
     config = source.config
     names = ("prompts", "prompt_version", "max_turn_s", "stack_factor")
     return SDiaRewardProcessor.from_backbone(source.folder, **{name: getattr(config, name) for name in names})

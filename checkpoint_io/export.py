@@ -91,7 +91,7 @@ def make_official_config(config: SDiaRewardConfig, processor: SDiaRewardProcesso
     return {
         "architectures": [OFFICIAL_ARCHITECTURE],
         **_make_thinker_config(config, processor),
-        OWN_FIELDS_KEY: _own_fields(config),
+        OWN_FIELDS_KEY: _read_own_fields(config),
     }
 
 
@@ -111,7 +111,7 @@ def make_vllm_config(config: SDiaRewardConfig, processor: SDiaRewardProcessor) -
         **label,
         "thinker_config": thinker,
         "dtype": thinker["dtype"],
-        OWN_FIELDS_KEY: _own_fields(config),
+        OWN_FIELDS_KEY: _read_own_fields(config),
     }
 
 
@@ -133,7 +133,7 @@ def _make_thinker_config(config: SDiaRewardConfig, processor: SDiaRewardProcesso
     from transformers import Qwen2_5OmniThinkerConfig
 
     text_config: Any = config.text_config
-    text, rope = _declared(text_config), text_config.rope_parameters
+    text, rope = _read_declared(text_config), text_config.rope_parameters
     sections = {"mrope_section": rope["mrope_section"], "rope_type": "default", "type": "default"}
     # There is no output matrix that could be tied.
     text |= {"rope_theta": rope["rope_theta"], "rope_scaling": sections, "tie_word_embeddings": False}
@@ -148,8 +148,8 @@ def _make_thinker_config(config: SDiaRewardConfig, processor: SDiaRewardProcesso
         **scalars,
         "model_type": "qwen2_5_omni_thinker",
         "text_config": text,
-        "audio_config": _declared(config.audio_config),
-        "vision_config": _declared(config.vision_config),
+        "audio_config": _read_declared(config.audio_config),
+        "vision_config": _read_declared(config.vision_config),
         "vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_bos|>"),
         "vision_end_token_id": tokenizer.convert_tokens_to_ids("<|vision_eos|>"),
         "pad_token_id": tokenizer.pad_token_id,
@@ -157,13 +157,13 @@ def _make_thinker_config(config: SDiaRewardConfig, processor: SDiaRewardProcesso
     }
 
 
-def _declared(config: Any) -> dict[str, Any]:
+def _read_declared(config: Any) -> dict[str, Any]:
     """Return the fields that a configuration's class declares in every version of `transformers`."""
     names = type(config).__annotations__.keys() - {"rope_parameters"}
     return {"model_type": config.model_type} | {name: getattr(config, name) for name in sorted(names)}
 
 
-def _own_fields(config: SDiaRewardConfig) -> dict[str, Any]:
+def _read_own_fields(config: SDiaRewardConfig) -> dict[str, Any]:
     """Return the fields of `SDiaRewardConfig`; the score head was multiplied by the scale already."""
     fields = {name: getattr(config, name) for name in SDiaRewardConfig.__annotations__}
     return {**fields, "reward_scale": 1.0}

@@ -31,7 +31,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return read_json_object(path, "give the folder of a checkpoint of this package, saved whole")
 
 
-def weight_files(checkpoint: Path) -> list[str]:
+def list_weight_files(checkpoint: Path) -> list[str]:
     """Return the names of the files that hold the tensors of a complete model: one, or those its index names."""
     if (checkpoint / WEIGHTS).is_file() or not (checkpoint / WEIGHTS_INDEX).is_file():
         return [WEIGHTS]

@@ -30,7 +30,7 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
 from .saving import save_checkpoint
-from .whisper import load_audio_tower, tower_config, whisper_encoder_weights
+from .whisper import load_audio_tower, load_whisper_encoder_weights, make_tower_config
 
 
 BPE_VOCAB_SIZE = 4096
@@ -71,10 +71,10 @@ def build_nano(output_dir: str | Path, *, whisper: str | Path | None = None, see
         FileNotFoundError: `whisper` or the package's dialogue scripts are missing.
         ValueError: The CTranslate2 file has another version or dtype than the one known here.
     """
-    tokenizer = train_tokenizer(training_texts())
+    tokenizer = train_tokenizer(read_training_texts())
     torch.manual_seed(seed)
-    model = SDiaRewardModel(nano_config(tokenizer))
-    load_audio_tower(model.model.audio_tower, whisper_encoder_weights(whisper))
+    model = SDiaRewardModel(make_nano_config(tokenizer))
+    load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
     processor = SDiaRewardProcessor(
         WhisperFeatureExtractor(feature_size=80), tokenizer, max_turn_s=model.config.max_turn_s
     )
@@ -82,11 +82,11 @@ def build_nano(output_dir: str | Path, *, whisper: str | Path | None = None, see
     return Path(output_dir)
 
 
-def nano_config(tokenizer: Any) -> SDiaRewardConfig:
+def make_nano_config(tokenizer: Any) -> SDiaRewardConfig:
     """Return the configuration of the nano model (12.7 million parameters) for a tokenizer."""
     token_id = dict(zip(SPECIAL_TOKENS, tokenizer.convert_tokens_to_ids(list(SPECIAL_TOKENS)), strict=True))
     return SDiaRewardConfig(
-        audio_config=tower_config(256),
+        audio_config=make_tower_config(256),
         text_config={
             "vocab_size": len(tokenizer),
             "hidden_size": 256,
@@ -141,7 +141,7 @@ def train_tokenizer(texts: Iterator[str]) -> Qwen2Tokenizer:
     )
 
 
-def training_texts() -> Iterator[str]:
+def read_training_texts() -> Iterator[str]:
     """Yield what the nano tokenizer is trained on: the package's prompts and dialogue scripts."""
     yield from DEFAULT_PROMPTS.values()
     with _SCRIPTS.open(encoding="utf-8") as lines:

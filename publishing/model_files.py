@@ -13,8 +13,8 @@ from sdiareward.checkpoint_io.files import (
     REMOTE_CODE,
     WEIGHTS,
     WEIGHTS_INDEX,
+    list_weight_files,
     read_json,
-    weight_files,
 )
 from sdiareward.common.package_files import PACKAGE
 
@@ -54,7 +54,7 @@ def list_model_files(checkpoint: Path) -> list[PlannedFile]:
         ValueError: It is no checkpoint of this package, or it names other code than the package's.
     """
     _require_own(checkpoint, (CONFIG, "AutoConfig"), (CONFIG, "AutoModel"), (PROCESSOR, "AutoProcessor"))
-    shards = weight_files(checkpoint)
+    shards = list_weight_files(checkpoint)
     names = [CONFIG, *shards] if shards == [WEIGHTS] else [CONFIG, WEIGHTS_INDEX, *shards]
     return [*_existing(checkpoint, names), *_processor(checkpoint), *_list_code()]
 
@@ -110,7 +110,7 @@ def _head_tensors(checkpoint: Path) -> dict[str, Any]:
     from safetensors import safe_open
 
     found: dict[str, Any] = {}
-    for planned in _existing(checkpoint, weight_files(checkpoint)):
+    for planned in _existing(checkpoint, list_weight_files(checkpoint)):
         path = checkpoint / planned.path_in_repo
         with safe_open(path, "np") as file:
             for name in file.keys():  # noqa: SIM118 (not a mapping)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from sdiareward.checkpoint_io import nano
-from sdiareward.checkpoint_io.whisper import read_ctranslate2, whisper_encoder_weights
+from sdiareward.checkpoint_io.whisper import load_whisper_encoder_weights, read_ctranslate2
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return nano.train_tokenizer(nano.training_texts())
+    return nano.train_tokenizer(nano.read_training_texts())
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,9 @@ def test_the_audio_tower_computes_what_whispers_encoder_computes(nano_checkpoint
     tower = SDiaRewardModel.from_pretrained(nano_checkpoint).model.audio_tower.eval()
     sizes = {"encoder_layers": 4, "encoder_attention_heads": 6, "encoder_ffn_dim": 1536}
     whisper = WhisperEncoder(WhisperConfig(d_model=384, num_mel_bins=80, **sizes)).eval()
-    weights = {name.replace("ln_post", "layer_norm"): tensor for name, tensor in whisper_encoder_weights().items()}
+    weights = {
+        name.replace("ln_post", "layer_norm"): tensor for name, tensor in load_whisper_encoder_weights().items()
+    }
     positions = tower.positional_embedding.positional_embedding
     whisper.load_state_dict({**weights, "embed_positions.weight": positions})
     clip = processor.load_clip(fixtures_dir / "audio" / "ast_please_try_again.wav")
@@ -63,7 +65,7 @@ def test_the_audio_tower_computes_what_whispers_encoder_computes(nano_checkpoint
 
 
 def test_the_same_texts_give_the_same_tokenizer(tokenizer):
-    again = nano.train_tokenizer(nano.training_texts())
+    again = nano.train_tokenizer(nano.read_training_texts())
     digests = [hashlib.sha256(one.backend_tokenizer.to_str().encode()).hexdigest() for one in (tokenizer, again)]
     assert digests[0] == digests[1]
 

@@ -43,7 +43,7 @@ def make_parser(name: str, folder: Path) -> tuple[Callable[[bytes], object], tup
     if name == "ctranslate2":
         path = folder / "model.bin"
         return (
-            lambda data: (path.write_bytes(data), whisper.whisper_encoder_weights(folder)),
+            lambda data: (path.write_bytes(data), whisper.load_whisper_encoder_weights(folder)),
             (ValueError,),
             model_bin(),
         )

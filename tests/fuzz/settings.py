@@ -124,7 +124,7 @@ def _read_variables(world: World, data: bytes) -> None:
 
 
 def _read_encoder(world: World, data: bytes) -> None:
-    whisper.whisper_encoder_weights(world.write("whisper/model.bin", data).parent)
+    whisper.load_whisper_encoder_weights(world.write("whisper/model.bin", data).parent)
 
 
 def _encoder_bin(_: World) -> st.SearchStrategy[bytes]:

@@ -304,7 +304,7 @@ def test_an_incomplete_ctranslate2_file_is_refused(tmp_path):
             whisper.read_ctranslate2(path)
     path.write_bytes(model_bin("encoder/layer_0/ffn/linear_9/bias"))
     with pytest.raises(ValueError, match="which Whisper's encoder does not have"):
-        whisper.whisper_encoder_weights(tmp_path)
+        whisper.load_whisper_encoder_weights(tmp_path)
 
 
 def test_a_fingerprint_with_values_that_are_not_finite_is_refused():
