@@ -51,9 +51,9 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f".{_PUBLIC_NAMES[name]}", __name__), name)
     except ModuleNotFoundError as error:
-        from sdiareward.common.optional_dependencies import missing_extra_hint
+        from sdiareward.common.optional_dependencies import explain_missing_extra
 
-        raise ModuleNotFoundError(missing_extra_hint(error) or str(error), name=error.name) from error
+        raise ModuleNotFoundError(explain_missing_extra(error) or str(error), name=error.name) from error
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.files import write_file
-from sdiareward.common.html import html_environment
+from sdiareward.common.html import make_html_environment
 from sdiareward.common.package_files import AUDIT, EVALUATION_PAGE
 from sdiareward.evaluation.columns import TITLES
 from sdiareward.evaluation.report.pieces import FILTERS, content_hash, picture
@@ -80,7 +80,7 @@ def render_page(
     """Render the page as HTML that requests nothing and escapes all data; `figures` holds PNG files by name."""
     from markupsafe import Markup
 
-    environment = html_environment(AUDIT, EVALUATION_PAGE)
+    environment = make_html_environment(AUDIT, EVALUATION_PAGE)
     environment.filters |= {**FILTERS, "value": show_value, "limit": show_limit, "worst": describe_worst}
     style = (EVALUATION_PAGE / "page.css").read_text(encoding="utf-8") + (AUDIT / "audit.css").read_text(
         encoding="utf-8"

@@ -147,7 +147,7 @@ def _score_files(args: ScoreArguments) -> int:
     scorer = args.make_spec().load(criterion)
     for path, dialogue in zip(paths, dialogues, strict=True):
         _print_truncated_turns(path, dialogue, scorer.processor.max_turn_s)
-    rewards = [_reward(scorer, *dialogue, criterion) for dialogue in zip(paths, dialogues, strict=True)]
+    rewards = [_score_dialogue(scorer, *dialogue, criterion) for dialogue in zip(paths, dialogues, strict=True)]
     report = _report(paths, rewards, criterion)
     print(json.dumps(report, allow_nan=False) if args.json else _as_lines(report))
     return 0
@@ -164,7 +164,7 @@ def _print_truncated_turns(path: Path, dialogue: list[dict[str, Any]], max_turn_
         print(f"sdiareward: notice: {path}: {notice}", file=sys.stderr)
 
 
-def _reward(scorer: Scorer, path: Path, dialogue: list[dict[str, Any]], criterion: str) -> float:
+def _score_dialogue(scorer: Scorer, path: Path, dialogue: list[dict[str, Any]], criterion: str) -> float:
     try:
         return scorer.score([dialogue], criterion)[0]
     except ValueError as error:

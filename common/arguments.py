@@ -95,7 +95,7 @@ def parse_arguments(
     if inherited is not None:
         flags |= _add_inherited(parser, inherited, is_short)
         kinds = kinds if is_short else [*kinds, inherited.load()]
-    required = [item for kind in kinds for item in fields(kind) if item.init and _default(item) is MISSING]
+    required = [item for kind in kinds for item in fields(kind) if item.init and _find_default(item) is MISSING]
     reads_file = "config" not in flags
     if reads_file:
         parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file of these names; flags override it")
@@ -253,7 +253,7 @@ def _pop_names(item: Field[Any], options: dict[str, Any]) -> list[str]:
     aliases = options.pop("aliases", ())
     flag = options.pop("flag", item.name)
     if options.pop("positional", False):
-        if _default(item) is not MISSING:
+        if _find_default(item) is not MISSING:
             # argparse would convert the default that marks an absent flag.
             options |= {"nargs": "?", "default": MISSING}
         return [item.name]
@@ -268,7 +268,7 @@ def _pop_names(item: Field[Any], options: dict[str, Any]) -> list[str]:
 
 def _describe(item: Field[Any]) -> str:
     """Return the help of a field, with its default if there is one."""
-    text, default = item.metadata.get("help", ""), _default(item)
+    text, default = item.metadata.get("help", ""), _find_default(item)
     is_empty = default is None or default is False or default is MISSING or (not default and default != 0)
     if is_empty or text == argparse.SUPPRESS or "(default" in text:
         return text
@@ -276,7 +276,7 @@ def _describe(item: Field[Any]) -> str:
     return f"{text} (default: {shown.replace('%', '%%')})".lstrip()
 
 
-def _default(item: Field[Any]) -> Any:
+def _find_default(item: Field[Any]) -> Any:
     return item.default if item.default_factory is MISSING else item.default_factory()
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, get_type_hints
 
 from .arguments import Inherited, OneLineParser, parse_arguments
 from .escaping import escape_terminal
-from .optional_dependencies import missing_extra_hint
+from .optional_dependencies import explain_missing_extra
 from .user_errors import AGAIN, format_user_error
 from .version import __version__
 
@@ -151,7 +151,7 @@ def _read_kinds(run: Any) -> list[type]:
 
 def _explain(error: Exception, extra: str | None) -> str | None:
     """Return what to print of an error, or None for a bug."""
-    line = format_user_error(error) or missing_extra_hint(error, extra)
+    line = format_user_error(error) or explain_missing_extra(error, extra)
     return str(error) if line is None and isinstance(error, (ValueError, OSError)) else line
 
 

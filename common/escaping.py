@@ -34,7 +34,7 @@ def escape_markdown(value: Any) -> str:
         >>> escape_markdown("a | b")
         'a \\| b'
     """
-    return _MARKUP.sub(r"\\\1", _one_line(value))
+    return _MARKUP.sub(r"\\\1", _join_lines(value))
 
 
 def escape_code(value: Any) -> str:
@@ -43,15 +43,15 @@ def escape_code(value: Any) -> str:
     Args:
         value: Shown as `str` shows it, but backticks as apostrophes.
     """
-    text = _one_line(value).replace("`", "'").replace("|", "\\|")
+    text = _join_lines(value).replace("`", "'").replace("|", "\\|")
     return f"`{text}`"
 
 
-def _one_line(value: Any) -> str:
+def _join_lines(value: Any) -> str:
     return _LINE_BREAKS.sub(" ", _DIRECTIONS.sub("", str(value))).strip()
 
 
-def without_overrides(text: str) -> str:
+def remove_overrides(text: str) -> str:
     """Return a text without the marks that embed or override directions; letters keep the direction they have.
 
     Args:

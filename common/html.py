@@ -8,14 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .escaping import without_overrides
+from .escaping import remove_overrides
 
 
 if TYPE_CHECKING:
     import jinja2
 
 
-def html_environment(*folders: Path) -> jinja2.Environment:
+def make_html_environment(*folders: Path) -> jinja2.Environment:
     """Return an environment that reads the templates of some folders.
 
     Args:
@@ -35,4 +35,4 @@ def html_environment(*folders: Path) -> jinja2.Environment:
 
 def _finalize(value: Any) -> Any:
     """Take marks out of words that would have the words after them shown backwards; markup is of our making."""
-    return without_overrides(value) if type(value) is str else value
+    return remove_overrides(value) if type(value) is str else value

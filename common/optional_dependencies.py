@@ -57,7 +57,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
 }
 
 
-def missing_extra_hint(error: Exception, extra: str | None = None) -> str | None:
+def explain_missing_extra(error: Exception, extra: str | None = None) -> str | None:
     """Return which module is missing and what to install, or None if the error is of another kind.
 
     Args:

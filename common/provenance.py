@@ -22,10 +22,10 @@ _DISTRIBUTIONS = ("sdiareward", "torch", "transformers", "trl", "datasets", "num
 def describe_run() -> dict[str, Any]:
     """Return the versions of the packages, the machine, and the git revision of the code if it has one."""
     return {
-        "versions": {name: _version(name) for name in _DISTRIBUTIONS},
+        "versions": {name: _find_version(name) for name in _DISTRIBUTIONS},
         "python": platform.python_version(),
         "machine": {"processor": platform.machine(), "num_cores": os.cpu_count()},
-        "git_revision": _git_revision(),
+        "git_revision": _read_git_revision(),
     }
 
 
@@ -36,24 +36,24 @@ def write_provenance(path: str | Path, **sections: Any) -> None:
         path (`str` or `Path`): File to write.
         sections: Values to record by name; dataclasses and mappings are written field by field.
     """
-    record = {**describe_run(), **{name: _plain(value) for name, value in sections.items()}}
+    record = {**describe_run(), **{name: _convert_value(value) for name, value in sections.items()}}
     write_file(Path(path), json.dumps(record, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
-def _plain(value: Any) -> Any:
+def _convert_value(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     return dict(value) if isinstance(value, Mapping) else value
 
 
-def _version(distribution: str) -> str | None:
+def _find_version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _git_revision() -> str | None:
+def _read_git_revision() -> str | None:
     """Return the revision of the checkout this file lies in; None for an installed package, also in a repository."""
     command = ["git", "-C", str(PACKAGE), "rev-parse", "--show-toplevel", "HEAD"]
     try:

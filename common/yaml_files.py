@@ -35,7 +35,7 @@ def parse_yaml(text: str, label: str) -> Any:
     import yaml
 
     # The time that PyYAML takes grows with the square of the depth.
-    if len(text) > _MAX_CHARACTERS or _depth(text) > _MAX_DEPTH:
+    if len(text) > _MAX_CHARACTERS or _measure_depth(text) > _MAX_DEPTH:
         raise ValueError(f"{label}: has {len(text)} characters, or brackets within brackets without end; no settings.")
     try:
         value = yaml.safe_load(text)
@@ -63,7 +63,7 @@ def read_yaml(path: Path) -> Any:
     return parse_yaml(read_text(path, "file of settings"), str(path))
 
 
-def _depth(text: str) -> int:
+def _measure_depth(text: str) -> int:
     """Return how deep brackets are nested, those within words counted too."""
     steps = (1 if found[0] in "[{" else -1 for found in _BRACKET.finditer(text))
     return max(accumulate(steps), default=0)

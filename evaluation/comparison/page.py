@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdiareward.common.files import write_file
-from sdiareward.common.html import html_environment
+from sdiareward.common.html import make_html_environment
 from sdiareward.common.package_files import COMPARISON_PAGE, EVALUATION_PAGE
 from sdiareward.pairs.systems import System
 
@@ -118,7 +118,7 @@ def render_page(
     """
     from markupsafe import Markup
 
-    environment = html_environment(COMPARISON_PAGE, EVALUATION_PAGE)
+    environment = make_html_environment(COMPARISON_PAGE, EVALUATION_PAGE)
     environment.filters |= FILTERS
     style = "".join(
         (folder / name).read_text(encoding="utf-8")

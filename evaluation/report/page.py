@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdiareward.common.files import write_file
-from sdiareward.common.html import html_environment
+from sdiareward.common.html import make_html_environment
 from sdiareward.common.package_files import EVALUATION_PAGE
 from sdiareward.common.papers import SDIAREWARD_ARXIV
 from sdiareward.evaluation.columns import title_columns
@@ -131,7 +131,7 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
     """
     from markupsafe import Markup
 
-    environment = html_environment(EVALUATION_PAGE)
+    environment = make_html_environment(EVALUATION_PAGE)
     environment.filters |= FILTERS
     texts = {name: (EVALUATION_PAGE / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
     descriptions = describe_figures(report)

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.common.html import html_environment
+from sdiareward.common.html import make_html_environment
 from sdiareward.common.package_files import DEMO
 from sdiareward.scoring.calibration import sigmoid
 
@@ -128,7 +128,7 @@ def _render(template: str, **values: Any) -> str:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = html_environment(DEMO)
+    environment = make_html_environment(DEMO)
     environment.filters |= {"signed": _signed, "with_minus": _with_minus, "percent": _percent}
     return environment
 

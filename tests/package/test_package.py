@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from support.paths import ROOT
 
 from sdiareward.checkpoint_io.files import REMOTE_CODE
-from sdiareward.common.optional_dependencies import EXTRAS, missing_extra_hint
+from sdiareward.common.optional_dependencies import EXTRAS, explain_missing_extra
 from sdiareward.common.package_files import NANO
 
 
@@ -232,4 +232,4 @@ def test_the_extra_that_is_named_for_a_module_brings_it(brought):
     ],
 )
 def test_a_missing_module_is_described_by_the_extra_that_brings_it(module, extra, message):
-    assert missing_extra_hint(ModuleNotFoundError(f"No module named {module!r}", name=module), extra) == message
+    assert explain_missing_extra(ModuleNotFoundError(f"No module named {module!r}", name=module), extra) == message
