@@ -41,7 +41,7 @@ def run(args: DoctorArguments) -> int:
     if args.offline:
         # Read by `huggingface_hub` when it is imported.
         os.environ["HF_HUB_OFFLINE"] = "1"
-    from sdiareward.doctor.examination import exit_status, shorten, unusable_checkpoint
+    from sdiareward.doctor.examination import exit_status, find_checkpoint_problem, shorten
 
     model = str(NANO) if args.model is None else args.model
     _require_checkpoint(model)
@@ -53,7 +53,7 @@ def run(args: DoctorArguments) -> int:
     seconds = time.perf_counter() - started
     status = exit_status(findings, args.strict)
     # The checkpoint of the package is at fault only if the installation is.
-    reason = unusable_checkpoint(findings) if args.model or args.device else None
+    reason = find_checkpoint_problem(findings) if args.model or args.device else None
     _conclude(args.output, findings, shown, seconds, status if reason is None else 2)
     if reason is not None:
         raise UserError(reason)
@@ -62,12 +62,12 @@ def run(args: DoctorArguments) -> int:
 
 def _examine(model: str, device: str | None) -> list[Finding]:
     """Make all checks; print each as soon as it is done."""
-    from sdiareward.doctor.examination import all_checks, examine
+    from sdiareward.doctor.examination import examine, list_checks
     from sdiareward.doctor.findings import Settings
     from sdiareward.doctor.report import render_finding
 
     findings: list[Finding] = []
-    width = max(len(check.name) for check in all_checks())
+    width = max(len(check.name) for check in list_checks())
     for finding in examine(Settings(model, device)):
         if not findings or findings[-1].section != finding.section:
             print(f"\n{finding.section}")

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from sdiareward.common.redaction import redact
 
-from .facts import fact_checks
+from .facts import list_fact_checks
 from .findings import FAILED, PASSED, SKIPPED, WARNING, Check, Finding, Outcome, Settings
-from .invariants import LOADING, invariant_checks
+from .invariants import LOADING, list_invariant_checks
 from .subject import UNUSABLE
 
 
 _MAX_CHARACTERS = 300
 
 
-def all_checks() -> list[Check]:
+def list_checks() -> list[Check]:
     """Return every check: first the facts, then the invariants, which begin with loading the checkpoint."""
-    return [*fact_checks(), *invariant_checks()]
+    return [*list_fact_checks(), *list_invariant_checks()]
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -30,8 +30,8 @@ def examine(settings: Settings) -> Iterator[Finding]:
         settings ([`Settings`]): Which checkpoint, where.
     """
     is_loaded = False
-    names = {check.name for check in invariant_checks()}
-    for check in all_checks():
+    names = {check.name for check in list_invariant_checks()}
+    for check in list_checks():
         started = time.perf_counter()
         if check.name in names - {LOADING} and not is_loaded:
             outcome = Outcome(SKIPPED, f"needs '{LOADING}'")
@@ -68,7 +68,7 @@ def exit_status(findings: Sequence[Finding], strict: bool = False) -> int:
     return int(any(finding.outcome.status in bad for finding in findings))
 
 
-def unusable_checkpoint(findings: Sequence[Finding]) -> str | None:
+def find_checkpoint_problem(findings: Sequence[Finding]) -> str | None:
     """Return why the checkpoint could not be loaded, if that is its fault and not the machine's."""
     loading = (finding.outcome for finding in findings if finding.name == LOADING)
     return next((outcome.found for outcome in loading if outcome.details.get(UNUSABLE)), None)

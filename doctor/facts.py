@@ -28,7 +28,7 @@ _FORMATS = ("WAV", "FLAC", "OGG", "MP3")
 _MODULES = {"pyyaml": "yaml"}
 
 
-def fact_checks() -> list[Check]:
+def list_fact_checks() -> list[Check]:
     """Return the checks that look at the installation and at the machine."""
     packages = [Check("packages", each.name, partial(_look_at_package, each)) for each in read_requirements()]
     extras = [Check("extras", f"extra {name}", partial(_look_at_extra, name)) for name in EXTRAS]

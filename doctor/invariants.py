@@ -31,48 +31,48 @@ _ALL_TOKENS = 10**9
 _MEMORY_FACTOR = 1.2
 
 
-def invariant_checks() -> list[Check]:
+def list_invariant_checks() -> list[Check]:
     """Return the checks of the invariants, loading the checkpoint first."""
     functions: dict[str, Callable[[Settings], Outcome]] = {
         LOADING: check_loading,
-        "repeated = identical": _repeated,
-        "alone = batch": _alone,
-        "left = right padding": _padding,
-        **{f"{name} attention": partial(_attention, name) for name in ATTENTIONS},
-        "prefix reuse on = off": _prefixes,
-        "cached features = audio": _cached,
-        "half precision ~ float32": _dtypes,
-        "saved = loaded": _saved,
+        "repeated = identical": _check_repeated,
+        "alone = batch": _check_alone,
+        "left = right padding": _check_padding,
+        **{f"{name} attention": partial(_check_attention, name) for name in ATTENTIONS},
+        "prefix reuse on = off": _check_prefixes,
+        "cached features = audio": _check_cached,
+        "half precision ~ float32": _check_dtypes,
+        "saved = loaded": _check_saved,
     }
     return [Check("invariants", name, function) for name, function in functions.items()]
 
 
-def _repeated(settings: Settings) -> Outcome:
+def _check_repeated(settings: Settings) -> Outcome:
     """Score everything twice, nothing being kept from the first time."""
     subject = load_subject(settings)
     first, second = (_score(subject) for _ in range(2))
     return _compare({"second time": second}, first, 0.0)
 
 
-def _alone(settings: Settings) -> Outcome:
+def _check_alone(settings: Settings) -> Outcome:
     """Score each dialogue alone, and all in one packed batch."""
     subject = load_subject(settings)
     packed = _score(subject)
     one_by_one = [_score(subject, [dialogue])[0] for dialogue in subject.dialogues]
-    return _compare({"packed": packed, "packed alone": one_by_one}, subject.rewards, _tolerance(subject))
+    return _compare({"packed": packed, "packed alone": one_by_one}, subject.rewards, _find_tolerance(subject))
 
 
-def _padding(settings: Settings) -> Outcome:
+def _check_padding(settings: Settings) -> Outcome:
     """Pad one batch on either side."""
     subject = load_subject(settings)
     found = {
         side: forward(subject.scorer, subject.dialogues, subject.criterion, padding_side=side)
         for side in ("left", "right")
     }
-    return _compare(found, subject.rewards, _tolerance(subject))
+    return _compare(found, subject.rewards, _find_tolerance(subject))
 
 
-def _attention(name: str, settings: Settings) -> Outcome:
+def _check_attention(name: str, settings: Settings) -> Outcome:
     """Compute attention in another way than the checkpoint does by itself."""
     subject = load_subject(settings)
     model = subject.scorer.model
@@ -83,13 +83,13 @@ def _attention(name: str, settings: Settings) -> Outcome:
         return Outcome(SKIPPED, reason)
     if name.startswith("flash") and subject.dtype == "float32":
         return Outcome(SKIPPED, "computes in half precision only; this checkpoint is in float32")
-    with _attention_of(subject.scorer, name):
+    with _use_attention(subject.scorer, name):
         found = forward(subject.scorer, subject.dialogues, subject.criterion)
-    return _compare({f"{name} for {own}": found}, subject.rewards, _tolerance(subject))
+    return _compare({f"{name} for {own}": found}, subject.rewards, _find_tolerance(subject))
 
 
 @contextmanager
-def _attention_of(scorer: Scorer, name: str) -> Iterator[None]:
+def _use_attention(scorer: Scorer, name: str) -> Iterator[None]:
     from transformers.utils import logging
 
     own, verbosity = scorer.model.config._attn_implementation, logging.get_verbosity()
@@ -103,14 +103,14 @@ def _attention_of(scorer: Scorer, name: str) -> Iterator[None]:
         logging.set_verbosity(verbosity)
 
 
-def _prefixes(settings: Settings) -> Outcome:
+def _check_prefixes(settings: Settings) -> Outcome:
     """Compute what dialogues begin with once for all of them, or for each."""
     subject = load_subject(settings)
     shared, separate = (_score(subject, share_prefixes=share) for share in (True, False))
-    return _compare({"shared": shared}, separate, _tolerance(subject))
+    return _compare({"shared": shared}, separate, _find_tolerance(subject))
 
 
-def _cached(settings: Settings) -> Outcome:
+def _check_cached(settings: Settings) -> Outcome:
     """Take pooled vectors from the cache on disk, and audio vectors from the tower."""
     import torch
 
@@ -123,7 +123,7 @@ def _cached(settings: Settings) -> Outcome:
         from_vectors = model(inputs["input_ids"], inputs["attention_mask"], audio_features=vectors).logits.item()
     found = {"from pooled vectors on disk": _from_cache(subject)}
     found["from audio vectors"] = [from_vectors, *subject.rewards[1:]]
-    return _compare(found, subject.rewards, _tolerance(subject))
+    return _compare(found, subject.rewards, _find_tolerance(subject))
 
 
 def _from_cache(subject: Subject) -> list[float]:
@@ -131,7 +131,7 @@ def _from_cache(subject: Subject) -> list[float]:
 
     from sdiareward.scoring.feature_cache import FeatureCache
 
-    scorer = _fresh(subject)
+    scorer = _make_scorer(subject)
     with tempfile.TemporaryDirectory() as folder:
         of_model = (scorer.model.config, scorer.processor)
         cache = FeatureCache(folder, *of_model, model_revision="as loaded", dtype=subject.dtype)
@@ -142,20 +142,20 @@ def _from_cache(subject: Subject) -> list[float]:
     return rewards
 
 
-def _dtypes(settings: Settings) -> Outcome:
+def _check_dtypes(settings: Settings) -> Outcome:
     """Load the checkpoint once more, in float32 if it is in half precision, else in bfloat16."""
     subject = load_subject(settings)
     other = "bfloat16" if subject.dtype == "float32" else "float32"
     half = other if subject.dtype == "float32" else subject.dtype
     needed = _MEMORY_FACTOR * subject.num_parameters * (2 if other == "bfloat16" else 4)
-    if (reason := _lacks_memory(subject, needed)) is not None:
+    if (reason := _find_memory_problem(subject, needed)) is not None:
         return Outcome(SKIPPED, reason)
     scorer = load_scorer(settings, other)
     found = [forward(scorer, [dialogue], subject.criterion)[0] for dialogue in subject.dialogues]
     return _compare({f"{other} for {subject.dtype}": found}, subject.rewards, SAME_REWARD[half])
 
 
-def _lacks_memory(subject: Subject, needed_bytes: float) -> str | None:
+def _find_memory_problem(subject: Subject, needed_bytes: float) -> str | None:
     """Return why a second copy of the weights cannot be held, or None if it can."""
     import torch
 
@@ -166,7 +166,7 @@ def _lacks_memory(subject: Subject, needed_bytes: float) -> str | None:
     return f"a second copy of the weights wants {needed_bytes / GIB:.1f} GiB, of which {free / GIB:.1f} are free"
 
 
-def _saved(settings: Settings) -> Outcome:
+def _check_saved(settings: Settings) -> Outcome:
     """Write the checkpoint as `save_pretrained` does, and load what was written."""
     import torch
 
@@ -175,7 +175,7 @@ def _saved(settings: Settings) -> Outcome:
     if subject.weights_bytes * _MEMORY_FACTOR > free:
         needed = f"{subject.weights_bytes / 1e9:.1f} GB for temporary files, of which {free / 1e9:.1f} are free"
         return Outcome(SKIPPED, f"saving wants {needed}")
-    if (reason := _lacks_memory(subject, _MEMORY_FACTOR * subject.weights_bytes)) is not None:
+    if (reason := _find_memory_problem(subject, _MEMORY_FACTOR * subject.weights_bytes)) is not None:
         return Outcome(SKIPPED, reason)
     with tempfile.TemporaryDirectory() as folder:
         subject.scorer.model.save_pretrained(folder)
@@ -190,7 +190,7 @@ def _saved(settings: Settings) -> Outcome:
     return _compare({"loaded": found}, subject.rewards, limit)
 
 
-def _fresh(subject: Subject, **options: Any) -> Scorer:
+def _make_scorer(subject: Subject, **options: Any) -> Scorer:
     """Return a scorer of everything in one batch that has no clips from before."""
     from sdiareward.scoring.scorer import Scorer
 
@@ -198,10 +198,12 @@ def _fresh(subject: Subject, **options: Any) -> Scorer:
 
 
 def _score(subject: Subject, dialogues: Sequence[object] | None = None, **options: Any) -> list[float]:
-    return _fresh(subject, **options).score(subject.dialogues if dialogues is None else dialogues, subject.criterion)
+    return _make_scorer(subject, **options).score(
+        subject.dialogues if dialogues is None else dialogues, subject.criterion
+    )
 
 
-def _tolerance(subject: Subject) -> float:
+def _find_tolerance(subject: Subject) -> float:
     return SAME_REWARD[subject.dtype]
 
 
@@ -209,10 +211,10 @@ def _compare(found: Mapping[str, Sequence[float]], expected: Sequence[float], to
     """Return whether all rewards are those expected, within a tolerance for rewards of about 1."""
     limit = scaled(tolerance, expected)
     differences = {
-        name: _largest(abs(one - other) for one, other in zip(rewards, expected, strict=True))
+        name: _find_largest(abs(one - other) for one, other in zip(rewards, expected, strict=True))
         for name, rewards in found.items()
     }
-    largest = _largest(differences.values())
+    largest = _find_largest(differences.values())
     details = {"differences": differences, "num_dialogues": len(expected)}
     if largest <= limit:
         return Outcome(PASSED, "", measured=largest, limit=limit, details=details)
@@ -220,7 +222,7 @@ def _compare(found: Mapping[str, Sequence[float]], expected: Sequence[float], to
     return Outcome(FAILED, "", remedy, measured=largest, limit=limit, details=details)
 
 
-def _largest(values: Iterable[float]) -> float:
+def _find_largest(values: Iterable[float]) -> float:
     """Return the largest value; NaN, which compares as neither smaller nor larger, if one is."""
     listed = list(values)
     return math.nan if any(map(math.isnan, listed)) else max(listed)

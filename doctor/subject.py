@@ -65,7 +65,7 @@ def load_subject(settings: Settings) -> Subject:
         ScoringError: The checkpoint cannot be loaded.
     """
     scorer = load_scorer(settings)
-    dialogues = example_dialogues()
+    dialogues = read_example_dialogues()
     criteria = sorted(scorer.processor.prompts)
     criterion = _CRITERION if _CRITERION in criteria else criteria[0]
     rewards = [forward(scorer, [dialogue], criterion)[0] for dialogue in dialogues]
@@ -79,7 +79,7 @@ def load_scorer(settings: Settings, dtype: str | None = None) -> Scorer:
     return ModelSpec(settings.model, dtype=dtype, device=settings.device).load()
 
 
-def example_dialogues() -> list[Dialogue]:
+def read_example_dialogues() -> list[Dialogue]:
     """Return dialogues of the package's recordings: a person, a synthesizer, both mixed, both in a row."""
     from sdiareward.pairs.messages import read_dialogue
 

@@ -13,7 +13,7 @@ from support.paths import ROOT
 
 from sdiareward.cli import main
 from sdiareward.doctor import examination, facts
-from sdiareward.doctor.examination import all_checks, examine, exit_status, shorten, unusable_checkpoint
+from sdiareward.doctor.examination import examine, exit_status, find_checkpoint_problem, list_checks, shorten
 from sdiareward.doctor.findings import FAILED, PASSED, SKIPPED, WARNING, Check, Finding, Outcome, Settings
 from sdiareward.doctor.report import record_of, render_finding, render_summary
 from sdiareward.scoring.tolerances import SAME_REWARD, SAVED_FLOAT32, scaled
@@ -37,8 +37,8 @@ def find_the_checkpoint_unusable(settings):
 def replace_checks(monkeypatch, loading):
     first = Check("facts", "torch", raise_on_import)
     checks = [Check("invariants", "checkpoint loads", loading), Check("invariants", "alone = batch", raise_on_import)]
-    monkeypatch.setattr(examination, "fact_checks", lambda: [first])
-    monkeypatch.setattr(examination, "invariant_checks", lambda: checks)
+    monkeypatch.setattr(examination, "list_fact_checks", lambda: [first])
+    monkeypatch.setattr(examination, "list_invariant_checks", lambda: checks)
 
 
 def test_a_check_that_raises_is_a_line_and_the_next_one_runs(monkeypatch):
@@ -56,12 +56,12 @@ def test_invariants_are_skipped_without_a_checkpoint(monkeypatch):
 
 
 def test_names_are_unique():
-    names = [check.name for check in all_checks()]
+    names = [check.name for check in list_checks()]
     assert len(set(names)) == len(names)
 
 
 def test_the_facts_of_a_sound_machine_pass():
-    for check in facts.fact_checks():
+    for check in facts.list_fact_checks():
         outcome = check.function(SETTINGS)
         assert outcome.status == (outcome.status if check.section == "extras" else PASSED), check.name
         assert outcome.found and "\n" not in outcome.found
@@ -130,8 +130,8 @@ def test_the_exit_status_is_that_of_the_worst_finding(statuses, relaxed, strict)
 
 def test_only_a_checkpoint_that_is_itself_at_fault_is_unusable():
     broken = finding(FAILED, "checkpoint loads", found="no such", details={"unusable_checkpoint": True})
-    assert unusable_checkpoint([finding(PASSED), broken]) == "no such"
-    assert unusable_checkpoint([finding(FAILED, "checkpoint loads")]) is None
+    assert find_checkpoint_problem([finding(PASSED), broken]) == "no such"
+    assert find_checkpoint_problem([finding(FAILED, "checkpoint loads")]) is None
 
 
 def test_the_record_is_json_with_nan_as_text():
@@ -205,8 +205,8 @@ def test_a_checkpoint_that_was_given_and_is_at_fault_itself_is_bad_input(
     arguments, status, monkeypatch, capsys, tmp_path
 ):
     loading = Check("invariants", "checkpoint loads", find_the_checkpoint_unusable)
-    monkeypatch.setattr(examination, "fact_checks", list)
-    monkeypatch.setattr(examination, "invariant_checks", lambda: [loading])
+    monkeypatch.setattr(examination, "list_fact_checks", list)
+    monkeypatch.setattr(examination, "list_invariant_checks", lambda: [loading])
     assert main(["doctor", *arguments, "--output", str(tmp_path / "found.json")]) == status
     shown, errors = capsys.readouterr()
     assert "FAIL  checkpoint loads" in shown

@@ -10,13 +10,13 @@ import torch
 from sdiareward.cli import main
 from sdiareward.doctor import invariants, subject
 from sdiareward.doctor.findings import FAILED, PASSED, SKIPPED, WARNING, Settings
-from sdiareward.doctor.invariants import invariant_checks
+from sdiareward.doctor.invariants import list_invariant_checks
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.scoring.batching import DialoguePreparer, build_prefix_tree
 from sdiareward.scoring.tolerances import SAME_REWARD
 
 
-CHECKS = {check.name: check for check in invariant_checks()}
+CHECKS = {check.name: check for check in list_invariant_checks()}
 MEASURED = [
     "repeated = identical",
     "alone = batch",
@@ -42,7 +42,7 @@ def test_a_sound_model_passes_with_the_number_measured_and_its_limit(name, setti
     outcome = CHECKS[name].function(settings)
     assert outcome.status == PASSED
     assert 0 <= outcome.measured <= outcome.limit
-    assert outcome.details["num_dialogues"] == len(subject.example_dialogues())
+    assert outcome.details["num_dialogues"] == len(subject.read_example_dialogues())
 
 
 @pytest.mark.slow
