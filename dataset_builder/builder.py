@@ -21,7 +21,7 @@ from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair, validate_episode
 from sdiareward.pairs.content import hash_audio
-from sdiareward.pairs.schema import JOINT, stable_id, validate_row
+from sdiareward.pairs.schema import JOINT, make_stable_id, validate_row
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings
 from sdiareward.synthesis import SynthesisError, count_servers, is_available, open_servers
 
@@ -162,7 +162,7 @@ def _build(config: BuildConfig) -> dict[str, Any]:
     later = ("enhance", "native_coding")
     settings["sources"] = [{k: v for k, v in source.items() if k not in later or v} for source in settings["sources"]]
     contents = _hash_recordings(plans, any(source.native_coding for source in config.sources))
-    plan_id = stable_id(json.dumps(settings, sort_keys=True), *sorted(contents.items()))
+    plan_id = make_stable_id(json.dumps(settings, sort_keys=True), *sorted(contents.items()))
     finished = None if (output / ".parts").exists() else read_finished(output, plan_id)
     if finished:
         logger.warning("%s is up to date; delete its report.json to build it again.", output)
@@ -283,7 +283,7 @@ def _hash_recordings(plans: Sequence[PairPlan], with_codings: bool) -> dict[str,
         plan.pair_id: [*map(hash_once, _list_audio(plan)), *(plan.chosen.native_coding if with_codings else ())]
         for plan in plans
     }
-    return {pair_id: None if None in found else stable_id(*found) for pair_id, found in hashes.items()}
+    return {pair_id: None if None in found else make_stable_id(*found) for pair_id, found in hashes.items()}
 
 
 def _list_audio(plan: PairPlan) -> list[bytes | str]:

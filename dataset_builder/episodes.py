@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sdiareward.pairs.schema import is_text, is_time, stable_id, validate_roles
+from sdiareward.pairs.schema import is_text, is_time, make_stable_id, validate_roles
 
 
 _EPISODE_TEXTS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
@@ -73,7 +73,7 @@ class Episode:
     @property
     def group_id(self) -> str:
         """Hash of the recording or dialogue, the unit of splits and of the bootstrap."""
-        return self.known_group_id or stable_id(self.source, self.group)
+        return self.known_group_id or make_stable_id(self.source, self.group)
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def holds_dialogues(path: str | Path) -> bool:
     if recordings := _find_audio(folder):
         return any(_read_name(file.stem, _DEFAULT_NAME).role for file in recordings)
     return any(_find_audio(entry) for entry in _list(folder) if entry.is_dir()) or any(
-        map(_is_dialogue, _json(folder))
+        map(_is_dialogue, _list_json(folder))
     )
 
 
@@ -121,7 +121,7 @@ def _find_audio(folder: Path) -> list[Path]:
     return [file for file in _list(folder) if file.suffix.lower() in AUDIO_SUFFIXES]
 
 
-def _json(folder: Path) -> list[Path]:
+def _list_json(folder: Path) -> list[Path]:
     return [file for file in _list(folder) if file.suffix == ".json"]
 
 

@@ -12,7 +12,7 @@ from sdiareward.audio_sdiareward import audio_duration_s
 from sdiareward.messages_sdiareward import DialogueError, turns_to_messages, validate_messages
 
 from .own_forms import find_recording
-from .path_sandbox import audio_roots, require_inside
+from .path_sandbox import list_audio_roots, require_inside
 from .schema import SIDES
 
 
@@ -31,7 +31,7 @@ class HeardAudio:
         self._max_turn_s = max_turn_s
         self._dataset = dataset
         self._audio_root = audio_root
-        self._roots = audio_roots(dataset, audio_root)
+        self._roots = list_audio_roots(dataset, audio_root)
 
     def measure(self, messages: Sequence[Mapping[str, Any]]) -> tuple[float, int]:
         """Find the recordings; return the seconds heard and the number of recordings that are cut.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.common.user_errors import PairsError, PairsNotFoundError
 
 from .own_forms import unify_sides
-from .path_sandbox import audio_roots, require_audio_inside
+from .path_sandbox import list_audio_roots, require_audio_inside
 from .rows import find_tables, leave_audio_encoded, load_tables
 from .schema import SIDES
 
@@ -64,10 +64,10 @@ def _load_pairs(path: str | Path, found: Any, audio_root: str | Path | None) -> 
     encoded = leave_audio_encoded(pairs.features)
     # A cast copies the recordings.
     pairs = unify_sides(pairs if encoded == pairs.features else pairs.cast(encoded), path, audio_root)
-    require_audio_inside(pairs, SIDES, audio_roots(path, audio_root))
+    require_audio_inside(pairs, SIDES, list_audio_roots(path, audio_root))
     return pairs
 
 
-def pair_names(pairs: datasets.Dataset) -> list[str]:
+def name_pairs(pairs: datasets.Dataset) -> list[str]:
     """Return the name of each pair: its `pair_id`, or its row if the data have none."""
     return list(pairs["pair_id"]) if "pair_id" in pairs.column_names else [f"row {row}" for row in range(len(pairs))]

@@ -43,7 +43,7 @@ class MessageRows:
         self._read = read
         self.num_rows = len(ids)
         self.tables: list[Stamp] = []
-        self.features = datasets.Features({"id": datasets.Value("string"), COLUMN: message_feature()})
+        self.features = datasets.Features({"id": datasets.Value("string"), COLUMN: make_message_feature()})
 
     def read(self, numbers: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
         """Return some columns of the rows with these numbers."""
@@ -51,14 +51,14 @@ class MessageRows:
         import pyarrow as pa
 
         schema = datasets.Features({name: self.features[name] for name in columns}).arrow_schema
-        rows = [{name: self._value(int(number), name) for name in columns} for number in numbers]
+        rows = [{name: self._read_value(int(number), name) for name in columns} for number in numbers]
         return pa.Table.from_pylist(rows, schema=schema)
 
-    def _value(self, number: int, column: str) -> Any:
+    def _read_value(self, number: int, column: str) -> Any:
         return self._ids[number] if column == "id" else list(map(make_message_row, self._read(number)))
 
 
-def message_feature() -> datasets.List:
+def make_message_feature() -> datasets.List:
     """Return the type of a column of messages."""
     import datasets
 

@@ -73,14 +73,14 @@ def read_turns(path: Path) -> tuple[list[Any], Path]:
         DialogueError: The file is missing or malformed, or the folder holds no audio files.
     """
     if _is_dir(path):
-        return _turns_of_folder(path), path
+        return _list_turns_of_folder(path), path
     if not path.is_file():
         raise DialogueError(f"{path}: no such file or folder; give a JSON dialogue or a folder of audio files.")
     if path.suffix.lower() in AUDIO_SUFFIXES:
         raise DialogueError(
             f"{path}: is a recording; a dialogue is a JSON file of turns, or a folder with one audio file per turn."
         )
-    return _turns_of_json(path), path.parent
+    return _read_turns_of_json(path), path.parent
 
 
 def _is_dir(path: Path) -> bool:
@@ -97,7 +97,7 @@ def sort_naturally(path: Path) -> tuple[Any, ...]:
     return parts, path.name
 
 
-def _turns_of_folder(folder: Path) -> list[dict[str, Any]]:
+def _list_turns_of_folder(folder: Path) -> list[dict[str, Any]]:
     found = (file for file in folder.iterdir() if file.suffix.lower() in AUDIO_SUFFIXES)
     files = sorted(found, key=sort_naturally)
     if not files:
@@ -123,7 +123,7 @@ def read_transcript(audio_file: Path) -> str | None:
         raise DialogueError(f"{file}: cannot be read as a transcript ({error}); save it as UTF-8 text.") from error
 
 
-def _turns_of_json(path: Path) -> list[Any]:
+def _read_turns_of_json(path: Path) -> list[Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     # ValueError: also a number of thousands of digits, which Python does not convert.

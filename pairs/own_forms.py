@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from sdiareward.messages_sdiareward import ROLES, DialogueError, turns_to_messages, validate_form
 
 from .labels import WRITTEN_ID, hash_sides
-from .message_rows import make_message_row, message_feature
+from .message_rows import make_message_feature, make_message_row
 from .path_sandbox import iter_paths, name_roots
 from .schema import SIDES
 
@@ -103,7 +103,7 @@ def unify_sides(
             raise ValueError(f"{side} is {kind.dtype}; give the path of a recording, or a list of turns.")
     are_lists = all(isinstance(pairs.features[side], (datasets.List, datasets.LargeList)) for side in SIDES)
     if not are_lists or PROMPT in pairs.column_names:
-        function, kinds = unify, dict.fromkeys(SIDES, message_feature())
+        function, kinds = unify, dict.fromkeys(SIDES, make_message_feature())
     elif all(map(os.path.isabs, iter_paths(pairs, SIDES))):
         return pairs
     else:

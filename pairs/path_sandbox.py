@@ -31,7 +31,7 @@ _ELSEWHERE = re.compile(r"^[/~]|^[A-Za-z]:|(^|/)\.\.(/|$)|\\|::|://|[\x00-\x1f]"
 _PACKED = (".7z", ".bz2", ".gz", ".lz4", ".rar", ".tar", ".tgz", ".xz", ".zip", ".zst")
 
 
-def audio_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> tuple[Path, ...]:
+def list_audio_roots(dataset: str | Path | None, audio_root: str | Path | None = None) -> tuple[Path, ...]:
     """Return the folders below which the recordings of a data set may lie.
 
     Args:
@@ -56,7 +56,7 @@ def name_roots(dataset: str | Path | None, audio_root: str | Path | None = None)
 
     Args:
         dataset (`str` or `Path`, *optional*): File, folder or Hub id; the folder of a local one comes first.
-        audio_root (`str` or `Path`, *optional*): See [`audio_roots`].
+        audio_root (`str` or `Path`, *optional*): See [`list_audio_roots`].
     """
     given = [str(audio_root)] if audio_root else os.environ.get(ROOTS_VARIABLE, "").split(os.pathsep)
     roots = [Path(root) for root in given if root] or [Path.cwd()]
@@ -70,7 +70,7 @@ def require_inside(path: str | Path, roots: Sequence[Path]) -> None:
 
     Args:
         path (`str` or `Path`): As a data set gives it, relative to the working directory if it is relative.
-        roots (`Sequence[Path]`): What `audio_roots` gave.
+        roots (`Sequence[Path]`): What `list_audio_roots` gave.
 
     Raises:
         ValueError: It lies outside, or is no path.
@@ -100,7 +100,7 @@ def require_audio_inside(pairs: datasets.Dataset, columns: Iterable[str], roots:
     Args:
         pairs (`datasets.Dataset`): The data set.
         columns (`Iterable[str]`): Those that hold dialogues.
-        roots (`Sequence[Path]`): What `audio_roots` gave.
+        roots (`Sequence[Path]`): What `list_audio_roots` gave.
 
     Raises:
         ValueError: Names the first that lies outside.
@@ -118,10 +118,10 @@ def iter_paths(pairs: datasets.Dataset, columns: Iterable[str]) -> Iterator[str]
     """
     for column in columns:
         for chunk in pairs.data.column(column).chunks:
-            yield from sorted(set(_paths(chunk, column)))
+            yield from sorted(set(_iter_column_paths(chunk, column)))
 
 
-def _paths(array: pa.Array, name: str) -> Iterator[str]:
+def _iter_column_paths(array: pa.Array, name: str) -> Iterator[str]:
     """Yield the paths in a column of dialogues, whose audio is bytes, a path, or both."""
     import pyarrow as pa
 
@@ -132,18 +132,18 @@ def _paths(array: pa.Array, name: str) -> Iterator[str]:
         if set(fields) == {"bytes", "path"}:
             fields = {"audio": fields["path"].filter(fields["bytes"].is_null())}
         for field, values in fields.items():
-            yield from _paths(values, field)
+            yield from _iter_column_paths(values, field)
     elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
-        yield from _paths(array.flatten(), name)
+        yield from _iter_column_paths(array.flatten(), name)
     elif pa.types.is_string(array.type) or pa.types.is_large_string(array.type):
         if name == "audio":
             yield from (path for path in array.unique().to_pylist() if path)
         elif name not in ("role", "text", "type"):
             for text in array.unique().to_pylist():
-                yield from _paths_of_json(text)
+                yield from _iter_json_paths(text)
 
 
-def _paths_of_json(text: str | None) -> Iterator[str]:
+def _iter_json_paths(text: str | None) -> Iterator[str]:
     """Yield the paths in content that `datasets` keeps as JSON, because its items are of several kinds."""
     if not text or '"audio"' not in text:
         return
@@ -196,7 +196,7 @@ def require_own_tables(dataset: str | Path) -> None:
     Raises:
         ValueError: Names what lies elsewhere.
     """
-    for file, named in _named_tables(str(dataset)):
+    for file, named in _read_named_tables(str(dataset)):
         if elsewhere := sorted(name for name in named if _ELSEWHERE.search(name)):
             raise ValueError(
                 f"{file}: has {elsewhere[0][:200]!r} read as a table; a data set may name files beside and below it "
@@ -204,7 +204,7 @@ def require_own_tables(dataset: str | Path) -> None:
             )
 
 
-def _named_tables(dataset: str) -> Iterator[tuple[str, list[str]]]:
+def _read_named_tables(dataset: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each file that says where the tables are, and what it says."""
     from sdiareward.common.files import read_json_object
     from sdiareward.common.yaml_files import parse_yaml
@@ -212,13 +212,13 @@ def _named_tables(dataset: str) -> Iterator[tuple[str, list[str]]]:
     for name in (_CARD, _SETTINGS):
         if path := _find(dataset, name):
             text = path.read_text(encoding="utf-8", errors="replace")
-            header = _header(text) if name == _CARD else text
-            yield f"{dataset}/{name}", list(_tables_of_card(parse_yaml(header, f"{dataset}/{name}")))
+            header = _find_header(text) if name == _CARD else text
+            yield f"{dataset}/{name}", list(_iter_card_tables(parse_yaml(header, f"{dataset}/{name}")))
     folder = Path(dataset)
     for path in (folder / "dataset_dict.json", folder / "state.json", *sorted(folder.glob("*/state.json"))):
         if path.is_file():
             state = read_json_object(path, "save the data set again")
-            yield str(path), list(_texts([state.get("splits"), state.get("_data_files")]))
+            yield str(path), list(_iter_texts([state.get("splits"), state.get("_data_files")]))
 
 
 def _find(dataset: str, name: str) -> Path | None:
@@ -236,24 +236,24 @@ def _find(dataset: str, name: str) -> Path | None:
         return None
 
 
-def _header(card: str) -> str:
+def _find_header(card: str) -> str:
     from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
     found = REGEX_YAML_BLOCK.search(card)
     return found[2] if found else ""
 
 
-def _tables_of_card(header: Any) -> Iterator[str]:
+def _iter_card_tables(header: Any) -> Iterator[str]:
     """Yield the paths and patterns of all configurations of a card."""
     configs = header.get("configs") if isinstance(header, Mapping) else None
     for config in configs if isinstance(configs, list) else ():
         if isinstance(config, Mapping):
-            yield from _texts([config.get("data_files"), config.get("data_dir")])
+            yield from _iter_texts([config.get("data_files"), config.get("data_dir")])
 
 
-def _texts(value: Any) -> Iterator[str]:
+def _iter_texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, Mapping)):
         for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _texts(item)
+            yield from _iter_texts(item)

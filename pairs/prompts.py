@@ -17,7 +17,7 @@ from sdiareward.common.files import read_json_object, read_text
 from sdiareward.common.package_files import CONFIGS
 from sdiareward.common.settings import read_mapping
 
-from .schema import stable_id
+from .schema import make_stable_id
 
 
 SHIPPED = CONFIGS / "prompts.yaml"
@@ -49,17 +49,17 @@ class PromptSet:
 
     given: Mapping[str, str] = field(default_factory=dict)
 
-    def template(self, name: str) -> str:
+    def read_template(self, name: str) -> str:
         """Return a prompt with its placeholders."""
         return self.given.get(name, _read_shipped()[name])
 
     def fill(self, name: str, **values: Any) -> str:
         """Return a prompt with values in place of its placeholders; values without a placeholder are not used."""
-        return Template(self.template(name)).substitute(values)
+        return Template(self.read_template(name)).substitute(values)
 
-    def version(self, *names: str) -> str:
+    def compute_version(self, *names: str) -> str:
         """Return a hash of the very texts of some prompts: no change of a text can go without a change of it."""
-        return stable_id(*map(self.template, names))
+        return make_stable_id(*map(self.read_template, names))
 
 
 @cache

@@ -249,13 +249,13 @@ class ParquetRows:
         if not wanted.size:
             return self.read([0], columns).slice(0, 0)
         while wanted.size:
-            first, batch = self._batch_with(int(wanted[0]), tuple(columns))
+            first, batch = self._find_batch(int(wanted[0]), tuple(columns))
             inside = wanted[wanted < first + batch.num_rows]
             pieces.append(pa.Table.from_batches([batch.take(pa.array(inside - first))]))
             wanted = wanted[inside.size :]
         return pa.concat_tables(pieces, promote_options="permissive")
 
-    def _batch_with(self, number: int, columns: tuple[str, ...]) -> tuple[int, pa.RecordBatch]:
+    def _find_batch(self, number: int, columns: tuple[str, ...]) -> tuple[int, pa.RecordBatch]:
         """Return the batch that holds a row, and the number of its first row."""
         if not 0 <= number < self.num_rows:
             raise IndexError(f"row {number} of {self.num_rows}")
@@ -312,7 +312,7 @@ def _describe(file: str) -> tuple[datasets.Features, list[tuple[int, int]]]:
     return features, found
 
 
-def dialogue_columns(columns: Iterable[str], name: str) -> tuple[str, ...]:
+def find_dialogue_columns(columns: Iterable[str], name: str) -> tuple[str, ...]:
     """Return which columns hold dialogues: both sides of a pair, or one.
 
     Args:
@@ -370,7 +370,7 @@ def read_block(rows: Rows, numbers: np.ndarray, sides: Sequence[str]) -> Block:
     Args:
         rows (`Rows`): The data set.
         numbers (`np.ndarray` of shape `(num_rows,)`): Numbers of the rows, ascending.
-        sides (`tuple[str, ...]`): Its columns that hold dialogues, from `dialogue_columns`.
+        sides (`tuple[str, ...]`): Its columns that hold dialogues, from `find_dialogue_columns`.
     """
     import datasets
 

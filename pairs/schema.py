@@ -52,7 +52,7 @@ ID_COLUMNS = ("pair_id", "id")
 MAX_TIME_S = 1e6
 
 
-def stable_id(*parts: Any) -> str:
+def make_stable_id(*parts: Any) -> str:
     """Return 16 hexadecimal digits that depend on `parts` alone: the same on any machine."""
     return hashlib.sha256("\x1f".join(map(str, parts)).encode()).hexdigest()[:16]
 
@@ -139,7 +139,7 @@ def validate_row(row: Mapping[str, Any]) -> None:
     for column, allowed in (("criterion", (*CRITERIA, JOINT)), ("subset", (*SUBSETS, NO_SUBSET))):
         if row[column] not in allowed:
             raise ValueError(f"{label}: {column} is {row[column]!r:.80}; it must be one of {list(allowed)}.")
-    if _criterion_of(row["subset"]) != row["criterion"]:
+    if _find_criterion(row["subset"]) != row["criterion"]:
         raise ValueError(f"{label}: criterion {row['criterion']!r} does not go with subset {row['subset']!r}.")
     for column in ("pair_id", "source", "synthesizer", "group_id", "language", "license"):
         if not row[column]:
@@ -151,7 +151,7 @@ def validate_row(row: Mapping[str, Any]) -> None:
         _validate_side(row[side], f"{label}, {side}")
 
 
-def _criterion_of(subset: str) -> str:
+def _find_criterion(subset: str) -> str:
     """Return the criterion whose pairs a subset holds."""
     return {"colloquialness": "colloquialness", NO_SUBSET: JOINT}.get(subset, "modality")
 

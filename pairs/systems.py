@@ -19,7 +19,7 @@ from sdiareward.messages_sdiareward import DialogueError, validate_messages
 from .dialogue_folders import Messages, read_dialogue_folder
 from .messages import AUDIO_SUFFIXES, turns_to_messages
 from .own_forms import find_recording
-from .path_sandbox import audio_roots, require_inside
+from .path_sandbox import list_audio_roots, require_inside
 from .rows import DIALOGUE_COLUMNS, Rows, open_rows, read_block
 
 
@@ -146,7 +146,9 @@ def _read_folder(
     name: str, path: str, pattern: str | None, user_turns: str | Path | None, audio_root: str | Path | None
 ) -> System:
     found = read_dialogue_folder(path, pattern, user_turns)
-    roots = audio_roots(path, audio_root) + (() if user_turns is None else audio_roots(user_turns, audio_root))
+    roots = list_audio_roots(path, audio_root) + (
+        () if user_turns is None else list_audio_roots(user_turns, audio_root)
+    )
 
     def read(dialogue: str) -> Messages:
         messages = found.dialogues[dialogue]
@@ -158,7 +160,7 @@ def _read_folder(
 
 
 def _require_paths_inside(messages: Messages, roots: Sequence[Path]) -> None:
-    for item in _items(messages):
+    for item in _list_items(messages):
         audio = item.get("audio")
         path = audio.get("path") if isinstance(audio, Mapping) and audio.get("bytes") is None else audio
         if isinstance(path, str):
@@ -168,7 +170,7 @@ def _require_paths_inside(messages: Messages, roots: Sequence[Path]) -> None:
                 raise DialogueError(str(error)) from error
 
 
-def _items(messages: Messages) -> list[dict[str, Any]]:
+def _list_items(messages: Messages) -> list[dict[str, Any]]:
     return [item for turn in messages if not isinstance(turn["content"], str) for item in turn["content"]]
 
 
@@ -211,13 +213,13 @@ def _make_system(
     groups: Sequence[str | None] | None,
     audio_root: str | Path | None,
 ) -> System:
-    roots = audio_roots(path, audio_root)
+    roots = list_audio_roots(path, audio_root)
 
     def read(dialogue: str) -> Messages:
         block = read_block(rows, np.array([numbers[dialogue]]), (column,))
         messages = turns_to_messages(block[0][column])
         validate_messages(messages)
-        for item in _items(messages):
+        for item in _list_items(messages):
             _place(item, path, audio_root)
         _require_paths_inside(messages, roots)
         return messages

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 from sdiareward.synthesis import Synthesizer, is_available, load_synthesizer
 
 from .sound_clips import draw_clip, find_clips
@@ -70,7 +70,7 @@ def fingerprint_sounds(sounds_dir: str | Path) -> str:
     if not any(clips.values()):
         raise ValueError(f"{sounds_dir}: no recordings; put some into one of its folders {', '.join(_MAKERS)}.")
     hashes = [(name, hashlib.sha256(path.read_bytes()).hexdigest()) for name, paths in clips.items() for path in paths]
-    return stable_id(hashes)
+    return make_stable_id(hashes)
 
 
 def _make_click(rng: Generator) -> np.ndarray:

@@ -24,7 +24,7 @@ from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
 from sdiareward.pairs.labels import ORIGIN_COLUMNS, describe_origins, name_criterion
-from sdiareward.pairs.rows import Block, Rows, dialogue_columns, open_rows, read_block
+from sdiareward.pairs.rows import Block, Rows, find_dialogue_columns, open_rows, read_block
 from sdiareward.pairs.sampling import sample_rows
 
 from .changes import describe_content, drop_changed
@@ -141,7 +141,7 @@ def open_results(job: ScoringJob, folder: Path, *, is_main: bool = True) -> tupl
     """
     try:
         rows = job.open_rows()
-        sides = dialogue_columns(rows.features, job.dataset)
+        sides = find_dialogue_columns(rows.features, job.dataset)
         num_rows = rows.num_rows if job.limit is None else min(job.limit, rows.num_rows)
         if num_rows < 1:
             raise ValueError(f"{job.dataset}: {num_rows} rows are to be scored; give a data set or a limit of some.")

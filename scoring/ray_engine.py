@@ -21,7 +21,7 @@ import numpy as np
 from sdiareward.common.local_ray import open_ray
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.rows import dialogue_columns, read_block
+from sdiareward.pairs.rows import find_dialogue_columns, read_block
 
 from .dataset import RowScorer, ScoringJob, finish, open_results
 from .engine import Outcome, score_pending
@@ -53,7 +53,7 @@ class BlockScorer:
 
             torch.set_num_threads(num_threads)
         self._rows = job.open_rows()
-        self._sides = dialogue_columns(self._rows.features, job.dataset)
+        self._sides = find_dialogue_columns(self._rows.features, job.dataset)
         self._scorer = RowScorer(job.load_scorer(device), job, self._rows, self._sides)
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,9 +26,9 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 from sdiareward.dataset_builder.sources import WRITTEN_SOURCES
 from sdiareward.pairs.content import fingerprint_pairs
-from sdiareward.pairs.loading import pair_names
+from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.messages import turns_to_messages
-from sdiareward.pairs.schema import MAX_TURN_S, SIDES, stable_id
+from sdiareward.pairs.schema import MAX_TURN_S, SIDES, make_stable_id
 from sdiareward.perturbations.attacks import ATTACKS, Attack, AttackContext
 from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, decode_pairs, to_messages
 from sdiareward.perturbations.registry import (
@@ -185,7 +185,7 @@ class AugmentedPairs(Sequence[Any]):
         self.max_turn_s = max_turn_s
         self.column_names = list(dict.fromkeys([*pairs.column_names, "pair_id"]))
         self._perturbations, self._attacks = settings.list_perturbations(), settings.find_attacks()
-        names = pair_names(pairs)
+        names = name_pairs(pairs)
         shares = _find_shares(pairs, settings.pair_shares)
         kept = [row for row, name in enumerate(names) if self._draw(name, "kept").random() < shares[row]]
         self._variants = [variant for row in kept for variant in self._plan(row, names[row])]
@@ -217,7 +217,7 @@ class AugmentedPairs(Sequence[Any]):
         kept: list[Any] = [] if self._rows is None else [self._rows]
         if self.settings.written_sources:
             kept += [variant.made for variant in self._variants if variant.made]
-        return stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings, *kept)
+        return make_stable_id(_FORMAT, fingerprint_pairs([], self.pairs), self.max_turn_s, settings, *kept)
 
     def __len__(self) -> int:
         return len(self._variants)
@@ -250,7 +250,7 @@ class AugmentedPairs(Sequence[Any]):
         return self._draw(variant.pair_id, *more)
 
     def _draw(self, *names: Any) -> np.random.Generator:
-        return np.random.default_rng(int(stable_id(self.settings.seed, *names), 16))
+        return np.random.default_rng(int(make_stable_id(self.settings.seed, *names), 16))
 
     def _read_column(self, name: str) -> list[Any]:
         if name == "pair_id":

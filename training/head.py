@@ -31,7 +31,7 @@ from sdiareward.modeling_sdiareward import (
 )
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.labels import name_criterion
-from sdiareward.pairs.loading import pair_names
+from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.scoring.feature_cache import FeatureCache
 
@@ -198,7 +198,7 @@ def cache_pairs(
         # The first side that cannot be used gives the reason.
         of_split = sorted(((index, reason) for name, index, reason in found if name == split), reverse=True)
         reasons = {index // len(SIDES): explain_side(index % len(SIDES), reason) for index, reason in of_split}
-        rows, of_pairs = select_usable(split, pair_names(pairs), reasons)
+        rows, of_pairs = select_usable(split, name_pairs(pairs), reasons)
         usable[split] = _make_rows(pairs, rows, keys[split], cache)
         skipped += of_pairs
     return usable, skipped
@@ -214,7 +214,7 @@ def _make_rows(
     pairs: datasets.Dataset, rows: Sequence[int], keys: Sequence[str | None], cache: FeatureCache
 ) -> datasets.Dataset:
     """Return what `FeatureCollator` takes of the pairs at `rows`; `keys` are those of all sides."""
-    names = pair_names(pairs)
+    names = name_pairs(pairs)
     sides = [[str(key) for key in keys[len(SIDES) * row : len(SIDES) * (row + 1)]] for row in rows]
     return datasets.Dataset.from_dict(
         {

@@ -10,7 +10,7 @@ import numpy as np
 
 from sdiareward.common.user_errors import PairsError
 from sdiareward.pairs.column_mapping import locate_tables
-from sdiareward.pairs.loading import load_pairs, pair_names
+from sdiareward.pairs.loading import load_pairs, name_pairs
 
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _require_disjoint(dataset: str, splits: dict[str, datasets.Dataset]) -> None
     """Raise if a pair is in both splits; pairs without `pair_id` cannot be told apart here."""
     if not all("pair_id" in pairs.column_names for pairs in splits.values()):
         return
-    train, validation = (set(pair_names(splits[split])) - {None} for split in SPLITS)
+    train, validation = (set(name_pairs(splits[split])) - {None} for split in SPLITS)
     if shared := train & validation:
         raise PairsError(
             f"{dataset}: 'train' and 'validation' share {len(shared)} pairs, such as {min(shared)}; validation needs "

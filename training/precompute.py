@@ -21,7 +21,7 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.dialogues import Dialogues
 from sdiareward.pairs.labels import name_criterion
-from sdiareward.pairs.loading import pair_names
+from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 from sdiareward.scoring.batching import DialoguePreparer, PreparedBatch, reason_of
@@ -101,7 +101,7 @@ def _fingerprint(pairs: datasets.Dataset, processor: SDiaRewardProcessor) -> str
     settings = [processor.prompts, processor.max_turn_s, processor.stack_factor]
     settings.append(processor.feature_extractor.to_dict())
     return hash_json(
-        [content, pair_names(pairs), _list_criteria(pairs), *settings, tokenizer.backend_tokenizer.to_str()]
+        [content, name_pairs(pairs), _list_criteria(pairs), *settings, tokenizer.backend_tokenizer.to_str()]
     )
 
 
@@ -128,7 +128,7 @@ class _Reader:
     def __init__(self, pairs: datasets.Dataset, processor: SDiaRewardProcessor, model: SDiaRewardModel | None):
         self.pairs = pairs
         self.model = model
-        self._pair_ids = pair_names(pairs)
+        self._pair_ids = name_pairs(pairs)
         self._criteria = _list_criteria(pairs)
         self._prepare = DialoguePreparer(processor, with_mels=model is not None)
 

@@ -81,7 +81,7 @@ def filter_folder(args: FilterArguments, rules: FilterSettings, client: ChatClie
     used = {"filter": filtering.PROMPTS, **({"annotation": annotation.PROMPTS} if args.annotate else {})}
     judge = {
         "judge": client.settings.model if client else None,
-        "prompt_versions": {name: prompts.version(*names) for name, names in used.items()} if client else None,
+        "prompt_versions": {name: prompts.compute_version(*names) for name, names in used.items()} if client else None,
     }
     settings = {**before["config"], "filter": {**asdict(rules), **judge}}
     more = {"filtered_from": before["build_id"], **({"judge_usage": client.usage} if client else {})}

@@ -21,14 +21,14 @@ class SampleArguments:
 
 def run(args: SampleArguments) -> None:
     """Write the sample."""
-    from sdiareward.pairs.schema import stable_id
+    from sdiareward.pairs.schema import make_stable_id
 
     from ..episodes import Episode
     from ..sources import amazon_queen, asterisk
     from ..sources.sample import write_sample
 
     items = (item for item in amazon_queen.episodes(args.amazon_queen) if isinstance(item, Episode))
-    queen = sorted(items, key=lambda episode: stable_id(0, episode.name))
+    queen = sorted(items, key=lambda episode: make_stable_id(0, episode.name))
     read = (item for item in asterisk.episodes(args.asterisk) if isinstance(item, Episode))
     count = write_sample(chain(read, islice(queen, args.amazon_queen_limit)), args.output_dir, args.max_bytes)
     sys.stdout.write(f"{args.output_dir}: {count} episodes\n")

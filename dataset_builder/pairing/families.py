@@ -25,7 +25,7 @@ import numpy as np
 
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn
 from sdiareward.messages_sdiareward import MAX_TURNS
-from sdiareward.pairs.schema import JOINT, stable_id
+from sdiareward.pairs.schema import JOINT, make_stable_id
 from sdiareward.perturbations.channel import ChannelSettings
 from sdiareward.synthesis import RHYTHM, has_rhythm
 
@@ -140,7 +140,7 @@ def _change(
         kinds = choose_synthesizers(f"{family}/{key}", spec.kinds or tuple(KINDS[family]), None, seed)
         done = 0
         for kind in kinds:
-            rng = np.random.default_rng(int(stable_id(seed, family, kind, key), 16))
+            rng = np.random.default_rng(int(make_stable_id(seed, family, kind, key), 16))
             rejected = KINDS[family][kind](episode, pool, rng)
             if rejected is None:
                 continue

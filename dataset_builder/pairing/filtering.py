@@ -140,7 +140,7 @@ def judge_pair(row: Mapping[str, Any], client: ChatClient, prompts: PromptSet | 
         {"role": "user", "content": content},
     ]
     return client.ask_json(
-        messages, partial(_read_quality, judge=client.settings.model, prompt_version=prompts.version(*PROMPTS))
+        messages, partial(_read_quality, judge=client.settings.model, prompt_version=prompts.compute_version(*PROMPTS))
     )
 
 

@@ -21,7 +21,7 @@ from sdiareward.audio_sdiareward import MIN_SAMPLES, SAMPLING_RATE, AudioError
 from sdiareward.dataset_builder.episodes import Episode, Part, ScriptPair, Turn, is_recorded
 from sdiareward.esdr_accuracy.pairwise import NO_SUBSET
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
-from sdiareward.pairs.schema import MAX_TURN_S, stable_id
+from sdiareward.pairs.schema import MAX_TURN_S, make_stable_id
 from sdiareward.perturbations.channel import CODINGS, ChannelSettings, encode_flac
 from sdiareward.perturbations.levels import trim_silence
 from sdiareward.synthesis import DialogueSynthesizer, ReferenceClip, Synthesizer, load_synthesizer
@@ -122,7 +122,7 @@ class PairPlan:
             engine += [name, json.dumps(list_audible(given), sort_keys=True)]
         engine += [self.family] if self.family else []
         engine += [json.dumps(sorted(voice.identity for voice in self.script_voices))] if self.script_voices else []
-        return stable_id(self.criterion, *names, *engine, self.channel, *words)
+        return make_stable_id(self.criterion, *names, *engine, self.channel, *words)
 
     @property
     def label(self) -> dict[str, str]:
@@ -172,7 +172,7 @@ class SynthesizerSpec:
         """Return the synthesizers of the chosen and the rejected side of the `across` pairs of one script."""
         names = [*self.seen, *(self.left_out if split == "test" else ())]
         couples = [(first, second) for first in names for second in names if first != second]
-        return sorted(couples, key=lambda couple: stable_id(seed, key, *couple))[: self.across]
+        return sorted(couples, key=lambda couple: make_stable_id(seed, key, *couple))[: self.across]
 
     def for_dialogue(self, split: str, key: str, seed: int) -> list[str]:
         """Return the synthesizers of one dialogue."""
@@ -268,7 +268,7 @@ def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
     for position, (turn, parts) in enumerate(zip(episode.turns, sources, strict=True)):
         array = _join(parts, plan.channel.trim_db if plan.channel else None)
         if plan.channel:
-            rng = np.random.default_rng(int(stable_id(plan.pair_id, side, position), 16))
+            rng = np.random.default_rng(int(make_stable_id(plan.pair_id, side, position), 16))
             array = plan.channel(array, SAMPLING_RATE, rng)
         row = _encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", f"{label}, turn {position}")
         turns.append(row | {"audio_ref": _references(turn, None if recorded else synthesizer)})
@@ -304,7 +304,7 @@ def _spoken(
 
 
 def _spoken_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesizer, label: str) -> list[np.ndarray]:
-    voice = int(stable_id(plan.chosen.group_id, turn.role), 16)
+    voice = int(make_stable_id(plan.chosen.group_id, turn.role), 16)
     if engine.uses_reference:
         # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
         return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]

@@ -16,7 +16,7 @@ from typing import Any
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.messages_sdiareward import ROLES
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 from sdiareward.synthesis import ReferenceClip
 
 
@@ -104,7 +104,7 @@ def _make_voice(audio: str, text: str) -> ScriptVoice:
 
 def draw_voices(pool: Sequence[ScriptVoice], pair_id: str) -> dict[str, ScriptVoice]:
     """Return the voices of a pair by role: two different ones, the same for the same pool and pair."""
-    ordered = sorted(pool, key=lambda voice: stable_id(pair_id, *voice.identity))
+    ordered = sorted(pool, key=lambda voice: make_stable_id(pair_id, *voice.identity))
     return dict(zip(ROLES, ordered, strict=False))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sdiareward.dataset_builder.episodes import Episode
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 
 
 def assign_splits(
@@ -36,7 +36,7 @@ def assign_splits(
         sizes[split_unit(episode)] = sizes.get(split_unit(episode), 0) + 1
     assignment = {}
     for source in {source for source, _ in sizes}:
-        units = sorted((unit for unit in sizes if unit[0] == source), key=lambda unit: stable_id(seed, *unit))
+        units = sorted((unit for unit in sizes if unit[0] == source), key=lambda unit: make_stable_id(seed, *unit))
         total = sum(sizes[unit] for unit in units)
         done = 0
         for unit in units:
@@ -53,5 +53,5 @@ def split_unit(episode: Episode) -> tuple[str, str]:
 
 def choose_synthesizers(key: str, names: Iterable[str], count: int | None, seed: int) -> list[str]:
     """Choose `count` of the synthesizers for one dialogue (all when None), the same ones for the same key and seed."""
-    ordered = sorted(names, key=lambda name: stable_id(seed, key, name))
+    ordered = sorted(names, key=lambda name: make_stable_id(seed, key, name))
     return ordered if count is None else ordered[:count]

@@ -26,7 +26,7 @@ from sdiareward.common.files import write_file
 from sdiareward.common.markdown import render_table
 from sdiareward.common.settings import require_minimums
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 
 from ..formats.shards import ShardWriter, read_rows
 from ..reports.data_card import content_id, read_finished, read_report, write_report
@@ -143,7 +143,7 @@ def _take_groups(buckets: Mapping[tuple[str, ...], list[tuple[str, str]]], setti
             groups[group].append((pair, bucket))
     room = {bucket: settings.cap_of(bucket) for bucket in buckets}
     rare = {bucket for bucket, members in buckets.items() if len(members) <= room[bucket]}
-    order = sorted(groups, key=lambda group: stable_id(settings.seed, group))
+    order = sorted(groups, key=lambda group: make_stable_id(settings.seed, group))
     needed = {group: None for group in order if any(bucket in rare for _, bucket in groups[group])}
     others = [group for group in order if group not in needed]
     chosen: set[str] = set()
@@ -152,7 +152,7 @@ def _take_groups(buckets: Mapping[tuple[str, ...], list[tuple[str, str]]], setti
             wanted = Counter(bucket for _, bucket in groups[group])
             if is_whole and any(count > room[bucket] for bucket, count in wanted.items()):
                 continue
-            for pair, bucket in sorted(groups[group], key=lambda entry: stable_id(settings.seed, entry[0])):
+            for pair, bucket in sorted(groups[group], key=lambda entry: make_stable_id(settings.seed, entry[0])):
                 if room[bucket] and pair not in chosen:
                     room[bucket] -= 1
                     chosen.add(pair)
@@ -166,8 +166,8 @@ def _take_turns(members: Iterable[tuple[str, str]], seed: int) -> list[str]:
         groups[group].append(pair)
     ranked = []
     for group, pairs in groups.items():
-        pairs.sort(key=lambda pair: stable_id(seed, pair))
-        ranked += [(rank, stable_id(seed, group), pair) for rank, pair in enumerate(pairs)]
+        pairs.sort(key=lambda pair: make_stable_id(seed, pair))
+        ranked += [(rank, make_stable_id(seed, group), pair) for rank, pair in enumerate(pairs)]
     return [pair for _, _, pair in sorted(ranked)]
 
 
@@ -233,7 +233,7 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     """
     if output.resolve() == folder.resolve():
         raise ValueError(f"{output}: is the data set itself, and some pairs are removed; write to another folder.")
-    plan_id = stable_id(content_id(folder), json.dumps(asdict(settings)))
+    plan_id = make_stable_id(content_id(folder), json.dumps(asdict(settings)))
     if finished := read_finished(output, plan_id):
         return finished
     labels = list(read_labels(folder))

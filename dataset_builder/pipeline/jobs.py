@@ -12,7 +12,7 @@ from typing import Any
 from sdiareward.common.files import write_file
 from sdiareward.dataset_builder.episodes import Recording
 from sdiareward.pairs.content import stamp_file
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 
 
 # Carried in the row, as Ray Data does not let an exception through whole; `run_pipeline` raises it.
@@ -43,7 +43,7 @@ class Job:
     def start(cls, recording: Recording, work_dir: Path) -> Job:
         """Return the job of a recording that no stage has seen."""
         safe = re.sub(r"[^A-Za-z0-9_-]+", "_", recording.recording_id)[:80]
-        folder = work_dir / f"{safe}-{stable_id(recording.source, recording.recording_id)[:8]}"
+        folder = work_dir / f"{safe}-{make_stable_id(recording.source, recording.recording_id)[:8]}"
         job = cls(recording, str(folder), "")
         try:
             job.key = _hash_source(Path(recording.path), folder / "source.json")
@@ -86,7 +86,7 @@ def _hash_source(path: Path, notes: Path) -> str:
     kept = json.loads(notes.read_text(encoding="utf-8")) if notes.is_file() else {}
     if kept.get("stamp") != stamp:
         with path.open("rb") as file:
-            kept = {"stamp": stamp, "key": stable_id(hashlib.file_digest(file, "sha256").hexdigest())}
+            kept = {"stamp": stamp, "key": make_stable_id(hashlib.file_digest(file, "sha256").hexdigest())}
         notes.parent.mkdir(parents=True, exist_ok=True)
         write_file(notes, json.dumps(kept) + "\n")
     return str(kept["key"])

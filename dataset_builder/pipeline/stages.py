@@ -31,7 +31,7 @@ from typing import Any, ClassVar
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import JsonLines, write_file
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 
 from .jobs import COMPONENT_FAILURE, Job, format_job
 from .media import decode_recording, read_span
@@ -117,7 +117,7 @@ class Stage(ABC):
         return Path(job.folder) / f"{self.name}-{job.key}.{extension}"
 
     def _advance(self, job: Job) -> None:
-        job.key = stable_id(job.key, self.name, json.dumps(self.options.identity(), sort_keys=True))
+        job.key = make_stable_id(job.key, self.name, json.dumps(self.options.identity(), sort_keys=True))
         path = self.file(job, "json")
         if not _is_whole(path):
             outcome = self._try(job)

@@ -30,7 +30,7 @@ from sdiareward.pairs.labels import SUBSET_OF_SOURCE
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.path_sandbox import require_own_tables
 from sdiareward.pairs.rows import leave_audio_encoded
-from sdiareward.pairs.schema import SIDES, TAXONOMY, UNKNOWN, features, stable_id, validate_row
+from sdiareward.pairs.schema import SIDES, TAXONOMY, UNKNOWN, features, make_stable_id, validate_row
 from sdiareward.perturbations.channel import encode_flac
 
 from ..formats.shards import SPLITS, read_rows
@@ -152,8 +152,8 @@ def _checked_row(example: Mapping[str, Any], root: Path, path_prefix: str, share
     contents = [_content(row[side]) for side in SIDES]
     folder = os.path.dirname(_first_path(example["chosen"]))
     unit = contents[0] if folder in shared_folders or not folder else folder.removeprefix(path_prefix)
-    row["pair_id"] = example.get("pair_id") or stable_id(row["criterion"], source, *contents)
-    row["group_id"] = example.get("group_id") or stable_id(source, unit)
+    row["pair_id"] = example.get("pair_id") or make_stable_id(row["criterion"], source, *contents)
+    row["group_id"] = example.get("group_id") or make_stable_id(source, unit)
     try:
         validate_row(row)
     except ValueError as error:
@@ -234,7 +234,7 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
 
 def _content(turns: Sequence[Mapping[str, Any]]) -> str:
     """Hash the words and the audio of one side."""
-    return stable_id(*((t["role"], t["text"], hashlib.sha256(t["audio"]["bytes"]).hexdigest()) for t in turns))
+    return make_stable_id(*((t["role"], t["text"], hashlib.sha256(t["audio"]["bytes"]).hexdigest()) for t in turns))
 
 
 def write_official(
@@ -299,7 +299,7 @@ def _example(row: Mapping[str, Any], output: Path, path_prefix: str) -> dict[str
 def _audio_path(pair_id: str, name: str, audio: Mapping[str, Any]) -> str:
     """Return the path of a turn's audio, relative to the output folder."""
     # An id from a foreign table may not be a valid name of a folder.
-    folder = pair_id if _SAFE_NAME.fullmatch(pair_id) else stable_id(pair_id)
+    folder = pair_id if _SAFE_NAME.fullmatch(pair_id) else make_stable_id(pair_id)
     return f"audio/{folder}/{name}{_ENDINGS.get(audio['bytes'][:4], PurePosixPath(audio['path'] or '').suffix)}"
 
 

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 from sdiareward.synthesis import count_servers, open_servers
 
 from ..formats.shards import count_pairs, list_paths, read_shard
@@ -85,7 +85,7 @@ def reconstruct(
     tasks, skipped = _read_tasks(release_folder, [allow_reencoded, list_audible(options)])
     if dry_run:
         return {"pairs": count_pairs((task.split, task.row) for task in tasks), **summarize_skipped(skipped)}
-    plan_id = stable_id(*sorted(task.key for task in tasks), len(skipped))
+    plan_id = make_stable_id(*sorted(task.key for task in tasks), len(skipped))
     with lock_folder(output):
         finished = read_finished(output, plan_id)
         if finished and not finished["skipped"]:
@@ -110,7 +110,7 @@ def _read_tasks(folder: Path, settings: Any) -> tuple[list[_Task], list[Skipped]
     skipped: list[Skipped] = []
     for split, row in _read_shards(folder, skipped):
         # A dump can compare NaN and values of any type.
-        key = stable_id(split, json.dumps([row, settings], sort_keys=True, default=repr))
+        key = make_stable_id(split, json.dumps([row, settings], sort_keys=True, default=repr))
         name = str(row.get("pair_id"))
         if name in tasks:
             skipped.append(Skipped(f"pair {name[:40]}", "invalid_row", "this pair comes twice; the first is taken."))

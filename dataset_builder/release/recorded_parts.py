@@ -21,7 +21,7 @@ import numpy as np
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.files import write_file
 from sdiareward.dataset_builder.episodes import Part, SkipError
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 
 from ..pairing.pairing import file_version, read_part, read_whole
 from ..pipeline.inspection import SilentAudioError, require_sound
@@ -167,7 +167,7 @@ def _decoded(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
     """Return the 16 kHz copy of a recording, made as the pipeline makes it, enhanced if that was."""
     import soundfile
 
-    name = stable_id(*file_version(str(path.resolve())))
+    name = make_stable_id(*file_version(str(path.resolve())))
     wav, failure = cache_dir / f"{name}.wav", cache_dir / f"{name}.json"
     cache_dir.mkdir(parents=True, exist_ok=True)
     if failure.is_file():
@@ -183,7 +183,7 @@ def _decoded(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
     if not enhancement:
         return wav
     identity = json.dumps(AudioSeparatorSettings().identity(), sort_keys=True)
-    enhanced = cache_dir / f"{name}-{stable_id(enhancement, identity)}.wav"
+    enhanced = cache_dir / f"{name}-{make_stable_id(enhancement, identity)}.wav"
     if not enhanced.is_file():
         _enhancer(enhancement).enhance(path, enhanced, soundfile.info(wav).frames)
     return enhanced

@@ -21,7 +21,7 @@ from sdiareward.common.files import JsonLines
 from sdiareward.common.package_files import CARDS
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError, is_recorded
-from sdiareward.pairs.schema import JOINT, features, stable_id
+from sdiareward.pairs.schema import JOINT, features, make_stable_id
 
 from ..formats.shards import ShardWriter, read_rows
 from ..pairing.pairing import file_version
@@ -154,7 +154,7 @@ class _FingerprintTaker:
     def of_part(self, reference: Mapping[str, Any]) -> str:
         part = find_part(reference, self._roots, self._cache_dir)
         version = file_version(part.audio) if isinstance(part.audio, str) else (part.audio,)
-        key = stable_id(*version, part.start_s, part.end_s)
+        key = make_stable_id(*version, part.start_s, part.end_s)
         if key not in self._known:
             self._known[key] = fingerprint(read_recording(part))
             self._file.append([{"key": key, "fingerprint": self._known[key]}])

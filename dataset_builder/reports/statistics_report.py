@@ -18,7 +18,7 @@ import numpy as np
 from sdiareward.common.files import replace_atomically, write_file
 from sdiareward.common.markdown import render_table
 from sdiareward.esdr_accuracy.pairwise import SUBSETS
-from sdiareward.pairs.schema import SIDES, stable_id
+from sdiareward.pairs.schema import SIDES, make_stable_id
 
 from ..episodes import is_recorded
 from ..formats.shards import SPLITS, read_rows
@@ -64,7 +64,7 @@ def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, A
             kind = _KINDS[not is_recorded(row["criterion"], side)]
             pair[kind] += (seconds := _add_side(row[side], series[kind]))
             if kind == "real":
-                heard = stable_id(row["group_id"], *(f"{t['text']} {t['duration_s']}" for t in row[side]))
+                heard = make_stable_id(row["group_id"], *(f"{t['text']} {t['duration_s']}" for t in row[side]))
                 recordings[heard] = seconds
         pairs.append(pair)
     subsets = Counter((pair["subset"], name) for pair in pairs for name in (pair["split"], "total"))

@@ -24,7 +24,7 @@ from pathlib import Path
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.messages_sdiareward import ROLES
-from sdiareward.pairs.schema import UNKNOWN, stable_id
+from sdiareward.pairs.schema import UNKNOWN, make_stable_id
 
 from ..references import make_reference
 from .reading import find_clip
@@ -110,7 +110,7 @@ def _prompt(root: Path, name: str, text: str, known: Mapping[str, Part]) -> Part
 
 def _episode(application: str, start: int, prompts: Mapping[str, Part]) -> Episode:
     return Episode(
-        name=f"{application}/{start}/{stable_id(*prompts)[:6]}",
+        name=f"{application}/{start}/{make_stable_id(*prompts)[:6]}",
         source="asterisk",
         subset="scripted",
         group=application,

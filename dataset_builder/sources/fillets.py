@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part
-from sdiareward.pairs.schema import UNKNOWN, stable_id
+from sdiareward.pairs.schema import UNKNOWN, make_stable_id
 
 from ..references import make_reference
 from .assembly import Stretch, Utterance, cut_dialogue
@@ -90,7 +90,7 @@ def _read_level(root: Path, level: str) -> Iterator[Episode | Skipped]:
     exchanges: dict[str, list[Line]] = {}
     for script in sorted([*folder.glob("code.lua"), *folder.glob("demo*.lua")]):
         for exchange in read_exchanges(script.read_text(encoding="utf-8", errors="replace").splitlines()):
-            exchanges.setdefault(stable_id(*exchange)[:8], exchange)
+            exchanges.setdefault(make_stable_id(*exchange)[:8], exchange)
     used: set[str] = set()
     for name, exchange in exchanges.items():
         for built in _cut(root, level, exchange, words):

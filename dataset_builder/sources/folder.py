@@ -34,7 +34,7 @@ from sdiareward.dataset_builder.episodes import Episode, Part, Recording, Turn, 
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS
 from sdiareward.pairs.messages import read_turns
 from sdiareward.pairs.path_sandbox import require_inside
-from sdiareward.pairs.schema import UNKNOWN, is_text, is_time, stable_id
+from sdiareward.pairs.schema import UNKNOWN, is_text, is_time, make_stable_id
 
 from ..references import make_reference
 from .reading import find_clip, read_json_lines
@@ -225,6 +225,6 @@ def _list_recordings(root: Path, common: Mapping[str, str]) -> Iterator[Recordin
             yield clip
             continue
         name = re.sub(r"[^\w.-]+", "-", relative).strip(".-")[:60]
-        recording_id = f"{name}-{stable_id(relative)[:8]}"
+        recording_id = f"{name}-{make_stable_id(relative)[:8]}"
         labels = (common["subset"], common["language"], common["license"])
         yield Recording(recording_id, str(clip), make_reference("folder", relative), "folder", *labels)

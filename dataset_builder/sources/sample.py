@@ -24,7 +24,7 @@ from sdiareward.common.files import write_file
 from sdiareward.common.package_files import SAMPLE
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn, validate_episode
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 from sdiareward.perturbations.channel import encode_opus
 
 from ..references import make_reference
@@ -115,7 +115,7 @@ def _encode_episode(episode: Episode) -> tuple[dict[str, Any], bytes]:
     row = {key: getattr(coded, key) for key in _COLUMNS}
     row |= {
         "native_coding": list(coded.native_coding),
-        "audio": f"{episode.source}/{stable_id(episode.source, episode.name)}.ogg",
+        "audio": f"{episode.source}/{make_stable_id(episode.source, episode.name)}.ogg",
         "turns": turns,
     }
     return row, encode_opus(np.concatenate(arrays))

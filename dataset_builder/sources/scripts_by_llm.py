@@ -171,7 +171,7 @@ class Writer:
             f"{self.settings.variations} x {self.settings.min_rounds}-{self.settings.max_rounds} rounds, "
             f"{self.settings.max_words} words{', balanced' if self.settings.balanced else ''}"
         )
-        version = self.prompts.version(*PROMPTS)
+        version = self.prompts.compute_version(*PROMPTS)
         return {"writer": self.client.settings.model, "prompt_version": version, "limits": limits}
 
 

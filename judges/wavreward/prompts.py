@@ -11,7 +11,7 @@ from typing import Any
 from sdiareward.common.files import read_json_object, write_file
 from sdiareward.common.settings import make_settings
 from sdiareward.pairs.prompts import PromptSet, read_prompt_file
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 
 
 # In the folder of a judge: the prompt it was trained with.
@@ -48,7 +48,7 @@ class JudgingPrompt:
     @property
     def version(self) -> str:
         """Return `"1"` for the package's own prompt, else a hash of the texts."""
-        return "1" if self == JudgingPrompt() else stable_id(*asdict(self).values())
+        return "1" if self == JudgingPrompt() else make_stable_id(*asdict(self).values())
 
     def conversation(self, recording: Any, *, reasoning: bool = True) -> list[dict[str, Any]]:
         """Build the messages that ask for the score of one recording.

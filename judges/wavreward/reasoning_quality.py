@@ -125,7 +125,7 @@ def examine(
     examined = [record for record in predictions if record["sample_id"] not in failures]
     if not examined:
         raise ChatError(f"the judge gave no usable answer; the first failure: {next(iter(failures.values()))}")
-    judge = {"judge": client.settings.model, "prompt_version": prompts.version(PROMPT)}
+    judge = {"judge": client.settings.model, "prompt_version": prompts.compute_version(PROMPT)}
     about = {"failures": failures, **judge, "usage": client.usage}
     return {**_summarise(examined, verdicts), **about}
 

@@ -231,5 +231,5 @@ def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Se
 def _pairwise_identity(settings: PairwiseEndpoint | ThinkerSettings) -> dict[str, Any]:
     """Return what the scores of every pairwise judge depend on."""
     prompts = read_prompt_file(settings.prompt_file)
-    versions = {criterion: prompts.version(*names) for criterion, names in PROMPTS.items()}
+    versions = {criterion: prompts.compute_version(*names) for criterion, names in PROMPTS.items()}
     return {"max_turn_s": settings.max_turn_s, "orders": "both", "prompt_versions": versions}

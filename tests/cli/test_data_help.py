@@ -15,7 +15,7 @@ from sdiareward.common import data_help
 from sdiareward.dataset_builder.sources.folder import items
 from sdiareward.messages_sdiareward import turns_to_messages, validate_messages
 from sdiareward.pairs.loading import load_pairs
-from sdiareward.pairs.rows import DIALOGUE_COLUMNS, dialogue_columns, open_rows, read_block
+from sdiareward.pairs.rows import DIALOGUE_COLUMNS, find_dialogue_columns, open_rows, read_block
 from sdiareward.pairs.schema import SIDES
 from sdiareward.pairs.systems import read_systems
 
@@ -66,7 +66,7 @@ def check_pair(folder, text):
 def check_dialogue(folder, text):
     (folder / "rows.jsonl").write_text(json.dumps(json.loads(text)) + "\n")
     rows = open_rows(folder / "rows.jsonl")
-    (column,) = dialogue_columns(rows.features, "rows")
+    (column,) = find_dialogue_columns(rows.features, "rows")
     assert column in DIALOGUE_COLUMNS
     validate_messages(turns_to_messages(read_block(rows, [0], (column,))[0][column]))
 

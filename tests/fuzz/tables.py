@@ -22,7 +22,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.formats import sdiareward
 from sdiareward.dataset_builder.release import reconstruct
 from sdiareward.pairs.dialogues import Dialogues, HeardAudio
-from sdiareward.pairs.rows import ParquetRows, dialogue_columns, read_block
+from sdiareward.pairs.rows import ParquetRows, find_dialogue_columns, read_block
 from sdiareward.pairs.schema import features
 from sdiareward.scoring.batching import DIALOGUE_ERRORS
 from sdiareward.serving.bodies import BadRequestError, read_body
@@ -61,7 +61,7 @@ def _read_release(world: World, data: bytes) -> None:
 
 def _read_to_score(world: World, data: bytes) -> None:
     rows = ParquetRows([str(world.write("scored.parquet", data))])
-    sides = dialogue_columns(rows.features, "table")
+    sides = find_dialogue_columns(rows.features, "table")
     if rows.num_rows:
         block = read_block(rows, np.arange(min(rows.num_rows, 64)), sides)
         dialogues = Dialogues(block, range(len(block.numbers)), sides, HeardAudio(60.0))

@@ -22,7 +22,7 @@ def test_the_prompts_name_every_key_of_a_valid_answer(criterion):
     for key in (*DIMENSIONS[criterion], "scores", "overall_preference", "reason"):
         assert f'"{key}"' in form
     assert DIMENSIONS[criterion] == judge_world.DIMENSIONS[criterion]
-    assert len({PromptSet().version(*names) for names in PROMPTS.values()}) == len(PROMPTS)
+    assert len({PromptSet().compute_version(*names) for names in PROMPTS.values()}) == len(PROMPTS)
 
 
 def test_a_valid_answer_is_parsed_without_repairs():

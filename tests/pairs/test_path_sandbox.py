@@ -17,7 +17,7 @@ from sdiareward.dataset_builder.release.official_form import read_official
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part
 from sdiareward.dataset_builder.sources.reading import find_clip
 from sdiareward.pairs.loading import load_pairs
-from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, audio_roots, require_inside
+from sdiareward.pairs.path_sandbox import ROOTS_VARIABLE, list_audio_roots, require_inside
 
 
 OUTSIDE = [
@@ -156,7 +156,7 @@ def test_a_parquet_file_cannot_name_one_either_and_a_path_beside_its_bytes_is_on
 
 def test_a_row_that_is_scored_cannot_name_one(root, monkeypatch):
     from sdiareward.pairs.dialogues import Dialogues, HeardAudio
-    from sdiareward.pairs.rows import dialogue_columns, open_rows, read_block
+    from sdiareward.pairs.rows import find_dialogue_columns, open_rows, read_block
 
     monkeypatch.chdir(root)
     table = root / "pairs.jsonl"
@@ -165,7 +165,7 @@ def test_a_row_that_is_scored_cannot_name_one(root, monkeypatch):
     opened = open_rows(table)
     import numpy as np
 
-    block = read_block(opened, np.arange(4), dialogue_columns(opened.features, "pairs"))
+    block = read_block(opened, np.arange(4), find_dialogue_columns(opened.features, "pairs"))
     dialogues = Dialogues(block, range(4), heard=HeardAudio(30.0, None, table))
     assert len(dialogues[0]) == 2
     for index in (2, 4, 6):
@@ -191,7 +191,7 @@ def test_a_study_from_a_stranger_cannot_have_other_files_served(name, reason, ro
 def test_what_libraries_fetched_may_be_read_and_roots_may_be_several(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setenv(ROOTS_VARIABLE, os.pathsep.join([str(tmp_path / "one"), str(tmp_path / "two")]))
-    roots = audio_roots("nobody/nothing")
+    roots = list_audio_roots("nobody/nothing")
     for name in ("cache/x/0.wav", "one/a.wav", "two/b/c.wav"):
         require_inside(tmp_path / name, roots)
     for path in (tmp_path / "three/a.wav", tmp_path / "one/../three/a.wav", "a\0b", tmp_path / "onea.wav"):

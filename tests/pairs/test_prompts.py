@@ -43,7 +43,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path):
 def test_the_shipped_prompts_are_a_file_of_prompts_to_begin_with():
     shipped = read_prompt_file(SHIPPED)
     assert set(REQUIRED) < set(shipped.given)
-    assert all(shipped.template(name) == PromptSet().template(name) for name in shipped.given)
+    assert all(shipped.read_template(name) == PromptSet().read_template(name) for name in shipped.given)
     found = {criterion: shipped.given[f"reward_{criterion}"] for criterion in DEFAULT_PROMPTS}
     assert found == DEFAULT_PROMPTS == read_prompts(SHIPPED)
 
@@ -54,8 +54,8 @@ def test_a_yaml_file_replaces_the_prompts_that_it_names(tmp_path):
     prompts = read_prompt_file(path)
     assert prompts.fill("filter") == "Listen."
     assert prompts.fill("filter_request") == PromptSet().fill("filter_request")
-    assert prompts.version("filter") != PromptSet().version("filter")
-    assert prompts.version("filter_request") == PromptSet().version("filter_request")
+    assert prompts.compute_version("filter") != PromptSet().compute_version("filter")
+    assert prompts.compute_version("filter_request") == PromptSet().compute_version("filter_request")
     # White space counts; criteria that the file does not name keep the model's prompt.
     assert read_prompts(path) == {"joint": "You judge $5.\n\n"}
 

@@ -3,7 +3,7 @@ import copy
 import pytest
 
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn, validate_episode
-from sdiareward.pairs.schema import features, stable_id, validate_row
+from sdiareward.pairs.schema import features, make_stable_id, validate_row
 
 
 def make_turn(role, duration_s=2.0):
@@ -44,8 +44,8 @@ def make_episode(roles, text="hello"):
 
 
 def test_a_stable_id_is_the_same_on_every_machine():
-    assert stable_id("asterisk", "agent") == "c8086635f14903a8"
-    assert stable_id("a", "bc") != stable_id("ab", "c")
+    assert make_stable_id("asterisk", "agent") == "c8086635f14903a8"
+    assert make_stable_id("a", "bc") != make_stable_id("ab", "c")
 
 
 def test_a_valid_row_passes(row):
@@ -86,4 +86,4 @@ def test_an_episode_needs_alternating_turns_with_words():
 
 def test_the_group_id_does_not_depend_on_the_episode():
     first, second = make_episode(["user", "assistant"]), make_episode(["user", "assistant"] * 2)
-    assert first.group_id == second.group_id == stable_id("asterisk", "g")
+    assert first.group_id == second.group_id == make_stable_id("asterisk", "g")

@@ -19,7 +19,7 @@ from typing import Any
 
 from sdiareward.common.locks import lock_folder
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 
 from ...parts import PartFolder, run_jobs
 from ...reports.data_card import content_id, read_finished, save_report, summarize_skipped
@@ -46,7 +46,7 @@ class Plan:
     @property
     def part(self) -> str:
         """Name of its part: an id may hold characters that a file name must not have."""
-        return stable_id(self.scenario.scenario_id)
+        return make_stable_id(self.scenario.scenario_id)
 
 
 def build(config: ChatRewardConfig) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def _build(config: ChatRewardConfig) -> dict[str, Any]:
     output = Path(config.output_dir)
     scenarios = take_evenly(read_scenarios(config.scenarios), config.limit)
     content = [scenario.as_row() for scenario in scenarios]
-    plan_id = stable_id(json.dumps([config.identity(), content], sort_keys=True))
+    plan_id = make_stable_id(json.dumps([config.identity(), content], sort_keys=True))
     if finished := None if (output / _PARTS).exists() else read_finished(output, plan_id):
         logger.warning("%s is up to date; delete its report.json to build it again.", output)
         return finished

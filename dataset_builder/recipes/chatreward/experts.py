@@ -18,7 +18,7 @@ from statistics import fmean, median
 from typing import Any
 
 from sdiareward.common.skipped import Skipped
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 
 from ...formats.shards import ShardWriter, read_rows
 from ...reports.data_card import content_id, save_report
@@ -147,7 +147,7 @@ def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, A
     build_id = content_id(output)
     report |= {
         "build_id": build_id,
-        "plan_id": stable_id(report["plan_id"], build_id),
+        "plan_id": make_stable_id(report["plan_id"], build_id),
         "experts": measure_agreement(design, ratings),
         "bad_rows": [asdict(skip) for skip in bad_rows],
     }

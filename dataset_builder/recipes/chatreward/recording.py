@@ -19,7 +19,7 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.pairs.messages import join_turns
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.synthesis import SynthesisError
 
@@ -120,7 +120,7 @@ class Recorder:
         named = self._config.casts_by_attribute.get(scenario.voices, self._config.casts)
         speaking = [cast for cast in self._casts if cast.name in named]
         casts = [cast.without(held_out) for cast in order_casts(speaking, self._config.seed, scenario.scenario_id)]
-        first = int(stable_id(self._config.seed, scenario.scenario_id), 16) % 2
+        first = int(make_stable_id(self._config.seed, scenario.scenario_id), 16) % 2
         answering, asking = _GENDERS[first], _GENDERS[1 - first]
         if scenario.voices == "age":
             women = [(cast, _GENDERS[0]) for cast in casts]
@@ -173,7 +173,7 @@ class Recorder:
             raise SkipError(NO_VOICE, f"has no voice for {attribute} {line.category!r}.")
         try:
             # All answers are of one speaker, where the category does not decide it.
-            speaker = int(stable_id(self._config.seed, scenario.scenario_id, name == QUESTION), 16)
+            speaker = int(make_stable_id(self._config.seed, scenario.scenario_id, name == QUESTION), 16)
             drawn, is_shaped = voice.draw(speaker), cast.is_shaped(attribute)
             array = speak_line(line.text, drawn, attribute, line.category, is_shaped=is_shaped)
         except SynthesisError as error:
@@ -204,7 +204,7 @@ class Recorder:
 
     def _add_event(self, category: str, scenario_id: str, speech: np.ndarray) -> np.ndarray:
         events = self._config.events
-        seed = int(stable_id(self._config.seed, scenario_id, category), 16)
+        seed = int(make_stable_id(self._config.seed, scenario_id, category), 16)
         duration_s = events.lead_s + len(speech) / SAMPLING_RATE
         sources: dict[str, Any] = {"classes": events.classes, "is_synthesised": events.synthesised}
         try:
@@ -241,7 +241,7 @@ def _count_missing_voices(takes: Mapping[int, Take | Skipped]) -> int:
 def _make_row(scenario: Scenario, score: int, question: Take, answer: Take, array: np.ndarray) -> dict[str, Any]:
     line = scenario.answers[score]
     labels = (scenario.part, scenario.attribute, scenario.category, scenario.question.category, line.category)
-    sample_id = stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)
+    sample_id = make_stable_id(scenario.scenario_id, score, *labels, scenario.question.text, line.text)
     return {
         "sample_id": sample_id,
         "scenario_id": scenario.scenario_id,

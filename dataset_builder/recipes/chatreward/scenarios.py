@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sdiareward.common.package_files import CHATREWARD
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 
 from ...llm_files import read_scenario_lines
 from .labels import are_alike, named_categories, names_category
@@ -137,7 +137,9 @@ def assign_splits(scenarios: Sequence[Scenario], *, test: float, seed: int) -> d
     Returns:
         `dict[str, str]`: `"train"` or `"test"` by `scenario_id`.
     """
-    ordered = sorted(scenarios, key=lambda item: (item.attribute or "", item.part, stable_id(seed, item.scenario_id)))
+    ordered = sorted(
+        scenarios, key=lambda item: (item.attribute or "", item.part, make_stable_id(seed, item.scenario_id))
+    )
     assignment = {}
     for number, scenario in enumerate(ordered):
         is_test = math.floor((number + 1.5) * test) > math.floor((number + 0.5) * test)

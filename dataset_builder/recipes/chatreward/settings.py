@@ -9,7 +9,7 @@ from typing import Any
 
 from sdiareward.common.settings import make_settings, read_mapping
 from sdiareward.pairs.messages import GAP_S
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 
 from ...pipeline.settings import FasterWhisperSettings
 from .filters import EmotionSettings
@@ -174,7 +174,7 @@ class ChatRewardConfig:
         values = {key: value for key, value in asdict(self).items() if key not in _PLACES}
         if self.cloning is not None:
             path = Path(str(self.cloning.options.get("speakers")))
-            values["speakers"] = stable_id(path.read_text(encoding="utf-8")) if path.is_file() else None
+            values["speakers"] = make_stable_id(path.read_text(encoding="utf-8")) if path.is_file() else None
         return {**values, "asr": self.asr.identity()}
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
-from sdiareward.pairs.schema import stable_id
+from sdiareward.pairs.schema import make_stable_id
 from sdiareward.perturbations.voice_shaping import VoiceShape
 from sdiareward.synthesis import SynthesisError, Synthesizer, is_available, load_synthesizer
 from sdiareward.synthesis.espeak import EspeakSynthesizer
@@ -242,7 +242,7 @@ def engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
 
 def order_casts(casts: Sequence[Cast], seed: int, key: str) -> list[Cast]:
     """Return casts in an order that depends on a seed and a key alone."""
-    return sorted(casts, key=lambda cast: stable_id(seed, key, cast.name))
+    return sorted(casts, key=lambda cast: make_stable_id(seed, key, cast.name))
 
 
 def speak_line(text: str, voice: Voice, attribute: str, category: str | None, *, is_shaped: bool) -> np.ndarray:

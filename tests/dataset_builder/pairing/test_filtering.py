@@ -158,7 +158,7 @@ def test_a_kept_pair_carries_the_scores_in_the_column_of_the_schema(ask, make_ro
         "chosen": {"content": 4, "naturalness": 5, "coherence": 4},
         "rejected": {"content": 4, "naturalness": 2, "coherence": 3},
         "judge": "writer",
-        "prompt_version": PromptSet().version(*PROMPTS),
+        "prompt_version": PromptSet().compute_version(*PROMPTS),
     }
     assert set(kept["quality"]) == set(features()["quality"])
     assert {**kept, "quality": None} == row
@@ -318,4 +318,4 @@ def test_own_prompts_are_sent_and_have_their_own_version(ask, make_row):
         (kept,) = filter_rows([make_row()], ask(server), prompts=own)
     system, user = server.requests[0]["messages"]
     assert system["content"] == "Listen well." and user["content"][-1] == {"type": "text", "text": "Now?"}
-    assert kept["quality"]["prompt_version"] == own.version(*PROMPTS) != PromptSet().version(*PROMPTS)
+    assert kept["quality"]["prompt_version"] == own.compute_version(*PROMPTS) != PromptSet().compute_version(*PROMPTS)
