@@ -125,7 +125,7 @@ class Reverberate(Transform):
         tail = noise * 10 ** (-3 * time_s / self.rt60_s) * (time_s >= _FIRST_REFLECTION_S)
         critical_distance_m = 0.057 * math.sqrt(_ROOM_M3 / self.rt60_s)
         tail *= _DISTANCE_M / critical_distance_m / math.sqrt(np.sum(np.square(tail)))
-        size = _fast_size(len(samples) + len(tail))
+        size = _find_fast_size(len(samples) + len(tail))
         response = np.concatenate([[1.0], tail])
         wet = np.fft.irfft(np.fft.rfft(samples, size) * np.fft.rfft(response, size), size)[: len(samples)]
         return scale_to_level(wet, measure_level(samples))
@@ -170,12 +170,12 @@ class TelephoneBand(Transform):
 def _weigh_spectrum(samples: np.ndarray, sampling_rate: int, gain: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """Multiply the spectrum by a gain per frequency, without delay."""
     # Zeros after the signal: the filter is circular.
-    size = _fast_size(len(samples) + sampling_rate // 10)
+    size = _find_fast_size(len(samples) + sampling_rate // 10)
     spectrum = np.fft.rfft(samples, size) * gain(np.fft.rfftfreq(size, 1 / sampling_rate))
     return np.fft.irfft(spectrum, size)[: len(samples)]
 
 
-def _fast_size(num_samples: int) -> int:
+def _find_fast_size(num_samples: int) -> int:
     """Return the next power of two: a Fourier transform of another size can take ten times as long."""
     return 1 << (num_samples - 1).bit_length()
 
