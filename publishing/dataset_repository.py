@@ -73,16 +73,22 @@ def plan_dataset(
     work = work_dir or source.with_name(f"{source.name}-publish")
     labels, public = _publish_shards(list_shards(folder), work / "data")
     pairs = Table("data", public, features())
-    table, scrubbed = _metadata(folder, metadata, work / "metadata", {label["pair_id"] for label in labels})
+    table, scrubbed = _make_metadata(folder, metadata, work / "metadata", {label["pair_id"] for label in labels})
     num_left_out = len(labels) - sum(shard.num_rows for shard in table.shards)
     to_hear, num_unreadable = write_listening(public, work / "listen")
     listen = Table("listen", to_hear, make_listening_features())
-    facts = _facts(folder, labels) | {"scrubbed": scrubbed, "has_fingerprints": metadata is not None}
+    facts = _collect_facts(folder, labels) | {"scrubbed": scrubbed, "has_fingerprints": metadata is not None}
     facts["num_left_out"] = num_left_out
-    configs = _configs(pairs, listen, table)
+    configs = _make_configs(pairs, listen, table)
     card = render_dataset_repository_card(facts, configs, repo_id or _EXAMPLE_REPOSITORY)
-    files = [PlannedFile("README.md", card.encode()), *pairs.files, *listen.files, *table.files, *_notices(labels)]
-    notes = _notes(labels, metadata, num_left_out)
+    files = [
+        PlannedFile("README.md", card.encode()),
+        *pairs.files,
+        *listen.files,
+        *table.files,
+        *_plan_notices(labels),
+    ]
+    notes = _list_notes(labels, metadata, num_left_out)
     if work_dir is None and any(work in file.source.parents for file in files if isinstance(file.source, Path)):
         notes.append(f"rewritten shards are in {work}, which may be deleted after the push.")
     if num_unreadable:
@@ -104,7 +110,7 @@ def _publish_shards(shards: Sequence[Shard], output: Path) -> tuple[list[dict[st
     return labels, public
 
 
-def _metadata(
+def _make_metadata(
     folder: Path, release: Path | None, output: Path, pair_ids: Collection[str]
 ) -> tuple[Table, dict[str, int] | None]:
     """Return the table without audio and the identifiers removed from it; None if the release removed them."""
@@ -120,7 +126,7 @@ def _metadata(
     return Table("metadata", shards, release_features()), dict(scrubbed)
 
 
-def _facts(folder: Path, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _collect_facts(folder: Path, labels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the facts for the card; from the builder's report only fields without local paths."""
     path = folder / "report.json"
     report = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -144,7 +150,7 @@ def _count(labels: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     tally = PairTally()
     for label in labels:
         hours = {side: label[f"{side}_h"] for side in SIDES}
-        tally.add({name: _cell(label[name]) for name in COUNTED}, hours)
+        tally.add({name: _format_cell(label[name]) for name in COUNTED}, hours)
     return tally.counts
 
 
@@ -152,16 +158,16 @@ def _count_by(labels: Sequence[Mapping[str, Any]], column: str) -> dict[str, tup
     """Return the number of pairs with and without audio by the values of a column."""
     counts: dict[str, list[int]] = {}
     for label in labels:
-        counts.setdefault(_cell(label[column]), [0, 0])[label["why_withheld"] is not None] += 1
+        counts.setdefault(_format_cell(label[column]), [0, 0])[label["why_withheld"] is not None] += 1
     return {name: (count[0], count[1]) for name, count in sorted(counts.items())}
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     """Return a value as a cell of a table, without line breaks and bars."""
     return " ".join(str(value).split()).replace("|", "/")
 
 
-def _configs(pairs: Table, *tables: Table) -> list[dict[str, Any]]:
+def _make_configs(pairs: Table, *tables: Table) -> list[dict[str, Any]]:
     """Return name, files by split and `DatasetInfo` of each configuration; every other table is one."""
     configs = []
     for config in list_configs([vars(shard) for shard in pairs.shards]):
@@ -192,14 +198,14 @@ def _make_info(config: Mapping[str, Any], table: Table) -> datasets.DatasetInfo:
     )
 
 
-def _notices(labels: Sequence[Mapping[str, Any]]) -> list[PlannedFile]:
+def _plan_notices(labels: Sequence[Mapping[str, Any]]) -> list[PlannedFile]:
     """Return the notices that must accompany the recordings."""
     licences = [find_licence(label["license"]) for label in labels if label["why_withheld"] is None]
     names = sorted({licence.notice for licence in licences if licence and licence.notice})
     return [PlannedFile(f"notices/{name}", (NOTICES / name).read_bytes()) for name in names]
 
 
-def _notes(labels: Sequence[Mapping[str, Any]], metadata: Path | None, num_left_out: int) -> list[str]:
+def _list_notes(labels: Sequence[Mapping[str, Any]], metadata: Path | None, num_left_out: int) -> list[str]:
     notes = []
     withheld = [label for label in labels if label["why_withheld"]]
     if withheld:

@@ -55,7 +55,7 @@ def explain_error(error: BaseException, repository: str) -> str:
     message = f"{repository}: {error}"
     if "xet-write-token" in message:
         message += "; if the server at HF_ENDPOINT does not support Xet, set HF_HUB_DISABLE_XET=1."
-    for cause in _causes(error):
+    for cause in _iter_causes(error):
         if isinstance(cause, HfHubHTTPError):
             message = _explain_response(cause, repository)
             break
@@ -66,7 +66,7 @@ def explain_error(error: BaseException, repository: str) -> str:
     return redact(" ".join(message.split()))
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def _iter_causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and the errors that it was raised from."""
     while error is not None:
         yield error

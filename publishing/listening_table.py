@@ -53,7 +53,7 @@ def write_listening(shards: Iterable[Shard], output: Path) -> tuple[list[Shard],
 
     rows: dict[str, list[dict[str, Any]]] = {}
     num_unreadable = 0
-    for row in _first_pairs(shard for shard in shards if shard.split == _SPLIT):
+    for row in _read_first_pairs(shard for shard in shards if shard.split == _SPLIT):
         try:
             rows.setdefault(row["criterion"], []).append(_join(row))
         except AudioError:
@@ -71,7 +71,7 @@ def write_listening(shards: Iterable[Shard], output: Path) -> tuple[list[Shard],
     return [shard for shard in list_shards(output) if shard.path in written] if written else [], num_unreadable
 
 
-def _first_pairs(shards: Iterable[Shard]) -> Iterator[dict[str, Any]]:
+def _read_first_pairs(shards: Iterable[Shard]) -> Iterator[dict[str, Any]]:
     """Yield the first pairs of each subset; a shard is read up to its last one of them."""
     taken: Counter[str] = Counter()
     for shard in shards:

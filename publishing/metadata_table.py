@@ -40,7 +40,7 @@ def write_metadata(shards: Iterable[Shard], output: Path) -> tuple[list[Shard], 
     with ShardWriter(output, release_features()) as writer:
         for shard in shards:
             for row in read_columns(shard.path, lambda path: "audio" not in path.split(".")):
-                sides = {side: [_public_turn(turn, scrub_counted) for turn in row[side]] for side in SIDES}
+                sides = {side: [_make_public_turn(turn, scrub_counted) for turn in row[side]] for side in SIDES}
                 if all(turn is not None for turns in sides.values() for turn in turns):
                     writer.write(shard.split, _with_all_columns({**row, **sides}))
                 else:
@@ -60,7 +60,7 @@ def _make_scrubber(counts: Counter[str]) -> Any:
     return scrub_counted
 
 
-def _public_turn(turn: Mapping[str, Any], scrub_counted: Any) -> dict[str, Any] | None:
+def _make_public_turn(turn: Mapping[str, Any], scrub_counted: Any) -> dict[str, Any] | None:
     parts = [{**part, "text": scrub_counted(part["text"] or "")} for part in turn.get("audio_ref") or ()]
     text = " ".join(part["text"] for part in parts) if parts else scrub_counted(turn["text"] or "")
     if len(parts) > 1 and scrub(text)[1]:

@@ -56,7 +56,7 @@ def list_model_files(checkpoint: Path) -> list[PlannedFile]:
     _require_own(checkpoint, (CONFIG, "AutoConfig"), (CONFIG, "AutoModel"), (PROCESSOR, "AutoProcessor"))
     shards = list_weight_files(checkpoint)
     names = [CONFIG, *shards] if shards == [WEIGHTS] else [CONFIG, WEIGHTS_INDEX, *shards]
-    return [*_existing(checkpoint, names), *_processor(checkpoint), *_list_code()]
+    return [*_plan_required(checkpoint, names), *_plan_processor(checkpoint), *_list_code()]
 
 
 def list_adapter_files(checkpoint: Path, base_model: str) -> list[PlannedFile]:
@@ -71,12 +71,12 @@ def list_adapter_files(checkpoint: Path, base_model: str) -> list[PlannedFile]:
         ValueError: The adapters come without a head.
     """
     _require_own(checkpoint, (CONFIG, "AutoConfig"), (PROCESSOR, "AutoProcessor"))
-    names = _tensor_names(checkpoint / ADAPTER_WEIGHTS)
+    names = _read_tensor_names(checkpoint / ADAPTER_WEIGHTS)
     if not any(".score." in name for name in names):
         raise ValueError(f"{checkpoint / ADAPTER_WEIGHTS}: holds no score head; save the adapters with train.py.")
-    config = _without_places(read_json(checkpoint / ADAPTER_CONFIG)) | {"base_model_name_or_path": base_model}
-    files = _existing(checkpoint, [CONFIG, ADAPTER_WEIGHTS])
-    return [_json_file(ADAPTER_CONFIG, config), *files, *_processor(checkpoint), *_list_code()]
+    config = _remove_places(read_json(checkpoint / ADAPTER_CONFIG)) | {"base_model_name_or_path": base_model}
+    files = _plan_required(checkpoint, [CONFIG, ADAPTER_WEIGHTS])
+    return [_make_json_file(ADAPTER_CONFIG, config), *files, *_plan_processor(checkpoint), *_list_code()]
 
 
 def make_head_files(checkpoint: Path, base_model: str) -> list[PlannedFile]:
@@ -93,7 +93,7 @@ def make_head_files(checkpoint: Path, base_model: str) -> list[PlannedFile]:
     from safetensors.numpy import save
 
     _require_own(checkpoint, (CONFIG, "AutoConfig"), (PROCESSOR, "AutoProcessor"))
-    tensors = _head_tensors(checkpoint)
+    tensors = _read_head_tensors(checkpoint)
     modules = sorted({name.split(".")[0] for name in tensors})
     config = {
         "base_model_name_or_path": base_model,
@@ -102,15 +102,15 @@ def make_head_files(checkpoint: Path, base_model: str) -> list[PlannedFile]:
         "target_modules": _NO_PROJECTIONS,
     }
     weights = save({f"base_model.model.{name}": tensor for name, tensor in tensors.items()})
-    files = [_json_file(ADAPTER_CONFIG, config), PlannedFile(ADAPTER_WEIGHTS, weights)]
-    return [*files, *_existing(checkpoint, [CONFIG]), *_processor(checkpoint), *_list_code()]
+    files = [_make_json_file(ADAPTER_CONFIG, config), PlannedFile(ADAPTER_WEIGHTS, weights)]
+    return [*files, *_plan_required(checkpoint, [CONFIG]), *_plan_processor(checkpoint), *_list_code()]
 
 
-def _head_tensors(checkpoint: Path) -> dict[str, Any]:
+def _read_head_tensors(checkpoint: Path) -> dict[str, Any]:
     from safetensors import safe_open
 
     found: dict[str, Any] = {}
-    for planned in _existing(checkpoint, list_weight_files(checkpoint)):
+    for planned in _plan_required(checkpoint, list_weight_files(checkpoint)):
         path = checkpoint / planned.path_in_repo
         with safe_open(path, "np") as file:
             for name in file.keys():  # noqa: SIM118 (not a mapping)
@@ -128,35 +128,35 @@ def _list_code() -> list[PlannedFile]:
     return [PlannedFile(name, PACKAGE / name) for name in REMOTE_CODE]
 
 
-def _processor(checkpoint: Path) -> list[PlannedFile]:
-    return [_planned(checkpoint / name) for name in _PROCESSOR_FILES if (checkpoint / name).is_file()]
+def _plan_processor(checkpoint: Path) -> list[PlannedFile]:
+    return [_plan_file(checkpoint / name) for name in _PROCESSOR_FILES if (checkpoint / name).is_file()]
 
 
-def _existing(checkpoint: Path, names: list[str]) -> list[PlannedFile]:
+def _plan_required(checkpoint: Path, names: list[str]) -> list[PlannedFile]:
     """Return required files of the folder."""
     for name in names:
         if Path(name).name != name:
             raise ValueError(f"{checkpoint}: its index names {name!r}, which is not a file of this folder.")
         if not (checkpoint / name).is_file():
             raise FileNotFoundError(f"{checkpoint / name}: not found; give the folder of a complete checkpoint.")
-    return [_planned(checkpoint / name) for name in names]
+    return [_plan_file(checkpoint / name) for name in names]
 
 
-def _planned(path: Path) -> PlannedFile:
+def _plan_file(path: Path) -> PlannedFile:
     """Return a file; a configuration without the folder that it was loaded from."""
     if path.suffix == ".json" and path.name.endswith("config.json"):
         content = read_json(path)
-        public = _without_places(content)
+        public = _remove_places(content)
         if public != content:
-            return _json_file(path.name, public)
+            return _make_json_file(path.name, public)
     return PlannedFile(path.name, path)
 
 
-def _without_places(value: Any) -> Any:
+def _remove_places(value: Any) -> Any:
     """Return a value of a configuration without the folders in it or in the configurations of its parts."""
     if isinstance(value, dict):
-        return {key: _without_places(part) for key, part in value.items() if key not in _PLACES}
-    return [_without_places(part) for part in value] if isinstance(value, list) else value
+        return {key: _remove_places(part) for key, part in value.items() if key not in _PLACES}
+    return [_remove_places(part) for part in value] if isinstance(value, list) else value
 
 
 def _require_own(checkpoint: Path, *wanted: tuple[str, str]) -> None:
@@ -180,7 +180,7 @@ def _require_own(checkpoint: Path, *wanted: tuple[str, str]) -> None:
                 )
 
 
-def _tensor_names(path: Path) -> list[str]:
+def _read_tensor_names(path: Path) -> list[str]:
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -192,5 +192,5 @@ def _tensor_names(path: Path) -> list[str]:
         raise ValueError(f"{path}: not safetensors ({error}); save the adapters again.") from error
 
 
-def _json_file(name: str, content: Mapping[str, Any]) -> PlannedFile:
+def _make_json_file(name: str, content: Mapping[str, Any]) -> PlannedFile:
     return PlannedFile(name, (json.dumps(content, indent=2, sort_keys=True) + "\n").encode())

@@ -61,10 +61,10 @@ def plan_model(
         raise FileNotFoundError(f"{checkpoint}: holds no config.json; give the folder of a checkpoint.")
     about = read_about(checkpoint)
     base = base_model or about.get("base_model")
-    recorded = _recorded(checkpoint, run, is_adapter)
+    recorded = _read_recorded(checkpoint, run, is_adapter)
     if head_only:
         _require_frozen(checkpoint, run)
-    files = _files(checkpoint, kind, base, recorded["base_model"])
+    files = _list_files(checkpoint, kind, base, recorded["base_model"])
     measured, measured_path = _read_results(checkpoint, results)
     release = ModelRelease(
         checkpoint,
@@ -82,11 +82,11 @@ def plan_model(
         described.append(PlannedFile(FIGURE, measured_path.parent / FIGURE))
     if measured and release.datasets:
         described.append(PlannedFile(RESULTS_FILE, render_eval_results(measured, release.datasets[0]).encode()))
-    notes = [*_notes(release, about, measured_path), *_unnamed(release, recorded)]
+    notes = [*_list_notes(release, about, measured_path), *_list_unnamed(release, recorded)]
     return RepositoryPlan("model", [*described, *files], notes=notes)
 
 
-def _files(checkpoint: Path, kind: str, base: str | None, recorded_base: str | None) -> list[PlannedFile]:
+def _list_files(checkpoint: Path, kind: str, base: str | None, recorded_base: str | None) -> list[PlannedFile]:
     if kind == "model":
         has_whisper = recorded_base == "nano" or str(base).startswith(_WHISPER_IDS)
         notice = PlannedFile(f"notices/{_WHISPER_NOTICE}", (NOTICES / _WHISPER_NOTICE).read_bytes())
@@ -124,7 +124,7 @@ def _read_results(checkpoint: Path, results: Path | None) -> tuple[dict[str, Any
     return found, path
 
 
-def _recorded(checkpoint: Path, run: dict[str, Any] | None, is_adapter: bool) -> dict[str, Any]:
+def _read_recorded(checkpoint: Path, run: dict[str, Any] | None, is_adapter: bool) -> dict[str, Any]:
     """Return base and data set as recorded by the adapters or the training, by the name of their option."""
     arguments = (run or {}).get("arguments", {})
     named = read_json(checkpoint / ADAPTER_CONFIG).get("base_model_name_or_path") if is_adapter else None
@@ -140,7 +140,7 @@ def _require_frozen(checkpoint: Path, run: dict[str, Any] | None) -> None:
         )
 
 
-def _unnamed(release: ModelRelease, recorded: dict[str, Any]) -> list[str]:
+def _list_unnamed(release: ModelRelease, recorded: dict[str, Any]) -> list[str]:
     """Return a note for each recorded name that looks like a name on the Hub, if none was given."""
     given = {"base_model": release.base_model, "dataset": release.datasets}
     return [
@@ -151,7 +151,7 @@ def _unnamed(release: ModelRelease, recorded: dict[str, Any]) -> list[str]:
     ]
 
 
-def _notes(release: ModelRelease, about: dict[str, Any], results: Path) -> list[str]:
+def _list_notes(release: ModelRelease, about: dict[str, Any], results: Path) -> list[str]:
     notes = []
     if release.kind != "model":
         notes.append(f"it needs the base {release.base_model}, which others load from the Hub under that name.")

@@ -144,7 +144,7 @@ def publish_shard(shard: Shard, labels: list[dict[str, Any]], output: Path) -> S
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         _rewrite(shard.path, is_public, target)
-    except _arrow_errors() as error:
+    except _list_arrow_errors() as error:
         raise ValueError(f"{shard.path}: has columns of another type than a data set of pairs ({error}).") from error
     return _read_shard(target)
 
@@ -158,7 +158,7 @@ def _follows_contract(path: Path) -> bool:
         return False
     rows = read_columns(path, lambda leaf: leaf.endswith(".audio.path"))
     names = (turn["audio"]["path"] for row in rows for side in SIDES for turn in row[side] if turn["audio"])
-    return all(name is None or name == _file_name(name) for name in names)
+    return all(name is None or name == _strip_path(name) for name in names)
 
 
 def _rewrite(source: Path, is_public: list[bool], target: Path) -> None:
@@ -173,24 +173,24 @@ def _rewrite(source: Path, is_public: list[bool], target: Path) -> None:
         pq.ParquetWriter(temporary, schema) as writer,
     ):
         for batch in file.iter_batches(batch_size=_ROWS_PER_GROUP):
-            rows = [_without_folders(row) for row in batch.to_pylist() if next(kept)]
+            rows = [_remove_folders(row) for row in batch.to_pylist() if next(kept)]
             if rows:
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
 
-def _without_folders(row: dict[str, Any]) -> dict[str, Any]:
+def _remove_folders(row: dict[str, Any]) -> dict[str, Any]:
     for side in SIDES:
         for turn in row[side]:
             if turn["audio"] and turn["audio"].get("path"):
-                turn["audio"]["path"] = _file_name(turn["audio"]["path"])
+                turn["audio"]["path"] = _strip_path(turn["audio"]["path"])
     return row
 
 
-def _file_name(path: str) -> str:
+def _strip_path(path: str) -> str:
     return path.replace("\\", "/").rpartition("/")[2]
 
 
-def _arrow_errors() -> tuple[type[Exception], ...]:
+def _list_arrow_errors() -> tuple[type[Exception], ...]:
     import pyarrow as pa
 
     return (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError)

@@ -140,7 +140,7 @@ class _Push:
         refs = self._api.list_repo_refs(**self._where)
         head = self._open_branch(refs)
         is_tagged = self._is_tagged(refs, head)
-        operations, kept = self._operations(head)
+        operations, kept = self._make_operations(head)
         commit = self._api.create_commit(
             operations=operations,
             commit_message=self._options.message,
@@ -196,12 +196,12 @@ class _Push:
             raise ValueError(f"tag {self._options.tag!r} is already at commit {found}; choose another.")
         return found is not None
 
-    def _operations(self, head: str) -> tuple[list[CommitOperationAdd | CommitOperationDelete], list[str]]:
+    def _make_operations(self, head: str) -> tuple[list[CommitOperationAdd | CommitOperationDelete], list[str]]:
         """Return the operations of the commit, and files that stay though not planned."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
         planned = {file.path_in_repo: file.source for file in self._plan.files}
-        others = sorted(self._files(head).keys() - planned.keys() - {".gitattributes"})
+        others = sorted(self._list_files(head).keys() - planned.keys() - {".gitattributes"})
         additions = [CommitOperationAdd(path, source) for path, source in planned.items()]
         if self._options.prune:
             return [*additions, *map(CommitOperationDelete, others)], []
@@ -213,7 +213,7 @@ class _Push:
             )
         return list(additions), others
 
-    def _files(self, revision: str) -> Mapping[str, RepoFile]:
+    def _list_files(self, revision: str) -> Mapping[str, RepoFile]:
         from huggingface_hub.hf_api import RepoFile
 
         tree = self._api.list_repo_tree(recursive=True, revision=revision, **self._where)
@@ -223,7 +223,7 @@ class _Push:
         """Compare each file's hash with the Hub's: a `.gitignore` in the repository silently omits files."""
         from huggingface_hub.utils.sha import git_hash
 
-        found = self._files(commit)
+        found = self._list_files(commit)
         for addition in additions:
             entry = found.get(addition.path_in_repo)
             if entry is not None and entry.lfs:
