@@ -145,7 +145,7 @@ def summarise_study(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
         `dict`: `strata`, `overall` and `subsets` (from `summarise_items`), fields of the key, and the result of
         `describe_raters`.
     """
-    by_item = _group_by_item({rater: _choices(given) for rater, given in answers.items()})
+    by_item = _group_by_item({rater: _collect_choices(given) for rater, given in answers.items()})
     rated = [RatedItem(truth, by_item[item]) for item, truth in key["items"].items() if item in by_item]
     strata = {name: [each for each in rated if each.truth["stratum"] == name] for name in SIZES}
     names = sorted({truth["subset"] for truth in key["items"].values()})
@@ -163,7 +163,7 @@ def summarise_study(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
     }
 
 
-def _choices(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+def _collect_choices(given: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
     return {item: answer["choice"] for item, answer in given.items()}
 
 
@@ -232,7 +232,7 @@ def describe_raters(key: Mapping[str, Any], answers: Answers) -> dict[str, Any]:
     num_parts = 1 if key.get("form") == SCORES_FORM else 2
     return {
         "raters": {name: _describe_rater(given, key["items"], num_parts) for name, given in answers.items()},
-        "inter_rater": measure_raters({name: _choices(given) for name, given in answers.items()}),
+        "inter_rater": measure_raters({name: _collect_choices(given) for name, given in answers.items()}),
     }
 
 
@@ -316,12 +316,12 @@ def _render_rows(title: str, rows: Sequence[tuple[str, Mapping[str, Any]]]) -> s
             cells.append([name, *counts, "-", "-", "-"])
             continue
         se = "-" if row["se"] is None else f"± {100 * row['se']:.1f}"
-        se += f" (± {_percent(row['se_binomial'])})"
-        cells.append([name, *counts, f"{row['average_margin']:.2f}", _percent(row["agreement"]), se])
+        se += f" (± {_format_percent(row['se_binomial'])})"
+        cells.append([name, *counts, f"{row['average_margin']:.2f}", _format_percent(row["agreement"]), se])
     return "\n".join(render_table(head, cells))
 
 
-def _percent(value: float | None) -> str:
+def _format_percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
@@ -340,11 +340,15 @@ def render_raters(results: Mapping[str, Any], unheard: str, agreement: str) -> s
     else:
         lines.append(f"Krippendorff's alpha (nominal): {among['krippendorff_alpha']:.3f}.")
     if among["percent_agreement"] is not None:
-        lines.append(f"Two raters give the same answer to {_percent(among['percent_agreement'])}% of the items.")
+        lines.append(
+            f"Two raters give the same answer to {_format_percent(among['percent_agreement'])}% of the items."
+        )
     rows = []
     for name, rater in results["raters"].items():
         answered = f"{rater['num_answered']} of {rater['num_answered'] + rater['num_missing']}"
         answered += " (incomplete)" if rater["num_missing"] else ""
-        rows.append([name, answered, rater["num_cannot_tell"], rater["num_not_heard"], _percent(rater["agreement"])])
+        rows.append(
+            [name, answered, rater["num_cannot_tell"], rater["num_not_heard"], _format_percent(rater["agreement"])]
+        )
     lines += ["", *render_table(["rater", "answered", "cannot tell", unheard, agreement], rows)]
     return "\n".join(lines)

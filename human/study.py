@@ -160,7 +160,7 @@ def sample_study(
         ValueError: A pair of the evaluation is not in the data, or no pair is drawn.
         AudioError, FileNotFoundError: A recording cannot be read.
     """
-    target = new_folder(output_dir)
+    target = require_new_folder(output_dir)
     row_of = _find_rows(evaluation, pairs)
 
     @cache
@@ -180,7 +180,7 @@ def sample_study(
     return key
 
 
-def new_folder(path: str | Path) -> Path:
+def require_new_folder(path: str | Path) -> Path:
     """Return the path of a folder to write; raise `FileExistsError` if it is not empty."""
     target = Path(path)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -259,17 +259,17 @@ def name_items(records: Sequence[Record], seed: int) -> tuple[str, dict[str, Rec
 
     `chosen_is` is the letter of the chosen side: of two neighbours, one is A and one is B.
     """
-    study = _neutral_name(seed, *(record["pair_id"] for record in records))
+    study = _make_neutral_name(seed, *(record["pair_id"] for record in records))
     rng = random.Random(f"{seed}/sides")
     letters = [letter for _ in range(0, len(records), 2) for letter in rng.sample("ab", 2)]
     items = {
-        _neutral_name(seed, study, record["pair_id"]): {"chosen_is": letter, **record}
+        _make_neutral_name(seed, study, record["pair_id"]): {"chosen_is": letter, **record}
         for letter, record in zip(letters, records, strict=False)
     }
     return study, dict(sorted(items.items()))
 
 
-def _neutral_name(*parts: Any) -> str:
+def _make_neutral_name(*parts: Any) -> str:
     """Return a name that reveals nothing about its parts."""
     return hashlib.sha256("/".join(map(str, parts)).encode()).hexdigest()[:_NAME_LENGTH]
 
@@ -318,7 +318,7 @@ def write_clip(array: np.ndarray, item: str, seed: int, folder: Path) -> str:
 
     from sdiareward.audio_sdiareward import SAMPLING_RATE
 
-    name = f"{_neutral_name(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
+    name = f"{_make_neutral_name(seed, item, hashlib.sha256(array.tobytes()).hexdigest())}.wav"
     path = folder / AUDIO_FOLDER / name
     if not path.exists():
         soundfile.write(path, array, SAMPLING_RATE, subtype="PCM_16")

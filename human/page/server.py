@@ -145,9 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
             name, content_type = _PAGE_FILES[path]
             self._send(HTTPStatus.OK, (HUMAN_PAGE / name).read_bytes(), content_type)
         elif path == "/api/welcome":
-            self._send_json(HTTPStatus.OK, raters.welcome())
+            self._send_json(HTTPStatus.OK, raters.make_welcome())
         elif path == "/api/study":
-            self._answer(lambda: self._consented(query.get("rater")).read_state())
+            self._answer(lambda: self._require_consent(query.get("rater")).read_state())
         elif path.startswith("/audio/") and path.removeprefix("/audio/") in raters.audio:
             self._send_audio(raters.audio[path.removeprefix("/audio/")])
         else:
@@ -174,7 +174,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._fail(HTTPStatus.NOT_FOUND, "not found.")
 
     def _take_answer(self, given: dict[str, Any]) -> dict[str, Any]:
-        return {"num_answered": self._consented(given.get("rater")).answer(given)}
+        return {"num_answered": self._require_consent(given.get("rater")).answer(given)}
 
     def _take_consent(self, given: dict[str, Any]) -> dict[str, Any]:
         if given.get("agrees") is not True:
@@ -183,7 +183,7 @@ class _Handler(BaseHTTPRequestHandler):
         session.consent()
         return {"rater": session.rater}
 
-    def _consented(self, rater: Any) -> RatingSession:
+    def _require_consent(self, rater: Any) -> RatingSession:
         """Return the session of a rater who has agreed to take part."""
         session = self.server.raters.find(rater)
         if not session.has_consented:

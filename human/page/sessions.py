@@ -160,7 +160,7 @@ class Raters:
                 self._sessions[name] = RatingSession(self.folder, name)
             return self._sessions[name]
 
-    def welcome(self) -> dict[str, Any]:
+    def make_welcome(self) -> dict[str, Any]:
         """Return what raters see before they begin: the texts, and the name if it is fixed."""
         agreed = self.only is not None and self.find(self.only).has_consented
         form = self.study.get("form", "dialogues")

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.evaluation.summary import interval, percent
 from sdiareward.human.agreement import TIE, describe_raters, read_rated_study, render_raters, write_results
-from sdiareward.human.study import SCORES_FORM, draw_evenly, name_items, new_folder, write_clip, write_study
+from sdiareward.human.study import SCORES_FORM, draw_evenly, name_items, require_new_folder, write_clip, write_study
 from sdiareward.human.texts import StudyTexts, read_texts
 
 from .score_metrics import OUT_OF_DOMAIN, find_column, find_scenario, measure_share
@@ -118,7 +118,7 @@ def sample_ab_study(
         ValueError: A sample of the evaluations is not in the data, or no sample can be drawn.
         AudioError, FileNotFoundError: A recording cannot be read.
     """
-    target = new_folder(output_dir)
+    target = require_new_folder(output_dir)
     rows = samples.find_rows([pair["sample_id"] for pair in pairs])
     drawn = _draw(pairs, size, seed)
     if not drawn:
