@@ -26,7 +26,15 @@ from .json_parsing import parse_json
 from .settings import ChatError, ChatSettings, EndpointError, TokenUsage
 
 
-__all__ = ["CachedAnswer", "ChatClient", "ChatError", "ChatSettings", "EndpointError", "ask_again", "audio_content"]
+__all__ = [
+    "CachedAnswer",
+    "ChatClient",
+    "ChatError",
+    "ChatSettings",
+    "EndpointError",
+    "ask_again",
+    "make_audio_content",
+]
 
 
 Item = TypeVar("Item")
@@ -102,7 +110,7 @@ class ChatClient:
         """
         with self._lock:
             counts = {name: self._counts[name] for name in _COUNTS}
-        return {**counts, "usd": self.settings.price_usd(counts["prompt_tokens"], counts["completion_tokens"])}
+        return {**counts, "usd": self.settings.compute_price_usd(counts["prompt_tokens"], counts["completion_tokens"])}
 
     def ask_json(
         self, messages: Sequence[Mapping[str, Any]], validate: Callable[[Any], Value], *, attempts: int = 3
@@ -116,7 +124,7 @@ class ChatClient:
         """Return the answer to `messages` with the value that `validate` reads from it.
 
         Args:
-            messages (`Sequence[Mapping]`): The conversation, in the form of the endpoint; see `audio_content`.
+            messages (`Sequence[Mapping]`): The conversation, in the form of the endpoint; see `make_audio_content`.
             validate (`Callable`): Takes the parsed JSON and returns a value, or raises
                 `ValueError` (`TypeError` and `KeyError` count as such) with a message for the model.
             attempts (`int`, *optional*, defaults to 3): The largest number of requests.
@@ -280,7 +288,7 @@ class ChatClient:
             import openai
         except ModuleNotFoundError:
             raise EndpointError("the package 'openai' is not installed; pip install openai.") from None
-        key = self._key()
+        key = self._read_key()
         if not key:
             raise EndpointError(
                 f"environment variable {self.settings.api_key_env} is not set; put the key of the endpoint in it, or "
@@ -296,13 +304,13 @@ class ChatClient:
                 )
         return self._endpoint
 
-    def _key(self) -> str:
+    def _read_key(self) -> str:
         name = self.settings.api_key_env
         return "none" if name is None else os.environ.get(name, "")
 
     def _redact(self, text: str) -> str:
         """Remove the key from a text of the endpoint: some endpoints repeat an unknown key."""
-        key = self._key()
+        key = self._read_key()
         return text.replace(key, "[key]") if key and self.settings.api_key_env else text
 
     def _convert_error(self, error: Any) -> ChatError | EndpointError:
@@ -338,7 +346,7 @@ def ask_again(messages: Sequence[Mapping[str, Any]], reply: str, problem: str) -
     return [*messages, *answer, {"role": "user", "content": remark}]
 
 
-def audio_content(source: Any, *, name: str | None = None) -> dict[str, Any]:
+def make_audio_content(source: Any, *, name: str | None = None) -> dict[str, Any]:
     """Return a recording as part of a message: mono WAV, 16 kHz, 16 bit, in base64.
 
     Args:

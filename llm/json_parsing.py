@@ -63,13 +63,13 @@ def _find_json(text: str) -> list[Any] | None:
     """Return the outermost objects and arrays in prose; None if one of them is incomplete."""
     found: list[Any] = []
     position = 0
-    while (start := _next_bracket(text, position)) is not None:
+    while (start := _find_next_bracket(text, position)) is not None:
         try:
             value, position = _DECODER.raw_decode(text, start)
         except (ValueError, RecursionError):
             # A bracket of prose is closed before another opens; any other bracket begins incomplete JSON.
             closing = text.find("}" if text[start] == "{" else "]", start)
-            following = _next_bracket(text, start + 1)
+            following = _find_next_bracket(text, start + 1)
             if closing < 0 or (following is not None and following < closing):
                 return None
             position = closing + 1
@@ -78,6 +78,6 @@ def _find_json(text: str) -> list[Any] | None:
     return found
 
 
-def _next_bracket(text: str, position: int) -> int | None:
+def _find_next_bracket(text: str, position: int) -> int | None:
     found = _OPENING.search(text, position)
     return found.start() if found else None

@@ -106,7 +106,7 @@ class ChatSettings:
         if (self.usd_per_million_input_tokens is None) != (self.usd_per_million_output_tokens is None):
             raise ValueError("one price is missing; give usd_per_million_input_tokens and _output_tokens, or neither.")
 
-    def price_usd(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+    def compute_price_usd(self, prompt_tokens: int, completion_tokens: int) -> float | None:
         """Return the price of tokens in US dollars; None without prices."""
         if self.usd_per_million_input_tokens is None or self.usd_per_million_output_tokens is None:
             return None

@@ -19,7 +19,7 @@ from typing import Any
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.common.skipped import Skipped
-from sdiareward.llm.client import ChatClient, ChatError, audio_content
+from sdiareward.llm.client import ChatClient, ChatError, make_audio_content
 from sdiareward.llm.failures import FailureLimit, require_share
 from sdiareward.messages_sdiareward import MAX_TURNS, ROLES
 from sdiareward.pairs.prompts import PromptSet
@@ -150,7 +150,7 @@ def spoken_turns(turns: Sequence[Mapping[str, Any]], name: str) -> list[dict[str
     for position, turn in enumerate(turns):
         label = "last turn" if position == len(turns) - 1 else f"turn {position + 1}"
         parts.append({"type": "text", "text": f"{label}, {turn['role']}:"})
-        parts.append(audio_content(turn["audio"], name=f"{name} turn {position}"))
+        parts.append(make_audio_content(turn["audio"], name=f"{name} turn {position}"))
     return parts
 
 

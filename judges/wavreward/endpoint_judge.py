@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sdiareward.llm.client import ChatClient, ChatError, ChatSettings, audio_content
+from sdiareward.llm.client import ChatClient, ChatError, ChatSettings, make_audio_content
 
 from .judge import Judgement
 from .prompts import JudgingPrompt
@@ -111,5 +111,5 @@ def _ask(job: tuple[Any, TextClient], *, ask: Callable[[Any], Messages]) -> tupl
 
 def _for_endpoint(message: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the recordings of a message to the form of endpoints."""
-    parts = [audio_content(part["audio"]) if part["type"] == "audio" else part for part in message["content"]]
+    parts = [make_audio_content(part["audio"]) if part["type"] == "audio" else part for part in message["content"]]
     return {**message, "content": parts}

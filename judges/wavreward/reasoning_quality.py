@@ -131,12 +131,12 @@ def examine(
 
 
 def _ask(record: Mapping[str, Any], sample: Mapping[str, Any], client: ChatClient, system: str) -> dict[str, Any]:
-    from sdiareward.llm.client import audio_content
+    from sdiareward.llm.client import make_audio_content
 
     thoughts, score = parse_thoughts(record["text"]), record["predicted"]
     given = "no score" if score is None else f"the score {score}"
     content = [
-        audio_content(sample["audio"], name=f"sample {record['sample_id']}"),
+        make_audio_content(sample["audio"], name=f"sample {record['sample_id']}"),
         {"type": "text", "text": f"The judge's thoughts:\n{thoughts}\n\nIt gave {given}. Answer in JSON alone."},
     ]
     return client.ask_json(

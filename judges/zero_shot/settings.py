@@ -210,7 +210,7 @@ class JudgeSpec:
         found = summarise(labels, scores, folder, options)
         usd = None
         if isinstance(self.settings, PairwiseEndpoint):
-            usd = self.settings.price_usd(found["prompt_tokens"], found["completion_tokens"])
+            usd = self.settings.compute_price_usd(found["prompt_tokens"], found["completion_tokens"])
         return {"judge": {"name": self.name, "backend": self.settings.backend, **found, "usd": usd}}
 
 

@@ -13,7 +13,7 @@ import soundfile
 from support import forked
 from support.chat_server import ChatServer, Reply
 
-from sdiareward.llm.client import ChatClient, ChatError, ChatSettings, EndpointError, audio_content
+from sdiareward.llm.client import ChatClient, ChatError, ChatSettings, EndpointError, make_audio_content
 from sdiareward.llm.json_parsing import parse_json
 
 
@@ -362,7 +362,7 @@ def test_a_recording_becomes_a_wav_part_with_the_very_samples(make_tone):
     samples[:2] = -32768, 32767
     buffer = io.BytesIO()
     soundfile.write(buffer, samples, 16_000, format="FLAC", subtype="PCM_16")
-    part = audio_content({"bytes": buffer.getvalue(), "path": "turn.flac"})
+    part = make_audio_content({"bytes": buffer.getvalue(), "path": "turn.flac"})
     assert part["type"] == "input_audio" and part["input_audio"]["format"] == "wav"
     array, rate = soundfile.read(io.BytesIO(base64.b64decode(part["input_audio"]["data"])), dtype="int16")
     assert rate == 16_000
