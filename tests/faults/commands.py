@@ -17,7 +17,7 @@ import yaml
 from benchmarks.bad_input import make_line, read_speech, write
 from sdiareward.dataset_builder.formats.shards import read_rows
 from sdiareward.pairs.schema import SIDES
-from sdiareward.training.resuming import newest_checkpoint
+from sdiareward.training.resuming import find_newest_checkpoint
 
 
 RATE = 16_000
@@ -160,7 +160,7 @@ class Train:
         }
 
     def num_finished(self, output):
-        newest = newest_checkpoint(output)
+        newest = find_newest_checkpoint(output)
         return int(newest.name.partition("-")[2]) if newest else 0
 
     def num_made(self, output, done):
