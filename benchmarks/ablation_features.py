@@ -32,7 +32,7 @@ from sdiareward.scoring.feature_cache import FeatureCache
 from sdiareward.scoring.feature_shards import FeatureShards
 from sdiareward.scoring.scorer import Features, Scorer
 from sdiareward.training.head import FeatureCollator, SDiaRewardHead, cache_pairs
-from sdiareward.training.setup import backbone_dtype, load_model
+from sdiareward.training.setup import choose_backbone_dtype, load_model
 
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def compute_features(
     Returns:
         `tuple[Backbone, list[dict]]`: The backbone, and what `skipped.jsonl` says of each skipped pair.
     """
-    weights: dict[str, Any] = {"dtype": backbone_dtype(training), "pooling_mode": args.pooling_mode}
+    weights: dict[str, Any] = {"dtype": choose_backbone_dtype(training), "pooling_mode": args.pooling_mode}
     head, processor = load_model(args.model_name_or_path, **weights, head_only=True)
     head.config.pooling_mode = "mean"
     num_layers = head.config.get_text_config().num_hidden_layers

@@ -165,7 +165,7 @@ def _pairs(processor: Any, args: Arguments, step: int) -> PairBatch:
 
 def _step(model: Any, pairs: PairBatch, optimizer: torch.optim.Optimizer, batch_tokens: int) -> None:
     for first, stop in split_by_tokens(pairs.lengths_tokens, batch_tokens, 0):
-        inputs = pairs.select(first, stop).inputs()
+        inputs = pairs.select(first, stop).make_inputs()
         chosen, rejected = model(compute=compute_packed_rewards, **inputs).logits.squeeze(-1).chunk(2)
         loss = -logsigmoid(chosen - rejected).sum() + _CENTER_REWARDS * ((chosen + rejected) ** 2).sum()
         (loss / len(pairs)).backward()

@@ -32,7 +32,7 @@ from sdiareward.scoring.batching import DialoguePreparer, Message, Segment, reas
 from sdiareward.scoring.packed_attention import packed_attention
 from sdiareward.scoring.packed_forward import encode_clips, run_packed
 
-from .batches import vectors_from_bytes, vectors_to_bytes
+from .batches import deserialize_vectors, serialize_vectors
 
 
 logger = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ class _ClipEncoder:
             made["input_ids"].append(np.concatenate([message.input_ids for message in dialogue]))
             text = self._tokenizer(turns[index]["text"], add_special_tokens=False)["input_ids"]
             made["num_text_tokens"].append(len(text) + 1)
-            made["vectors"].append(vectors_to_bytes(vectors[dialogue[-1].clips[0]]))
+            made["vectors"].append(serialize_vectors(vectors[dialogue[-1].clips[0]]))
             made["source"].append(columns["source"][index])
             made["group_id"].append(columns["group_id"][index])
         return made
@@ -225,7 +225,7 @@ class ClipCollator:
         return {
             "input_ids": [np.asarray(row["input_ids"], dtype=np.int64) for row in rows],
             "num_text_tokens": [row["num_text_tokens"] for row in rows],
-            "vectors": [vectors_from_bytes(row["vectors"], self._width) for row in rows],
+            "vectors": [deserialize_vectors(row["vectors"], self._width) for row in rows],
         }
 
 

@@ -32,7 +32,7 @@ _NEEDED_BY = {
 }
 
 
-def _field(help_text: str, **options: Any) -> Any:
+def _make_field(help_text: str, **options: Any) -> Any:
     """Return a field of a dataclass with its help text."""
     metadata = {"help": help_text, **options.pop("metadata", {})}
     return field(metadata=metadata, **options)
@@ -42,137 +42,141 @@ def _field(help_text: str, **options: Any) -> Any:
 class TrainArguments:
     """Arguments of a training run that `trl.RewardConfig` does not cover; the help of each field describes it."""
 
-    dataset: str = _field(
+    dataset: str = _make_field(
         "Folder or repository of pairs with the splits train and validation, or a .json, .jsonl or .parquet file, of "
         "which validation_share is held out.",
         metadata={"group": _DATA},
     )
-    model_name_or_path: str = _field(
+    model_name_or_path: str = _make_field(
         "Checkpoint of this package to train further, Qwen2.5-Omni backbone (Hub id or folder), or `nano` or "
         "`small` for a new model of that size (default: the nano checkpoint of the package).",
         default=str(NANO),
         metadata={"flag": "model", "group": _MODEL},
     )
-    dataset_config: str | None = _field(
+    dataset_config: str | None = _make_field(
         "Configuration of the data set, for instance modality.",
         default=None,
         metadata={"aliases": ("--dataset_name",), "group": _DATA},
     )
-    audio_root: str | None = _field(
+    audio_root: str | None = _make_field(
         "Folder that relative paths of recordings begin at that are not found beside the table.",
         default=None,
         metadata={"group": _DATA},
     )
-    validation_share: float = _field(
+    validation_share: float = _make_field(
         "Share of a file's pairs to hold out for validation, in complete groups.",
         default=0.1,
         metadata={"group": _DATA},
     )
-    train: str = _field(
+    train: str = _make_field(
         "What to train: head for score and pooler; lora for these and adapters in the text model; full for all "
         "weights.",
         default="full",
         metadata={"group": _WHAT, "choices": TRAIN_MODES},
     )
-    from_cache: str | None = _field(
+    from_cache: str | None = _make_field(
         "Folder of cached features to train the head on; missing features are computed first. Default: features in "
         "output_dir. Applies to train head.",
         default=None,
         metadata={"group": _WHAT},
     )
-    through_backbone: bool = _field(
+    through_backbone: bool = _make_field(
         "Train the head without a cache: run the frozen backbone in each step.",
         default=False,
         metadata={"group": _WHAT},
     )
-    freeze_audio_tower: bool = _field(
+    freeze_audio_tower: bool = _make_field(
         "Freeze the audio tower up to its projection; its output is then computed once. Applies to train full; the "
         "other modes always freeze it.",
         default=True,
         metadata={"group": _WHAT},
     )
-    freeze_text_model: bool = _field(
+    freeze_text_model: bool = _make_field(
         "Freeze the text model. Applies to train full.", default=False, metadata={"group": _WHAT}
     )
-    pooling_mode: str = _field(
+    pooling_mode: str = _make_field(
         "Pooling of a new head: mean, attention or last_token.", default="mean", metadata={"group": _MODEL}
     )
-    prompt_file: str | None = _field(
+    prompt_file: str | None = _make_field(
         "System prompts to train with, in place of the start model's: YAML (reward_* of configs/prompts.yaml), JSON "
         "from criterion to text, or one text for all. They are saved with the checkpoint.",
         default=None,
         metadata={"group": _MODEL},
     )
-    batch_tokens: int | None = _field(
+    batch_tokens: int | None = _make_field(
         "Tokens in one forward pass: the pairs of a step are split into micro-batches of this size. Default: 16384 on "
         "an accelerator, 4096 on a CPU.",
         default=None,
         metadata={"group": _RUN},
     )
-    adapter_name_or_path: str | None = _field(
+    adapter_name_or_path: str | None = _make_field(
         "Adapters to train further, in place of new ones: the folder adapter of an earlier run. Applies to lora.",
         default=None,
         metadata={"group": _WHAT},
     )
-    lora_r: int = _field("Rank of the adapters.", default=16, metadata={"group": _WHAT})
-    lora_alpha: int = _field("Scale of the adapters, in units of 1 / rank.", default=32, metadata={"group": _WHAT})
-    train_projection: bool = _field(
+    lora_r: int = _make_field("Rank of the adapters.", default=16, metadata={"group": _WHAT})
+    lora_alpha: int = _make_field(
+        "Scale of the adapters, in units of 1 / rank.", default=32, metadata={"group": _WHAT}
+    )
+    train_projection: bool = _make_field(
         "Train the projection of the audio tower beside the adapters. Applies to train lora.",
         default=False,
         metadata={"group": _WHAT},
     )
-    early_stopping_patience: int | None = _field(
+    early_stopping_patience: int | None = _make_field(
         "Stop after this many evaluations without a lower validation loss.", default=None, metadata={"group": _RUN}
     )
-    resume: bool = _field("Resume from the newest checkpoint in output_dir.", default=False, metadata={"group": _RUN})
-    save_compact: bool = _field(
+    resume: bool = _make_field(
+        "Resume from the newest checkpoint in output_dir.", default=False, metadata={"group": _RUN}
+    )
+    save_compact: bool = _make_field(
         "Store the backbone of the final checkpoint in float16.", default=False, metadata={"group": _RUN}
     )
-    augmentations: list[str] = _field(
+    augmentations: list[str] = _make_field(
         "Perturbations for copies of the training pairs, by name; all or channel for those that the audit "
         "does not hold out.",
         default_factory=list,
         metadata={"group": _MORE},
     )
-    augmented_copies: int = _field(
+    augmented_copies: int = _make_field(
         "Copies of each training pair, in addition to the pair itself.", default=1, metadata={"group": _MORE}
     )
-    augment_sides: str = _field(
+    augment_sides: str = _make_field(
         "both puts the two sides of a copy through the same perturbations; each draws perturbations for each side.",
         default="both",
         metadata={"group": _MORE},
     )
-    hard_negatives: list[str] = _field(
+    hard_negatives: list[str] = _make_field(
         "Attacks by name; each adds training pairs of a chosen side against the attack on it.",
         default_factory=list,
         metadata={"group": _MORE},
     )
-    hard_negative_share: float = _field(
+    hard_negative_share: float = _make_field(
         "Share of the pairs that each attack is applied to, from 0 to 1.", default=1.0, metadata={"group": _MORE}
     )
-    written_copies: int = _field(
+    written_copies: int = _make_field(
         "Copies without recordings of each training pair whose sides differ in their words.",
         default=0,
         metadata={"group": _MORE},
     )
-    written_negatives: list[str] = _field(
+    written_negatives: list[str] = _make_field(
         "Kinds of pairs of context and fluency by name; each adds a pair without recordings of each written dialogue, "
         "whose rejected side is broken in this way. A name may be repeated.",
         default_factory=list,
         metadata={"group": _MORE},
     )
-    written_sources: list[str] = _field(
+    written_sources: list[str] = _make_field(
         "Sources of written dialogues (freedroidrpg, wesnoth) that these pairs are made of, too; NAME=PATH if one "
         "is not where Debian puts it.",
         default_factory=list,
         metadata={"group": _MORE},
     )
-    excerpt_share: float = _field(
+    excerpt_share: float = _make_field(
         "Share of the given pairs, their copies and the attacks that are cut to some of their exchanges, from 0 to 1.",
         default=0.0,
         metadata={"group": _MORE},
     )
-    pair_shares: dict[str, float] = _field(
+    pair_shares: dict[str, float] = _make_field(
         "Share of the given pairs that are used, from 0 to 1, by family or criterion, such as "
         '{"rhythm": 0.1, "joint": 0.5}.',
         default_factory=dict,
@@ -182,7 +186,7 @@ class TrainArguments:
     def __post_init__(self) -> None:
         if not 0 < self.validation_share < 1:
             raise ValueError(f"validation_share is {self.validation_share:g}; it must be between 0 and 1.")
-        self.augmentation(seed=0)
+        self.make_augmentation(seed=0)
         self._require_effects()
         if self.from_cache is not None and not self.uses_cache:
             how = "through the backbone" if self.train == "head" else repr(self.train)
@@ -209,7 +213,7 @@ class TrainArguments:
                     f"omit {name}."
                 )
 
-    def augmentation(self, seed: int) -> AugmentationSettings:
+    def make_augmentation(self, seed: int) -> AugmentationSettings:
         """Return the settings of what is added to the training pairs."""
         from .augmentation import AugmentationSettings
 

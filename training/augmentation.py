@@ -40,7 +40,7 @@ from sdiareward.perturbations.registry import (
 )
 
 from .excerpts import draw_excerpt
-from .written_pairs import WRITTEN_KINDS, make_pairs_of_sources, make_written_pairs, without_recordings
+from .written_pairs import WRITTEN_KINDS, make_pairs_of_sources, make_written_pairs, remove_recordings
 
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class AugmentedPairs(Sequence[Any]):
                 yield variant
         if self.settings.written_copies:
             pair = self.pairs[row]
-            chosen, rejected = (without_recordings(pair[side]) for side in SIDES)
+            chosen, rejected = (remove_recordings(pair[side]) for side in SIDES)
             if chosen != rejected and all(turn["content"] for turn in [*chosen, *rejected]):
                 made = {"chosen": chosen, "rejected": rejected}
                 for copy in range(1, self.settings.written_copies + 1):
@@ -264,7 +264,7 @@ class AugmentedPairs(Sequence[Any]):
         if variant.made is not None:
             return {**row, **variant.made}
         if variant.attack is not None:
-            chosen, rejected = self._decoded[variant.row].chosen, self._attack(variant)
+            chosen, rejected = self._decoded[variant.row].chosen, self._apply_attack(variant)
             row["rejected"] = to_messages(rejected)
         else:
             chosen, rejected = row["chosen"], row["rejected"]
@@ -287,7 +287,7 @@ class AugmentedPairs(Sequence[Any]):
             turns_to_messages(turns), lambda _, array: apply_chain(array[:end], SAMPLING_RATE, chain, seed=seed)
         )
 
-    def _attack(self, variant: _Variant) -> list[Turn]:
+    def _apply_attack(self, variant: _Variant) -> list[Turn]:
         attack = self._attacks[str(variant.attack)]
         context = AttackContext(self._make_rng(variant, "attack"), self._decoded, self.max_turn_s)
         turns = attack.build(self._decoded[variant.row], context)

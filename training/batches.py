@@ -59,7 +59,7 @@ class PairBatch:
         names = ("pair_ids", "lengths_tokens", "is_real", "chosen", "rejected")
         return replace(self, **{name: getattr(self, name)[first:stop] for name in names})
 
-    def inputs(self) -> dict[str, Any]:
+    def make_inputs(self) -> dict[str, Any]:
         """Return the arguments of `compute_packed_rewards`, the chosen sides first."""
         dialogues = self.chosen + self.rejected
         messages = [message for dialogue in dialogues for message in dialogue]
@@ -144,7 +144,7 @@ class PairCollator:
         numbers = row[f"{side}_clips"]
         digests = [row["clip_digests"][number] for number in numbers]
         for number, digest in zip(numbers, digests, strict=True):
-            clips[digest] = vectors_from_bytes(row["clip_vectors"][number], row["width"])
+            clips[digest] = deserialize_vectors(row["clip_vectors"][number], row["width"])
         return self._prepare.messages(np.asarray(row[f"{side}_ids"], dtype=np.int64), digests)
 
 
@@ -163,13 +163,13 @@ def list_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def vectors_to_bytes(vectors: torch.Tensor) -> bytes:
+def serialize_vectors(vectors: torch.Tensor) -> bytes:
     """Return the float16 bytes of a clip's vectors, shape `(num_audio_tokens, d_model)`."""
     return vectors.to(torch.float16).cpu().numpy().tobytes()
 
 
-def vectors_from_bytes(vectors: bytes, width: int) -> torch.Tensor:
-    """Return the vectors that `vectors_to_bytes` stored, float32."""
+def deserialize_vectors(vectors: bytes, width: int) -> torch.Tensor:
+    """Return the vectors that `serialize_vectors` stored, float32."""
     return torch.from_numpy(np.frombuffer(vectors, dtype=np.float16).reshape(-1, width).astype(np.float32))
 
 

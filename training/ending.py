@@ -9,7 +9,7 @@ from typing import Any
 from sdiareward.pairs.column_mapping import locate_tables
 
 from .arguments import TrainArguments
-from .resuming import newest_checkpoint
+from .resuming import find_newest_checkpoint
 from .usable_pairs import SkippedPair
 
 
@@ -51,7 +51,7 @@ def _find_accuracy(trainer: Any) -> tuple[float | None, int]:
 
 def describe_interruption(trainer: Any) -> str:
     """Return at which step training stopped, and how it resumes."""
-    step, checkpoint = trainer.state.global_step, newest_checkpoint(str(trainer.args.output_dir))
+    step, checkpoint = trainer.state.global_step, find_newest_checkpoint(str(trainer.args.output_dir))
     if checkpoint is None:
         remedy = f"before its first checkpoint (save_steps is {trainer.args.save_steps:g}); start it again"
         return f"stopped at step {step}, {remedy}."

@@ -19,10 +19,10 @@ def draw_excerpt(chosen: Sequence[Any], rejected: Sequence[Any], rng: np.random.
         rejected (`list`): Turns of the other side.
         rng (`np.random.Generator`): Draws how many exchanges, and where they begin.
     """
-    roles = [_role(turn) for turn in chosen]
+    roles = [_read_role(turn) for turn in chosen]
     first = roles.count("system")
     num_exchanges = (len(roles) - first) // 2
-    if num_exchanges < 2 or roles != [_role(turn) for turn in rejected]:
+    if num_exchanges < 2 or roles != [_read_role(turn) for turn in rejected]:
         return None
     length = int(rng.integers(1, num_exchanges))
     start = first + 2 * int(rng.integers(num_exchanges - length + 1))
@@ -30,5 +30,5 @@ def draw_excerpt(chosen: Sequence[Any], rejected: Sequence[Any], rng: np.random.
     return kept if any(chosen[number] != rejected[number] for number in kept) else None
 
 
-def _role(turn: Any) -> str:
+def _read_role(turn: Any) -> str:
     return str(turn["role"] if isinstance(turn, Mapping) else turn.role)

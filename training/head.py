@@ -130,7 +130,7 @@ class SDiaRewardHead(PreTrainedModel):
 class FeatureBatch(PairBatch):
     """Hold some pairs whose sides are cached features, each of shape `(num_rows, hidden_size)`."""
 
-    def inputs(self) -> dict[str, Any]:
+    def make_inputs(self) -> dict[str, Any]:
         """Return the arguments of `SDiaRewardHead.forward`, the chosen sides first, padded on the right."""
         features = self.chosen + self.rejected
         lengths = torch.tensor([len(feature) for feature in features])

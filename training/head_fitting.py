@@ -129,7 +129,7 @@ def compute_rewards(head: torch.nn.Module, collator: FeatureCollator, rows: Rows
     batch_size = _VECTORS_PAIRS if _are_vectors(rows) else _TOKENS_PAIRS
     sides: tuple[list[float], list[float]] = ([], [])
     for start in range(0, len(rows), batch_size):
-        inputs = collator(rows[start : start + batch_size])["pairs"].inputs()
+        inputs = collator(rows[start : start + batch_size])["pairs"].make_inputs()
         logits = head(**{name: tensor.to(device) for name, tensor in inputs.items()}).logits
         for side, rewards in zip(sides, logits.squeeze(-1).chunk(len(SIDES)), strict=True):
             side += rewards.tolist()

@@ -28,7 +28,7 @@ from sdiareward.scoring.batching import DialoguePreparer, PreparedBatch, reason_
 from sdiareward.scoring.packed_forward import encode_clips
 
 from .augmentation import AugmentedPairs
-from .batches import vectors_to_bytes
+from .batches import serialize_vectors
 from .usable_pairs import SkippedPair, explain_side, select_usable
 
 
@@ -158,7 +158,7 @@ class _Reader:
                 columns[f"{name}_ids"].append([int(token) for part in ids for token in part])
                 columns[f"{name}_clips"].append([distinct.index(digest) for digest in clips[index]] if sides else [])
             columns["clip_digests"].append(distinct)
-            columns["clip_vectors"].append([vectors_to_bytes(vectors[digest]) for digest in distinct])
+            columns["clip_vectors"].append([serialize_vectors(vectors[digest]) for digest in distinct])
             columns["width"].append(self.model.model.audio_tower.proj.in_features)
         return columns
 

@@ -31,14 +31,14 @@ def choose_checkpoint(training: TrainingArguments, *, resume: bool, has_adapters
     """
     named = str(training.resume_from_checkpoint or "")
     if named.lower() in _NO:
-        return newest_checkpoint(str(training.output_dir)) if resume else None
+        return find_newest_checkpoint(str(training.output_dir)) if resume else None
     if resume:
         raise OptionError(
             f"resume is True and resume_from_checkpoint is {named!r}; give resume alone for the newest checkpoint of "
             "output_dir, or resume_from_checkpoint alone for that one."
         )
     if named.lower() in _YES:
-        return newest_checkpoint(str(training.output_dir))
+        return find_newest_checkpoint(str(training.output_dir))
     _require_checkpoint(Path(named), has_adapters)
     return Path(named)
 
@@ -64,7 +64,7 @@ def _read_step(folder: Path) -> int | None:
     return None
 
 
-def newest_checkpoint(output_dir: str | Path) -> Path | None:
+def find_newest_checkpoint(output_dir: str | Path) -> Path | None:
     """Return the newest complete checkpoint of a run, or None.
 
     The state of the trainer is written last. A checkpoint whose writing was interrupted, by a kill or a full disk,

@@ -79,7 +79,7 @@ def set_up(args: TrainArguments, base_model: str, splits: Mapping[str, Any], tra
         training,
         cache_folder=args.from_cache,
         pooling_mode=args.pooling_mode,
-        augmentation=args.augmentation(training.seed),
+        augmentation=args.make_augmentation(training.seed),
         prompts=args.read_prompts(),
     )
 
@@ -89,9 +89,9 @@ def _set_up_model(
 ) -> TrainingSetup:
     """Load a complete model and read all pairs once; encode their clips where the audio tower is frozen."""
     options: dict[str, Any] = {"pooling_mode": args.pooling_mode, "prompts": args.read_prompts()}
-    model, processor = load_model(base_model, _weights_dtype(args, training), **options)
+    model, processor = load_model(base_model, _choose_weights_dtype(args, training), **options)
     model.to(training.device)
-    splits = _augment_training(splits, args.augmentation(training.seed), processor)
+    splits = _augment_training(splits, args.make_augmentation(training.seed), processor)
     splits = {**splits, "train": draw_needed(splits["train"], training)}
     folder = Path(str(training.output_dir)) / READ_AHEAD
     rows, skipped = {}, []
@@ -126,7 +126,7 @@ def set_up_head(
         augmentation ([`AugmentationSettings`], *optional*): What to add to the training pairs.
         prompts (`dict[str, str]`, *optional*): System prompts by criterion, in place of those of `base_model`.
     """
-    dtype = backbone_dtype(training)
+    dtype = choose_backbone_dtype(training)
     head, processor = load_model(base_model, dtype, pooling_mode=pooling_mode, head_only=True, prompts=prompts)
     cache = FeatureCache(
         cache_folder or Path(str(training.output_dir)) / FEATURES,
@@ -251,7 +251,7 @@ def assemble_full_model(
         base_model (`str`): As in [`set_up`].
         training (`trl.RewardConfig`): Of the run.
     """
-    dtype = backbone_dtype(training)
+    dtype = choose_backbone_dtype(training)
     if args.uses_cache:
         model, _ = load_model(base_model, dtype, pooling_mode=args.pooling_mode)
         SDiaRewardHead.from_pretrained(trained).put_into(model)
@@ -261,16 +261,16 @@ def assemble_full_model(
     return SDiaRewardModel.from_pretrained(trained, dtype=dtype)
 
 
-def _weights_dtype(args: TrainArguments, training: RewardConfig) -> torch.dtype:
+def _choose_weights_dtype(args: TrainArguments, training: RewardConfig) -> torch.dtype:
     """Return the dtype of the weights.
 
     Those that are trained are float32, for most updates are less than half a step of bfloat16; autocast computes in
     bfloat16 all the same. DeepSpeed keeps float32 copies by itself.
     """
     has_float32_copies = training.deepspeed_plugin is not None
-    return torch.float32 if args.train == "full" and not has_float32_copies else backbone_dtype(training)
+    return torch.float32 if args.train == "full" and not has_float32_copies else choose_backbone_dtype(training)
 
 
-def backbone_dtype(training: RewardConfig) -> torch.dtype:
+def choose_backbone_dtype(training: RewardConfig) -> torch.dtype:
     """Return the dtype in which the backbone computes."""
     return torch.bfloat16 if training.bf16 else torch.float32

@@ -201,7 +201,7 @@ class SDiaRewardTrainer(RewardTrainer):
             ValueError: The loss is not finite; the message names the pairs.
         """
         pairs = inputs["pairs"]
-        arguments = self._prepare_inputs(pairs.inputs())
+        arguments = self._prepare_inputs(pairs.make_inputs())
         if self._full_model is not None:
             arguments["compute"] = compute_packed_rewards
         loss, outputs = super().compute_loss(model, arguments, return_outputs=True)

@@ -89,12 +89,12 @@ def _break(
                 yield row, {"pair_id": f"{episode.name}, {kind} {number}", "criterion": criterion, **sides}
 
 
-def without_recordings(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def remove_recordings(turns: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the messages with their texts alone; a turn without one has an empty content."""
-    return [{**message, "content": _text(message)} for message in turns_to_messages(turns)]
+    return [{**message, "content": _join_texts(message)} for message in turns_to_messages(turns)]
 
 
-def _text(message: Mapping[str, Any]) -> str:
+def _join_texts(message: Mapping[str, Any]) -> str:
     return "".join(item["text"] for item in list_items(message) if item["type"] == "text")
 
 
@@ -107,7 +107,7 @@ def _list_dialogues(
     criteria: dict[int, list[str]] = {}
     for row, name in enumerate(names):
         pair = pairs[row]
-        turns = tuple((message["role"], message["content"]) for message in without_recordings(pair["chosen"]))
+        turns = tuple((message["role"], message["content"]) for message in remove_recordings(pair["chosen"]))
         if not all(words for _, words in turns):
             continue
         first = found.setdefault(turns, row)

@@ -45,7 +45,7 @@ def test_a_step_of_the_gpu_benchmark_is_a_step_of_the_trainer(make_tiny_model, t
     args = Namespace(pairs=2, seed=0, mean_s=1.0)
     batch = gpu_training._pairs(tiny_processor, args, 0)
     before = model.score.weight.detach().clone()
-    chosen, rejected = model(compute=compute_packed_rewards, **batch.inputs()).logits.squeeze(-1).chunk(2)
+    chosen, rejected = model(compute=compute_packed_rewards, **batch.make_inputs()).logits.squeeze(-1).chunk(2)
     loss = -torch.nn.functional.logsigmoid(chosen - rejected).mean() + 0.01 * ((chosen + rejected) ** 2).mean()
     (expected,) = torch.autograd.grad(loss, model.score.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)

@@ -78,7 +78,7 @@ def test_a_step_of_written_copies_alone_is_trained(pairs, make_tiny_model, tiny_
     rows = [{"role": "user", "content": "the blue one"}, {"role": "assistant", "content": "yes"}]
     other = [rows[0], {"role": "assistant", "content": "no"}]
     batch = PairCollator(tiny_processor)([{"pair_id": "p", "length": 1, "row": 0, "chosen": rows, "rejected": other}])
-    chosen, rejected = compute_packed_rewards(make_tiny_model(), **batch["pairs"].inputs()).logits
+    chosen, rejected = compute_packed_rewards(make_tiny_model(), **batch["pairs"].make_inputs()).logits
     assert chosen != rejected
 
 

@@ -90,11 +90,11 @@ def test_a_micro_batch_holds_the_labels_of_its_pairs(batch):
 
 
 def test_the_inputs_are_the_chosen_sides_then_the_rejected_ones_and_their_clips(batch):
-    inputs = batch.select(1, 3).inputs()
+    inputs = batch.select(1, 3).make_inputs()
     assert [len(messages[0].input_ids) for messages in inputs["dialogues"]] == [2, 3, 5, 6]
     assert sorted(inputs["mels"]) == [bytes([number]) for number in (2, 3, 5, 6)]
     assert inputs["attention_mask"].sum() == 16
-    assert "vectors" in dataclasses.replace(batch, clips_as="vectors").inputs()
+    assert "vectors" in dataclasses.replace(batch, clips_as="vectors").make_inputs()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import torch
 
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.schema import SIDES
-from sdiareward.training.batches import PairCollator, vectors_from_bytes, vectors_to_bytes
+from sdiareward.training.batches import PairCollator, deserialize_vectors, serialize_vectors
 from sdiareward.training.precompute import precompute_pairs
 
 
@@ -79,7 +79,7 @@ def test_a_recording_mended_under_the_same_path_is_read_again(tone_pairs, tiny_p
 
 def test_vectors_are_kept_in_float16():
     vectors = torch.tensor([[0.5, -2.0, 1 / 3], [0.0, 1e4, -0.25]])
-    assert torch.equal(vectors_from_bytes(vectors_to_bytes(vectors), 3), vectors.half().float())
+    assert torch.equal(deserialize_vectors(serialize_vectors(vectors), 3), vectors.half().float())
 
 
 def test_a_recording_that_disappears_after_it_was_read_is_named(tone_pairs, tiny_processor, tmp_path):

@@ -110,7 +110,7 @@ def test_swapping_chosen_and_rejected_flips_the_margin(make_trainer, tiny_proces
     trainer = make_trainer()
     margins = []
     for row in (rows[0], {**rows[0], "chosen": rows[0]["rejected"], "rejected": rows[0]["chosen"]}):
-        inputs = PairCollator(tiny_processor)([row])["pairs"].inputs()
+        inputs = PairCollator(tiny_processor)([row])["pairs"].make_inputs()
         chosen, rejected = compute_packed_rewards(trainer.model, **inputs).logits.squeeze(-1).tolist()
         margins.append(chosen - rejected)
     assert abs(margins[0]) > 1e-4
@@ -253,7 +253,7 @@ def test_encoding_clips_before_training_changes_no_reward(
     expected = padded_rewards(model, list(pairs))
     encoded, skipped = precompute_pairs(pairs, tiny_processor, tmp_path, split="train", model=model)
     assert skipped == []
-    inputs = PairCollator(tiny_processor)(list(encoded))["pairs"].inputs()
+    inputs = PairCollator(tiny_processor)(list(encoded))["pairs"].make_inputs()
     assert "mels" not in inputs
     with torch.no_grad():
         rewards = model(compute=compute_packed_rewards, **inputs).logits.view(2, -1).T
@@ -513,7 +513,7 @@ def test_float16_hidden_states_change_an_attention_head_by_little(
     head = SDiaRewardHead(model.config)
     head.load_state_dict({name: t for name, t in model.state_dict().items() if name.startswith(("score", "pooler"))})
     with torch.no_grad():
-        from_cache = head(**FeatureCollator(cache)(list(rows["train"]))["pairs"].inputs()).logits.view(2, -1).T
+        from_cache = head(**FeatureCollator(cache)(list(rows["train"]))["pairs"].make_inputs()).logits.view(2, -1).T
     expected = padded_rewards(model, list(pairs))
     assert cache[rows["train"][0]["chosen_key"]].dtype == torch.float16
     torch.testing.assert_close(from_cache, expected, rtol=0, atol=1e-3)

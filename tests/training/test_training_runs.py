@@ -13,7 +13,7 @@ from support.paths import ROOT
 from support.refusals import check_refused
 
 from sdiareward.train import main
-from sdiareward.training.resuming import newest_checkpoint
+from sdiareward.training.resuming import find_newest_checkpoint
 
 
 pytestmark = pytest.mark.slow
@@ -98,7 +98,7 @@ def test_a_killed_run_ends_where_an_undisturbed_one_ends(mode, command, tmp_path
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert not (killed / "run.json").exists()
-    before = newest_checkpoint(killed)
+    before = find_newest_checkpoint(killed)
     assert before is not None
     assert train_here(command(killed, "--resume", "True", **options)) == 0
     expected, found = weights(undisturbed), weights(killed)
@@ -140,7 +140,7 @@ def test_after_a_full_disk_a_run_resumes_from_the_last_checkpoint(command, tmp_p
     full.parent.mkdir(parents=True)
     full.symlink_to("/dev/full")
     assert run(command(output)).returncode != 0
-    assert newest_checkpoint(output) == output / "checkpoint-1"
+    assert find_newest_checkpoint(output) == output / "checkpoint-1"
     full.unlink()
     assert train_here(command(output, "--resume", "True")) == 0
     assert train_here(command(undisturbed)) == 0
@@ -149,13 +149,13 @@ def test_after_a_full_disk_a_run_resumes_from_the_last_checkpoint(command, tmp_p
 
 
 def test_a_checkpoint_without_the_state_of_the_trainer_is_skipped(tmp_path):
-    assert newest_checkpoint(tmp_path) is None
+    assert find_newest_checkpoint(tmp_path) is None
     for step, state in ((9, '{"global_step": 9}'), (10, '{"global_step": 10}'), (11, '{"glob'), (12, None)):
         folder = tmp_path / f"checkpoint-{step}"
         folder.mkdir()
         if state is not None:
             (folder / "trainer_state.json").write_text(state)
-    assert newest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    assert find_newest_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
 
 
 def test_data_without_a_split_are_refused_in_one_line(command, data_folder, tmp_path):
