@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sdiareward.scoring.packed_forward import window_lengths
+from sdiareward.scoring.packed_forward import compute_window_lengths
 
 
 def text_flops(config: Any, num_tokens: int, num_before: int = 0) -> int:
@@ -34,7 +34,7 @@ def audio_flops(config: Any, num_frames: int) -> int:
         num_frames (`int`): Mel frames of the clip, 100 a second.
     """
     width, kernel = config.d_model, 3
-    windows = window_lengths([num_frames], config.n_window)
+    windows = compute_window_lengths([num_frames], config.n_window)
     positions = sum(windows)
     convolutions = 2 * kernel * width * (config.num_mel_bins * num_frames + width * positions)
     weights = 4 * width**2 + 2 * width * config.encoder_ffn_dim

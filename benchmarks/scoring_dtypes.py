@@ -26,7 +26,7 @@ from benchmarks import racing
 from benchmarks.scoring_speed import _workload, load_model
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.scoring.precision import FAST
-from sdiareward.scoring.tolerances import SAME_REWARD, scaled
+from sdiareward.scoring.tolerances import SAME_REWARD, scale_tolerance
 
 
 RESULT = racing.RESULTS / "scoring_dtypes.json"
@@ -35,7 +35,7 @@ DTYPES = ("float32", "bfloat16", FAST)
 # Matrix products of the last are those of bfloat16.
 _PRODUCTS = {"float32": "float32", "bfloat16": "bfloat16", FAST: "bfloat16"}
 # A larger change of a reward near 3 would be an error, not rounding.
-_TOLERANCE = scaled(SAME_REWARD["bfloat16"], [3.0])
+_TOLERANCE = scale_tolerance(SAME_REWARD["bfloat16"], [3.0])
 _MATRIX_SIZE = 2048
 
 

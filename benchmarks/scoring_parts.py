@@ -104,9 +104,9 @@ def _by_name(preparer: type[Any]) -> type[Any]:
             with record_function(PREPARATION):
                 return super().__call__(*args, **options)
 
-        def mels(self, *args: Any, **options: Any) -> Any:
+        def compute_mels(self, *args: Any, **options: Any) -> Any:
             with record_function(PREPARATION):
-                return super().mels(*args, **options)
+                return super().compute_mels(*args, **options)
 
     return NamedPreparer
 

@@ -212,7 +212,7 @@ def _mel_tasks(plain: Any, processor: SDiaRewardProcessor, clips: list[list[Any]
     by_name = {str((row, index)).encode(): clip for row, each in enumerate(clips) for index, clip in enumerate(each)}
     return (
         lambda: [plain.feature_extractor(each, **options) for each in clips],
-        lambda: DialoguePreparer(processor).mels(by_name),
+        lambda: DialoguePreparer(processor).compute_mels(by_name),
     )
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.scoring.tolerances import SAME_REWARD, SAVED_FLOAT32, scaled
+from sdiareward.scoring.tolerances import SAME_REWARD, SAVED_FLOAT32, scale_tolerance
 
 from .facts import ATTENTIONS, GIB, find_attention_problem, read_available_memory_bytes
 from .findings import FAILED, PASSED, SKIPPED, Check, Outcome, Settings
@@ -209,7 +209,7 @@ def _find_tolerance(subject: Subject) -> float:
 
 def _compare(found: Mapping[str, Sequence[float]], expected: Sequence[float], tolerance: float) -> Outcome:
     """Return whether all rewards are those expected, within a tolerance for rewards of about 1."""
-    limit = scaled(tolerance, expected)
+    limit = scale_tolerance(tolerance, expected)
     differences = {
         name: _find_largest(abs(one - other) for one, other in zip(rewards, expected, strict=True))
         for name, rewards in found.items()

@@ -151,7 +151,7 @@ class PairLog:
     def _digest(self, row: int) -> list[str | None]:
         return digest_pair(self._pairs[row], self._labels[row]["criterion"])
 
-    def pending(self) -> list[int]:
+    def find_pending(self) -> list[int]:
         """Return the rows that have no line yet."""
         return [row for row, label in enumerate(self._labels) if label["pair_id"] not in self.scores]
 
@@ -204,7 +204,9 @@ def score_pairs(
         and the labels of each skipped pair with `kind` and `reason`.
     """
     log = PairLog(folder, pairs, labels, retry_failed)
-    score_pending(log.pending(), lambda: _BoundPairs(load_scorer(), pairs, labels), log, label="scoring", unit="pair")
+    score_pending(
+        log.find_pending(), lambda: _BoundPairs(load_scorer(), pairs, labels), log, label="scoring", unit="pair"
+    )
     return log.scores, log.write_skipped()
 
 

@@ -34,7 +34,7 @@ _BATCH_TOKENS = {"cpu": 4096}
 _BATCH_TOKENS_ACCELERATOR = 16_384
 
 
-def default_batch_tokens(device_type: str) -> int:
+def choose_batch_tokens(device_type: str) -> int:
     """Return the number of tokens in one forward pass on a kind of device, such as `"cpu"` or `"cuda"`."""
     return _BATCH_TOKENS.get(device_type, _BATCH_TOKENS_ACCELERATOR)
 
@@ -75,7 +75,7 @@ class Segment:
         return sum(len(message.input_ids) for message in self.messages)
 
 
-def clip_digest(clip: np.ndarray) -> bytes:
+def digest_clip(clip: np.ndarray) -> bytes:
     """Return a hash of a clip's samples; equal clips are encoded once.
 
     Args:
@@ -250,19 +250,19 @@ class DialoguePreparer:
                 batch.failures[index] = error
             else:
                 batch.indices.append(index)
-                digests = [clip_digest(clip) for clip in prepared.clips]
+                digests = [digest_clip(clip) for clip in prepared.clips]
                 batch.clips.update(zip(digests, prepared.clips, strict=True))
-                batch.dialogues.append(self.messages(prepared.input_ids, digests))
+                batch.dialogues.append(self.split_messages(prepared.input_ids, digests))
                 batch.num_samples += sum(clip.size for clip in prepared.clips)
         if self.with_mels:
-            batch.mels = self.mels({key: clip for key, clip in batch.clips.items() if key not in self.encoded})
+            batch.mels = self.compute_mels({key: clip for key, clip in batch.clips.items() if key not in self.encoded})
         return batch
 
-    def messages(self, input_ids: np.ndarray, digests: Sequence[bytes]) -> list[Message]:
+    def split_messages(self, input_ids: np.ndarray, digests: Sequence[bytes]) -> list[Message]:
         """Split the tokens of a dialogue into its messages; `digests` are those of its clips, in order."""
         return split_messages(input_ids, digests, self._start_id, self._audio_start_id)
 
-    def mels(self, clips: dict[bytes, np.ndarray]) -> dict[bytes, torch.Tensor]:
+    def compute_mels(self, clips: dict[bytes, np.ndarray]) -> dict[bytes, torch.Tensor]:
         """Return the log-mel features of clips, each at its true length."""
         order = sorted(clips, key=lambda digest: clips[digest].size)
         features = {}
@@ -274,7 +274,7 @@ class DialoguePreparer:
         return features
 
 
-def reason_of(error: Exception) -> str:
+def format_reason(error: Exception) -> str:
     """Return why a dialogue cannot be used, in one line."""
     return " ".join(str(error).split()) or type(error).__name__
 

@@ -65,12 +65,15 @@ def fit(
     if not np.isfinite(array).all():
         row = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise ValueError(f"the rewards of pair {row} are {array[row].tolist()}; they must be finite: leave it out.")
-    names = _labels("subsets", subsets, array)
-    judged = names[:0] if criteria is None else _labels("criteria", criteria, array)
-    tables = {name: _rounded(_quantiles(array[judged == name], names[judged == name])) for name in np.unique(judged)}
+    names = _require_labels("subsets", subsets, array)
+    judged = names[:0] if criteria is None else _require_labels("criteria", criteria, array)
+    tables = {
+        name: _round_values(_compute_quantiles(array[judged == name], names[judged == name]))
+        for name in np.unique(judged)
+    }
     calibration = {
         "subsets": {str(name): _fit_subset(array[names == name]) for name in np.unique(names)},
-        "quantiles": _rounded(_quantiles(array, names)),
+        "quantiles": _round_values(_compute_quantiles(array, names)),
         "quantiles_by_criterion": {str(name): table for name, table in tables.items()},
         "num_pairs": len(array),
         "prompt_version": prompt_version,
@@ -80,7 +83,7 @@ def fit(
     return calibration
 
 
-def _labels(kind: str, labels: Sequence[str], rewards: Floats) -> NDArray[np.str_]:
+def _require_labels(kind: str, labels: Sequence[str], rewards: Floats) -> NDArray[np.str_]:
     if len(labels) != len(rewards):
         raise ValueError(f"got {len(labels)} {kind} for {len(rewards)} pairs; give one for each.")
     return np.asarray(list(labels), dtype=np.str_)
@@ -88,7 +91,7 @@ def _labels(kind: str, labels: Sequence[str], rewards: Floats) -> NDArray[np.str
 
 def _fit_subset(rewards: Floats) -> dict[str, Any]:
     offset, temperature = fit_offset_and_temperature(rewards[:, 0], rewards[:, 1])
-    fitted = _rounded(np.array([offset, temperature]))
+    fitted = _round_values(np.array([offset, temperature]))
     return {"offset": fitted[0], "temperature": fitted[1], "num_pairs": len(rewards)}
 
 
@@ -137,7 +140,7 @@ def _penalised_loss(parameters: Floats, rewards: Floats, signs: Floats) -> tuple
     return float(loss), gradient
 
 
-def _quantiles(rewards: Floats, subsets: NDArray[np.str_]) -> Floats:
+def _compute_quantiles(rewards: Floats, subsets: NDArray[np.str_]) -> Floats:
     """Return quantiles of both sides of the pairs, each subset weighing the same."""
     _, indices, counts = np.unique(subsets, return_inverse=True, return_counts=True)
     weights = np.repeat(1.0 / counts[indices], 2)
@@ -147,7 +150,7 @@ def _quantiles(rewards: Floats, subsets: NDArray[np.str_]) -> Floats:
     return np.interp(np.linspace(0.0, 1.0, NUM_QUANTILES) * weights.sum(), shares, rewards.ravel()[order])
 
 
-def _rounded(values: Floats) -> list[float]:
+def _round_values(values: Floats) -> list[float]:
     """Return values with as many digits as a float32 reward has, for a readable file."""
     return [float(f"{value:.{_NUM_DIGITS}g}") for value in values]
 
@@ -215,7 +218,7 @@ class Calibration:
         temperatures = np.array([fitted[name]["temperature"] for name in subsets])
         return (np.asarray(rewards, dtype=np.float64) - offsets) / temperatures
 
-    def probability(self, margin: float, subset: str) -> float:
+    def compute_probability(self, margin: float, subset: str) -> float:
         """Return how probably the side of a pair that is ahead by `margin` is the better one.
 
         Args:

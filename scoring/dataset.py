@@ -76,7 +76,7 @@ class ScoringJob:
         data = {name: getattr(self, name) for name in ("dataset", "split", "name", "criterion")}
         return {**self.model.identity(), **data}
 
-    def settings(self) -> dict[str, Any]:
+    def describe_settings(self) -> dict[str, Any]:
         """Return the fields for the record beside the results."""
         return asdict(self)
 
@@ -186,7 +186,7 @@ def score_dataset(job: ScoringJob, folder: Path) -> Summary | None:
             processes.wait()
         # No process writes before all have read.
         processes.wait()
-        pending = results.pending(processes.rank, processes.count)
+        pending = results.find_pending(processes.rank, processes.count)
         label = "scoring" if processes.count == 1 else f"process {processes.rank} of {processes.count}"
         session = score_pending(
             pending.tolist(),
@@ -277,7 +277,7 @@ def finish(job: ScoringJob, rows: Rows, before: Results, seconds: float) -> Summ
         raise ScoringError(str(error)) from error
     summary = summarise(before, after, seconds)
     rate = {"real_time_factor": summary.real_time_factor}
-    write_provenance(folder / "summary.json", summary=asdict(summary) | rate, job=job.settings())
+    write_provenance(folder / "summary.json", summary=asdict(summary) | rate, job=job.describe_settings())
     if not summary.num_scored:
         path, reason = folder / "skipped.jsonl", after.reasons[min(after.reasons)].rstrip(".")
         raise ScoringError(

@@ -29,7 +29,7 @@ from sdiareward.configuration_sdiareward import SDiaRewardConfig
 from sdiareward.pairs.content import hash_items
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-from .batching import DIALOGUE_ERRORS, reason_of
+from .batching import DIALOGUE_ERRORS, format_reason
 from .feature_shards import FeatureShards
 
 
@@ -186,7 +186,7 @@ class FeatureCache:
             except DIALOGUE_ERRORS as error:
                 if skipped is None:
                     raise
-                skipped[index] = reason_of(error)
+                skipped[index] = format_reason(error)
                 return None
 
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
@@ -250,13 +250,13 @@ class FeatureCache:
                 progress=progress,
             )
             order = list(missing)
-            self._shards.write((order[index], self._rows(feature)) for index, feature in features)
+            self._shards.write((order[index], self._make_rows(feature)) for index, feature in features)
             if skipped is not None and unreadable:
                 reasons = {order[index]: reason for index, reason in unreadable.items()}
                 skipped.update({index: reasons[key] for index, key in enumerate(found) if key in reasons})
         return found
 
-    def _rows(self, features: Any) -> torch.Tensor:
+    def _make_rows(self, features: Any) -> torch.Tensor:
         return torch.from_numpy(features.hidden_states if self.per_token else features.pooled[None])
 
     def _list_settings(self, config: SDiaRewardConfig, processor: SDiaRewardProcessor, dtype: str) -> dict[str, Any]:

@@ -77,7 +77,7 @@ class FeatureShards:
             ValueError: The shard that holds it is damaged.
         """
         place = self._places[key]
-        return self._matrix(place.shard)[place.start : place.stop]
+        return self._load_matrix(place.shard)[place.start : place.stop]
 
     def __getstate__(self) -> dict[str, Any]:
         # A memory map cannot be sent to another process, which opens the shard again.
@@ -131,7 +131,7 @@ class FeatureShards:
 
     def _write_shard(self, features: Mapping[str, torch.Tensor]) -> None:
         matrix = torch.cat(list(features.values()))
-        metadata = {"keys": " ".join(features), "crc32": str(_checksum(matrix))}
+        metadata = {"keys": " ".join(features), "crc32": str(_compute_checksum(matrix))}
         if len(matrix) > len(features):
             metadata["num_rows"] = " ".join(str(len(rows)) for rows in features.values())
         name = f"{uuid.uuid4().hex}.safetensors"
@@ -143,12 +143,12 @@ class FeatureShards:
             if time.time() - path.stat().st_mtime > _ABANDONED_S:
                 path.unlink(missing_ok=True)
 
-    def _matrix(self, shard: str) -> torch.Tensor:
+    def _load_matrix(self, shard: str) -> torch.Tensor:
         if shard not in self._matrices:
             path = self.folder / shard
             with _open_shard(path) as file:
                 matrix, expected = file.get_tensor(_TENSOR), file.metadata()["crc32"]
-            if str(_checksum(matrix)) != expected:
+            if str(_compute_checksum(matrix)) != expected:
                 raise ValueError(f"{path}: its checksum is wrong; delete the file, its features are computed again.")
             self._matrices[shard] = matrix
         return self._matrices[shard]
@@ -178,5 +178,5 @@ def _read_places(path: Path) -> dict[str, _Place]:
     return places
 
 
-def _checksum(matrix: torch.Tensor) -> int:
+def _compute_checksum(matrix: torch.Tensor) -> int:
     return zlib.crc32(matrix.view(torch.uint8).numpy().data)

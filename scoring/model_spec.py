@@ -76,7 +76,7 @@ class ModelSpec:
         require_model(checkpoint)
         disable_progress_bar()
         options: dict[str, Any] = {"device": self.device or device, "batch_tokens": self.batch_tokens}
-        with self._explained_errors():
+        with self._explain_errors():
             scorer = Scorer.from_pretrained(checkpoint, dtype=self.dtype, prompts=self.prompts, **options)
         if criterion is not None and criterion not in scorer.processor.prompts:
             known = ", ".join(sorted(scorer.processor.prompts))
@@ -91,11 +91,11 @@ class ModelSpec:
         """
         from sdiareward.processing_sdiareward import SDiaRewardProcessor
 
-        with self._explained_errors():
+        with self._explain_errors():
             return SDiaRewardProcessor.from_pretrained(self.checkpoint)
 
     @contextmanager
-    def _explained_errors(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except _LOADING_ERRORS as error:

@@ -53,21 +53,21 @@ class PackedLayout:
         """Tokens before each segment in its dialogue."""
         return [sum(self.lengths[index] for index in path[:-1]) for path in self.paths]
 
-    def positions(self) -> torch.Tensor:
+    def compute_positions(self) -> torch.Tensor:
         """Return the place of each token in its dialogue, shape `(num_tokens,)`."""
         pairs = zip(self.num_before, self.lengths, strict=True)
         return torch.cat([torch.arange(before, before + length) for before, length in pairs])
 
-    def along(self, tensor: torch.Tensor, segment: int, dim: int) -> torch.Tensor:
+    def take_along(self, tensor: torch.Tensor, segment: int, dim: int) -> torch.Tensor:
         """Return the part of `tensor` that belongs to a segment and to its predecessors in the dialogue."""
         return self.join(tensor.split(self.lengths, dim=dim), segment, dim)
 
     def join(self, parts: Sequence[torch.Tensor], segment: int, dim: int) -> torch.Tensor:
-        """Return what `along` does, of a tensor that is split into the segments."""
+        """Return what `take_along` does, of a tensor that is split into the segments."""
         path = self.paths[segment]
         return parts[segment] if len(path) == 1 else torch.cat([parts[index] for index in path], dim=dim)
 
-    def mask(self, like: torch.Tensor) -> torch.Tensor:
+    def make_mask(self, like: torch.Tensor) -> torch.Tensor:
         """Return a band from which the mask of every segment is cut, shape `(longest, longest before + longest)`.
 
         Row `i` sees the columns up to `longest before + i`; a segment with fewer tokens before it skips the first
@@ -80,17 +80,17 @@ class PackedLayout:
             self._masks[like.device] = like.new_zeros(hidden.shape).masked_fill(hidden, float("-inf"))
         return self._masks[like.device]
 
-    def varlen(self, device: torch.device) -> tuple[Any, ...]:
+    def prepare_varlen(self, device: torch.device) -> tuple[Any, ...]:
         """Return what a variable-length kernel takes: key rows, bounds of queries and of keys, longest of each."""
         if device not in self._varlen:
             rows = torch.arange(sum(self.lengths))
-            keys = [self.along(rows, segment, 0) for segment in range(len(self.lengths))]
+            keys = [self.take_along(rows, segment, 0) for segment in range(len(self.lengths))]
             num_keys = [len(key) for key in keys]
             shares = any(len(path) > 1 for path in self.paths)
             self._varlen[device] = (
                 torch.cat(keys).to(device) if shares else None,
-                _bounds(self.lengths, device),
-                _bounds(num_keys, device),
+                _make_bounds(self.lengths, device),
+                _make_bounds(num_keys, device),
                 max(self.lengths),
                 max(num_keys),
             )
@@ -115,15 +115,15 @@ class Windows:
         ]
         self.order = torch.cat([group.flatten() for group in self.groups]).argsort()
 
-    def varlen(self, device: torch.device) -> tuple[Any, ...]:
-        """Return what a variable-length kernel takes, as `PackedLayout.varlen` does."""
+    def prepare_varlen(self, device: torch.device) -> tuple[Any, ...]:
+        """Return what a variable-length kernel takes, as `PackedLayout.prepare_varlen` does."""
         if device not in self._varlen:
-            bounds = _bounds(self.lengths, device)
+            bounds = _make_bounds(self.lengths, device)
             self._varlen[device] = (None, bounds, bounds, max(self.lengths), max(self.lengths))
         return self._varlen[device]
 
 
-def _bounds(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
+def _make_bounds(lengths: Sequence[int], device: torch.device) -> torch.Tensor:
     return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
 
 
@@ -170,8 +170,8 @@ def _attend_segments(
     # Under autocast the rotation leaves float32 what the projections made.
     query, key = query.to(value.dtype), key.to(value.dtype)
     if has_varlen(query.device.type, query.dtype):
-        return _varlen_attention(query, key, value, layout.varlen(query.device), scaling, causal=True), None
-    mask = layout.mask(query)
+        return _attend_varlen(query, key, value, layout.prepare_varlen(query.device), scaling, causal=True), None
+    mask = layout.make_mask(query)
     outputs = []
     # One split, whose backward pass is one concatenation: each slice would have a gradient of the whole length.
     all_queries, all_keys, all_values = (tensor.split(layout.lengths, dim=2) for tensor in (query, key, value))
@@ -179,18 +179,18 @@ def _attend_segments(
         keys, values = layout.join(all_keys, segment, 2), layout.join(all_values, segment, 2)
         before = keys.shape[2] - length
         if not before:
-            outputs.append(_sdpa(queries, keys, values, None, scaling))
+            outputs.append(_attend(queries, keys, values, None, scaling))
             continue
         hidden_before = mask.shape[1] - mask.shape[0] - before
         for first in range(0, length, _BLOCK_TOKENS):
             block = queries[:, :, first : first + _BLOCK_TOKENS]
             seen = before + first + block.shape[2]
             visible = mask[first : first + block.shape[2], hidden_before : hidden_before + seen]
-            outputs.append(_sdpa(block, keys[:, :, :seen], values[:, :, :seen], visible, scaling))
+            outputs.append(_attend(block, keys[:, :, :seen], values[:, :, :seen], visible, scaling))
     return torch.cat(outputs, dim=2).transpose(1, 2), None
 
 
-def _sdpa(
+def _attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scaling: float
 ) -> torch.Tensor:
     dtype = query.dtype
@@ -223,24 +223,26 @@ def _attend_windows(
 ) -> tuple[torch.Tensor, None]:
     """Attend within each window; shapes `(1, num_heads, num_positions, head_dim)`, transposed on return."""
     if has_varlen(query.device.type, query.dtype):
-        return _varlen_attention(query, key, value, windows.varlen(query.device), scaling, causal=False), None
+        return _attend_varlen(query, key, value, windows.prepare_varlen(query.device), scaling, causal=False), None
     outputs = []
     for group in windows.groups:
         shape = (*query.shape[1:2], *group.shape, query.shape[3])
-        queries, keys, values = (_rows(tensor[0], group).view(shape).transpose(0, 1) for tensor in (query, key, value))
+        queries, keys, values = (
+            _find_rows(tensor[0], group).view(shape).transpose(0, 1) for tensor in (query, key, value)
+        )
         attended = scaled_dot_product_attention(queries, keys, values, scale=scaling)
         outputs.append(attended.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs)[windows.order.to(query.device)][None], None
 
 
-def _rows(tensor: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
+def _find_rows(tensor: torch.Tensor, group: torch.Tensor) -> torch.Tensor:
     """Return the positions of a group of windows, shape `(num_heads, num_windows * length, head_dim)`."""
     if len(group) == 1:
         return tensor.narrow(1, int(group[0, 0]), group.shape[1])
     return tensor.index_select(1, group.flatten().to(tensor.device))
 
 
-def _varlen_attention(
+def _attend_varlen(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, bounds: tuple[Any, ...], scaling: float, causal: bool
 ) -> torch.Tensor:
     from torch.nn.attention.varlen import varlen_attn
@@ -274,11 +276,11 @@ def _varlen_agrees(device: torch.device, dtype: torch.dtype) -> bool:
     generator = torch.Generator().manual_seed(0)
     shapes = ((1, 4, 144, 64), (1, 2, 144, 64), (1, 2, 144, 64))
     query, key, value = (torch.randn(shape, generator=generator).to(device, dtype) for shape in shapes)
-    got = _varlen_attention(query, key, value, layout.varlen(device), 0.125, causal=True)
+    got = _attend_varlen(query, key, value, layout.prepare_varlen(device), 0.125, causal=True)
     for segment in range(3):
-        keys, values = (layout.along(tensor, segment, 2).repeat_interleave(2, dim=1) for tensor in (key, value))
+        keys, values = (layout.take_along(tensor, segment, 2).repeat_interleave(2, dim=1) for tensor in (key, value))
         mask = torch.ones(layout.lengths[segment], keys.shape[2], dtype=torch.bool, device=device)
-        queries = layout.along(query, segment, 2)[:, :, -layout.lengths[segment] :]
+        queries = layout.take_along(query, segment, 2)[:, :, -layout.lengths[segment] :]
         expected = scaled_dot_product_attention(
             queries, keys, values, mask.tril(keys.shape[2] - layout.lengths[segment]), scale=0.125
         )

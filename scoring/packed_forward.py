@@ -92,7 +92,7 @@ def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[t
     num_frames = [mel.shape[1] for mel in mels]
     features = torch.nn.utils.rnn.pad_sequence([mel.T for mel in mels], batch_first=True).transpose(1, 2)
     mask = torch.arange(features.shape[2]) < torch.tensor(num_frames)[:, None]
-    windows = Windows(window_lengths(num_frames, model.model.audio_tower.n_window))
+    windows = Windows(compute_window_lengths(num_frames, model.model.audio_tower.n_window))
     everything = torch.tensor([0, sum(windows.lengths)], dtype=torch.int32)
     with use_attention(model.model.audio_tower, AUDIO_ATTENTION):
         encoded = model.encode_audio(
@@ -101,7 +101,7 @@ def encode_clips(model: SDiaRewardModel, mels: Sequence[torch.Tensor]) -> list[t
     return list(encoded.split(model.count_audio_tokens(torch.tensor(num_frames)).tolist()))
 
 
-def window_lengths(num_frames: Sequence[int], n_window: int) -> list[int]:
+def compute_window_lengths(num_frames: Sequence[int], n_window: int) -> list[int]:
     """Return the length of every attention window behind the tower's convolutions, which halve the frames.
 
     Args:
@@ -142,7 +142,7 @@ def run_packed(
     with use_attention(text_model, TEXT_ATTENTION):
         output = text_model(
             inputs_embeds=embeds,
-            position_ids=layout.positions().to(ids.device).expand(3, 1, -1),
+            position_ids=layout.compute_positions().to(ids.device).expand(3, 1, -1),
             # Already a mapping, so that no mask is built: the attention function knows what each token attends to.
             attention_mask=dict.fromkeys(text_model.config.layer_types),
             use_cache=False,
@@ -171,7 +171,7 @@ def pool_packed(
         sums = torch.stack([part.float().sum(dim=0) for part in hidden.split(layout.lengths)])
         ends = [before + length for before, length in zip(layout.num_before, layout.lengths, strict=True)]
         return torch.stack([sums[layout.paths[index]].sum(dim=0) / ends[index] for index in last])
-    rows = [layout.along(hidden, index, 0)[None] for index in last]
+    rows = [layout.take_along(hidden, index, 0)[None] for index in last]
     return torch.cat([model.pooler(row, row.new_ones(row.shape[:2])) for row in rows])
 
 

@@ -90,7 +90,7 @@ def score_on_ray(
 def _score_alone(job: ScoringJob, folder: Path, num_actors: int | None, gpus_per_actor: float | None) -> Summary:
     rows, results = open_results(job, folder)
     start = time.perf_counter()
-    pending = results.pending()
+    pending = results.find_pending()
     if pending.size:
         with open_ray(ScoringError, "local"):
             scorer = RayScorer(job, rows.block_rows, _divide(num_actors, gpus_per_actor))
@@ -121,7 +121,7 @@ def _divide(num_actors: int | None, gpus_per_actor: float | None) -> _Resources:
         raise ScoringError(
             f"{num_actors} actors with {of_each:g} GPUs each are asked for; Ray has {num_gpus:g} GPUs: give fewer."
         )
-    whole = largest_share([node["CPU"] for node in nodes if "CPU" in node], num_actors)
+    whole = compute_largest_share([node["CPU"] for node in nodes if "CPU" in node], num_actors)
     # Ray counts in ten-thousandths.
     share = int(_SHARE_OF_CPUS * whole * 100) / 100
     if of_each:
@@ -129,7 +129,7 @@ def _divide(num_actors: int | None, gpus_per_actor: float | None) -> _Resources:
     return _Resources(num_actors, 0.0, share, max(int(whole), 1))
 
 
-def largest_share(cpus: Sequence[float], num_actors: int) -> float:
+def compute_largest_share(cpus: Sequence[float], num_actors: int) -> float:
     """Return the most CPUs that each of some actors can have; an actor is on one node.
 
     Args:

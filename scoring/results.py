@@ -116,7 +116,7 @@ class Results:
         """Which rows have rewards, a boolean for each."""
         return ~np.isnan(self.rewards[:, 0])
 
-    def pending(self, rank: int = 0, num_ranks: int = 1) -> np.ndarray:
+    def find_pending(self, rank: int = 0, num_ranks: int = 1) -> np.ndarray:
         """Return the numbers of the rows that one of several processes has to score.
 
         Neighbours stay together, so that each process reads its own part of the files.
@@ -254,7 +254,7 @@ def _write_table(results: Results, rows: Rows, id_column: str | None, numbers: n
 
     path = results.folder / "scores.parquet"
     tables = (
-        _table(results, rows, id_column, numbers[start : start + _ROWS_WRITTEN_AT_ONCE])
+        _make_table(results, rows, id_column, numbers[start : start + _ROWS_WRITTEN_AT_ONCE])
         for start in range(0, max(numbers.size, 1), _ROWS_WRITTEN_AT_ONCE)
     )
     first = next(tables)
@@ -263,7 +263,7 @@ def _write_table(results: Results, rows: Rows, id_column: str | None, numbers: n
             writer.write_table(table)
 
 
-def _table(results: Results, rows: Rows, id_column: str | None, numbers: np.ndarray) -> Any:
+def _make_table(results: Results, rows: Rows, id_column: str | None, numbers: np.ndarray) -> Any:
     """Return the table of these rows: number, id, rewards and, of a pair, the margin."""
     import pyarrow as pa
 

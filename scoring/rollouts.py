@@ -91,12 +91,12 @@ class RolloutReader:
             raise ValueError(
                 f"got {len(prompts)} prompts and {len(completions)} completions; give one prompt for each completion."
             )
-        before = self._column(self.audio_column, columns, len(prompts))
-        after = self._column(self.completion_audio_column, columns, len(prompts))
+        before = self._read_column(self.audio_column, columns, len(prompts))
+        after = self._read_column(self.completion_audio_column, columns, len(prompts))
         return [self._read_one(*row) for row in zip(prompts, completions, before, after, strict=True)]
 
     @staticmethod
-    def _column(name: str | None, columns: Mapping[str, Sequence[Any]], num_rows: int) -> Sequence[Any]:
+    def _read_column(name: str | None, columns: Mapping[str, Sequence[Any]], num_rows: int) -> Sequence[Any]:
         if name is None:
             return [None] * num_rows
         if name not in columns:
@@ -108,7 +108,7 @@ class RolloutReader:
 
     def _read_one(self, prompt: Any, completion: Any, prompt_audio: Any, completion_audio: Any) -> Rollout:
         try:
-            system, turns = self._prompt(prompt, prompt_audio)
+            system, turns = self._read_prompt(prompt, prompt_audio)
             rollout = Rollout([*system, *[*turns, _read_completion(completion)][-MAX_TURNS:]])
             validate_messages(rollout.messages, name="prompt and completion")
         except ValueError as error:
@@ -119,7 +119,7 @@ class RolloutReader:
             rollout.add_audio(completion_audio)
         return rollout
 
-    def _prompt(self, prompt: Any, audio: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def _read_prompt(self, prompt: Any, audio: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the system turn, where it is kept, and the turns of a prompt, with their audio."""
         messages = _read_messages([{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt)
         has_system = bool(messages) and messages[0]["role"] == "system"

@@ -30,11 +30,11 @@ from .batching import (
     DialoguePreparer,
     PreparedBatch,
     check_agreement,
-    default_batch_tokens,
+    choose_batch_tokens,
+    format_reason,
     list_members,
     plan_batches,
     prefetch,
-    reason_of,
 )
 from .calibration import Calibration
 from .packed_forward import ClipCache, encode_clips, run_packed_batch
@@ -113,7 +113,7 @@ class Scorer:
         if device is not None:
             torch.nn.Module.to(model, device)
         if batch_tokens is None:
-            batch_tokens = default_batch_tokens(model.device.type)
+            batch_tokens = choose_batch_tokens(model.device.type)
         if num_workers is None:
             num_workers = _NUM_WORKERS.get(model.device.type, _NUM_WORKERS_ACCELERATOR)
         for name, value, least in (("batch_tokens", batch_tokens, 1), ("num_workers", num_workers, 0)):
@@ -353,7 +353,7 @@ class Scorer:
         features = list(map(Features, output.pooled.cpu().numpy(), output.rewards.squeeze(-1).tolist()))
         if not per_token:
             return features
-        tokens = (output.layout.along(output.hidden_states, end, 0).float().cpu().numpy() for end in output.last)
+        tokens = (output.layout.take_along(output.hidden_states, end, 0).float().cpu().numpy() for end in output.last)
         return [replace(each, hidden_states=states) for each, states in zip(features, tokens, strict=True)]
 
     def _compute_padded(self, batch: PreparedBatch) -> list[Features]:
@@ -373,7 +373,7 @@ class Scorer:
         found = {digest: self._encoded[digest] for digest in wanted if digest in self._encoded}
         missing = [digest for digest in wanted if digest not in found]
         # A clip may have left the cache after its mel features were omitted.
-        batch.mels |= self._prepare.mels({key: batch.clips[key] for key in set(missing) - set(batch.mels)})
+        batch.mels |= self._prepare.compute_mels({key: batch.clips[key] for key in set(missing) - set(batch.mels)})
         encoded = encode_clips(self.model, [batch.mels[digest] for digest in missing]) if missing else []
         if not self.share_clips:
             return encoded
@@ -385,7 +385,7 @@ class Scorer:
 def _skip(index: int, error: Exception, skipped: MutableMapping[int, str] | None) -> None:
     if skipped is None:
         raise error
-    skipped[index] = reason_of(error)
+    skipped[index] = format_reason(error)
 
 
 def _iter_finite(

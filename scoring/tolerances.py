@@ -17,7 +17,7 @@ SAME_REWARD: dict[str, float] = {"float32": 1e-4, "float16": 2e-2, "bfloat16": 0
 SAVED_FLOAT32 = 1e-6
 
 
-def scaled(tolerance: float, rewards: Iterable[float]) -> float:
+def scale_tolerance(tolerance: float, rewards: Iterable[float]) -> float:
     """Scale a tolerance for rewards of at most 1 to larger rewards, which have larger steps.
 
     Args:

@@ -62,7 +62,7 @@ class RequestScorer:
         if form.subset is None or self._calibration is None:
             probability = sigmoid(margin)
         else:
-            probability = self._calibration.probability(margin, form.subset)
+            probability = self._calibration.compute_probability(margin, form.subset)
         return CompareResponse(criterion=form.criterion, a=a, b=b, margin=margin, probability=probability)
 
     async def _score_dialogues(

@@ -28,7 +28,7 @@ from sdiareward.esdr_accuracy.pairwise import wilson_interval
 from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.scoring.batching import DialoguePreparer, Message, Segment, reason_of
+from sdiareward.scoring.batching import DialoguePreparer, Message, Segment, format_reason
 from sdiareward.scoring.packed_attention import packed_attention
 from sdiareward.scoring.packed_forward import encode_clips, run_packed
 
@@ -150,7 +150,7 @@ class _ClipEncoder:
         dialogues = [_as_messages(turn) for turn in turns]
         batch = self._prepare(range(len(turns)), dialogues, ["joint"] * len(turns))
         for index, error in batch.failures.items():
-            logger.warning("row %d, %s, turn %d is omitted: %s", *places[index], reason_of(error))
+            logger.warning("row %d, %s, turn %d is omitted: %s", *places[index], format_reason(error))
         mels = batch.mels
         # None of these turns may be usable.
         vectors = dict(zip(mels, encode_clips(self._model, list(mels.values())), strict=True)) if mels else {}

@@ -145,7 +145,7 @@ class PairCollator:
         digests = [row["clip_digests"][number] for number in numbers]
         for number, digest in zip(numbers, digests, strict=True):
             clips[digest] = deserialize_vectors(row["clip_vectors"][number], row["width"])
-        return self._prepare.messages(np.asarray(row[f"{side}_ids"], dtype=np.int64), digests)
+        return self._prepare.split_messages(np.asarray(row[f"{side}_ids"], dtype=np.int64), digests)
 
 
 def list_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from sdiareward.pairs.labels import name_criterion
 from sdiareward.pairs.loading import name_pairs
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.scoring.batching import DialoguePreparer, PreparedBatch, reason_of
+from sdiareward.scoring.batching import DialoguePreparer, PreparedBatch, format_reason
 from sdiareward.scoring.packed_forward import encode_clips
 
 from .augmentation import AugmentedPairs
@@ -169,7 +169,7 @@ def _measure(batch: PreparedBatch, num_pairs: int) -> tuple[list[int], list[str 
     for index, dialogue in zip(batch.indices, batch.dialogues, strict=True):
         lengths[index // 2] += sum(len(message.input_ids) for message in dialogue)
     for index, error in sorted(batch.failures.items(), reverse=True):
-        reasons[index // 2] = explain_side(index % 2, reason_of(error))
+        reasons[index // 2] = explain_side(index % 2, format_reason(error))
     return lengths, reasons
 
 

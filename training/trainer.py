@@ -26,7 +26,7 @@ from sdiareward.modeling_sdiareward import SDiaRewardModel
 from sdiareward.pairs.rows import leave_audio_encoded
 from sdiareward.pairs.schema import SIDES
 from sdiareward.processing_sdiareward import SDiaRewardProcessor
-from sdiareward.scoring.batching import default_batch_tokens
+from sdiareward.scoring.batching import choose_batch_tokens
 from sdiareward.scoring.packed_attention import packed_attention
 
 from .batches import PREPARED, PairBatch, PairCollator, StepSampler, compute_packed_rewards, split_by_tokens
@@ -81,7 +81,7 @@ class SDiaRewardTrainer(RewardTrainer):
         kwargs.setdefault("data_collator", PairCollator(processor))
         super().__init__(model, args, processing_class=processor.tokenizer, **kwargs)
         keep_rewards_in_float32(self.accelerator)
-        self.batch_tokens = batch_tokens or default_batch_tokens(args.device.type)
+        self.batch_tokens = batch_tokens or choose_batch_tokens(args.device.type)
         bare = self.accelerator.unwrap_model(self.model)
         bare = bare.get_base_model() if hasattr(bare, "get_base_model") else bare
         # None for a head alone, which takes cached features.

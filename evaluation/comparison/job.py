@@ -48,7 +48,7 @@ class SystemsJob(ScoringJob):
         paths = {system.name: system.path for system in self.systems}
         return {**self.model.identity(), "criterion": self.criterion, "systems": paths}
 
-    def settings(self) -> dict[str, Any]:
+    def describe_settings(self) -> dict[str, Any]:
         """Return what the record beside the results is to hold."""
         return self.identity()
 

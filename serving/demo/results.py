@@ -102,7 +102,7 @@ def _calibrate(config: Any, rewards: Sequence[float], criterion: str) -> dict[st
     if not fitted:
         return {"uncalibrated": f"it was fitted on no pairs of the criterion {criterion!r}"}
     num_fitted = {name: of["num_pairs"] for name, of in fitted.items()}
-    probabilities = {subset: calibration.probability(margin, subset) for subset in num_fitted}
+    probabilities = {subset: calibration.compute_probability(margin, subset) for subset in num_fitted}
     return {"probabilities": probabilities, "num_fitted": num_fitted}
 
 

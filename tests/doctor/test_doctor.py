@@ -16,7 +16,7 @@ from sdiareward.doctor import examination, facts
 from sdiareward.doctor.examination import examine, exit_status, find_checkpoint_problem, list_checks, shorten
 from sdiareward.doctor.findings import FAILED, PASSED, SKIPPED, WARNING, Check, Finding, Outcome, Settings
 from sdiareward.doctor.report import record_of, render_finding, render_summary
-from sdiareward.scoring.tolerances import SAME_REWARD, SAVED_FLOAT32, scaled
+from sdiareward.scoring.tolerances import SAME_REWARD, SAVED_FLOAT32, scale_tolerance
 
 
 SETTINGS = Settings("a model", "cpu")
@@ -154,8 +154,8 @@ def test_the_record_is_json_with_nan_as_text():
 
 
 def test_a_tolerance_grows_with_the_rewards():
-    assert scaled(1e-4, [0.5, -0.2]) == 1e-4
-    assert scaled(1e-4, [0.5, -20.0]) == pytest.approx(2e-3)
+    assert scale_tolerance(1e-4, [0.5, -0.2]) == 1e-4
+    assert scale_tolerance(1e-4, [0.5, -20.0]) == pytest.approx(2e-3)
 
 
 def test_the_guide_states_the_limits_that_are_measured_against():

@@ -4,7 +4,7 @@ import pytest
 from sdiareward.scoring.batching import (
     Message,
     build_prefix_tree,
-    clip_digest,
+    digest_clip,
     plan_batches,
     split_messages,
 )
@@ -25,8 +25,8 @@ def shape(segments):
 
 def test_equal_samples_have_one_digest_and_any_other_sample_another():
     clip = np.linspace(-1, 1, 400, dtype=np.float32)
-    assert clip_digest(clip) == clip_digest(clip[::-1].copy()[::-1])
-    assert clip_digest(clip) != clip_digest(np.append(clip, np.float32(0)))
+    assert digest_clip(clip) == digest_clip(clip[::-1].copy()[::-1])
+    assert digest_clip(clip) != digest_clip(np.append(clip, np.float32(0)))
 
 
 def test_a_dialogue_is_split_at_its_messages_and_clips_stay_with_them():

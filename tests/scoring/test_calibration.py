@@ -90,9 +90,9 @@ def test_the_sigmoid_holds_at_any_size(value, expected):
 def test_a_probability_is_that_of_the_margin_in_temperatures_of_the_subset(parameters):
     calibration = Calibration(parameters)
     for subset, fitted in parameters["subsets"].items():
-        assert calibration.probability(math.log(3) * fitted["temperature"], subset) == pytest.approx(0.75)
+        assert calibration.compute_probability(math.log(3) * fitted["temperature"], subset) == pytest.approx(0.75)
     with pytest.raises(ValueError, match="the calibration knows the subsets"):
-        calibration.probability(1.0, "nowhere")
+        calibration.compute_probability(1.0, "nowhere")
 
 
 def test_each_subset_has_half_of_the_reference_whatever_its_size(parameters):

@@ -41,20 +41,20 @@ def run(model, batch, share=True, layer=-1):
 def test_the_layout_holds_where_segments_lie_and_which_precede_them():
     layout = PackedLayout([3, 2, 4], [None, 0, 1])
     assert (layout.starts, layout.paths, layout.num_before) == ([0, 3, 5], [[0], [0, 1], [0, 1, 2]], [0, 3, 5])
-    assert layout.positions().tolist() == list(range(9))
+    assert layout.compute_positions().tolist() == list(range(9))
     branching = PackedLayout([3, 2, 4], [None, 0, 0])
-    assert branching.positions().tolist() == [0, 1, 2, 3, 4, 3, 4, 5, 6]
-    assert branching.along(torch.arange(9), 2, 0).tolist() == [0, 1, 2, 5, 6, 7, 8]
+    assert branching.compute_positions().tolist() == [0, 1, 2, 3, 4, 3, 4, 5, 6]
+    assert branching.take_along(torch.arange(9), 2, 0).tolist() == [0, 1, 2, 5, 6, 7, 8]
 
 
 def test_a_variable_length_kernel_gets_the_keys_of_each_segment():
-    rows, query_ends, key_ends, longest_query, longest_key = PackedLayout([3, 2, 4], [None, 0, 0]).varlen(
+    rows, query_ends, key_ends, longest_query, longest_key = PackedLayout([3, 2, 4], [None, 0, 0]).prepare_varlen(
         torch.device("cpu")
     )
     assert rows.tolist() == [0, 1, 2, 0, 1, 2, 3, 4, 0, 1, 2, 5, 6, 7, 8]
     assert (query_ends.tolist(), key_ends.tolist()) == ([0, 3, 5, 9], [0, 3, 8, 15])
     assert (longest_query, longest_key) == (4, 7)
-    assert PackedLayout([3, 2], [None, None]).varlen(torch.device("cpu"))[0] is None
+    assert PackedLayout([3, 2], [None, None]).prepare_varlen(torch.device("cpu"))[0] is None
 
 
 def test_the_audio_towers_vectors_are_those_of_the_library(model, mels):
@@ -67,7 +67,7 @@ def test_the_audio_towers_vectors_are_those_of_the_library(model, mels):
 def test_audio_windows_do_not_attend_to_each_other(model, mels, monkeypatch):
     expected = encode_clips(model, mels)[3]
     monkeypatch.setattr(
-        packed_forward, "window_lengths", lambda num_frames, n_window: [sum((n + 1) // 2 for n in num_frames)]
+        packed_forward, "compute_window_lengths", lambda num_frames, n_window: [sum((n + 1) // 2 for n in num_frames)]
     )
     assert (encode_clips(model, mels[3:4])[0] - expected).abs().max() > 1e-3
 
@@ -84,7 +84,7 @@ def test_window_lengths_are_the_librarys_for_every_length_of_a_clip(model):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Qwen2_5OmniAudioAttention, "forward", spy)
             model.encode_audio(torch.zeros(1, 128, frames), torch.ones(1, frames, dtype=torch.long))
-        assert packed_forward.window_lengths([frames], model.model.audio_tower.n_window) == seen[-1]
+        assert packed_forward.compute_window_lengths([frames], model.model.audio_tower.n_window) == seen[-1]
 
 
 @pytest.mark.parametrize("share", [True, False])
@@ -96,7 +96,7 @@ def test_hidden_states_are_those_of_each_dialogue_alone(model, batch, tiny_proce
         with torch.inference_mode():
             embeds = model.embed(inputs["input_ids"], inputs["input_features"], inputs["feature_attention_mask"])
             expected = model.model.language_model(inputs_embeds=embeds).last_hidden_state[0]
-        torch.testing.assert_close(layout.along(hidden, index, 0), expected, atol=1e-5, rtol=0)
+        torch.testing.assert_close(layout.take_along(hidden, index, 0), expected, atol=1e-5, rtol=0)
 
 
 def test_a_shared_prefix_is_computed_once(model, batch):
@@ -128,7 +128,7 @@ def test_a_long_segment_after_a_shared_prefix_attends_in_blocks(model, monkeypat
         for dialogue, index in zip(dialogues, last, strict=True):
             ids = torch.from_numpy(np.concatenate([message.input_ids for message in dialogue]))[None]
             expected = model.model.language_model(input_ids=ids).last_hidden_state[0]
-            torch.testing.assert_close(layout.along(hidden, index, 0), expected, atol=1e-5, rtol=0)
+            torch.testing.assert_close(layout.take_along(hidden, index, 0), expected, atol=1e-5, rtol=0)
 
 
 def test_hidden_states_of_other_layers_are_those_of_each_dialogue(model, batch):
@@ -137,7 +137,7 @@ def test_hidden_states_of_other_layers_are_those_of_each_dialogue(model, batch):
     middle, layout, last = run(model, prepared, layer=1)
     alone, layout_alone, last_alone = run(model, prepared, share=False, layer=1)
     assert not torch.allclose(embeddings, middle, atol=1e-3)
-    torch.testing.assert_close(layout.along(middle, last[1], 0), layout_alone.along(alone, last_alone[1], 0))
+    torch.testing.assert_close(layout.take_along(middle, last[1], 0), layout_alone.take_along(alone, last_alone[1], 0))
 
 
 def test_gradients_pass_through_a_packed_batch(model, batch, tiny_processor):

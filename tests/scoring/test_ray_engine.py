@@ -16,7 +16,7 @@ from support.server_process import list_open_addresses
 
 from sdiareward.scoring.dataset import ScoringJob, score_dataset
 from sdiareward.scoring.model_spec import ModelSpec, ScoringError
-from sdiareward.scoring.ray_engine import largest_share, score_on_ray
+from sdiareward.scoring.ray_engine import compute_largest_share, score_on_ray
 
 
 pytestmark = pytest.mark.slow
@@ -145,7 +145,7 @@ def test_more_gpus_than_there_are_is_refused(job, cluster, tmp_path):
     ],
 )
 def test_an_actor_gets_no_more_cpus_than_a_node_has(cpus, num_actors, share):
-    assert largest_share(cpus, num_actors) == pytest.approx(share)
+    assert compute_largest_share(cpus, num_actors) == pytest.approx(share)
 
 
 def test_what_is_finished_needs_no_actors(job, local, monkeypatch):

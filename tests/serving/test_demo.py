@@ -245,7 +245,7 @@ def test_the_nano_checkpoint_is_calibrated_and_the_number_of_pairs_is_shown(nano
     assert of_criterion and set(found.probabilities) == of_criterion
     for subset in of_criterion:
         fitted = calibration.parameters["subsets"][subset]
-        probability = calibration.probability(found.margin, subset)
+        probability = calibration.compute_probability(found.margin, subset)
         assert found.probabilities[subset] == pytest.approx(probability)
         row = f"({subset.replace('_', '-')})</th><td>{100 * probability:.0f}%</td><td>{fitted['num_pairs']} pairs</td>"
         assert row in render_details(found)
