@@ -160,7 +160,7 @@ def _add_errors(app: FastAPI, limits: Limits) -> None:
 
     @app.exception_handler(UnavailableError)
     async def ask_to_retry(request: Request, error: UnavailableError) -> JSONResponse:
-        return _unavailable(str(error), limits)
+        return _make_unavailable_response(str(error), limits)
 
     @app.exception_handler(ScoringFailedError)
     async def report_failure(request: Request, error: ScoringFailedError) -> JSONResponse:
@@ -171,7 +171,7 @@ def _add_errors(app: FastAPI, limits: Limits) -> None:
         return Response(status_code=400)
 
 
-def _unavailable(reason: str, limits: Limits) -> JSONResponse:
+def _make_unavailable_response(reason: str, limits: Limits) -> JSONResponse:
     return JSONResponse({"detail": reason}, 503, {"Retry-After": str(limits.retry_after_s)})
 
 
@@ -215,7 +215,7 @@ class Gate:
             await send(message)
 
         is_full = self._num_in_flight >= self._limits.max_in_flight and path not in _ALWAYS_OPEN
-        answer = _unavailable("too many requests are in flight.", self._limits) if is_full else self._app
+        answer = _make_unavailable_response("too many requests are in flight.", self._limits) if is_full else self._app
         self._num_in_flight += 1
         self._metrics.in_flight.set(self._num_in_flight)
         try:

@@ -112,13 +112,13 @@ async def _read_multipart(request: Request, limits: Limits) -> Body:
     async with request.form(max_files=_MAX_FILES, max_fields=1, max_part_size=limits.max_body_bytes) as form:
         for name, part in form.multi_items():
             if name in parts:
-                raise _multipart_error(f"the multipart body has two parts {name[:80]!r}; give each its own name.")
+                raise _make_multipart_error(f"the multipart body has two parts {name[:80]!r}; give each its own name.")
             parts[name] = await part.read() if isinstance(part, UploadFile) else part.encode()
     text = parts.pop(REQUEST_PART, b"")
     if not text:
-        raise _multipart_error(f"the multipart body has no part {REQUEST_PART!r}; put the JSON into it.")
+        raise _make_multipart_error(f"the multipart body has no part {REQUEST_PART!r}; put the JSON into it.")
     return Body(text, parts)
 
 
-def _multipart_error(reason: str) -> BadRequestError:
+def _make_multipart_error(reason: str) -> BadRequestError:
     return BadRequestError([Problem(loc=["body"], msg=reason, type="multipart")])

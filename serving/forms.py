@@ -53,11 +53,11 @@ class Turn(Form):
     def _require_one_form(self) -> Turn:
         if self.content is not None and (self.text is not None or self.audio is not None):
             raise ValueError("found content beside text or audio; give either")
-        if self.role == "system" and any(item.audio for item in self.items()):
+        if self.role == "system" and any(item.audio for item in self.list_items()):
             raise ValueError("a system turn holds an instruction; give text alone")
         return self
 
-    def items(self) -> list[Item]:
+    def list_items(self) -> list[Item]:
         """Return the parts of the turn in order: text before the recording, unless `content` has another order."""
         if self.content is not None:
             return self.content

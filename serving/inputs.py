@@ -55,7 +55,7 @@ def read_dialogue_form(
 
 def _read_turn(turn: Turn, files: Mapping[str, bytes], limits: Limits, require_audio: bool) -> list[dict[str, Any]]:
     content: list[dict[str, Any]] = []
-    for item in turn.items():
+    for item in turn.list_items():
         if item.audio is None:
             content.append({"type": "text", "text": item.text})
         else:

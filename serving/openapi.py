@@ -33,7 +33,7 @@ _A, _B = 0.75, -0.5
 
 
 @cache
-def _recording() -> str:
+def _make_recording() -> str:
     """Return a recording that is short enough to read past: a WAV of 0.05 s of silence, in base64."""
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
@@ -44,11 +44,11 @@ def _recording() -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def _dialogue(answer: str, **audio: str) -> dict[str, Any]:
+def _make_dialogue(answer: str, **audio: str) -> dict[str, Any]:
     turns = (("user", "Please enter a new extension."), ("assistant", answer))
     return {
         "turns": [
-            {"role": role, "text": text, "audio": {"file": audio[role]} if audio else {"base64": _recording()}}
+            {"role": role, "text": text, "audio": {"file": audio[role]} if audio else {"base64": _make_recording()}}
             for role, text in turns
         ]
     }
@@ -56,13 +56,13 @@ def _dialogue(answer: str, **audio: str) -> dict[str, Any]:
 
 def score_request(**audio: str) -> dict[str, Any]:
     """Return a request to `/score`; `audio` names the part of a multipart body by role."""
-    return {"criterion": "modality", "dialogues": [_dialogue("Please enter your password.", **audio)]}
+    return {"criterion": "modality", "dialogues": [_make_dialogue("Please enter your password.", **audio)]}
 
 
 def compare_request() -> dict[str, Any]:
     """Return a request to `/compare`."""
     answers = {"a": "Sure, um, which one?", "b": "Please specify the extension."}
-    return {"criterion": "joint", **{name: _dialogue(answer) for name, answer in answers.items()}}
+    return {"criterion": "joint", **{name: _make_dialogue(answer) for name, answer in answers.items()}}
 
 
 def describe_score() -> dict[str, Any]:
@@ -83,19 +83,19 @@ def describe_compare() -> dict[str, Any]:
     }
 
 
-def _result(reward: float) -> dict[str, Any]:
+def _make_result(reward: float) -> dict[str, Any]:
     return {"reward": reward, "calibrated": None, "error": None}
 
 
 def score_answer() -> dict[str, Any]:
     """Return an answer of `/score`; its reward is made up."""
-    return {"criterion": "modality", "results": [_result(_A)]}
+    return {"criterion": "modality", "results": [_make_result(_A)]}
 
 
 def compare_answer() -> dict[str, Any]:
     """Return an answer of `/compare`; its rewards are made up."""
     margin = _A - _B
-    results = {"a": _result(_A), "b": _result(_B)}
+    results = {"a": _make_result(_A), "b": _make_result(_B)}
     return {"criterion": "joint", **results, "margin": margin, "probability": sigmoid(margin)}
 
 

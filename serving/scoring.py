@@ -118,17 +118,19 @@ class RequestScorer:
         facts = self._cluster.facts
         if options.criterion not in facts.criteria:
             known = ", ".join(facts.criteria)
-            raise _option_error("criterion", f"criterion is {options.criterion[:80]!r}; this model knows {known}.")
+            raise _make_option_error(
+                "criterion", f"criterion is {options.criterion[:80]!r}; this model knows {known}."
+            )
         if options.calibrated and self._calibration is None:
-            raise _option_error("calibrated", facts.no_calibration)
+            raise _make_option_error("calibrated", facts.no_calibration)
         if options.subset is not None and self._calibration is not None:
             subsets = sorted(self._calibration.parameters["subsets"])
             if options.subset not in subsets:
                 found = f"subset is {options.subset[:80]!r}; the calibration knows {', '.join(subsets)}."
-                raise _option_error("subset", found)
+                raise _make_option_error("subset", found)
 
 
-def _option_error(option: str, reason: str) -> BadRequestError:
+def _make_option_error(option: str, reason: str) -> BadRequestError:
     return BadRequestError([Problem(loc=["body", option], msg=reason, type="option")])
 
 

@@ -110,7 +110,7 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
     examples = [read_example(EXAMPLES / f"{name}.json") for name in _EXAMPLE_PAIR]
     with gr.Blocks(analytics_enabled=False, title="sdiareward: spoken dialogue rewards", delete_cache=kept) as page:
         names = [_name_model(each) for each in scorers]
-        gr.Markdown(introduction(" or ".join(names)))
+        gr.Markdown(write_introduction(" or ".join(names)))
         criteria = _order_criteria(set.intersection(*(set(each.processor.prompts) for each in scorers)))
         choices = [(_QUESTIONS.get(name, name), name) for name in criteria]
         criterion = gr.Radio(choices, value=criteria[0], label="Criterion")
@@ -127,7 +127,7 @@ def build(scorer: Scorer | None = None, others: Sequence[Scorer] = (), **options
         details = gr.HTML(js_on_load=None)
         with_checks = gr.Checkbox(True, label="Also run the shortcut checks")
         with gr.Accordion("Limits, privacy, what a reward means", open=False):
-            gr.Markdown(_limits(scorers))
+            gr.Markdown(_describe_limits(scorers))
         given = [component for panel in panels for component in (panel.turns, panel.words)]
         button.click(
             partial(_score, score_dialogues),
@@ -177,7 +177,7 @@ def launch(page: gradio.Blocks, **options: Any) -> Any:
     return page.launch(**{**settings, **options})
 
 
-def introduction(model: str) -> str:
+def write_introduction(model: str) -> str:
     """Return the head of the page as Markdown: the question, what to do, the model, papers and guides.
 
     Args:
@@ -185,7 +185,7 @@ def introduction(model: str) -> str:
     """
     papers = ((SDIAREWARD_ARXIV, "SDiaReward"), (WAVREWARD_ARXIV, "WavReward"))
     links = [f"[{title}, arXiv:{number}](https://arxiv.org/abs/{number})" for number, title in papers]
-    links += [f"[{escape_markdown(label)}]({url})" for label, url in _project_links()]
+    links += [f"[{escape_markdown(label)}]({url})" for label, url in _read_project_links()]
     return (
         "# Which sounds more like a real conversation?\n\n"
         "**sdiareward** scores spoken dialogues. An example pair is loaded: a recording and a synthetic version of "
@@ -207,7 +207,7 @@ def is_hub_name(name: str) -> bool:
     return _HUB_NAME.fullmatch(name) is not None and not Path(name).exists()
 
 
-def _project_links() -> list[tuple[str, str]]:
+def _read_project_links() -> list[tuple[str, str]]:
     """Return titles and addresses of the project's pages, as the installed package names them."""
     try:
         entries = metadata.metadata("sdiareward").get_all("Project-URL") or []
@@ -218,7 +218,7 @@ def _project_links() -> list[tuple[str, str]]:
     return [(label, url) for label, _, url in links if url.startswith("https://") and "://arxiv.org/" not in url]
 
 
-def _limits(scorers: Sequence[Scorer]) -> str:
+def _describe_limits(scorers: Sequence[Scorer]) -> str:
     heard = " or ".join(f"{scorer.processor.max_turn_s:g} s" for scorer in scorers)
     return (
         f"Limits: {MAX_TURNS} turns of at most {MAX_TURN_S:g} s, {MAX_DIALOGUE_S:g} s in all, "
@@ -250,7 +250,7 @@ def _add_panel(name: str, example: Sequence[RecordedTurn], example_words: str) -
             remove = gr.Button(f"Remove last turn of {name}", **_SMALL)
             clear = gr.Button(f"Clear {name}", **_SMALL)
         # Gradio's method (6.31) leaves an empty file for each upload, and its error about other suffixes disappears.
-        upload.preprocess = _paths_of  # type: ignore[assignment]
+        upload.preprocess = _list_paths  # type: ignore[assignment]
         with gr.Accordion(f"Record the next turn of {name}", open=False):
             microphone = gr.Audio(sources=["microphone"], type="filepath", label=f"Turn of {name}", editable=False)
         label = f"Words of {name}, one line per turn (optional)"
@@ -267,7 +267,7 @@ def _add_panel(name: str, example: Sequence[RecordedTurn], example_words: str) -
     return panel
 
 
-def _paths_of(uploaded: Any) -> list[str]:
+def _list_paths(uploaded: Any) -> list[str]:
     """Return the paths of the uploads; Gradio has checked that they name nothing else."""
     return [file.path for file in uploaded or ()]
 

@@ -16,7 +16,7 @@ from sdiareward.scoring.calibration import sigmoid
 
 from .results import NAMES, Result
 from .shortcut_checks import BOTH, FIRST, SECOND, write_verdict
-from .turns import RecordedTurn, role_of
+from .turns import RecordedTurn, find_role
 
 
 if TYPE_CHECKING:
@@ -52,18 +52,18 @@ def render_panel(name: str, turns: Sequence[RecordedTurn], message: str = "") ->
     """Return the turns of a dialogue, each with a player; `message` is the error of the last upload or recording."""
     shown = [
         {
-            "role": role_of(index),
+            "role": find_role(index),
             "duration_s": turn.duration_s,
             "uri": f"data:audio/flac;base64,{base64.b64encode(turn.flac).decode()}",
         }
         for index, turn in enumerate(turns)
     ]
-    return _render("panel.html", name=name, turns=shown, message=message, next_role=role_of(len(turns)))
+    return _render("panel.html", name=name, turns=shown, message=message, next_role=find_role(len(turns)))
 
 
 def render_verdict(found: Result) -> str:
     """Return what is read first: which dialogue is scored higher, the rewards, the probability."""
-    chances = [_percent(share) for share in sorted(found.probabilities.values())]
+    chances = [_format_percent(share) for share in sorted(found.probabilities.values())]
     ends = list(dict.fromkeys([chances[0], chances[-1]])) if chances else []
     return _render("verdict.html", message="", found=found, names=NAMES, chances=ends)
 
@@ -75,7 +75,7 @@ def render_details(found: Result) -> str:
         found=found,
         kinds=_KINDS,
         names=NAMES,
-        roles=(role_of(0), role_of(1)),
+        roles=(find_role(0), find_role(1)),
         trained_probability=None if found.margin is None else sigmoid(found.margin),
         plot=draw_growth(found.growth),
         steps=list(zip_longest(*found.growth)),
@@ -123,21 +123,21 @@ def _draw_line(axes: Any, name: str, rewards: Sequence[float], style: dict[str, 
 
 
 def _render(template: str, **values: Any) -> str:
-    return _environment().get_template(template).render(**values)
+    return _make_environment().get_template(template).render(**values)
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def _make_environment() -> jinja2.Environment:
     environment = make_html_environment(DEMO)
-    environment.filters |= {"signed": _signed, "with_minus": _with_minus, "percent": _percent}
+    environment.filters |= {"signed": _format_signed, "with_minus": _with_minus, "percent": _format_percent}
     return environment
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     return _with_minus(f"{value:+.2f}")
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     # No estimate is shown as certain.
     if share < 0.005:
         return "<1%"

@@ -36,7 +36,7 @@ class RecordedTurn:
     duration_s: float
 
 
-def role_of(index: int) -> str:
+def find_role(index: int) -> str:
     """Return the role of turn `index`, counted from 0: the user begins."""
     return ROLES[index % 2]
 
@@ -143,7 +143,7 @@ def make_messages(turns: Sequence[RecordedTurn], words: str, name: str) -> list[
     """
     texts = split_words(words, len(turns), name)
     rows = [
-        {"role": role_of(index), "text": text, "audio": {"bytes": turn.flac, "path": None}}
+        {"role": find_role(index), "text": text, "audio": {"bytes": turn.flac, "path": None}}
         for index, (turn, text) in enumerate(zip(turns, texts, strict=True))
     ]
     messages = turns_to_messages(rows)

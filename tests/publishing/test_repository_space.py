@@ -47,7 +47,7 @@ def test_a_folder_that_no_space_has_is_refused(tmp_path):
 def test_the_card_of_the_space_promises_what_the_page_says_of_recordings():
     kept = "memory for an hour after"
     assert kept in plan_space().files[0].source.decode()
-    assert kept in app._limits([SimpleNamespace(processor=SimpleNamespace(max_turn_s=1.0))])
+    assert kept in app._describe_limits([SimpleNamespace(processor=SimpleNamespace(max_turn_s=1.0))])
     assert app._KEPT_S == 3600
 
 

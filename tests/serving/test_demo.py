@@ -262,7 +262,7 @@ def test_the_verdict_has_one_kind_of_share_and_no_name_of_a_subset(found):
 
 
 def test_the_head_of_the_page_names_project_model_and_papers():
-    head = app.introduction("**nano**")
+    head = app.write_introduction("**nano**")
     assert "**sdiareward**" in head
     assert "Model: **nano**." in head
     assert "[SDiaReward, arXiv:2603.14889](https://arxiv.org/abs/2603.14889)" in head
@@ -273,7 +273,7 @@ def test_the_head_of_the_page_names_project_model_and_papers():
 def test_the_head_links_the_pages_that_the_package_names(monkeypatch):
     named = ["Documentation, https://docs.example/sdiareward", "Odd, javascript:alert(1)"]
     monkeypatch.setattr(app.metadata, "metadata", lambda _: SimpleNamespace(get_all=lambda _: named))
-    head = app.introduction("**nano**")
+    head = app.write_introduction("**nano**")
     assert "[Documentation](https://docs.example/sdiareward)" in head
     assert "javascript" not in head
 
