@@ -63,12 +63,12 @@ def compute_rows(metric: Any, rows: Sequence[Sequence[Any]]) -> list[list[str]]:
             raise ValueError(f"pair {number}: has an empty cell; it needs {', '.join(_INPUTS)}.")
     columns: dict[str, list[Any]] = {name: [row[index] for row in filled] for index, name in enumerate(_INPUTS)}
     for name in ("chosen", "rejected"):
-        columns[name] = [_number(value, name) for value in columns[name]]
+        columns[name] = [_parse_number(value, name) for value in columns[name]]
     columns["subset"] = [str(value).strip() for value in columns["subset"]]
     return to_table(metric.compute(**columns))
 
 
-def _number(value: Any, name: str) -> float:
+def _parse_number(value: Any, name: str) -> float:
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -92,27 +92,27 @@ def pairwise_accuracy(
         (True, ['semi_wild', 'colloquialness'])
     """
     _check_options(nan, missing, num_bootstrap, confidence)
-    first, second = _rewards(chosen, "chosen"), _rewards(rejected, "rejected")
+    first, second = _read_rewards(chosen, "chosen"), _read_rewards(rejected, "rejected")
     group_id = None if group_id is None else _group_ids(group_id)
     _check_lengths(first, second, subset, group_id)
-    membership = _membership(subset, missing)
-    is_valid = _valid(first, second, nan)
+    membership = _make_membership(subset, missing)
+    is_valid = _find_valid(first, second, nan)
     is_correct = is_valid & (first > second)
     groups = _group_counts(membership, is_correct, group_id)
     totals, correct = membership.sum(axis=0), membership[is_correct].sum(axis=0)
     accuracy = _by_column(correct, totals)
-    result: dict[str, Any] = {name: _number(accuracy[name]) for name in COLUMNS}
+    result: dict[str, Any] = {name: _replace_nan(accuracy[name]) for name in COLUMNS}
     result |= {
-        "num_pairs": _sums(totals),
-        "num_correct": _sums(correct),
-        "num_ties": _sums(membership[is_valid & (first == second)].sum(axis=0)),
-        "num_invalid": _sums(membership[~is_valid].sum(axis=0)),
-        "num_groups": {name: int(groups[:, 0, _columns(name)].any(axis=1).sum()) for name in COLUMNS},
+        "num_pairs": _sum_columns(totals),
+        "num_correct": _sum_columns(correct),
+        "num_ties": _sum_columns(membership[is_valid & (first == second)].sum(axis=0)),
+        "num_invalid": _sum_columns(membership[~is_valid].sum(axis=0)),
+        "num_groups": {name: int(groups[:, 0, _find_strata(name)].any(axis=1).sum()) for name in COLUMNS},
         "missing_subsets": [name for name, total in zip(SUBSETS, totals[: len(SUBSETS)], strict=True) if total == 0],
         "confidence": confidence,
     }
     draws = _by_column(*_bootstrap(groups, num_bootstrap, seed))
-    result["interval"], result["interval_method"] = _intervals(result, draws, confidence)
+    result["interval"], result["interval_method"] = _compute_intervals(result, draws, confidence)
     return result
 
 
@@ -128,7 +128,7 @@ def _check_options(nan: str, missing: str, num_bootstrap: int, confidence: float
         raise ValueError(f"confidence is {confidence}; it must lie between 0 and 1, 0.95 is usual.")
 
 
-def _rewards(values: ArrayLike, name: str) -> Floats:
+def _read_rewards(values: ArrayLike, name: str) -> Floats:
     """Return one float64 a pair, None as NaN."""
     if np.ma.is_masked(values):
         index = int(np.flatnonzero(np.ma.getmaskarray(np.ma.asarray(values)))[0])
@@ -142,10 +142,12 @@ def _rewards(values: ArrayLike, name: str) -> Floats:
         raise ValueError(f"{name} has shape {array.shape}; give one reward a pair, shape (num_pairs,).")
     if array.dtype.kind == "f":
         return array.astype(np.float64)
-    return np.array([_reward(value, f"{name} of pair {index}") for index, value in enumerate(array)], dtype=np.float64)
+    return np.array(
+        [_read_reward(value, f"{name} of pair {index}") for index, value in enumerate(array)], dtype=np.float64
+    )
 
 
-def _reward(value: Any, place: str) -> float:
+def _read_reward(value: Any, place: str) -> float:
     """Return a reward as a float that no other number shares."""
     if value is None:
         return math.nan
@@ -201,7 +203,7 @@ def _check_lengths(
         raise ValueError("there are no pairs; an accuracy needs at least one.")
 
 
-def _membership(subset: Sequence[str], missing: str) -> Counts:
+def _make_membership(subset: Sequence[str], missing: str) -> Counts:
     """Return 1 where a pair is in a subset, shape `(num_pairs, num_strata)`."""
     unknown = sorted({str(name) for name in subset} - set(_STRATA))
     if unknown:
@@ -215,7 +217,7 @@ def _membership(subset: Sequence[str], missing: str) -> Counts:
     return membership
 
 
-def _valid(chosen: Floats, rejected: Floats, nan: str) -> NDArray[np.bool_]:
+def _find_valid(chosen: Floats, rejected: Floats, nan: str) -> NDArray[np.bool_]:
     is_valid: NDArray[np.bool_] = np.isfinite(chosen) & np.isfinite(rejected)
     if nan == "error" and not is_valid.all():
         index = int(np.flatnonzero(~is_valid)[0])
@@ -256,37 +258,37 @@ def _bootstrap(groups: Counts, num_bootstrap: int, seed: int) -> tuple[Counts, C
 def _by_column(correct: Counts, totals: Counts) -> dict[str, Floats]:
     """Return each column's accuracy; the last axis of both is the subset, NaN marks what has no pairs."""
     columns = {
-        name: _ratio(correct[..., _columns(name)].sum(axis=-1), totals[..., _columns(name)].sum(axis=-1))
+        name: _divide(correct[..., _find_strata(name)].sum(axis=-1), totals[..., _find_strata(name)].sum(axis=-1))
         for name in COLUMNS
         if name not in MACRO_MEMBERS
     }
     for name, members in MACRO_MEMBERS.items():
         values = np.stack([columns[member] for member in members])
-        columns[name] = _ratio(np.nansum(values, axis=0), (~np.isnan(values)).sum(axis=0))
+        columns[name] = _divide(np.nansum(values, axis=0), (~np.isnan(values)).sum(axis=0))
     return columns
 
 
-def _columns(name: str) -> list[int]:
+def _find_strata(name: str) -> list[int]:
     """Return the positions in `_STRATA` that a column counts."""
     if name in SUBSETS:
         return [SUBSETS.index(name)]
     return list(range(len(MODALITY_SUBSETS if name.startswith("modality") else _STRATA)))
 
 
-def _ratio(numerator: Any, denominator: Any) -> Floats:
+def _divide(numerator: Any, denominator: Any) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.true_divide(numerator, denominator), dtype=np.float64)
 
 
-def _sums(by_subset: Counts) -> dict[str, int]:
-    return {name: int(by_subset[_columns(name)].sum()) for name in COLUMNS}
+def _sum_columns(by_subset: Counts) -> dict[str, int]:
+    return {name: int(by_subset[_find_strata(name)].sum()) for name in COLUMNS}
 
 
-def _number(value: Any) -> float | None:
+def _replace_nan(value: Any) -> float | None:
     return None if np.isnan(value) else float(value)
 
 
-def _intervals(
+def _compute_intervals(
     result: dict[str, Any], draws: dict[str, Floats], confidence: float
 ) -> tuple[dict[str, list[float] | None], dict[str, str | None]]:
     """Return the interval of each column and how it was found."""

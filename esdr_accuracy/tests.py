@@ -28,7 +28,7 @@ TEST_CASES: list[dict[str, Any]] = [
 ]
 
 
-def failures(metric: Any) -> list[str]:
+def find_failures(metric: Any) -> list[str]:
     """Return what comes out differently than the cases say, one line each.
 
     Args:
@@ -50,7 +50,7 @@ def main() -> None:
 
     import evaluate
 
-    if found := failures(evaluate.load(str(Path(__file__).with_name("esdr_accuracy.py")))):
+    if found := find_failures(evaluate.load(str(Path(__file__).with_name("esdr_accuracy.py")))):
         raise SystemExit("\n".join(found))
 
 
