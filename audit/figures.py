@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sdiareward.evaluation.report.figures import LINES, PANEL_INCHES, figure_file, marker_style, shorten
+from sdiareward.evaluation.report.figures import LINES, PANEL_INCHES, choose_marker_style, figure_file, shorten
 from sdiareward.perturbations.decoded_pairs import AuditPair
 from sdiareward.perturbations.registry import PERTURBATIONS
 
@@ -107,8 +107,8 @@ def _draw_overview(figure: Any, rows: Rows) -> None:
     worst = [100 * row["worst"]["flip_rate"] for row in rows]
     mean = [100 * row["flip_rate"] for row in rows]
     axes.hlines(positions, mean, worst, color="0.6", linewidth=1.5)
-    axes.plot(mean, positions, linestyle="", label="mean over severities and sides", **marker_style(0))
-    axes.plot(worst, positions, linestyle="", label="worst severity and side", **marker_style(1))
+    axes.plot(mean, positions, linestyle="", label="mean over severities and sides", **choose_marker_style(0))
+    axes.plot(worst, positions, linestyle="", label="worst severity and side", **choose_marker_style(1))
     _draw_limit(axes, find_limit(f"nuisance.{rows[0]['nuisance']}", read_limits()))
     axes.set_yticks(positions, [row["nuisance"].replace("_", " ") for row in rows])
     axes.invert_yaxis()
@@ -138,7 +138,7 @@ def _draw_perturbation(figure: Any, rows: Rows, natural: Mapping[str, Any]) -> N
         of_place = [row for row in rows if row["place"] == place and row["num_pairs"]]
         found = sorted(of_place, key=lambda row: float(row["severity"]))
         positions = [severities.index(row["severity"]) for row in found]
-        style = {**marker_style(number), "linestyle": LINES[number]}
+        style = {**choose_marker_style(number), "linestyle": LINES[number]}
         accuracy.plot(positions, [100 * row["accuracy"] for row in found], label=PLACE_TITLES[place], **style)
         shift.plot(positions, [row["mean_shift"] / scale for row in found], **style)
     accuracy.axhline(100 * natural["accuracy"], color="black", linestyle=":", linewidth=1.2, label="unchanged")
@@ -167,10 +167,10 @@ def _draw_attacks(figure: Any, rows: Rows) -> None:
     paid = 100 * np.array([row["paid"] for row in rows])
     bounds = 100 * np.array([row["interval"] for row in rows]).T
     errors = np.maximum(0.0, [paid - bounds[0], bounds[1] - paid])
-    axes.errorbar(paid, positions, xerr=errors, linestyle="", capsize=3, label="succeeds", **marker_style(0))
+    axes.errorbar(paid, positions, xerr=errors, linestyle="", capsize=3, label="succeeds", **choose_marker_style(0))
     before = [(100 * row["paid_before"], place) for place, row in enumerate(rows) if row["paid_before"] is not None]
     if before:
-        style = {**marker_style(1), "markerfacecolor": "white"}
+        style = {**choose_marker_style(1), "markerfacecolor": "white"}
         axes.plot(*zip(*before, strict=True), linestyle="", label="ahead without any attack", **style)
     _draw_limit(axes, find_limit(f"attack.{rows[0]['attack']}", read_limits()))
     axes.set_yticks(positions, [shorten(row["attack"].replace("_", " ")) for row in rows])
@@ -207,7 +207,7 @@ def _draw_abstention(figure: Any, curve: Rows) -> None:
     }
     for number, (title, name) in enumerate(series.items()):
         values = [np.nan if point[name] is None else 100 * point[name] for point in points]
-        axes.plot(thresholds, values, label=title, linestyle=LINES[number], **marker_style(number))
+        axes.plot(thresholds, values, label=title, linestyle=LINES[number], **choose_marker_style(number))
     axes.set_xscale("symlog", linthresh=max(min((t for t in thresholds if t), default=1.0), 1e-6))
     axes.set(title="Abstaining below a margin", xlabel="threshold on |margin|", ylabel="%", ylim=(-3, 103))
     figure.legend(**_LEGEND)

@@ -10,7 +10,7 @@ import numpy as np
 
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
 from sdiareward.evaluation.statistics import compare
-from sdiareward.evaluation.summary import Labels, accuracy_of, groups_of, one_column
+from sdiareward.evaluation.summary import Labels, compute_accuracy, list_groups, select_column
 from sdiareward.pairs.labels import split_synthesizers
 
 from .statistics import compute_margins, is_in_column
@@ -162,10 +162,10 @@ def _describe_row(
 ) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for scorer in SCORERS:
-        found[scorer] = one_column(accuracy_of(labels, record[scorer], options), column)
-        found[f"{scorer}_heard"] = one_column(accuracy_of(labels, whole[scorer], options), column)
+        found[scorer] = select_column(compute_accuracy(labels, record[scorer], options), column)
+        found[f"{scorer}_heard"] = select_column(compute_accuracy(labels, whole[scorer], options), column)
     without, heard = (compute_margins(labels, scores["head"]) > 0 for scores in (record, whole))
-    change = compare(without, heard, groups_of(labels), [label["subset"] for label in labels], **options)
+    change = compare(without, heard, list_groups(labels), [label["subset"] for label in labels], **options)
     return {**found, "change": {"difference": change["difference"], "interval": change["interval"]}}
 
 

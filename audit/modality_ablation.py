@@ -17,8 +17,8 @@ import numpy as np
 
 from sdiareward.esdr_accuracy.pairwise import SUBSETS
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
-from sdiareward.evaluation.statistics import Counts, draw_groups, percentiles
-from sdiareward.evaluation.summary import Labels, Scores, accuracy_of, groups_of, one_column
+from sdiareward.evaluation.statistics import Counts, compute_percentiles, draw_groups
+from sdiareward.evaluation.summary import Labels, Scores, compute_accuracy, list_groups, select_column
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.decoded_pairs import AuditPair, Messages, to_messages
 
@@ -63,10 +63,10 @@ def describe_conditions(
         reversed, None if the sum with both is 0) and `margin_kept_interval`; `baselines`, by name the first five.
     """
     options = {"num_bootstrap": num_bootstrap, "seed": seed}
-    accuracies = {name: accuracy_of(labels, found, options) for name, found in scores.items()}
-    beside = {name: accuracy_of(labels, found, options) for name, found in (baselines or {}).items()}
+    accuracies = {name: compute_accuracy(labels, found, options) for name, found in scores.items()}
+    beside = {name: compute_accuracy(labels, found, options) for name, found in (baselines or {}).items()}
     margins = {name: compute_margins(labels, found) for name, found in scores.items()}
-    draws = draw_groups(groups_of(labels), [label["subset"] for label in labels], **options)
+    draws = draw_groups(list_groups(labels), [label["subset"] for label in labels], **options)
     rows = []
     for column in _COLUMNS:
         is_in = np.array([is_in_column(label["subset"], column) for label in labels])
@@ -74,10 +74,13 @@ def describe_conditions(
             continue
         of_column = {name: values[is_in] for name, values in margins.items()}
         conditions = {
-            name: {**one_column(accuracies[name], column), **_compute_kept(values, of_column[BOTH], draws[:, is_in])}
+            name: {
+                **select_column(accuracies[name], column),
+                **_compute_kept(values, of_column[BOTH], draws[:, is_in]),
+            }
             for name, values in of_column.items()
         }
-        cheap = {name: one_column(result, column) for name, result in beside.items()}
+        cheap = {name: select_column(result, column) for name, result in beside.items()}
         rows.append({"column": column, "num_pairs": int(is_in.sum()), "conditions": conditions, "baselines": cheap})
     return rows
 
@@ -90,5 +93,5 @@ def _compute_kept(margins: np.ndarray, whole: np.ndarray, draws: Counts) -> dict
     return {
         "mean_margin": float(margins.mean()),
         "margin_kept": float(margins.sum() / total) if total else None,
-        "margin_kept_interval": percentiles(ratios) if total else None,
+        "margin_kept_interval": compute_percentiles(ratios) if total else None,
     }

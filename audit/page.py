@@ -10,7 +10,7 @@ from sdiareward.common.files import write_file
 from sdiareward.common.html import make_html_environment
 from sdiareward.common.package_files import AUDIT, EVALUATION_PAGE
 from sdiareward.evaluation.columns import TITLES
-from sdiareward.evaluation.report.pieces import FILTERS, content_hash, picture
+from sdiareward.evaluation.report.pieces import FILTERS, hash_content, make_picture
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.decoded_pairs import AuditPair
 from sdiareward.perturbations.registry import PERTURBATIONS
@@ -96,7 +96,7 @@ def render_page(
         before=before,
         show_before=show_before,
         figures={
-            name: {"caption": described[name].caption, "alt": described[name].alt, **picture(data)}
+            name: {"caption": described[name].caption, "alt": described[name].alt, **make_picture(data)}
             for name, data in figures.items()
         },
         sections=[(key, title) for key, title in SECTIONS.items() if key in _ALWAYS or audit.get(key)],
@@ -106,7 +106,7 @@ def render_page(
         describe_perturbation=describe_perturbation,
         settings=_list_settings(audit),
         style=Markup(style),
-        style_hash=content_hash(style),
+        style_hash=hash_content(style),
     )
     return page + "\n"
 

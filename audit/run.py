@@ -16,7 +16,7 @@ from sdiareward.common.provenance import describe_run
 from sdiareward.common.run_identity import claim_run_dir
 from sdiareward.evaluation.baseline_pairs import LabelledPairs, load_baseline_pairs
 from sdiareward.evaluation.pair_scoring import score_with_baselines
-from sdiareward.evaluation.report.content import plain
+from sdiareward.evaluation.report.content import make_plain
 from sdiareward.pairs.content import fingerprint_pairs
 from sdiareward.pairs.labels import describe_pairs
 from sdiareward.pairs.loading import load_pairs
@@ -236,7 +236,7 @@ class Auditor:
         audit["verdicts"] = judge(measure_checks(audit))
         audit["timing"] = self._sum_timing()
         audit["config"] = {**asdict(self.job), "output_dir": str(self.folder)}
-        return dict(plain({**audit, "run": self.run, **describe_run()}))
+        return dict(make_plain({**audit, "run": self.run, **describe_run()}))
 
     def _sum_timing(self) -> dict[str, float]:
         """Return the sums over all sessions that were not killed."""

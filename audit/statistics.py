@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sdiareward.esdr_accuracy.pairwise import MODALITY_SUBSETS, NO_SUBSET, SUBSETS, wilson_interval
-from sdiareward.evaluation.statistics import Counts, Floats, draw_groups, percentiles
-from sdiareward.evaluation.summary import Labels, Scores, groups_of
+from sdiareward.evaluation.statistics import Counts, Floats, compute_percentiles, draw_groups
+from sdiareward.evaluation.summary import Labels, Scores, list_groups
 from sdiareward.pairs.schema import SIDES
 
 from .conditions import ATTACKED, NATURAL, REASON, Rewards, list_severities, make_attack_key, make_perturbation_key
@@ -59,7 +59,7 @@ class Pairs:
         if not self.labels:
             raise ValueError("no pair could be scored as it is; there is nothing to audit.")
         self.subsets = np.array([label["subset"] for label in self.labels])
-        self.groups = np.array(groups_of(self.labels))
+        self.groups = np.array(list_groups(self.labels))
         draws = {"num_bootstrap": num_bootstrap, "seed": seed}
         self.draws: Counts = draw_groups(self.groups.tolist(), self.subsets.tolist(), **draws)
         self.natural = {side: self.get_rewards(NATURAL, side) for side in SIDES}
@@ -91,7 +91,7 @@ class Pairs:
         weights = self.draws[:, is_used]
         with np.errstate(invalid="ignore"):
             draws = weights @ values[is_used] / weights.sum(axis=1)
-        return {"mean": float(values[is_used].mean()), "interval": percentiles(draws)}
+        return {"mean": float(values[is_used].mean()), "interval": compute_percentiles(draws)}
 
     def share(self, is_so: Booleans, is_used: Booleans) -> dict[str, Any]:
         """Return `num_pairs`, the `share` of true values among some pairs, and its `interval`; None without pairs."""

@@ -8,7 +8,7 @@ from typing import Any
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.markdown import render_table
 from sdiareward.evaluation.columns import TITLES
-from sdiareward.evaluation.summary import interval, percent
+from sdiareward.evaluation.summary import format_interval, format_percent
 from sdiareward.perturbations.registry import PERTURBATIONS
 
 from .checks import describe_worst, num_by_status
@@ -136,7 +136,13 @@ def _summarise_families(audit: Audit) -> list[str]:
     if not audit.get("families"):
         return []
     rows = [
-        [row["family"], row["variant"], row["num_pairs"], percent(row["preference"]), interval(row["interval"])]
+        [
+            row["family"],
+            row["variant"],
+            row["num_pairs"],
+            format_percent(row["preference"]),
+            format_interval(row["interval"]),
+        ]
         for row in audit["families"]
     ]
     head = ["family", "changed version", "pairs", "preferred in %", "95%"]
@@ -150,7 +156,7 @@ def _format_attack(row: Mapping[str, Any]) -> list[str]:
     before, gain = row["paid_before"], row["relative_gain"]
     return [
         _ABSENT if row["paid"] is None else f"{100 * row['paid']:.1f}",
-        interval(row["interval"]),
+        format_interval(row["interval"]),
         _ABSENT if before is None else f"{100 * before:.1f}",
         _ABSENT if gain is None else f"{gain:+.2f}",
     ]

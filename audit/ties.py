@@ -21,8 +21,8 @@ import numpy as np
 
 from sdiareward.audio_sdiareward import read_audio
 from sdiareward.evaluation.columns import CRITERION_COLUMNS
-from sdiareward.evaluation.statistics import Counts, Floats, describe_share, draw_groups, percentiles
-from sdiareward.evaluation.summary import Labels, Scores, groups_of
+from sdiareward.evaluation.statistics import Counts, Floats, compute_percentiles, describe_share, draw_groups
+from sdiareward.evaluation.summary import Labels, Scores, list_groups
 from sdiareward.pairs.schema import SIDES
 from sdiareward.perturbations.channel import encode_flac
 from sdiareward.perturbations.decoded_pairs import AuditPair, RewardFunction, Turn, to_messages
@@ -127,7 +127,7 @@ def _describe_column(
     margins = compute_margins(labels, natural)
     sizes = {name: _copy_margins(labels, natural, recoded) for name, recoded in copies.items()}
     sizes["all"] = np.concatenate(list(sizes.values()), axis=0)
-    draws = draw_groups(groups_of(labels), [label["subset"] for label in labels], **options)
+    draws = draw_groups(list_groups(labels), [label["subset"] for label in labels], **options)
     everyone = np.ones((1, len(labels)), dtype=np.int64)
     described = {}
     for name, values in sizes.items():
@@ -137,7 +137,7 @@ def _describe_column(
             "num_equal": int((values == 0).sum()),
             "quantiles": _compute_quantiles(values),
             "auroc": float(ranks.auroc(everyone)[0]),
-            "interval": percentiles(ranks.auroc(draws)),
+            "interval": compute_percentiles(ranks.auroc(draws)),
         }
     return {
         "num_pairs": len(labels),
@@ -189,7 +189,7 @@ def _describe_threshold(margins: Floats, copies: Floats, draws: Counts) -> dict[
     described: dict[str, Any] = {"share_of_twins": _SHARE_OF_COPIES}
     for name, values in found.items():
         described[name] = float(values[0]) if np.isfinite(values[0]) else None
-        described[f"{name}_interval"] = percentiles(drawn[name])
+        described[f"{name}_interval"] = compute_percentiles(drawn[name])
     return described
 
 
@@ -214,7 +214,7 @@ def _compute_curve(
     sizes = np.concatenate([np.abs(margins), copies.ravel()])
     levels = np.quantile(sizes, np.linspace(0, 1, _NUM_THRESHOLDS + 1)[1:-1], method="inverted_cdf")
     thresholds = [None, *sorted({0.0, *levels.tolist()})]
-    groups, strata = groups_of(labels), [label["subset"] for label in labels]
+    groups, strata = list_groups(labels), [label["subset"] for label in labels]
     points = []
     for threshold in thresholds:
         is_decided: Booleans = np.full(len(margins), True) if threshold is None else np.abs(margins) > threshold

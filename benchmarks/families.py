@@ -24,7 +24,7 @@ from sdiareward.common.provenance import write_provenance
 from sdiareward.dataset_builder.pairing.surface_counts import measure_shares
 from sdiareward.evaluation.baselines import KINDS
 from sdiareward.evaluation.results_files import read_evaluation
-from sdiareward.evaluation.summary import accuracy_of, one_column
+from sdiareward.evaluation.summary import compute_accuracy, select_column
 from sdiareward.pairs.loading import load_pairs
 from sdiareward.pairs.schema import SIDES
 
@@ -109,7 +109,7 @@ def describe(labels: Sequence[Mapping[str, Any]], scores: Mapping[str, Mapping[s
     """Return the number of pairs, the accuracy of every scorer, and the best count where the texts differ."""
     found: dict[str, Any] = {"num_pairs": len(labels)}
     for name, own in scores.items():
-        column = one_column(accuracy_of(labels, own, {"nan": "wrong"}), "overall_micro")
+        column = select_column(compute_accuracy(labels, own, {"nan": "wrong"}), "overall_micro")
         found[name] = column
     texts = [(label["texts"][SIDES[0]], label["texts"][SIDES[1]]) for label in labels]
     if all(chosen != rejected for chosen, rejected in texts):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.evaluation.columns import CRITERION_COLUMNS, TITLES
-from sdiareward.evaluation.summary import ALL_LEFT_OUT, interval, percent
+from sdiareward.evaluation.summary import ALL_LEFT_OUT, format_interval, format_percent
 
 
 if TYPE_CHECKING:
@@ -95,20 +95,20 @@ def _render_notes(results: Mapping[str, Any], column: str) -> str:
     by_scorer = results["accuracies"]
     model = by_scorer["model"]
     parts = [
-        f"In percent: {percent(model[column])}, 95% interval {interval(model['interval'][column])}, of "
+        f"In percent: {format_percent(model[column])}, 95% interval {format_interval(model['interval'][column])}, of "
         f"{model['num_pairs'][column]} pairs; {model['num_ties'][column]} ties, which are wrong"
     ]
     baselines = [name for name in by_scorer if name != "model"]
     if baselines:
         found = (
-            f"{name} {percent(by_scorer[name][column])} ({by_scorer[name]['num_ties'][column]} ties)"
+            f"{name} {format_percent(by_scorer[name][column])} ({by_scorer[name]['num_ties'][column]} ties)"
             for name in baselines
         )
         parts.append(f"baselines on the same pairs: {', '.join(found)}")
     for row in results["by_synthesizer"]:
         if row["synthesizer"] == ALL_LEFT_OUT and CRITERION_COLUMNS.get(row["criterion"]) == column:
             names = ", ".join(results["left_out_synthesizers"])
-            found = (f"{name} {percent(row[name]['accuracy'])}" for name in by_scorer)
+            found = (f"{name} {format_percent(row[name]['accuracy'])}" for name in by_scorer)
             parts.append(
                 f"{row['num_pairs']} pairs by synthesizers held out of training ({names}): {', '.join(found)}"
             )

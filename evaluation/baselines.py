@@ -108,8 +108,8 @@ def score_features(
     chosen, rejected = np.empty(len(criteria)), np.empty(len(criteria))
     num_train = {}
     for criterion in sorted(set(criteria)):
-        rows = [row for row in _where(train_criteria, criterion) if row not in train.failures]
-        targets = _where(criteria, criterion)
+        rows = [row for row in _find_indices(train_criteria, criterion) if row not in train.failures]
+        targets = _find_indices(criteria, criterion)
         num_train[criterion] = len(rows)
         weigh = _fit(train.chosen[rows], train.rejected[rows])
         chosen[targets], rejected[targets] = weigh(evaluated.chosen[targets]), weigh(evaluated.rejected[targets])
@@ -124,7 +124,7 @@ def _require_criteria(criteria: Sequence[str], train_criteria: Sequence[str]) ->
         raise ValueError(f"the training pairs have no criterion {absent}; give a training split that has, or none.")
 
 
-def acoustic_features(turns: Iterable[Mapping[str, Any]], name: str | None = None) -> np.ndarray:
+def compute_acoustic_features(turns: Iterable[Mapping[str, Any]], name: str | None = None) -> np.ndarray:
     """Describe the sound of one side by the mean and standard deviation of its log-mel bands over all turns.
 
     Args:
@@ -138,7 +138,7 @@ def acoustic_features(turns: Iterable[Mapping[str, Any]], name: str | None = Non
         AudioError: A turn's audio cannot be read, or no turn has any.
     """
     total, squares, num_frames = np.zeros(NUM_MELS), np.zeros(NUM_MELS), 0
-    for content in _contents(turns, "audio"):
+    for content in _list_contents(turns, "audio"):
         mel = log_mel(read_audio(content, name=name))
         total += mel.sum(axis=0, dtype=np.float64)
         squares += np.square(mel, dtype=np.float64).sum(axis=0)
@@ -164,7 +164,7 @@ def log_mel(array: np.ndarray) -> np.ndarray:
     """
     from scipy.fft import rfft
 
-    window, filters = _window_and_filters()
+    window, filters = _make_window_and_filters()
     padded = np.pad(array, (0, max(0, _WINDOW_SAMPLES - len(array))))
     frames = np.lib.stride_tricks.sliding_window_view(padded, _WINDOW_SAMPLES)[::_HOP_SAMPLES]
     spectrum = rfft(frames * window, axis=1)
@@ -173,7 +173,7 @@ def log_mel(array: np.ndarray) -> np.ndarray:
 
 
 @cache
-def _window_and_filters() -> tuple[np.ndarray, np.ndarray]:
+def _make_window_and_filters() -> tuple[np.ndarray, np.ndarray]:
     """Return the window `(400,)` and the mel filters `(201, 80)`, float32."""
     from transformers.audio_utils import mel_filter_bank
 
@@ -221,11 +221,11 @@ def read_features(
         progress (`bool`, *optional*, defaults to `False`): Show a progress bar.
     """
     if kind == "text":
-        return _text_features(pairs)
+        return _compute_text_features(pairs)
     from tqdm import tqdm
 
     with ThreadPoolExecutor(num_threads) as pool:
-        results = pool.map(lambda index: _acoustic_pair(pairs, index), range(len(pairs)))
+        results = pool.map(lambda index: _compute_acoustic_pair(pairs, index), range(len(pairs)))
         rows = list(tqdm(results, "acoustic features", len(pairs), unit="pair", disable=not progress))
     failures = {index: row for index, row in enumerate(rows) if isinstance(row, str)}
     for reason in failures.values():
@@ -234,17 +234,17 @@ def read_features(
     return SideFeatures(features[:, 0], features[:, 1], failures)
 
 
-def _acoustic_pair(pairs: datasets.Dataset, index: int) -> np.ndarray | str:
+def _compute_acoustic_pair(pairs: datasets.Dataset, index: int) -> np.ndarray | str:
     """Return the features of both sides, shape `(2, 160)`, or why there are none."""
     row = pairs[index]
     name = row.get("pair_id") or f"row {index}"
     try:
-        return np.stack([acoustic_features(row[side], f"{name}, {side}") for side in SIDES])
+        return np.stack([compute_acoustic_features(row[side], f"{name}, {side}") for side in SIDES])
     except (AudioError, OSError, TypeError) as error:
         return str(error)
 
 
-def _text_features(pairs: datasets.Dataset) -> SideFeatures:
+def _compute_text_features(pairs: datasets.Dataset) -> SideFeatures:
     from sklearn.feature_extraction.text import HashingVectorizer
 
     # Hashing has no vocabulary to fit, so neither empty transcripts nor unseen words need a rule.
@@ -254,17 +254,17 @@ def _text_features(pairs: datasets.Dataset) -> SideFeatures:
     words: dict[str, list[str]] = {side: [] for side in SIDES}
     for row in pairs.select_columns(list(SIDES)):
         for side in SIDES:
-            words[side].append(" ".join(_contents(row[side], "text")))
+            words[side].append(" ".join(_list_contents(row[side], "text")))
     return SideFeatures(vectorizer.transform(words["chosen"]), vectorizer.transform(words["rejected"]), {})
 
 
-def _contents(turns: Iterable[Mapping[str, Any]], kind: str) -> list[Any]:
+def _list_contents(turns: Iterable[Mapping[str, Any]], kind: str) -> list[Any]:
     """Return all texts or all audio of a side."""
     messages = turns_to_messages(list(turns))
     return [item[kind] for message in messages for item in list_items(message) if item["type"] == kind]
 
 
-def _where(values: Sequence[str], wanted: str) -> list[int]:
+def _find_indices(values: Sequence[str], wanted: str) -> list[int]:
     return [index for index, value in enumerate(values) if value == wanted]
 
 

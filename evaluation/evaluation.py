@@ -27,7 +27,7 @@ from .pair_scoring import score_pairs, score_with_baselines
 from .report import inputs, write_page
 from .report.disagreements import find_disagreements
 from .report.figures import plot_rewards
-from .summary import name_synthesizers, render_report, summarise, total_timing
+from .summary import name_synthesizers, render_report, sum_timing, summarise
 
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class EvaluationRun:
             "human_ties": self.human_ties,
             "cut": sum_cut((scores[label["pair_id"]] for label in self.labels), sessions),
             "baselines": self.fitted,
-            "timing": total_timing(sessions),
+            "timing": sum_timing(sessions),
             "run": self.run,
             "config": asdict(args),
             **describe_run(),

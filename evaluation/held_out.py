@@ -14,10 +14,10 @@ from .summary import (
     SHOWN_NAMES,
     Labels,
     Scores,
-    accuracy_of,
-    interval,
-    one_column,
-    percent,
+    compute_accuracy,
+    format_interval,
+    format_percent,
+    select_column,
     title_scorer,
 )
 
@@ -44,7 +44,7 @@ def by_held_out(
         options (`Mapping`): Passed on to `pairwise_accuracy`.
 
     Returns:
-        `list[dict]`: `criterion`, `synthesizer`, `source`, `num_pairs`, and by scorer what `one_column` gives; rows
+        `list[dict]`: `criterion`, `synthesizer`, `source`, `num_pairs`, and by scorer what `select_column` gives; rows
         over all held-out synthesizers, and over all held-out sources, have `ALL_LEFT_OUT` in their place.
     """
     spoken = [label for label in labels if label["synthesizer"] in (left_out or ()) and label["source"]]
@@ -57,7 +57,8 @@ def by_held_out(
             in_row = [label for label in members if name in (label["synthesizer"], ALL_LEFT_OUT)]
             if cell := [label for label in in_row if label["source"] in in_sources]:
                 found = {
-                    key: one_column(accuracy_of(cell, scores, options), column) for key, scores in by_scorer.items()
+                    key: select_column(compute_accuracy(cell, scores, options), column)
+                    for key, scores in by_scorer.items()
                 }
                 about = {"criterion": criterion, "synthesizer": name, "source": source, "num_pairs": len(cell)}
                 rows.append({**about, **found})
@@ -86,7 +87,7 @@ def render_held_out(results: Mapping[str, Any]) -> str:
         for scorer in results["accuracies"]:
             found = [cells.get((criterion, synthesizer, source)) for source in titles]
             names = [SHOWN_NAMES.get(synthesizer, synthesizer), title_scorer(scorer, results)]
-            table.append([criterion, *names, *(_held_out_cell(row, scorer) for row in found)])
+            table.append([criterion, *names, *(_format_cell(row, scorer) for row in found)])
     if not table:
         return ""
     head = ["criterion", "held-out synthesizer", "", *titles.values()]
@@ -94,7 +95,9 @@ def render_held_out(results: Mapping[str, Any]) -> str:
     return f"## Held-out synthesizers by source\n\n{text}\n"
 
 
-def _held_out_cell(row: Mapping[str, Any] | None, scorer: str) -> str:
+def _format_cell(row: Mapping[str, Any] | None, scorer: str) -> str:
     if row is None:
         return "-"
-    return f"{percent(row[scorer]['accuracy'])} ({interval(row[scorer]['interval'])}), n {row['num_pairs']}"
+    return (
+        f"{format_percent(row[scorer]['accuracy'])} ({format_interval(row[scorer]['interval'])}), n {row['num_pairs']}"
+    )

@@ -23,21 +23,21 @@ def measure_ties(
         `median_margin` of ties and `median_margin_of_decided`; a model that agrees with people has the smaller one on
         ties. None where nothing was scored.
     """
-    margins = _sizes(ties)
+    margins = _compute_sizes(ties)
     return {
         "num_pairs": len(margins),
         "num_skipped": num_skipped,
         "num_equal": int(np.sum(margins == 0)),
-        "median_margin": _median(margins),
-        "median_margin_of_decided": _median(_sizes(pairs)),
+        "median_margin": _compute_median(margins),
+        "median_margin_of_decided": _compute_median(_compute_sizes(pairs)),
     }
 
 
-def _sizes(scores: Iterable[Mapping[str, Any]]) -> np.ndarray:
+def _compute_sizes(scores: Iterable[Mapping[str, Any]]) -> np.ndarray:
     return np.abs([score["margin"] for score in scores if score["margin"] is not None])
 
 
-def _median(margins: np.ndarray) -> float | None:
+def _compute_median(margins: np.ndarray) -> float | None:
     return float(np.median(margins)) if margins.size else None
 
 

@@ -96,7 +96,7 @@ def bootstrap_mean(
     times, members = _draw_each_group(groups, strata, num_bootstrap, seed)
     # Sums of whole groups: a matrix of draws by pairs would not fit in memory for large benchmarks.
     sums, sizes = (np.bincount(members, weights, times.shape[1]) for weights in (np.asarray(values), None))
-    return percentiles(times @ sums / (times @ sizes), confidence)
+    return compute_percentiles(times @ sums / (times @ sizes), confidence)
 
 
 def draw_groups(
@@ -142,7 +142,7 @@ def _draw_each_group(
     return np.concatenate(drawn, axis=1), np.array([index[group] for group in groups])
 
 
-def percentiles(draws: ArrayLike, confidence: float = 0.95) -> list[float] | None:
+def compute_percentiles(draws: ArrayLike, confidence: float = 0.95) -> list[float] | None:
     """Return the interval between the percentiles of a statistic's draws.
 
     Args:
@@ -154,7 +154,7 @@ def percentiles(draws: ArrayLike, confidence: float = 0.95) -> list[float] | Non
         uncertainty.
 
     Example:
-        >>> percentiles([0.0, 1.0, 2.0, 3.0, 4.0], confidence=0.5)
+        >>> compute_percentiles([0.0, 1.0, 2.0, 3.0, 4.0], confidence=0.5)
         [1.0, 3.0]
     """
     values: Floats = np.asarray(draws, dtype=np.float64)

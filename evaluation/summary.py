@@ -53,7 +53,7 @@ def summarise(
         `dict[str, Any]`: `accuracies` by scorer as `pairwise_accuracy` gives them, `by_synthesizer`,
         `left_out_synthesizers` (None if not known), `num_skipped` by column, and `skipped`.
     """
-    accuracies = {name: accuracy_of(labels, scores, options) for name, scores in by_scorer.items()}
+    accuracies = {name: compute_accuracy(labels, scores, options) for name, scores in by_scorer.items()}
     left_out = None if heard is None else find_left_out(name_synthesizers(labels), heard)
     return {
         "accuracies": accuracies,
@@ -64,7 +64,7 @@ def summarise(
     }
 
 
-def accuracy_of(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
+def compute_accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]) -> dict[str, Any]:
     """Compute `pairwise_accuracy` of the pairs that `labels` describes; `options` are passed on to it."""
     chosen, rejected = ([scores[label["pair_id"]][side] for label in labels] for side in SIDES)
     groups = [label["group_id"] for label in labels]
@@ -96,7 +96,7 @@ def by_synthesizer(
         options (`Mapping`): Passed on to `pairwise_accuracy`.
 
     Returns:
-        `list[dict]`: `criterion`, `synthesizer`, `num_pairs`, and by scorer what `one_column` gives.
+        `list[dict]`: `criterion`, `synthesizer`, `num_pairs`, and by scorer what `select_column` gives.
     """
     rows = []
     for criterion, column in group_by_criterion(label["subset"] for label in labels).items():
@@ -109,13 +109,13 @@ def by_synthesizer(
             spoken = [label for label in of_criterion if label["synthesizer"] in members]
             if not spoken:
                 continue
-            found = {name: accuracy_of(spoken, scores, options) for name, scores in by_scorer.items()}
-            columns = {name: one_column(result, column) for name, result in found.items()}
+            found = {name: compute_accuracy(spoken, scores, options) for name, scores in by_scorer.items()}
+            columns = {name: select_column(result, column) for name, result in found.items()}
             rows.append({"criterion": criterion, "synthesizer": title, "num_pairs": len(spoken), **columns})
     return rows
 
 
-def one_column(result: Mapping[str, Any], column: str) -> dict[str, Any]:
+def select_column(result: Mapping[str, Any], column: str) -> dict[str, Any]:
     """Return accuracy, ties, invalid pairs, groups and interval of one column of `pairwise_accuracy`."""
     return {
         "accuracy": result[column],
@@ -123,7 +123,7 @@ def one_column(result: Mapping[str, Any], column: str) -> dict[str, Any]:
     }
 
 
-def groups_of(labels: Labels) -> list[str]:
+def list_groups(labels: Labels) -> list[str]:
     """Return the recording of each pair; a pair without one stands for itself."""
     return [label["group_id"] or f"pair {label['pair_id']}" for label in labels]
 
@@ -138,7 +138,7 @@ def describe_accuracy(labels: Labels, scores: Scores, options: Mapping[str, Any]
     """
     if not labels:
         return {"num_pairs": 0, "accuracy": None, "interval": None}
-    column = one_column(accuracy_of(labels, scores, options), "overall_micro")
+    column = select_column(compute_accuracy(labels, scores, options), "overall_micro")
     return {"num_pairs": len(labels), "accuracy": column["accuracy"], "interval": column["interval"]}
 
 
@@ -152,7 +152,7 @@ def _num_by_column(labels: Labels) -> dict[str, int]:
     return counts
 
 
-def total_timing(sessions: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+def sum_timing(sessions: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
     """Add up the sessions that scored a run's pairs; sessions that were killed are not among them.
 
     Args:
@@ -181,11 +181,11 @@ def render_report(results: Mapping[str, Any]) -> str:
         f"# {model} on {dataset}, split {split}",
         "Pairwise accuracy in percent, higher is better; 95% intervals in the line below. A tie is wrong.",
         _main_table(results),
-        "\n".join(f"- {note}" for note in notes(results)),
+        "\n".join(f"- {note}" for note in list_notes(results)),
         render_judge(results["judge"]) if results.get("judge") else "",
-        _synthesizer_table(results),
+        _render_synthesizers(results),
         *(render_disagreements(found) for found in results.get("disagreements", ())),
-        _timing_line(results["timing"]),
+        _describe_timing(results["timing"]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -198,10 +198,10 @@ def _main_table(results: Mapping[str, Any]) -> str:
     if results["skipped"]:
         rows.append(["skipped", *(results["num_skipped"][name] for name in columns)])
     for scorer, result in accuracies.items():
-        rows.append([f"**{title_scorer(scorer, results)}**", *(percent(result[name]) for name in columns)])
-        rows.append(["95%", *(interval(result["interval"][name]) for name in columns)])
+        rows.append([f"**{title_scorer(scorer, results)}**", *(format_percent(result[name]) for name in columns)])
+        rows.append(["95%", *(format_interval(result["interval"][name]) for name in columns)])
         rows.append(["ties", *(result["num_ties"][name] for name in columns)])
-    return _table(["", *(titles[name] for name in columns)], rows)
+    return _render_table(["", *(titles[name] for name in columns)], rows)
 
 
 def title_scorer(scorer: str, results: Mapping[str, Any]) -> str:
@@ -209,7 +209,7 @@ def title_scorer(scorer: str, results: Mapping[str, Any]) -> str:
     return "judge" if scorer == "model" and results.get("judge") else scorer
 
 
-def notes(results: Mapping[str, Any]) -> list[str]:
+def list_notes(results: Mapping[str, Any]) -> list[str]:
     """Return the notes of the table: missing subsets, ties, rewards that are not finite, skipped pairs, cut turns.
 
     Args:
@@ -227,7 +227,7 @@ def notes(results: Mapping[str, Any]) -> list[str]:
         for criterion, column in columns.items():
             total, ties = result["num_pairs"][column], result["num_ties"][column]
             if ties:
-                split = percent((result["num_correct"][column] + ties / 2) / total)
+                split = format_percent((result["num_correct"][column] + ties / 2) / total)
                 pairs = f"{criterion} pairs" if by_criterion else "pairs"
                 found.append(f"{scorer}: {ties} of {total} {pairs} tie; {split} if ties are split.")
         if invalid := result["num_invalid"]["overall_micro"]:
@@ -257,7 +257,7 @@ def describe_training(results: Mapping[str, Any]) -> str:
     return "the model's training"
 
 
-def _synthesizer_table(results: Mapping[str, Any]) -> str:
+def _render_synthesizers(results: Mapping[str, Any]) -> str:
     rows = results["by_synthesizer"]
     if not rows:
         return ""
@@ -268,14 +268,17 @@ def _synthesizer_table(results: Mapping[str, Any]) -> str:
     for row in rows:
         name = SHOWN_NAMES.get(row["synthesizer"], row["synthesizer"])
         name += " (held out)" if row["synthesizer"] in (left_out or ()) else ""
-        cells = (f"{percent(row[scorer]['accuracy'])} ({interval(row[scorer]['interval'])})" for scorer in scorers)
+        cells = (
+            f"{format_percent(row[scorer]['accuracy'])} ({format_interval(row[scorer]['interval'])})"
+            for scorer in scorers
+        )
         table.append([row["criterion"], name, row["num_pairs"], *cells])
     if left_out is None:
         marked = "What the model heard in training is not known."
     else:
         trained_on, names = escape_markdown(describe_training(results)), ", ".join(map(escape_markdown, left_out))
         marked = f"Held out of {trained_on}: {names or 'none'}."
-    return f"## By synthesizer\n\n{marked}\n\n{_table(head, table, num_left=2)}"
+    return f"## By synthesizer\n\n{marked}\n\n{_render_table(head, table, num_left=2)}"
 
 
 def render_judge(judge: Mapping[str, Any]) -> str:
@@ -290,9 +293,9 @@ def render_judge(judge: Mapping[str, Any]) -> str:
         rows.append([f"decided: {rule}", *(group["decided_by"][rule] for group in groups)])
     rows.append(["ties", *(_share(group["ties"]) for group in groups)])
     if judge["kind"] == "pairwise":
-        rows.append(["position bias", *(_bias(group["position_bias"]) for group in groups)])
+        rows.append(["position bias", *(_format_bias(group["position_bias"]) for group in groups)])
         rows.append(["orders agree", *(_share(group["order_agreement"]) for group in groups)])
-    table = _table(["", *(group["criterion"] for group in groups)], rows)
+    table = _render_table(["", *(group["criterion"] for group in groups)], rows)
     usable = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in judge["answers"].items())
     spent = f"{judge['prompt_tokens']} tokens in, {judge['completion_tokens']} out"
     cost = "" if judge["usd"] is None else f", {judge['usd']:.2f} US dollars"
@@ -301,10 +304,10 @@ def render_judge(judge: Mapping[str, Any]) -> str:
 
 
 def _share(found: Mapping[str, Any]) -> str:
-    return f"{percent(found['share'])} ({interval(found['interval'])})"
+    return f"{format_percent(found['share'])} ({format_interval(found['interval'])})"
 
 
-def _bias(found: Mapping[str, Any]) -> str:
+def _format_bias(found: Mapping[str, Any]) -> str:
     if found["bias"] is None:
         return _ABSENT
     low, high = found["interval"]
@@ -329,10 +332,10 @@ def render_disagreements(found: Mapping[str, Any]) -> str:
     shown = (
         f"{found['num_pairs']} pairs that only one of the two has right; {len(found['rows'])} with most confidence:"
     )
-    return f"{title}\n\n{shown}\n\n{_table(head, table, num_left=3)}"
+    return f"{title}\n\n{shown}\n\n{_render_table(head, table, num_left=3)}"
 
 
-def _timing_line(timing: Mapping[str, Any]) -> str:
+def _describe_timing(timing: Mapping[str, Any]) -> str:
     if timing["real_time_factor"] is None:
         return ""
     hours = timing["audio_s"] / 3600
@@ -342,16 +345,16 @@ def _timing_line(timing: Mapping[str, Any]) -> str:
     )
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """Format a share of 0-1 in percent, two decimals."""
     return _ABSENT if value is None else f"{100 * value:.2f}"
 
 
-def interval(bounds: Sequence[float] | None) -> str:
+def format_interval(bounds: Sequence[float] | None) -> str:
     """Format the two bounds of a share in percent, one decimal."""
     return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}-{100 * bounds[1]:.1f}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]], num_left: int = 1) -> str:
+def _render_table(head: Sequence[str], rows: Sequence[Sequence[Any]], num_left: int = 1) -> str:
     """Render a table that also reads well in a terminal."""
     return "\n".join(render_table(head, rows, num_left, pad=True))

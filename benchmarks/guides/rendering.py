@@ -22,7 +22,7 @@ from sdiareward.cards.model_card import strip_title
 from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.package_files import NANO, PACKAGE
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
-from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, interval, percent
+from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, format_interval, format_percent
 from sdiareward.judges.wavreward.score_tables import render_table_one, shown_columns
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import PERTURBATIONS
@@ -98,8 +98,8 @@ def make_environment() -> Environment:
         "cells": _join_cells,
         "md": escape_markdown,
         "median": median,
-        "percent": percent,
-        "interval": interval,
+        "percent": format_percent,
+        "interval": format_interval,
         "strip_title": strip_title,
     }
     environment.globals |= {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..report.figures import figure_file, marker_style, shorten
+from ..report.figures import choose_marker_style, figure_file, shorten
 from .results import ScoredDialogues
 
 
@@ -27,36 +27,36 @@ def draw_figures(report: Mapping[str, Any], scored: ScoredDialogues, folder: Pat
     described: dict[str, dict[str, str]] = {}
     for criterion in report["criteria"]:
         pairs = [pair for pair in report["pairs"] if pair["criterion"] == criterion]
-        with figure_file(folder / f"margins_{_file_name(criterion)}.png") as figure:
+        with figure_file(folder / f"margins_{_make_file_name(criterion)}.png") as figure:
             draw_margins(figure.subplots(), scored, pairs[:MAX_CURVES])
-        described[f"margins_{_file_name(criterion)}"] = {
+        described[f"margins_{_make_file_name(criterion)}"] = {
             "caption": f"{criterion}: the margin of each dialogue, sorted. Where a curve crosses zero is the share of "
             "dialogues that the second system wins.",
             "alt": "Sorted margins. " + " ".join(pair["verdict"] for pair in pairs),
         }
-        with figure_file(folder / f"follows_{_file_name(criterion)}.png", (8.6, 4.0)) as figure:
+        with figure_file(folder / f"follows_{_make_file_name(criterion)}.png", (8.6, 4.0)) as figure:
             draw_follows(figure, scored, pairs[0])
-        described[f"follows_{_file_name(criterion)}"] = {
+        described[f"follows_{_make_file_name(criterion)}"] = {
             "caption": f"{criterion}: margin of {pairs[0]['first']} over {pairs[0]['second']} against the "
             "differences in seconds heard and in level of the answers. With a slope, the reward may follow these.",
             "alt": _describe_follows(pairs[0]),
         }
         ranked = [entry for entry in report["ranking"] if entry["criterion"] == criterion]
         if ranked:
-            with figure_file(folder / f"ranking_{_file_name(criterion)}.png") as figure:
+            with figure_file(folder / f"ranking_{_make_file_name(criterion)}.png") as figure:
                 draw_ranking(figure.subplots(), ranked)
-            described[f"ranking_{_file_name(criterion)}"] = {
+            described[f"ranking_{_make_file_name(criterion)}"] = {
                 "caption": f"{criterion}: strengths of a Bradley-Terry model with 95% intervals.",
                 "alt": "Strengths. " + " ".join(f"{entry['system']}: {entry['strength']:+.2f}." for entry in ranked),
             }
     return described
 
 
-def _file_name(criterion: str) -> str:
+def _make_file_name(criterion: str) -> str:
     return "".join(character if character.isalnum() else "_" for character in criterion)
 
 
-def _margins(scored: ScoredDialogues, pair: Mapping[str, Any]) -> Any:
+def _compute_margins(scored: ScoredDialogues, pair: Mapping[str, Any]) -> Any:
     rewards = scored.rewards[pair["criterion"]]
     one, other = (scored.systems.index(pair[side]) for side in ("first", "second"))
     return rewards[:, one] - rewards[:, other]
@@ -65,10 +65,10 @@ def _margins(scored: ScoredDialogues, pair: Mapping[str, Any]) -> Any:
 def draw_margins(axes: Any, scored: ScoredDialogues, pairs: Sequence[Mapping[str, Any]]) -> None:
     """Draw the sorted margins of each pair of systems."""
     for number, pair in enumerate(pairs):
-        margins = np.sort(_margins(scored, pair))
+        margins = np.sort(_compute_margins(scored, pair))
         shares = 100 * (np.arange(len(margins)) + 0.5) / len(margins)
         label = f"{shorten(pair['first'])} − {shorten(pair['second'])}"
-        axes.plot(shares, margins, linestyle="-", linewidth=0.8, **marker_style(number), label=label)
+        axes.plot(shares, margins, linestyle="-", linewidth=0.8, **choose_marker_style(number), label=label)
     axes.axhline(0, color="black", linewidth=1)
     axes.set(xlabel="percent of dialogues", ylabel="margin", xlim=(0, 100))
     if len(pairs) > 1:
@@ -85,8 +85,13 @@ def draw_follows(figure: Any, scored: ScoredDialogues, pair: Mapping[str, Any]) 
     panels = figure.subplots(1, 2, sharey=True)
     columns = (("heard_answer_s", "difference in seconds heard"), ("level_dbfs", "difference in level, dB"))
     for number, (axes, (name, title)) in enumerate(zip(panels, columns, strict=True)):
-        values = scored.values(name)
-        axes.plot(values[:, one] - values[:, other], _margins(scored, pair), linestyle="", **marker_style(number))
+        values = scored.get_values(name)
+        axes.plot(
+            values[:, one] - values[:, other],
+            _compute_margins(scored, pair),
+            linestyle="",
+            **choose_marker_style(number),
+        )
         axes.axhline(0, color="black", linewidth=1)
         axes.axvline(0, color="black", linewidth=1)
         axes.set(xlabel=title)
@@ -107,7 +112,7 @@ def draw_ranking(axes: Any, ranked: Sequence[Mapping[str, Any]]) -> None:
     for position, entry in enumerate(ranked):
         low, high = entry["interval"] or (entry["strength"], entry["strength"])
         errors = [[max(0.0, entry["strength"] - low)], [max(0.0, high - entry["strength"])]]
-        axes.errorbar([entry["strength"]], [position], xerr=errors, capsize=3, linestyle="", **marker_style(0))
+        axes.errorbar([entry["strength"]], [position], xerr=errors, capsize=3, linestyle="", **choose_marker_style(0))
     axes.set_yticks(range(len(ranked)), [shorten(entry["system"]) for entry in ranked])
     axes.invert_yaxis()
     axes.axvline(0, color="black", linestyle=":", linewidth=1)

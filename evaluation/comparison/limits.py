@@ -10,7 +10,7 @@ from sdiareward.common.files import read_json_object
 from sdiareward.common.package_files import NANO
 
 from ..columns import CRITERION_COLUMNS
-from ..summary import ALL_LEFT_OUT, interval, percent
+from ..summary import ALL_LEFT_OUT, format_interval, format_percent
 from .results import PairOfSystems, ScoredDialogues
 from .verdicts import phrase_p
 
@@ -89,7 +89,7 @@ def _describe_user_turns(scored: ScoredDialogues) -> Iterator[str]:
 def _describe_differences(scored: ScoredDialogues, pair: PairOfSystems) -> Iterator[str]:
     """Yield constant differences, which no correlation shows."""
     one, other = scored.systems.index(pair.first), scored.systems.index(pair.second)
-    lengths_s, levels_db = scored.values("answer_s").mean(axis=0), scored.values("level_dbfs").mean(axis=0)
+    lengths_s, levels_db = scored.get_values("answer_s").mean(axis=0), scored.get_values("level_dbfs").mean(axis=0)
     long, short = (one, other) if lengths_s[one] > lengths_s[other] else (other, one)
     if lengths_s[long] > (1 + _LONGER_SHARE) * lengths_s[short]:
         yield (
@@ -147,10 +147,12 @@ def describe_accuracy(model: str, criteria: Sequence[str]) -> list[str]:
     for criterion, column in wanted.items():
         if own.get(column) is None:
             continue
-        bounds, num_pairs = interval(own["interval"][column]), own["num_pairs"][column]
-        text = f"{percent(own[column])}% ({bounds}) of {num_pairs} {criterion} pairs"
+        bounds, num_pairs = format_interval(own["interval"][column]), own["num_pairs"][column]
+        text = f"{format_percent(own[column])}% ({bounds}) of {num_pairs} {criterion} pairs"
         unseen = _find_unseen(results, criterion)
-        parts.append(text + (f", {percent(unseen)}% of those by synthesizers held out of training" if unseen else ""))
+        parts.append(
+            text + (f", {format_percent(unseen)}% of those by synthesizers held out of training" if unseen else "")
+        )
     if not parts:
         return [f"The evaluation beside this checkpoint has no pairs of {', '.join(criteria)}."]
     unmeasured = " It was not measured under joint." if "joint" in criteria else ""

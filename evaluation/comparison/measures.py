@@ -62,7 +62,7 @@ def measure_dialogue(messages: Sequence[dict[str, Any]], max_turn_s: float) -> D
     for number, message in enumerate(messages, start=1):
         if message["role"] == "system":
             continue
-        sounds = [] if isinstance(message["content"], str) else _sounds(message["content"])
+        sounds = [] if isinstance(message["content"], str) else _list_sounds(message["content"])
         try:
             found_s = [audio_duration_s(sound) for sound in sounds]
             if message["role"] == ROLES[1]:
@@ -87,7 +87,7 @@ def measure_dialogue(messages: Sequence[dict[str, Any]], max_turn_s: float) -> D
     )
 
 
-def _sounds(content: Sequence[dict[str, Any]]) -> list[Any]:
+def _list_sounds(content: Sequence[dict[str, Any]]) -> list[Any]:
     return [item["audio"] for item in content if item.get("audio") is not None]
 
 

@@ -16,7 +16,7 @@ from sdiareward.common.package_files import COMPARISON_PAGE, EVALUATION_PAGE
 from sdiareward.pairs.systems import System
 
 from ..report.examples import Collector, EmbedAudio
-from ..report.pieces import FILTERS, content_hash, picture
+from ..report.pieces import FILTERS, hash_content, make_picture
 from ..results_files import name_model
 from .figures import draw_figures
 from .results import ScoredDialogues
@@ -58,7 +58,9 @@ def write_page(
     described = draw_figures(report, scored, folder)
     for stale in {path.stem for path in folder.glob("*.png")} - set(described):
         (folder / f"{stale}.png").unlink()
-    figures = {name: {**texts, **picture((folder / f"{name}.png").read_bytes())} for name, texts in described.items()}
+    figures = {
+        name: {**texts, **make_picture((folder / f"{name}.png").read_bytes())} for name, texts in described.items()
+    }
     clearest, closest = choose_examples(scored.rewards[report["criteria"][0]])
     collector = Collector(embed_audio)
     examples = {
@@ -137,17 +139,17 @@ def render_page(
         examples=examples,
         clips=clips,
         sections=[(key, title) for key, title in SECTIONS.items() if is_shown.get(key, True)],
-        settings=_settings(report),
+        settings=_list_settings(report),
         num_pairs=len(list(combinations(report["systems"], 2))),
         style=Markup(style),
         script=Markup(script),
-        style_hash=content_hash(style),
-        script_hash=content_hash(script),
+        style_hash=hash_content(style),
+        script_hash=hash_content(script),
     )
     return page + "\n"
 
 
-def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _list_settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what the comparison depends on as rows of a table."""
     found = {f"system {name}": path for name, path in report["systems"].items()}
     found |= {name: report["identity"][name] for name in ("model", "dtype")}

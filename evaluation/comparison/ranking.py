@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..statistics import draw_groups, percentiles
+from ..statistics import compute_percentiles, draw_groups
 
 
 # Wins of each system over each other one that are added to the counted ones: without them the strength of a system
@@ -36,7 +36,7 @@ def rank_systems(
     members = {group: index for index, group in enumerate(sorted(set(groups), key=str))}
     num_systems = rewards.shape[1]
     wins = np.zeros((len(members), num_systems, num_systems))
-    np.add.at(wins, [members[group] for group in groups], _win_matrices(rewards))
+    np.add.at(wins, [members[group] for group in groups], _compute_win_matrices(rewards))
     times = draw_groups(list(members), [""] * len(members), num_bootstrap=num_bootstrap, seed=seed)
     strengths = fit_strengths(wins.sum(axis=0))
     draws = np.array([fit_strengths(drawn) for drawn in np.tensordot(times, wins, axes=1)])
@@ -46,14 +46,14 @@ def rank_systems(
         {
             "system": int(system),
             "strength": float(strengths[system]),
-            "interval": percentiles(draws[:, system]),
+            "interval": compute_percentiles(draws[:, system]),
             "win_rate": float(rates[system]),
         }
         for system in np.argsort(-strengths, kind="stable")
     ]
 
 
-def _win_matrices(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_win_matrices(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return for each dialogue how often system `i` beats system `j`: 1, 0, or 0.5 of a tie."""
     margins = rewards[:, :, None] - rewards[:, None, :]
     wins = (np.sign(margins) + 1) / 2

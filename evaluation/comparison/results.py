@@ -122,6 +122,6 @@ class ScoredDialogues:
     rewards: dict[str, NDArray[np.float64]]
     measures: list[list[Any]]
 
-    def values(self, name: str) -> NDArray[np.float64]:
+    def get_values(self, name: str) -> NDArray[np.float64]:
         """Return one of the measures, shape `(num_dialogues, num_systems)`."""
         return np.array([[getattr(each, name) for each in row] for row in self.measures], dtype=np.float64)

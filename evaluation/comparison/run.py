@@ -24,7 +24,7 @@ from sdiareward.messages_sdiareward import DialogueError
 from sdiareward.pairs.systems import System, name_systems, read_systems
 from sdiareward.scoring.model_spec import ModelSpec
 
-from ..report.content import plain
+from ..report.content import make_plain
 from .limits import list_limits
 from .measures import DialogueMeasures, correlate, measure_dialogue
 from .page import write_page
@@ -296,7 +296,11 @@ def _score(
 
 
 def _compare_pairs(scored: ScoredDialogues, criterion: str, draws: Mapping[str, int]) -> list[PairOfSystems]:
-    rewards, seconds, levels = scored.rewards[criterion], scored.values("heard_answer_s"), scored.values("level_dbfs")
+    rewards, seconds, levels = (
+        scored.rewards[criterion],
+        scored.get_values("heard_answer_s"),
+        scored.get_values("level_dbfs"),
+    )
     pairs = []
     for one, other in combinations(range(len(scored.systems)), 2):
         first, second = scored.systems[one], scored.systems[other]
@@ -342,7 +346,7 @@ def _write(found: Comparison, scored: ScoredDialogues, systems: Sequence[System]
     report = {name: value for name, value in asdict(found).items() if name not in ("dialogues", "output_dir", "page")}
     report |= {"rule": RULE, "about": {criterion: describe_criterion(criterion) for criterion in found.criteria}}
     report |= {"num_dialogues": len(scored.names), "num_groups": len(set(scored.groups)), **settings.draws}
-    report = plain({**report, "identity": settings.model.identity(), **describe_run()})
+    report = make_plain({**report, "identity": settings.model.identity(), **describe_run()})
     write_file(folder / "compare.json", json.dumps(report, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
     with replace_atomically(folder / "compare.parquet") as temporary:
         pq.write_table(found.to_arrow(), temporary)

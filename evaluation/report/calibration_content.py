@@ -14,10 +14,10 @@ from .reliability import (
     Floats,
     cross_fit_temperatures,
     deal_folds,
-    equal_mass_bins,
     expected_calibration_error,
     fit_temperature,
     fold,
+    make_equal_mass_bins,
     negative_log_likelihood,
 )
 
@@ -43,7 +43,7 @@ def describe_calibration(records: Records, scores: Scores, options: Mapping[str,
     """
     pairs = [scores[record["pair_id"]] for record in records]
     margins = np.array([pair["chosen"] - pair["rejected"] for pair in pairs], dtype=np.float64)
-    folds = deal_folds(summary.groups_of(records), [record["subset"] for record in records])
+    folds = deal_folds(summary.list_groups(records), [record["subset"] for record in records])
     by_pair = cross_fit_temperatures(margins, folds)
     after = None if by_pair is None else _describe(margins / by_pair, records, scores, options)
     return {
@@ -60,7 +60,7 @@ def _describe(margins: Floats, records: Records, scores: Scores, options: Mappin
     """Return mean `confidence`, `error`, `negative_log_likelihood`, `bins`, and the errors `by_subset`."""
     confidence, _ = fold(margins)
     bins = []
-    for rows in equal_mass_bins(confidence):
+    for rows in make_equal_mass_bins(confidence):
         bounds = {"low": float(confidence[rows].min()), "high": float(confidence[rows].max())}
         accuracy = summary.describe_accuracy([records[row] for row in rows], scores, options)
         bins.append({**accuracy, "confidence": float(confidence[rows].mean()), **bounds})

@@ -7,7 +7,7 @@ from typing import Any
 
 from sdiareward.evaluation.columns import TITLES
 
-from ..summary import percent
+from ..summary import format_percent
 
 
 def describe_figures(report: Mapping[str, Any]) -> dict[str, dict[str, str]]:
@@ -27,31 +27,31 @@ def describe_figures(report: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         "comparison": f"Accuracy of {report['model']} minus that of another scorer, with 95% intervals.",
     }
     alternatives: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "accuracy": _accuracy,
-        "densities": _densities,
-        "boxes": _boxes,
-        "score_alignment": lambda report: _training(report, "chosen", "Mean chosen reward"),
-        "margin_stability": lambda report: _training(report, "margin", "Mean margin"),
-        "reliability": _reliability,
-        "accuracy_by_margin": _accuracy_by_margin,
-        "comparison": _comparison,
+        "accuracy": _describe_accuracy,
+        "densities": _describe_densities,
+        "boxes": _describe_boxes,
+        "score_alignment": lambda report: _describe_training(report, "chosen", "Mean chosen reward"),
+        "margin_stability": lambda report: _describe_training(report, "margin", "Mean margin"),
+        "reliability": _describe_reliability,
+        "accuracy_by_margin": _describe_accuracy_by_margin,
+        "comparison": _describe_comparison,
     }
     return {name: {"caption": text, "alt": alternatives[name](report)} for name, text in captions.items()}
 
 
-def _accuracy(report: Mapping[str, Any]) -> str:
+def _describe_accuracy(report: Mapping[str, Any]) -> str:
     parts = []
     for scorer in report["scorers"]:
         result = report["accuracies"][scorer["name"]]
         present = {name: result[name] for name in report["columns"]}
         worst = min(present, key=lambda name: present[name])
-        overall, lowest = percent(result["overall_micro"]), percent(present[worst])
+        overall, lowest = format_percent(result["overall_micro"]), format_percent(present[worst])
         lowest = f", lowest in {TITLES[worst]} with {lowest}" if len(present) > 1 else ""
         parts.append(f"{scorer['title']}: {overall} of all pairs{lowest}.")
     return "Dot plot of accuracy in percent. " + " ".join(parts)
 
 
-def _densities(report: Mapping[str, Any]) -> str:
+def _describe_densities(report: Mapping[str, Any]) -> str:
     medians: dict[str, dict[str, float]] = {}
     for row in report["rewards"]:
         medians.setdefault(row["subset"], {})[row["side"]] = row["median"]
@@ -62,14 +62,14 @@ def _densities(report: Mapping[str, Any]) -> str:
     return "Split violins of the rewards by subset. " + " ".join(parts)
 
 
-def _boxes(report: Mapping[str, Any]) -> str:
+def _describe_boxes(report: Mapping[str, Any]) -> str:
     parts = [
         f"{TITLES[row['subset']]}, {row['side']}: {row['q25']:.2f} to {row['q75']:.2f}." for row in report["rewards"]
     ]
     return "Box plots of the rewards by subset; the middle half of the rewards lies at: " + " ".join(parts)
 
 
-def _training(report: Mapping[str, Any], value: str, what: str) -> str:
+def _describe_training(report: Mapping[str, Any], value: str, what: str) -> str:
     parts = []
     for run in report["training"]:
         points = run["validation"] or run["train"]
@@ -80,7 +80,7 @@ def _training(report: Mapping[str, Any], value: str, what: str) -> str:
     return f"{what} over training steps. " + " ".join(parts)
 
 
-def _reliability(report: Mapping[str, Any]) -> str:
+def _describe_reliability(report: Mapping[str, Any]) -> str:
     if not report["calibration"]:
         return ""
     found = report["calibration"][0]
@@ -97,15 +97,15 @@ def _reliability(report: Mapping[str, Any]) -> str:
     return "Reliability diagram. " + " ".join(parts)
 
 
-def _accuracy_by_margin(report: Mapping[str, Any]) -> str:
+def _describe_accuracy_by_margin(report: Mapping[str, Any]) -> str:
     bins = report["margins"]["bins"]
     if not bins:
         return ""
-    low, high = percent(bins[0]["accuracy"]), percent(bins[-1]["accuracy"])
+    low, high = format_percent(bins[0]["accuracy"]), format_percent(bins[-1]["accuracy"])
     return f"Accuracy is {low} percent where margins are smallest and {high} percent where they are largest."
 
 
-def _comparison(report: Mapping[str, Any]) -> str:
+def _describe_comparison(report: Mapping[str, Any]) -> str:
     titles = {scorer["name"]: scorer["title"] for scorer in report["scorers"]}
     parts = []
     for row in report["comparisons"]:

@@ -21,8 +21,8 @@ from ..results_files import name_scorer
 from ..statistics import compare
 from .calibration_content import describe_calibration
 from .inputs import ComparedEvaluation, TrainingRun, is_finite, is_right, title_scorers
-from .margins import STRATA, WRONG, strata
-from .reliability import equal_mass_bins
+from .margins import STRATA, WRONG, find_strata
+from .reliability import make_equal_mass_bins
 
 
 Records = Sequence[Mapping[str, Any]]
@@ -69,10 +69,10 @@ def build_report(
     """
     options = {name: results["config"][name] for name in ("nan", "num_bootstrap", "seed")}
     title = name_scorer(results["config"])
-    scorers, scores = _scorers(title, by_scorer, others)
+    scorers, scores = _list_scorers(title, by_scorer, others)
     ids = [record["pair_id"] for record in records]
-    finite = _finite(records, scores)
-    accuracies = {name: summary.accuracy_of(records, found, options) for name, found in scores.items()}
+    finite = _select_finite(records, scores)
+    accuracies = {name: summary.compute_accuracy(records, found, options) for name, found in scores.items()}
     left_out = results["left_out_synthesizers"]
     report = {
         "model": title,
@@ -80,11 +80,11 @@ def build_report(
         "dataset": results["config"]["dataset"],
         "split": results["config"]["split"],
         "num_pairs": len(ids),
-        "num_groups": len(set(summary.groups_of(records))),
+        "num_groups": len(set(summary.list_groups(records))),
         "scorers": scorers,
         "columns": list_columns(accuracies["model"]),
         "accuracies": accuracies,
-        "notes": _notes(results, accuracies, scorers),
+        "notes": _list_notes(results, accuracies, scorers),
         "by_synthesizer": summary.by_synthesizer(
             records, scores, None if left_out is None else set(left_out), options
         ),
@@ -93,19 +93,19 @@ def build_report(
         "by_taxonomy": by_taxonomy(records, scores, options),
         "rewards": describe_rewards(finite["model"], scores["model"]),
         "training": [asdict(run) for run in training],
-        "calibration": _calibrations(finite, scores, options),
+        "calibration": _describe_calibrations(finite, scores, options),
         "margins": describe_margins(finite["model"], scores["model"], options),
         "comparisons": describe_comparisons(records, scores, options),
         "disagreements": [
             {**found, "scorer": f"compared_{number}"} for number, found in enumerate(disagreements, start=1)
         ],
         "examples": list(examples),
-        "not_finite": _not_finite(ids, scores),
+        "not_finite": _list_not_finite(ids, scores),
         "cut": results.get("cut"),
         "heard_from": results.get("heard_from"),
         **{name: results[name] for name in _AS_THEY_ARE},
     }
-    return plain(report)
+    return make_plain(report)
 
 
 def list_columns(result: Mapping[str, Any]) -> list[str]:
@@ -123,7 +123,7 @@ def list_columns(result: Mapping[str, Any]) -> list[str]:
     return [name for name in COLUMNS if name in (*present, *averages)]
 
 
-def _finite(records: Records, scores: Mapping[str, Scores]) -> dict[str, Records]:
+def _select_finite(records: Records, scores: Mapping[str, Scores]) -> dict[str, Records]:
     """Return the pairs to which a scorer gave finite rewards, by scorer; baselines always do."""
     return {
         name: [record for record in records if is_finite(found[record["pair_id"]])]
@@ -132,7 +132,7 @@ def _finite(records: Records, scores: Mapping[str, Scores]) -> dict[str, Records
     }
 
 
-def _calibrations(
+def _describe_calibrations(
     finite: Mapping[str, Records], scores: Mapping[str, Scores], options: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     return [
@@ -140,7 +140,7 @@ def _calibrations(
     ]
 
 
-def _not_finite(ids: Sequence[str], scores: Mapping[str, Scores]) -> list[dict[str, str]]:
+def _list_not_finite(ids: Sequence[str], scores: Mapping[str, Scores]) -> list[dict[str, str]]:
     return [
         {"scorer": name, "pair_id": pair_id}
         for name, found in scores.items()
@@ -149,18 +149,18 @@ def _not_finite(ids: Sequence[str], scores: Mapping[str, Scores]) -> list[dict[s
     ]
 
 
-def plain(value: Any) -> Any:
+def make_plain(value: Any) -> Any:
     """Return JSON values: containers of any kind as dict and list, numbers that are not finite as None."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): make_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [make_plain(item) for item in value]
     if isinstance(value, (float, np.floating)):
         return float(value) if math.isfinite(value) else None
     return int(value) if isinstance(value, np.integer) else value
 
 
-def _scorers(
+def _list_scorers(
     model: str, by_scorer: Mapping[str, Scores], others: Sequence[ComparedEvaluation]
 ) -> tuple[list[dict[str, str]], dict[str, Scores]]:
     """Return name, title and kind of every scorer, the evaluated model first, and their scores by name."""
@@ -177,17 +177,17 @@ def _scorers(
     return rows, scores
 
 
-def _notes(
+def _list_notes(
     results: Mapping[str, Any], accuracies: Mapping[str, Any], scorers: Sequence[Mapping[str, str]]
 ) -> list[str]:
     """Return what has to be known before the table is read."""
     titles = {row["name"]: row["title"] for row in scorers if row["kind"] != "model"}
     named = {titles.get(name, name): result for name, result in accuracies.items()}
-    found = summary.notes({**results, "accuracies": named})
+    found = summary.list_notes({**results, "accuracies": named})
     for name, (column, meaning) in _BASELINE_MEANINGS.items():
         bounds = accuracies[name]["interval"][column] if name in accuracies else None
         if bounds and bounds[0] > 0.5:
-            accuracy = summary.percent(accuracies[name][column])
+            accuracy = summary.format_percent(accuracies[name][column])
             found.append(f"{titles[name]}: {accuracy} on {column.replace('_', ' ')}. {meaning}")
     return found
 
@@ -202,7 +202,7 @@ def by_taxonomy(records: Records, by_scorer: Mapping[str, Scores], options: Mapp
 
     Returns:
         `list[dict]`: The three, `subset`, `num_pairs`, `num_groups`, `is_small` (fewer than 10 pairs or 5 recordings:
-        read nothing into it), and by scorer what `summary.one_column` gives.
+        read nothing into it), and by scorer what `summary.select_column` gives.
     """
     cells: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for record in records:
@@ -211,9 +211,9 @@ def by_taxonomy(records: Records, by_scorer: Mapping[str, Scores], options: Mapp
     rows = []
     in_order = sorted(cells.items(), key=lambda item: (SUBSET_LABELS.index(item[0][0]), item[0]))
     for (subset, *names), members in in_order:
-        num_groups = len(set(summary.groups_of(members)))
+        num_groups = len(set(summary.list_groups(members)))
         found = {
-            name: summary.one_column(summary.accuracy_of(members, scores, options), "overall_micro")
+            name: summary.select_column(summary.compute_accuracy(members, scores, options), "overall_micro")
             for name, scores in by_scorer.items()
         }
         is_small = len(members) < MIN_PAIRS or num_groups < MIN_GROUPS
@@ -268,7 +268,7 @@ def describe_margins(records: Records, scores: Scores, options: Mapping[str, Any
         }
 
     found = []
-    for name, rows in strata(margins).items():
+    for name, rows in find_strata(margins).items():
         by_subset = Counter(records[row]["subset"] for row in rows)
         counts = {subset: by_subset[subset] for subset in SUBSET_LABELS if by_subset[subset]}
         described = describe(rows)
@@ -276,7 +276,7 @@ def describe_margins(records: Records, scores: Scores, options: Mapping[str, Any
             # It is 0 by choice of the pairs.
             described |= {"accuracy": None, "interval": None}
         found.append({"name": name, "rule": STRATA[name], **described, "by_subset": counts})
-    bins = [describe(rows) for rows in equal_mass_bins(np.abs(margins)) if len(rows)]
+    bins = [describe(rows) for rows in make_equal_mass_bins(np.abs(margins)) if len(rows)]
     return {"bins": bins, "strata": found}
 
 
@@ -301,7 +301,7 @@ def describe_comparisons(
         columns = all_pairs
     elif all(rows.any() for rows in columns.values()):
         columns = {**all_pairs, **columns}
-    groups, subsets = summary.groups_of(records), [record["subset"] for record in records]
+    groups, subsets = summary.list_groups(records), [record["subset"] for record in records]
     draws = {name: options[name] for name in ("num_bootstrap", "seed")}
     found = []
     for name in by_scorer:

@@ -48,7 +48,7 @@ def find_disagreements(
     found = []
     for other in others:
         check_same_pairs(other, ids, nan)
-        ranks = [_ranks([margin_of(each[pair_id]) for pair_id in ids]) for each in (scores, other.scores)]
+        ranks = [_rank_margins([compute_margin(each[pair_id]) for pair_id in ids]) for each in (scores, other.scores)]
         confidence = (ranks[0] + ranks[1]) / 2
         differing = [
             row for row, pair_id in enumerate(ids) if is_right(scores[pair_id]) != is_right(other.scores[pair_id])
@@ -59,18 +59,18 @@ def find_disagreements(
     return found
 
 
-def margin_of(score: Mapping[str, Any]) -> float | None:
+def compute_margin(score: Mapping[str, Any]) -> float | None:
     """Return chosen minus rejected reward; None if one of them is missing or not finite."""
     return float(score[SIDES[0]] - score[SIDES[1]]) if is_finite(score) else None
 
 
 def _describe(label: Mapping[str, Any], own: Scores, other: Scores, confidence: float) -> dict[str, Any]:
     pair_id = label["pair_id"]
-    margins = {"margin": margin_of(own[pair_id]), "other_margin": margin_of(other[pair_id])}
+    margins = {"margin": compute_margin(own[pair_id]), "other_margin": compute_margin(other[pair_id])}
     return {**label, "is_right": is_right(own[pair_id]), **margins, "confidence": confidence}
 
 
-def _ranks(margins: Sequence[float | None]) -> NDArray[np.float64]:
+def _rank_margins(margins: Sequence[float | None]) -> NDArray[np.float64]:
     """Return the share of pairs with a smaller |margin|; a pair without a margin is the least sure."""
     sizes = np.array([-1.0 if margin is None else abs(margin) for margin in margins])
     return np.searchsorted(np.sort(sizes), sizes, side="left") / len(sizes)

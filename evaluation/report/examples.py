@@ -14,8 +14,8 @@ from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
 from sdiareward.messages_sdiareward import list_items, turns_to_messages
 from sdiareward.pairs.schema import SIDES
 
-from .disagreements import margin_of
-from .margins import lowest
+from .disagreements import compute_margin
+from .margins import find_lowest
 
 
 if TYPE_CHECKING:
@@ -55,10 +55,10 @@ def describe_lowest(
         `list[dict]`: Labels, `margin`, `chosen_reward` and `rejected_reward` of each, and what `Collector.describe`
         gives.
     """
-    margins = [margin_of(scores[record["pair_id"]]) for record in records]
-    positions = lowest([np.nan if margin is None else margin for margin in margins], NUM_EXAMPLES).tolist()
+    margins = [compute_margin(scores[record["pair_id"]]) for record in records]
+    positions = find_lowest([np.nan if margin is None else margin for margin in margins], NUM_EXAMPLES).tolist()
     found = []
-    for position in _progress(positions, "lowest margins"):
+    for position in _show_progress(positions, "lowest margins"):
         record = records[position]
         rewards = {f"{side}_reward": scores[record["pair_id"]][side] for side in SIDES}
         found.append({"margin": margins[position], **rewards, **collector.describe(pairs[position], record)})
@@ -85,14 +85,14 @@ def describe_disagreements(
             **found,
             "rows": [
                 {**row, **collector.describe(pairs[positions[row["pair_id"]]], row)}
-                for row in _progress(found["rows"], "disagreements")
+                for row in _show_progress(found["rows"], "disagreements")
             ],
         }
         for found in disagreements
     ]
 
 
-def _progress(items: Sequence[Any], title: str) -> Iterable[Any]:
+def _show_progress(items: Sequence[Any], title: str) -> Iterable[Any]:
     from tqdm import tqdm
 
     return tqdm(items, title, unit="pair", disable=None)

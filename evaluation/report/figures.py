@@ -114,7 +114,7 @@ def plot_rewards(records: Records, path: Path) -> None:
 
 def draw_densities(axes: Any, records: Records) -> None:
     """Draw split violins of the rewards by subset, chosen on the left."""
-    present, values = _rewards(records)
+    present, values = _group_rewards(records)
     for side, half in zip(SIDES, ("low", "high"), strict=True):
         # A density needs two different values.
         drawn = {position: array for position, array in enumerate(values[side]) if len(np.unique(array)) > 1}
@@ -131,7 +131,7 @@ def draw_densities(axes: Any, records: Records) -> None:
 
 def draw_boxes(axes: Any, records: Records) -> None:
     """Draw the rewards by subset as boxes: median, quartiles, whiskers at 5 and 95%."""
-    present, values = _rewards(records)
+    present, values = _group_rewards(records)
     for number, side in enumerate(SIDES):
         positions = [position + 0.4 * (number - 0.5) for position in range(len(present))]
         boxes = axes.boxplot(
@@ -144,17 +144,17 @@ def draw_boxes(axes: Any, records: Records) -> None:
     _label_subsets(axes, present, "Quartiles of rewards, 5-95% range")
 
 
-def _rewards(records: Records) -> tuple[list[str], dict[str, list[np.ndarray]]]:
+def _group_rewards(records: Records) -> tuple[list[str], dict[str, list[np.ndarray]]]:
     """Return the subsets present and, by side, the finite rewards of each."""
     present = [name for name in SUBSET_LABELS if any(record["subset"] == name for record in records)]
     values = {
-        side: [_finite(record[side] for record in records if record["subset"] == name) for name in present]
+        side: [_select_finite(record[side] for record in records if record["subset"] == name) for name in present]
         for side in SIDES
     }
     return present, values
 
 
-def _finite(values: Any) -> np.ndarray:
+def _select_finite(values: Any) -> np.ndarray:
     array = np.array(list(values), dtype=np.float64)
     return array[np.isfinite(array)]
 
@@ -185,7 +185,7 @@ def draw_accuracy(axes: Any, report: Mapping[str, Any]) -> None:
             [result[name] for name in columns],
             [result["interval"][name] for name in columns],
             [position + shift for position in range(len(columns))],
-            **marker_style(number),
+            **choose_marker_style(number),
             label=shorten(scorer["title"]),
         )
     titles = title_columns(columns)
@@ -193,7 +193,7 @@ def draw_accuracy(axes: Any, report: Mapping[str, Any]) -> None:
     axes.invert_yaxis()
     axes.axvline(50, color="black", linestyle=":", linewidth=1, label="chance")
     axes.set(title="Accuracy with 95% intervals", xlabel="percent")
-    _legend_above(axes)
+    _add_legend(axes)
 
 
 def draw_comparisons(axes: Any, report: Mapping[str, Any]) -> None:
@@ -209,7 +209,7 @@ def draw_comparisons(axes: Any, report: Mapping[str, Any]) -> None:
             [row["difference"] for row in rows],
             [row["interval"] for row in rows],
             [names.index(row["scorer"]) + shift for row in rows],
-            **marker_style(number),
+            **choose_marker_style(number),
             label=TITLES[column],
         )
     # Names above their rows: beside them they would leave no room for the axis.
@@ -223,7 +223,7 @@ def draw_comparisons(axes: Any, report: Mapping[str, Any]) -> None:
     axes.set_ylim(len(names) - 0.6, -0.6)
     axes.axvline(0, color="black", linewidth=1)
     axes.set(title="Difference in accuracy, 95% interval", xlabel="percentage points")
-    _legend_above(axes)
+    _add_legend(axes)
 
 
 def _draw_intervals(
@@ -252,24 +252,24 @@ def draw_reliability(axes: Any, calibration: Mapping[str, Any]) -> None:
         if calibration[name] is None:
             continue
         bins = calibration[name]["bins"]
-        x, y, errors = _points(bins, "confidence")
+        x, y, errors = _make_points(bins, "confidence")
         title = f"{when}: error {calibration[name]['error']:.3f}"
         # No lines: a few bins are not a trend.
-        axes.errorbar(x, y, yerr=errors, linestyle="", capsize=3, **marker_style(number), label=title)
+        axes.errorbar(x, y, yerr=errors, linestyle="", capsize=3, **choose_marker_style(number), label=title)
     axes.set(title="Reliability in equal-mass bins", xlabel="confidence, sigmoid(|margin|)", ylabel="accuracy")
     axes.legend(loc="lower right")
 
 
 def draw_accuracy_by_margin(axes: Any, bins: Records) -> None:
     """Draw accuracy against the mean absolute margin of equal-mass bins."""
-    x, y, errors = _points([{**row, "middle": (row["low"] + row["high"]) / 2} for row in bins], "middle")
-    axes.errorbar(x, y, yerr=errors, linestyle="", capsize=3, **marker_style(0), label="bin, 95% interval")
+    x, y, errors = _make_points([{**row, "middle": (row["low"] + row["high"]) / 2} for row in bins], "middle")
+    axes.errorbar(x, y, yerr=errors, linestyle="", capsize=3, **choose_marker_style(0), label="bin, 95% interval")
     axes.axhline(0.5, color="black", linestyle=":", linewidth=1, label="chance")
     axes.set(title="Accuracy by margin", xlabel="|margin|, middle of the bin", ylabel="accuracy")
     axes.legend(loc="best")
 
 
-def _points(bins: Records, x: str) -> tuple[list[float], list[float], np.ndarray]:
+def _make_points(bins: Records, x: str) -> tuple[list[float], list[float], np.ndarray]:
     """Return x, accuracy, and the distances to its interval's bounds, shape `(2, num_bins)`."""
     values = [row["accuracy"] for row in bins]
     errors = [
@@ -300,12 +300,12 @@ def draw_training(axes: Any, runs: Records, value: str) -> None:
     axes.legend(loc="best", fontsize=9)
 
 
-def marker_style(number: int) -> dict[str, Any]:
+def choose_marker_style(number: int) -> dict[str, Any]:
     """Return how the marks of a series look, by its number: marks differ by form as well as by colour."""
     return {"color": COLORS[number % len(COLORS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 5.5}
 
 
-def _legend_above(axes: Any) -> None:
+def _add_legend(axes: Any) -> None:
     axes.figure.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
 
 

@@ -124,7 +124,7 @@ def read_training_runs(paths: Sequence[str | Path]) -> list[TrainingRun]:
     titles = title_runs([str(path) for path in paths], [coefficient for coefficient, _ in runs])
     read = []
     for path, title, (coefficient, history) in zip(paths, titles, runs, strict=True):
-        train, validation = _points(history, ""), _points(history, "eval_")
+        train, validation = _make_points(history, ""), _make_points(history, "eval_")
         if not train and not validation:
             raise ValueError(f"{path}: its history has no mean_reward and margin; set logging_steps and train again.")
         read.append(TrainingRun(str(path), title, coefficient, train, validation))
@@ -141,7 +141,7 @@ def _read_history(path: Path) -> tuple[float, list[dict[str, Any]]]:
     return float(run["training"].get("center_rewards_coefficient") or 0.0), run["history"]
 
 
-def _points(history: Sequence[Mapping[str, Any]], prefix: str) -> list[Point]:
+def _make_points(history: Sequence[Mapping[str, Any]], prefix: str) -> list[Point]:
     """Return the mean reward of each side: TRL logs the mean over both and their difference."""
     mean, margin = f"{prefix}mean_reward", f"{prefix}margin"
     return [

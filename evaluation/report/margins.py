@@ -19,7 +19,7 @@ STRATA = {
 Positions = NDArray[np.intp]
 
 
-def strata(margins: ArrayLike) -> dict[str, Positions]:
+def find_strata(margins: ArrayLike) -> dict[str, Positions]:
     """Find the strata of Table 3: top and bottom quarter by `|margin|`, all pairs, and those ordered wrongly.
 
     Args:
@@ -35,7 +35,7 @@ def strata(margins: ArrayLike) -> dict[str, Positions]:
     return dict(zip(STRATA, found, strict=True))
 
 
-def lowest(margins: ArrayLike, count: int) -> Positions:
+def find_lowest(margins: ArrayLike, count: int) -> Positions:
     """Return the positions of the `count` lowest margins, lowest first; NaN is omitted.
 
     Args:

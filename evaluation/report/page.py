@@ -22,7 +22,7 @@ from .disagreements import find_disagreements
 from .examples import Collector, EmbedAudio, describe_disagreements, describe_lowest
 from .figures import draw_figures
 from .inputs import ComparedEvaluation, TrainingRun
-from .pieces import FILTERS, content_hash, picture
+from .pieces import FILTERS, hash_content, make_picture
 
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
     columns = report["columns"]
     page = environment.get_template("page.html").render(
         report=report,
-        figures={name: {**descriptions[name], **picture(data)} for name, data in figures.items()},
+        figures={name: {**descriptions[name], **make_picture(data)} for name, data in figures.items()},
         clips=clips,
         sections=list(sections.items()),
         shown=tuple(sections),
@@ -155,11 +155,11 @@ def render_page(report: Mapping[str, Any], figures: Mapping[str, bytes], clips: 
         held_out_sources=name_held_out_sources(report),
         min_pairs=MIN_PAIRS,
         min_groups=MIN_GROUPS,
-        settings=_settings(report),
+        settings=_list_settings(report),
         style=Markup(texts["page.css"]),
         script=Markup(texts["page.js"]),
-        style_hash=content_hash(texts["page.css"]),
-        script_hash=content_hash(texts["page.js"]),
+        style_hash=hash_content(texts["page.css"]),
+        script_hash=hash_content(texts["page.js"]),
     )
     return page + "\n"
 
@@ -176,21 +176,21 @@ def _has_content(section: str, report: Mapping[str, Any]) -> bool:
     return section not in _OPTIONAL or bool(report[_OPTIONAL[section]])
 
 
-def _settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _list_settings(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what the run depended on as rows of a table."""
     depends_on = {**report["config"], **report["run"]}
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items() if version)
     machine = ", ".join(f"{name} {value}" for name, value in report["machine"].items())
     found = {"versions": versions, "python": report["python"], "machine": machine, "git": report["git_revision"]}
-    settings = {name: _in_words(value) for name, value in {**depends_on, **found}.items()}
+    settings = {name: _format_value(value) for name, value in {**depends_on, **found}.items()}
     return [(name, value) for name, value in settings.items() if value]
 
 
-def _in_words(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}: {_in_words(item)}" for name, item in value.items() if item is not None)
+        return ", ".join(f"{name}: {_format_value(item)}" for name, item in value.items() if item is not None)
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return "" if value is None else str(value)

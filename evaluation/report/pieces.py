@@ -21,7 +21,7 @@ _NO_BREAK = "\N{NO-BREAK SPACE}"
 _ABSENT = "n/a"
 
 
-def picture(data: bytes) -> dict[str, Any]:
+def make_picture(data: bytes) -> dict[str, Any]:
     """Return a PNG's data URI, width and height, which stand in its header.
 
     Args:
@@ -31,49 +31,49 @@ def picture(data: bytes) -> dict[str, Any]:
     return {"uri": f"data:image/png;base64,{base64.b64encode(data).decode()}", "width": width, "height": height}
 
 
-def content_hash(text: str) -> str:
+def hash_content(text: str) -> str:
     """Return what a content security policy lets a style or script run by."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _percent(value: float | None) -> str:
+def _format_percent(value: float | None) -> str:
     return _ABSENT if value is None else f"{100 * value:.2f}"
 
 
-def _interval(bounds: Sequence[float] | None) -> str:
+def _format_interval(bounds: Sequence[float] | None) -> str:
     return _ABSENT if bounds is None else f"{100 * bounds[0]:.1f}–{100 * bounds[1]:.1f}"
 
 
-def _number(value: float | None, digits: int = 2) -> str:
+def _format_number(value: float | None, digits: int = 2) -> str:
     return _ABSENT if value is None else f"{value:.{digits}f}".replace("-", _MINUS)
 
 
-def _signed(value: float | None) -> str:
+def _format_signed(value: float | None) -> str:
     return _ABSENT if value is None else f"{value:+.2f}".replace("-", _MINUS)
 
 
-def _points(value: float) -> str:
+def _format_points(value: float) -> str:
     return f"{100 * value:+.1f}".replace("-", _MINUS)
 
 
-def _breakable(text: str) -> Markup:
+def _make_breakable(text: str) -> Markup:
     """Let a long name break where its parts end."""
     from markupsafe import Markup
 
     return Markup("<wbr>").join(re.split(r"(?<=[/_-])", text))
 
 
-def _p_value(value: float) -> str:
+def _format_p_value(value: float) -> str:
     return f"<{_NO_BREAK}0.001" if value < 0.001 else f"{value:.3f}"
 
 
 # By the names that templates use.
 FILTERS = {
-    "percent": _percent,
-    "interval": _interval,
-    "number": _number,
-    "signed": _signed,
-    "points": _points,
-    "p_value": _p_value,
-    "breakable": _breakable,
+    "percent": _format_percent,
+    "interval": _format_interval,
+    "number": _format_number,
+    "signed": _format_signed,
+    "points": _format_points,
+    "p_value": _format_p_value,
+    "breakable": _make_breakable,
 }

@@ -25,7 +25,7 @@ def num_bins(num_pairs: int) -> int:
     return max(1, min(_MAX_BINS, num_pairs // _MIN_PAIRS_A_BIN))
 
 
-def equal_mass_bins(values: ArrayLike) -> list[NDArray[np.intp]]:
+def make_equal_mass_bins(values: ArrayLike) -> list[NDArray[np.intp]]:
     """Sort values into `num_bins` bins that hold the same number of them, to within one.
 
     Args:
@@ -67,7 +67,7 @@ def expected_calibration_error(margins: ArrayLike, bins: Sequence[NDArray[np.int
     confidence, is_right = fold(margins)
     if len(confidence) == 0:
         raise ValueError("there are no margins; a calibration error needs at least one pair.")
-    found = equal_mass_bins(confidence) if bins is None else bins
+    found = make_equal_mass_bins(confidence) if bins is None else bins
     gaps = [len(rows) * abs(is_right[rows].mean() - confidence[rows].mean()) for rows in found]
     return float(sum(gaps) / len(confidence))
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdiareward.evaluation.summary import interval, percent
+from sdiareward.evaluation.summary import format_interval, format_percent
 from sdiareward.human.agreement import TIE, describe_raters, read_rated_study, render_raters, write_results
 from sdiareward.human.study import SCORES_FORM, draw_evenly, name_items, require_new_folder, write_clip, write_study
 from sdiareward.human.texts import StudyTexts, read_texts
@@ -264,5 +264,5 @@ def _outcome_cells(found: Mapping[str, Any]) -> list[str]:
     cells = [str(found["num_answers"])]
     for name in (*OUTCOMES, "decided"):
         share = found[name]
-        cells += ["-", "-"] if share is None else [percent(share["share"]), interval(share["interval"])]
+        cells += ["-", "-"] if share is None else [format_percent(share["share"]), format_interval(share["interval"])]
     return cells

@@ -188,10 +188,10 @@ def write_results(results: Mapping[str, Any], path: Path) -> str:
 def render_results(results: Mapping[str, Any]) -> str:
     """Render the results of `examine` as Markdown."""
     from sdiareward.common.markdown import render_table
-    from sdiareward.evaluation.summary import interval, percent
+    from sdiareward.evaluation.summary import format_interval, format_percent
 
-    rows = [["**Good**", percent(results["share_good"]), interval(results["interval"])]]
-    rows += [[name.replace("_", " "), percent(share), ""] for name, share in results["shares"].items()]
+    rows = [["**Good**", format_percent(results["share_good"]), format_interval(results["interval"])]]
+    rows += [[name.replace("_", " "), format_percent(share), ""] for name, share in results["shares"].items()]
     counts = (
         f"{results['num_examined']} samples examined by {results['judge']}; {results['num_without_thoughts']} have no "
         f"thoughts and are Poor; on {len(results['failures'])} others it gave no usable answer."

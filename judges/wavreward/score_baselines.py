@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.evaluation.baselines import acoustic_features
+from sdiareward.evaluation.baselines import compute_acoustic_features
 
 from .judge import vote
 
@@ -109,7 +109,7 @@ def _acoustic_row(row: Mapping[str, Any]) -> np.ndarray | None:
         array = read_audio(row["audio"], name=name)
         end, start = (round(row[field] * SAMPLING_RATE) for field in ("question_s", "response_s"))
         parts = (array[:end], array[max(len(array) - start, 0) :])
-        return np.concatenate([acoustic_features([_turn(part)], name) for part in parts])
+        return np.concatenate([compute_acoustic_features([_turn(part)], name) for part in parts])
     except (AudioError, FileNotFoundError) as error:
         logger.warning("acoustic baseline: %s", error)
         return None

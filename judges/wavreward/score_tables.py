@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sdiareward.common.markdown import render_table
-from sdiareward.evaluation.summary import interval, percent
+from sdiareward.evaluation.summary import format_interval, format_percent
 
 from .answers import SCORES
 from .score_metrics import COLUMNS, INVALID, OUT_OF_DOMAIN
@@ -66,8 +66,10 @@ def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str]) -> li
         rows.append([title, *(str((_cell(first, name) or {}).get(field, "")) for name in names)])
     for title, summary in scorers.items():
         cells = [_cell(summary, name) for name in names]
-        rows.append([f"**{title}**", *(_ABSENT if cell is None else percent(cell["accuracy"]) for cell in cells)])
-        rows.append(["95%", *(_ABSENT if cell is None else interval(cell["interval"]) for cell in cells)])
+        rows.append(
+            [f"**{title}**", *(_ABSENT if cell is None else format_percent(cell["accuracy"]) for cell in cells)]
+        )
+        rows.append(["95%", *(_ABSENT if cell is None else format_interval(cell["interval"]) for cell in cells)])
     return render_table(["", *(TITLES[name] for name in names)], rows)
 
 
@@ -114,7 +116,7 @@ def _error_cells(error: Mapping[str, Any]) -> list[str]:
 
 
 def _order_cells(order: Mapping[str, Any]) -> list[str]:
-    share = [percent(order["share_ordered"]), interval(order["interval"])]
+    share = [format_percent(order["share_ordered"]), format_interval(order["interval"])]
     return [str(order["num_triples"]), *share, *(str(order[f"num_{name}"]) for name in ("tied", "inverted", INVALID))]
 
 
@@ -135,7 +137,7 @@ def render_cost(form: Mapping[str, Any]) -> str:
     factor = form["real_time_factor"]
     cost = "" if factor is None else f", real-time factor {factor:.4f}"
     return (
-        f"{percent(form['share_follows_format'])}% of the answers have exactly the requested form, "
-        f"{percent(form['share_valid'])}% have a score; {form['mean_tokens']:.1f} tokens each; "
+        f"{format_percent(form['share_follows_format'])}% of the answers have exactly the requested form, "
+        f"{format_percent(form['share_valid'])}% have a score; {form['mean_tokens']:.1f} tokens each; "
         f"{form['seconds']:.1f} s for {form['audio_s']:.1f} s of audio{cost}."
     )

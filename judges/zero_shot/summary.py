@@ -9,7 +9,7 @@ from typing import Any
 
 from sdiareward.common.files import JsonLines
 from sdiareward.evaluation.statistics import describe_share
-from sdiareward.evaluation.summary import groups_of
+from sdiareward.evaluation.summary import list_groups
 from sdiareward.llm.settings import TokenUsage
 
 from .backends import ReplayBackend
@@ -174,4 +174,4 @@ def _measure_position_bias(
 
 
 def _share(values: Sequence[bool], labels: Labels, options: Mapping[str, Any]) -> dict[str, Any]:
-    return describe_share(values, groups_of(labels), [label["subset"] for label in labels], **options)
+    return describe_share(values, list_groups(labels), [label["subset"] for label in labels], **options)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from sdiareward.audit.modality_ablation import AUDIO_ONLY, BOTH, CONDITIONS, TEXT_ONLY, describe_conditions
-from sdiareward.evaluation.statistics import draw_groups, percentiles
+from sdiareward.evaluation.statistics import compute_percentiles, draw_groups
 from sdiareward.perturbations.decoded_pairs import AuditPair, Turn, to_messages
 from sdiareward.scoring.scorer import Scorer
 
@@ -132,9 +132,9 @@ def test_the_order_of_the_pairs_does_not_change_the_draws():
 
 
 def test_draws_without_spread_give_no_interval():
-    assert percentiles([0.5, 0.5, np.nan]) is None
-    assert percentiles([np.nan]) is None
-    assert percentiles([0.0, np.nan, 1.0], confidence=0.5) == [0.25, 0.75]
+    assert compute_percentiles([0.5, 0.5, np.nan]) is None
+    assert compute_percentiles([np.nan]) is None
+    assert compute_percentiles([0.0, np.nan, 1.0], confidence=0.5) == [0.25, 0.75]
 
 
 def test_a_model_takes_dialogues_without_sound_without_words_and_with_a_turn_of_neither(

@@ -10,7 +10,7 @@ from datasets import Dataset
 
 from sdiareward.audio_sdiareward import AudioError
 from sdiareward.evaluation import baselines
-from sdiareward.evaluation.baselines import acoustic_features, log_mel, score_baseline
+from sdiareward.evaluation.baselines import compute_acoustic_features, log_mel, score_baseline
 
 
 RATE = 16_000
@@ -78,7 +78,7 @@ def test_acoustic_features_are_mean_and_deviation_over_all_turns():
     frames = np.concatenate([log_mel(first), log_mel(second)])
     expected = np.concatenate([frames.mean(axis=0), frames.std(axis=0)])
     side = turns("a", first) + turns("b", second)
-    assert acoustic_features(side) == pytest.approx(expected, abs=0.01)
+    assert compute_acoustic_features(side) == pytest.approx(expected, abs=0.01)
 
 
 def test_acoustic_features_read_messages_too():
@@ -87,12 +87,12 @@ def test_acoustic_features_read_messages_too():
     schema = {"role": "user", "text": "a", "audio": audio}
     untyped = {"role": "user", "content": [{"text": "a"}, {"audio": audio}]}
     for found in (message, untyped):
-        assert (acoustic_features([found]) == acoustic_features([schema])).all()
+        assert (compute_acoustic_features([found]) == compute_acoustic_features([schema])).all()
 
 
 def test_a_side_without_audio_has_no_acoustic_features():
     with pytest.raises(AudioError, match="pair-1, chosen: no turn has audio"):
-        acoustic_features([{"role": "user", "text": "a", "audio": None}], "pair-1, chosen")
+        compute_acoustic_features([{"role": "user", "text": "a", "audio": None}], "pair-1, chosen")
 
 
 def test_the_acoustic_baseline_hears_a_noise_floor(noisy_rejected):

@@ -41,7 +41,7 @@ def test_without_pairs_there_is_no_calibration_error():
 
 @pytest.mark.parametrize(("num_pairs", "expected"), [(1, 1), (39, 1), (40, 2), (199, 9), (200, 10), (5000, 10)])
 def test_bins_hold_at_least_twenty_pairs_and_are_at_most_ten(num_pairs, expected):
-    bins = reliability.equal_mass_bins(np.random.default_rng(0).normal(size=num_pairs))
+    bins = reliability.make_equal_mass_bins(np.random.default_rng(0).normal(size=num_pairs))
     assert len(bins) == reliability.num_bins(num_pairs) == expected
     assert max(map(len, bins)) - min(map(len, bins)) <= 1
     assert sorted(np.concatenate(bins)) == list(range(num_pairs))
@@ -49,7 +49,7 @@ def test_bins_hold_at_least_twenty_pairs_and_are_at_most_ten(num_pairs, expected
 
 def test_bins_go_from_small_to_large_and_keep_the_order_of_equal_values():
     values = np.r_[np.ones(20), np.zeros(20)]
-    first, second = reliability.equal_mass_bins(values)
+    first, second = reliability.make_equal_mass_bins(values)
     assert first.tolist() == list(range(20, 40))
     assert second.tolist() == list(range(20))
 
@@ -112,7 +112,7 @@ def test_the_negative_log_likelihood_is_the_ranking_loss():
 
 
 def test_strata_are_the_quarters_by_absolute_margin_and_the_wrong_pairs():
-    found = margins.strata([0.1, -5.0, 3.0, -0.2, 1.0, 0.0, 2.0, 0.5])
+    found = margins.find_strata([0.1, -5.0, 3.0, -0.2, 1.0, 0.0, 2.0, 0.5])
     assert {name: sorted(rows.tolist()) for name, rows in found.items()} == {
         margins.HIGH: [1, 2],
         margins.LOW: [0, 5],
@@ -122,12 +122,12 @@ def test_strata_are_the_quarters_by_absolute_margin_and_the_wrong_pairs():
 
 
 def test_a_quarter_of_few_pairs_is_rounded_up_and_of_none_is_none():
-    assert [len(rows) for rows in margins.strata([1.0, 2.0]).values()] == [1, 1, 2, 0]
-    assert [len(rows) for rows in margins.strata([]).values()] == [0, 0, 0, 0]
+    assert [len(rows) for rows in margins.find_strata([1.0, 2.0]).values()] == [1, 1, 2, 0]
+    assert [len(rows) for rows in margins.find_strata([]).values()] == [0, 0, 0, 0]
 
 
 def test_the_lowest_margins_come_first_and_leave_nan_out():
-    assert margins.lowest([0.5, np.nan, -2.0, 0.1, -np.inf], 3).tolist() == [2, 3, 0]
+    assert margins.find_lowest([0.5, np.nan, -2.0, 0.1, -np.inf], 3).tolist() == [2, 3, 0]
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def results():
     by_scorer = {"model": scores([1, 1, -1, 1]), "text": scores([0, 0, 0, 1])}
     skipped = [{**label(9, "scripted"), "reason": "chosen, turn 0: cannot be decoded"}]
     summary = reporting.summarise(labels, by_scorer, {"known"}, skipped, num_bootstrap=50)
-    timing = reporting.total_timing([{"num_pairs": 4, "audio_s": 20.0, "scoring_s": 2.0}])
+    timing = reporting.sum_timing([{"num_pairs": 4, "audio_s": 20.0, "scoring_s": 2.0}])
     return {**summary, "timing": timing, "config": {"model": "m", "dataset": "d", "split": "test"}}
 
 
@@ -96,7 +96,7 @@ def test_pairs_without_a_synthesizer_get_no_table_of_synthesizers():
 
 
 def test_a_run_that_scored_nothing_new_has_no_real_time_factor():
-    assert reporting.total_timing([])["real_time_factor"] is None
+    assert reporting.sum_timing([])["real_time_factor"] is None
 
 
 def test_the_figure_is_drawn_for_constant_single_and_missing_values(tmp_path):
