@@ -32,7 +32,7 @@ from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 from sdiareward.judges.nano_judge import build_nano_judge
 from sdiareward.judges.thinker import Thinker
 from sdiareward.judges.wavreward.judge import WavRewardJudge
-from sdiareward.judges.wavreward.prompts import JudgingPrompt, prompt_of_judge
+from sdiareward.judges.wavreward.prompts import JudgingPrompt, load_prompt_of_judge
 
 
 RESULT = RESULTS / "wavreward_speed.json"
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     recordings = [read_audio(row["audio"]) for row in samples.select(range(min(args.limit, len(samples))))]
     with tempfile.TemporaryDirectory() as folder:
         model = str(build_nano_judge(Path(folder) / "judge")) if args.model == NEW_NANO else args.model
-        prompt = prompt_of_judge(model)
+        prompt = load_prompt_of_judge(model)
         thinker = Thinker.from_pretrained(model, dtype=args.dtype, device=args.device)
     ways = [
         Way(reasoning, batch_size, args.reasoning_tokens if reasoning else args.score_tokens, prompt)

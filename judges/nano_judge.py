@@ -49,7 +49,7 @@ def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = Non
     """
     tokenizer = train_tokenizer(read_training_texts())
     torch.manual_seed(seed)
-    model = Qwen2_5OmniThinkerForConditionalGeneration(thinker_config(make_nano_config(tokenizer), tokenizer))
+    model = Qwen2_5OmniThinkerForConditionalGeneration(make_thinker_config(make_nano_config(tokenizer), tokenizer))
     load_audio_tower(model.model.audio_tower, load_whisper_encoder_weights(whisper))
     model.generation_config = GenerationConfig(
         eos_token_id=tokenizer.convert_tokens_to_ids("<|im_end|>"), pad_token_id=tokenizer.pad_token_id
@@ -60,7 +60,7 @@ def build_nano_judge(output_dir: str | Path, *, whisper: str | Path | None = Non
     return Path(output_dir)
 
 
-def thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5OmniThinkerConfig:
+def make_thinker_config(reward: SDiaRewardConfig, tokenizer: Any) -> Qwen2_5OmniThinkerConfig:
     """Make the configuration of a thinker with the towers and tokens of a reward model and a minimal vision tower."""
     # The parts of a configuration are typed as the union of their sources.
     text, audio = cast(Any, reward.text_config), cast(Any, reward.audio_config)

@@ -102,7 +102,7 @@ class ThinkerProcessor(SDiaRewardProcessor):
         prepared = [self.prepare(each) for each in conversations]
         begin = np.array(self.encode_text(ASSISTANT if add_generation_prompt else ""), dtype=np.int64)
         rows = [np.concatenate([each.input_ids, begin]) for each in prepared]
-        batch: dict[str, Any] = self.pad(rows, padding_side="left") if padding else _unpadded(rows)
+        batch: dict[str, Any] = self.pad(rows, padding_side="left") if padding else _list_unpadded(rows)
         clips = [clip for each in prepared for clip in each.clips]
         if clips:
             features, mask = self.log_mel(clips)
@@ -119,13 +119,13 @@ class ThinkerProcessor(SDiaRewardProcessor):
         """Return the token ids of a text that may hold control tokens."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
-    def control_token_ids(self) -> list[int]:
+    def list_control_token_ids(self) -> list[int]:
         """Return the ids of the placeholders, which never occur in an answer."""
         vocabulary = self.tokenizer.get_vocab()
         return [vocabulary[token] for token in _CONTROL_TOKENS if token in vocabulary]
 
 
-def _unpadded(rows: Sequence[np.ndarray]) -> dict[str, list[list[int]]]:
+def _list_unpadded(rows: Sequence[np.ndarray]) -> dict[str, list[list[int]]]:
     return {"input_ids": [row.tolist() for row in rows], "attention_mask": [[1] * row.size for row in rows]}
 
 
@@ -191,7 +191,7 @@ class Thinker:
             ValueError: Several answers are requested without a temperature, or a number is out of its range.
             AudioError: A recording cannot be used.
         """
-        options = self._options(max_new_tokens, temperature, num_return_sequences, min_new_tokens)
+        options = self._make_options(max_new_tokens, temperature, num_return_sequences, min_new_tokens)
         lengths = [self.processor.num_tokens(conversation) for conversation in conversations]
         order = sorted(range(len(conversations)), key=lambda index: -lengths[index])
         rows = [index for index in order for _ in range(num_return_sequences)]
@@ -205,7 +205,7 @@ class Thinker:
                     answers[index].append(answer)
         return answers
 
-    def _options(
+    def _make_options(
         self, max_new_tokens: int, temperature: float, num_return_sequences: int, min_new_tokens: int | None
     ) -> dict[str, Any]:
         if num_return_sequences > 1 and temperature == 0:
@@ -220,7 +220,7 @@ class Thinker:
             "max_new_tokens": max_new_tokens,
             "eos_token_id": tokenizer.convert_tokens_to_ids("<|im_end|>"),
             "pad_token_id": tokenizer.pad_token_id,
-            "suppress_tokens": self.processor.control_token_ids(),
+            "suppress_tokens": self.processor.list_control_token_ids(),
             **({} if min_new_tokens is None else {"min_new_tokens": min_new_tokens}),
             **(sampling if temperature else {"do_sample": False}),
         }
@@ -231,7 +231,7 @@ class Thinker:
         inputs = self.prepare(conversations)
         ids = self.model.generate(**inputs, **options)[:, inputs["input_ids"].shape[1] :]
         texts = self.processor.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        lengths = _lengths(ids, options["eos_token_id"])
+        lengths = _find_lengths(ids, options["eos_token_id"])
         seconds = (time.perf_counter() - start) / len(conversations)
         return [Generation(text, length, seconds) for text, length in zip(texts, lengths, strict=True)]
 
@@ -246,7 +246,7 @@ class Thinker:
         return {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
 
     @torch.inference_mode()
-    def next_token_probabilities(
+    def compute_next_token_probabilities(
         self, conversations: Sequence[Conversation], answers: Sequence[str], tokens: Sequence[str]
     ) -> torch.Tensor:
         """Return the probabilities of the next token, normalized over the given tokens.
@@ -334,7 +334,7 @@ def _require_enough_values(base: str | Path) -> None:
         )
 
 
-def _lengths(ids: torch.Tensor, eos_token_id: int) -> list[int]:
+def _find_lengths(ids: torch.Tensor, eos_token_id: int) -> list[int]:
     """Return the number of tokens of each row up to and with its first end token."""
     is_end = ids == eos_token_id
     first = torch.where(is_end.any(dim=1), is_end.int().argmax(dim=1) + 1, ids.shape[1])

@@ -160,13 +160,13 @@ def tiny_judge(tmp_path_factory, tiny_config, fixtures_dir):
     """Return the folder of a thinker of a few thousand parameters: random weights, real classes."""
     from transformers import Qwen2_5OmniThinkerForConditionalGeneration
 
-    from sdiareward.judges.nano_judge import thinker_config
+    from sdiareward.judges.nano_judge import make_thinker_config
     from sdiareward.judges.thinker import ThinkerProcessor
 
     folder = tmp_path_factory.mktemp("tiny_judge")
     torch.manual_seed(0)
     processor = ThinkerProcessor.from_backbone(fixtures_dir / "base_tiny", max_turn_s=60.0)
-    model = Qwen2_5OmniThinkerForConditionalGeneration(thinker_config(tiny_config(), processor.tokenizer))
+    model = Qwen2_5OmniThinkerForConditionalGeneration(make_thinker_config(tiny_config(), processor.tokenizer))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape) * 0.1)

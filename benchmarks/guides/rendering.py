@@ -23,7 +23,7 @@ from sdiareward.common.escaping import escape_markdown
 from sdiareward.common.package_files import NANO, PACKAGE
 from sdiareward.esdr_accuracy.pairwise import COLUMNS
 from sdiareward.evaluation.summary import ALL_LEFT_OUT, ALL_SEEN, format_interval, format_percent
-from sdiareward.judges.wavreward.score_tables import render_table_one, shown_columns
+from sdiareward.judges.wavreward.score_tables import find_shown_columns, render_table_one
 from sdiareward.perturbations.attacks import ATTACKS
 from sdiareward.perturbations.registry import PERTURBATIONS
 
@@ -114,7 +114,7 @@ def make_environment() -> Environment:
         "render_verdicts": render_verdicts,
         "render_findings": render_findings,
         "render_table_one": render_table_one,
-        "shown_columns": shown_columns,
+        "find_shown_columns": find_shown_columns,
     }
     return environment
 

@@ -181,7 +181,7 @@ def summarise_ab_study(
     """
     given = [(item, answer["choice"]) for by_item in answers.values() for item, answer in by_item.items()]
     truths = [key["items"][item] for item, _ in given]
-    outcomes = [_outcome(choice, truth["chosen_is"]) for (_, choice), truth in zip(given, truths, strict=True)]
+    outcomes = [_find_outcome(choice, truth["chosen_is"]) for (_, choice), truth in zip(given, truths, strict=True)]
     by_column: dict[str, list[int]] = {}
     for position, truth in enumerate(truths):
         by_column.setdefault(truth["subset"], []).append(position)
@@ -199,7 +199,7 @@ def summarise_ab_study(
     }
 
 
-def _outcome(choice: str, first_is: str) -> str:
+def _find_outcome(choice: str, first_is: str) -> str:
     if choice == TIE:
         return "tie"
     return "win" if choice == first_is else "lose"
@@ -242,8 +242,8 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
     from sdiareward.common.markdown import render_table
 
     first, second = results["judges"]
-    rows = [["**all**", *_outcome_cells(results["overall"])]]
-    rows += [[name, *_outcome_cells(found)] for name, found in results["columns"].items()]
+    rows = [["**all**", *_format_outcomes(results["overall"])]]
+    rows += [[name, *_format_outcomes(found)] for name, found in results["columns"].items()]
     heads = ("samples", "answers", "win", "95%", "lose", "95%", "tie", "95%", "win of decided", "95%")
     majority = results["by_majority"]
     parts = [
@@ -260,7 +260,7 @@ def render_ab_study(results: Mapping[str, Any]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _outcome_cells(found: Mapping[str, Any]) -> list[str]:
+def _format_outcomes(found: Mapping[str, Any]) -> list[str]:
     cells = [str(found["num_answers"])]
     for name in (*OUTCOMES, "decided"):
         share = found[name]

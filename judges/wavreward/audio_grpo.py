@@ -50,7 +50,7 @@ class AudioGRPOTrainer(GRPOTrainer):
             raise ValueError(
                 "use_vllm and use_transformers_continuous_batching take no recordings in TRL; leave both off."
             )
-        suppressed: list[int] = getattr(processing_class, "control_token_ids", list)()
+        suppressed: list[int] = getattr(processing_class, "list_control_token_ids", list)()
         # TRL types the field as a string too, which it is on a command line only.
         given: Any = args.generation_kwargs or {}
         args.generation_kwargs = {"suppress_tokens": suppressed or None, **given}

@@ -78,20 +78,22 @@ class EndpointJudge:
             raise ValueError("an endpoint returns no distribution over scores; omit expected.")
         if num_samples > 1 and self.settings.seed is None:
             raise ValueError(f"{num_samples} answers need a seed to differ; set seed for this judge.")
-        clients = [self._client(temperature, seed + number) for number in range(num_samples)]
+        clients = [self._make_client(temperature, seed + number) for number in range(num_samples)]
         jobs = [(recording, client) for recording in recordings for client in clients]
-        ask = partial(self.prompt.conversation, reasoning=self.reasoning)
+        ask = partial(self.prompt.make_conversation, reasoning=self.reasoning)
         found = clients[0].map(partial(_ask, ask=ask), jobs, failures=())
         answers: list[Any] = list(found)
-        return [self._judgement(answers[start : start + num_samples]) for start in range(0, len(answers), num_samples)]
+        return [
+            self._make_judgement(answers[start : start + num_samples]) for start in range(0, len(answers), num_samples)
+        ]
 
-    def _client(self, temperature: float, seed: int) -> TextClient:
+    def _make_client(self, temperature: float, seed: int) -> TextClient:
         changes: dict[str, Any] = {"temperature": temperature} if temperature else {}
         if self.settings.seed is not None:
             changes["seed"] = self.settings.seed + seed
         return TextClient(replace(self.settings, **changes), self.cache_dir)
 
-    def _judgement(self, answers: Sequence[tuple[str, int, float]]) -> Judgement:
+    def _make_judgement(self, answers: Sequence[tuple[str, int, float]]) -> Judgement:
         texts, num_tokens, seconds = zip(*answers, strict=True)
         return Judgement.from_texts(texts, reasoning=self.reasoning, num_tokens=sum(num_tokens), seconds=sum(seconds))
 

@@ -140,7 +140,7 @@ def evaluate(args: EvaluateArguments) -> dict[str, Any]:
         options: dict[str, Any] = {"batch_size": args.batch_size}
         judged[name], lost = predict(lambda: _load_judge(args), samples, folder / name, args.asking, **options)
         skipped += lost
-    scorers = {JUDGE: summarise_scores(*judged.values(), **_draws(args))}
+    scorers = {JUDGE: summarise_scores(*judged.values(), **_make_options(args))}
     if train is not None:
         scorers |= _measure_baselines(train, sets, judged, args)
     results = {"scorers": scorers, "num_train": train and len(train), "skipped": skipped, "run": run}
@@ -159,7 +159,7 @@ def _read_sets(args: EvaluateArguments) -> dict[str, Samples]:
     sets = {PREDICTIONS_FILE: read_samples(args.dataset, args.split)}
     if args.out_of_domain is not None:
         sets[OUT_OF_DOMAIN_FILE] = read_out_of_domain(args.out_of_domain, args.split)
-    return {name: samples.first(args.limit) for name, samples in sets.items()}
+    return {name: samples.take_first(args.limit) for name, samples in sets.items()}
 
 
 def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _identity(args: EvaluateArguments, sets: Mapping[str, Samples]) -> dict[str,
     }
 
 
-def _draws(args: EvaluateArguments) -> dict[str, Any]:
+def _make_options(args: EvaluateArguments) -> dict[str, Any]:
     return {"num_bootstrap": args.num_bootstrap, "seed": args.seed}
 
 
@@ -239,7 +239,7 @@ def _measure_baselines(
         for name, samples in sets.items():
             if kind == "most_frequent" or samples.has_texts:
                 predictions.append(_label(predict_scores(kind, train, samples), samples, judged[name]))
-        found[kind] = summarise_scores(*predictions, **_draws(args))
+        found[kind] = summarise_scores(*predictions, **_make_options(args))
     return found
 
 

@@ -119,12 +119,14 @@ class WavRewardJudge:
             ValueError: Several answers are requested without a temperature.
             AudioError: A recording cannot be used.
         """
-        conversations = [self.prompt.conversation(recording, reasoning=self.reasoning) for recording in recordings]
+        conversations = [
+            self.prompt.make_conversation(recording, reasoning=self.reasoning) for recording in recordings
+        ]
         answers = self.thinker.generate(conversations, num_return_sequences=num_samples, **sampling)
-        means = self._expected_scores(conversations, answers) if expected else [None] * len(answers)
-        return [self._judgement(found, mean) for found, mean in zip(answers, means, strict=True)]
+        means = self._compute_expected_scores(conversations, answers) if expected else [None] * len(answers)
+        return [self._make_judgement(found, mean) for found, mean in zip(answers, means, strict=True)]
 
-    def _judgement(self, answers: Sequence[Generation], expected_score: float | None) -> Judgement:
+    def _make_judgement(self, answers: Sequence[Generation], expected_score: float | None) -> Judgement:
         return Judgement.from_texts(
             [answer.text for answer in answers],
             reasoning=self.reasoning,
@@ -133,12 +135,12 @@ class WavRewardJudge:
             expected_score=expected_score,
         )
 
-    def _expected_scores(
+    def _compute_expected_scores(
         self, conversations: Sequence[Any], answers: Sequence[Sequence[Generation]]
     ) -> list[float | None]:
         """Return the mean score under the distribution after each answer's thoughts, averaged over its answers."""
-        rows = [(index, _up_to_score(answer.text)) for index, found in enumerate(answers) for answer in found]
-        probabilities = self.thinker.next_token_probabilities(
+        rows = [(index, _cut_at_score(answer.text)) for index, found in enumerate(answers) for answer in found]
+        probabilities = self.thinker.compute_next_token_probabilities(
             [conversations[index] for index, _ in rows], [text for _, text in rows], [str(score) for score in SCORES]
         )
         by_recording: list[list[float]] = [[] for _ in conversations]
@@ -158,7 +160,7 @@ def vote(scores: Sequence[int | None]) -> int | None:
     return min(counts, key=lambda score: (-counts[score], score)) if counts else None
 
 
-def _up_to_score(text: str) -> str:
+def _cut_at_score(text: str) -> str:
     """Return an answer up to its score; to an answer without one, append the tag that begins it."""
     before, tag, _ = text.rpartition(_SCORE_TAG)
     return before + tag if tag else text.removesuffix("</think>") + "</think>" * ("<think>" in text) + _SCORE_TAG

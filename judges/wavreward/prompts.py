@@ -19,7 +19,7 @@ PROMPT_FILE = "judging_prompt.json"
 _PREFIX = "wavreward_"
 
 
-def _shipped(name: str) -> Any:
+def _make_field(name: str) -> Any:
     return field(default_factory=partial(PromptSet().fill, _PREFIX + name))
 
 
@@ -35,10 +35,10 @@ class JudgingPrompt:
         without_reasoning (`str`): Follows the task if only the score is requested.
     """
 
-    system: str = _shipped("system")
-    task: str = _shipped("task")
-    with_reasoning: str = _shipped("with_reasoning")
-    without_reasoning: str = _shipped("without_reasoning")
+    system: str = _make_field("system")
+    task: str = _make_field("task")
+    with_reasoning: str = _make_field("with_reasoning")
+    without_reasoning: str = _make_field("without_reasoning")
 
     def __post_init__(self) -> None:
         for name, text in asdict(self).items():
@@ -50,7 +50,7 @@ class JudgingPrompt:
         """Return `"1"` for the package's own prompt, else a hash of the texts."""
         return "1" if self == JudgingPrompt() else make_stable_id(*asdict(self).values())
 
-    def conversation(self, recording: Any, *, reasoning: bool = True) -> list[dict[str, Any]]:
+    def make_conversation(self, recording: Any, *, reasoning: bool = True) -> list[dict[str, Any]]:
         """Build the messages that ask for the score of one recording.
 
         Args:
@@ -92,7 +92,7 @@ def _read_yaml(path: str | Path) -> JudgingPrompt:
     return JudgingPrompt(**given)
 
 
-def prompt_of_judge(name: str | Path) -> JudgingPrompt:
+def load_prompt_of_judge(name: str | Path) -> JudgingPrompt:
     """Return the prompt that a judge was trained with; by default the package's.
 
     Args:
@@ -108,4 +108,4 @@ def choose_prompt(model: str | Path | None, prompt_file: str | Path | None) -> J
     """Return the prompt of a file, else the one that a judge was trained with, else the package's."""
     if prompt_file is not None:
         return read_judging_prompt(prompt_file)
-    return JudgingPrompt() if model is None else prompt_of_judge(model)
+    return JudgingPrompt() if model is None else load_prompt_of_judge(model)

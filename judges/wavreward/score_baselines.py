@@ -87,33 +87,36 @@ def _predict_from_sound(train: Samples, scores: Sequence[int], evaluated: Sample
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    known, asked = _acoustic_rows(train, "training samples"), _acoustic_rows(evaluated, "evaluated samples")
+    known, asked = (
+        _compute_acoustic_rows(train, "training samples"),
+        _compute_acoustic_rows(evaluated, "evaluated samples"),
+    )
     pairs = [(row, score) for row, score in zip(known, scores, strict=True) if row is not None]
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=_MAX_ITERATIONS, C=_ACOUSTIC_C))
     model.fit(np.stack([row for row, _ in pairs]), [score for _, score in pairs])
     return [None if row is None else int(model.predict(row[None])[0]) for row in asked]
 
 
-def _acoustic_rows(samples: Samples, title: str) -> list[np.ndarray | None]:
+def _compute_acoustic_rows(samples: Samples, title: str) -> list[np.ndarray | None]:
     from tqdm.auto import tqdm
 
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        results = pool.map(lambda index: _acoustic_row(samples[index]), range(len(samples)))
+        results = pool.map(lambda index: _compute_acoustic_row(samples[index]), range(len(samples)))
         return list(tqdm(results, title, len(samples), unit="sample", leave=False))
 
 
-def _acoustic_row(row: Mapping[str, Any]) -> np.ndarray | None:
+def _compute_acoustic_row(row: Mapping[str, Any]) -> np.ndarray | None:
     """Return the features of question and answer, shape `(320,)`; None without a readable recording."""
     name = f"sample {row['sample_id']}"
     try:
         array = read_audio(row["audio"], name=name)
         end, start = (round(row[field] * SAMPLING_RATE) for field in ("question_s", "response_s"))
         parts = (array[:end], array[max(len(array) - start, 0) :])
-        return np.concatenate([compute_acoustic_features([_turn(part)], name) for part in parts])
+        return np.concatenate([compute_acoustic_features([_make_turn(part)], name) for part in parts])
     except (AudioError, FileNotFoundError) as error:
         logger.warning("acoustic baseline: %s", error)
         return None
 
 
-def _turn(array: np.ndarray) -> dict[str, Any]:
+def _make_turn(array: np.ndarray) -> dict[str, Any]:
     return {"role": "user", "audio": {"array": array, "sampling_rate": SAMPLING_RATE}}

@@ -122,10 +122,10 @@ def measure_accuracy(records: Records, options: Mapping[str, Any]) -> dict[str, 
 
 def measure_share(values: Sequence[bool], records: Records, options: Mapping[str, Any] = DRAWS) -> dict[str, Any]:
     """Return `describe_share` of a value for each record, from draws of whole scenarios within their columns."""
-    return describe_share(values, *_clusters(records), **options)
+    return describe_share(values, *_list_clusters(records), **options)
 
 
-def _clusters(records: Records) -> tuple[list[Hashable], list[str]]:
+def _list_clusters(records: Records) -> tuple[list[Hashable], list[str]]:
     """Return the scenario and the column of each record."""
     columns = [find_column(record) if record["part"] else OUT_OF_DOMAIN for record in records]
     return [find_scenario(record) for record in records], columns
@@ -195,7 +195,7 @@ def mean_absolute_error(records: Records, options: Mapping[str, Any]) -> dict[st
     if not valid:
         return {"num_samples": 0, "error": None, "interval": None}
     errors = [abs(record["predicted"] - record["score"]) for record in valid]
-    interval = paired_bootstrap(errors, [0] * len(errors), *_clusters(valid), **options)
+    interval = paired_bootstrap(errors, [0] * len(errors), *_list_clusters(valid), **options)
     return {"num_samples": len(valid), "error": mean(errors), "interval": interval}
 
 

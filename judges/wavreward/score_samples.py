@@ -59,7 +59,7 @@ class Samples(Sequence[Any]):
         """Whether the texts and durations of question and answer are known, as in ChatReward."""
         return {"question", "response"} <= set(self.rows.column_names)
 
-    def first(self, limit: int | None) -> Samples:
+    def take_first(self, limit: int | None) -> Samples:
         """Return the first `limit` samples; all of them for `None`."""
         return self if limit is None else Samples(self.rows.take(min(limit, len(self))))
 
@@ -119,14 +119,14 @@ def read_out_of_domain(path: str | Path, split: str) -> Samples:
         return read_samples(folder, split)
     if len(lists) > 1:
         raise ValueError(f"{folder}: holds several lists ({', '.join(map(str, lists))}); leave one.")
-    rows = [_read_entry(entry, f"{lists[0]}, entry {number}", folder) for number, entry in _entries(lists[0])]
+    rows = [_read_entry(entry, f"{lists[0]}, entry {number}", folder) for number, entry in _read_entries(lists[0])]
     if not rows:
         raise ValueError(f"{lists[0]}: lists no recording; give at least one line of file and score.")
     _check_ids(rows, str(lists[0]))
     return Samples(datasets.Dataset.from_list(rows))
 
 
-def _entries(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
+def _read_entries(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
     """Return the entries of a list with their numbers, from 1."""
     text = path.read_text(encoding="utf-8-sig")
     if path.suffix == ".csv":

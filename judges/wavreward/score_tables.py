@@ -29,16 +29,16 @@ Summary = Mapping[str, Any]
 def render_evaluation(results: Mapping[str, Any]) -> str:
     """Render `results.json` of `evaluate` as Markdown that also reads well in a terminal."""
     config, scorers = results["config"], results["scorers"]
-    names = shown_columns(scorers.values())
+    names = find_shown_columns(scorers.values())
     how = "thoughts before the score" if config["reasoning"] else "the score alone"
     parts = [
         f"# {config['judge'] or config['model']} on {config['dataset']}, split {config['split']}",
         f"Requested: {how}. Scores that are exactly right in percent, higher is better; 95% intervals over scenarios. "
         "An answer without a score is wrong.",
         "\n".join(render_table_one(scorers, names)),
-        "\n".join(f"- {note}" for note in _notes(results)),
-        "## Order and distance\n\n" + "\n".join(_distance_table(scorers)),
-        *(_details(title, scorers[JUDGE][where]) for title, where in _PLACES if scorers[JUDGE][where]),
+        "\n".join(f"- {note}" for note in _list_notes(results)),
+        "## Order and distance\n\n" + "\n".join(_render_distances(scorers)),
+        *(_render_details(title, scorers[JUDGE][where]) for title, where in _PLACES if scorers[JUDGE][where]),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -46,7 +46,7 @@ def render_evaluation(results: Mapping[str, Any]) -> str:
 _PLACES = (("benchmark", "in_domain"), ("out of domain", OUT_OF_DOMAIN))
 
 
-def shown_columns(summaries: Any) -> list[str]:
+def find_shown_columns(summaries: Any) -> list[str]:
     """Return the columns, then the averages, that at least one summary has."""
     found = list(summaries)
     names = [name for name in COLUMNS if any(each["columns"][name] for each in found)]
@@ -58,14 +58,14 @@ def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str]) -> li
 
     Args:
         scorers (`Mapping`): Results of `summarise_scores` by title, all on the same samples.
-        names (`Sequence[str]`): Columns to show, from `shown_columns`.
+        names (`Sequence[str]`): Columns to show, from `find_shown_columns`.
     """
     rows = []
     first = next(iter(scorers.values()))
     for field, title in (("num_samples", "samples"), ("num_scenarios", "scenarios")):
-        rows.append([title, *(str((_cell(first, name) or {}).get(field, "")) for name in names)])
+        rows.append([title, *(str((_find_cell(first, name) or {}).get(field, "")) for name in names)])
     for title, summary in scorers.items():
-        cells = [_cell(summary, name) for name in names]
+        cells = [_find_cell(summary, name) for name in names]
         rows.append(
             [f"**{title}**", *(_ABSENT if cell is None else format_percent(cell["accuracy"]) for cell in cells)]
         )
@@ -73,12 +73,12 @@ def render_table_one(scorers: Mapping[str, Summary], names: Sequence[str]) -> li
     return render_table(["", *(TITLES[name] for name in names)], rows)
 
 
-def _cell(summary: Summary, name: str) -> Mapping[str, Any] | None:
+def _find_cell(summary: Summary, name: str) -> Mapping[str, Any] | None:
     found: Mapping[str, Any] | None = summary[name] if name in _AVERAGES else summary["columns"][name]
     return found
 
 
-def _notes(results: Mapping[str, Any]) -> list[str]:
+def _list_notes(results: Mapping[str, Any]) -> list[str]:
     """Return notes on the table: absent columns, answers without a score, skipped samples."""
     judge = results["scorers"][JUDGE]
     found = ["`macro` is the plain mean of the benchmark's columns."]
@@ -94,7 +94,7 @@ def _notes(results: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _distance_table(scorers: Mapping[str, Summary]) -> list[str]:
+def _render_distances(scorers: Mapping[str, Summary]) -> list[str]:
     """Return a table of the distance from the gold score and the order within scenarios, by scorer and data set."""
     rows = []
     for title, summary in scorers.items():
@@ -102,14 +102,14 @@ def _distance_table(scorers: Mapping[str, Summary]) -> list[str]:
             if not summary[where]:
                 continue
             error, order = summary[where]["mean_absolute_error"], summary[where]["order"]
-            rows.append([f"**{title}**", place, *_error_cells(error), *_order_cells(order)])
+            rows.append([f"**{title}**", place, *_format_error(error), *_order_cells(order)])
             if expected := summary[where]["expected_order"]:
                 rows.append([f"**{title}**, expected score", place, _ABSENT, _ABSENT, *_order_cells(expected)])
     heads = ("", "samples", "mean absolute error", "95%", "triples", "in order", "95%", "tied", "inverted", "invalid")
     return render_table(heads, rows, num_left=2)
 
 
-def _error_cells(error: Mapping[str, Any]) -> list[str]:
+def _format_error(error: Mapping[str, Any]) -> list[str]:
     bounds = error["interval"]
     value = _ABSENT if error["error"] is None else f"{error['error']:.2f}"
     return [value, _ABSENT if bounds is None else f"{bounds[0]:.2f}-{bounds[1]:.2f}"]
@@ -120,7 +120,7 @@ def _order_cells(order: Mapping[str, Any]) -> list[str]:
     return [str(order["num_triples"]), *share, *(str(order[f"num_{name}"]) for name in ("tied", "inverted", INVALID))]
 
 
-def _details(place: str, answers: Mapping[str, Any]) -> str:
+def _render_details(place: str, answers: Mapping[str, Any]) -> str:
     """Return the confusion matrix of the judge and the form of its answers."""
     answered = [*map(str, SCORES), INVALID]
     rows = [

@@ -39,7 +39,7 @@ def train(args: GRPOArguments, training: GRPOConfig, callbacks: Any = None) -> P
     samples = load_samples_to_train_on(args)
     model, processor, adapters = load_judge_to_train(args, training)
     rewards = make_reward_functions(reasoning=args.reasoning, accuracy=args.accuracy_reward, sigma=args.sigma)
-    ask = partial(choose_prompt(args).conversation, reasoning=args.reasoning)
+    ask = partial(choose_prompt(args).make_conversation, reasoning=args.reasoning)
     trainer = WavRewardTrainer(
         model,
         rewards,

@@ -31,7 +31,7 @@ def train(args: JudgeArguments, training: SFTConfig) -> Path:
     from .settings import choose_prompt, load_judge_to_train, load_samples_to_train_on, run_training
     from .training_rows import make_target_rows
 
-    ask = partial(choose_prompt(args).conversation, reasoning=args.reasoning)
+    ask = partial(choose_prompt(args).make_conversation, reasoning=args.reasoning)
     rows = make_target_rows(load_samples_to_train_on(args), ask, reasoning=args.reasoning)
     model, processor, adapters = load_judge_to_train(args, training)
     return run_training(make_trainer(model, processor, rows, training, adapters), processor, args, training)

@@ -46,7 +46,7 @@ class Verdict:
     reason: str = ""
     repairs: tuple[str, ...] = ()
 
-    def total(self, version: str) -> int:
+    def sum_scores(self, version: str) -> int:
         """Return the sum of a version's scores."""
         return sum(both[VERSIONS.index(version)] for both in self.scores.values())
 
@@ -54,7 +54,7 @@ class Verdict:
     def is_contradictory(self) -> bool:
         """Whether the version that is preferred has the lower scores."""
         other = VERSIONS[1 - VERSIONS.index(self.preference)]
-        return self.total(self.preference) < self.total(other)
+        return self.sum_scores(self.preference) < self.sum_scores(other)
 
 
 def read_text(text: str, criterion: str, *, is_cut: bool = False) -> Verdict:

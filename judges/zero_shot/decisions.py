@@ -49,8 +49,8 @@ def decide(answers: dict[str, Answer]) -> Decision:
     """Decide a pair from its answers by order, a key of `ORDERS`."""
     if any(answer.verdict is None for answer in answers.values()):
         return FAILED
-    chosen, rejected = (_mean_score(answers, side) for side in SIDES)
-    preferred = {answers[order].preferred_side(order) for order in ORDERS}
+    chosen, rejected = (_average_scores(answers, side) for side in SIDES)
+    preferred = {answers[order].find_preferred_side(order) for order in ORDERS}
     if len(preferred) > 1:
         return Decision(chosen, rejected, "tie" if chosen == rejected else "scores")
     sign = 1 if preferred == {"chosen"} else -1
@@ -60,8 +60,8 @@ def decide(answers: dict[str, Answer]) -> Decision:
     return Decision(middle + half, middle - half, "verdict")
 
 
-def _mean_score(answers: dict[str, Answer], side: str) -> float:
+def _average_scores(answers: dict[str, Answer], side: str) -> float:
     """Return a side's mean score over all dimensions and both answers."""
-    totals = [answer.total(order, side) for order, answer in answers.items()]
+    totals = [answer.sum_scores(order, side) for order, answer in answers.items()]
     num_scores = sum(len(answer.verdict.scores) for answer in answers.values() if answer.verdict)
     return sum(totals) / num_scores

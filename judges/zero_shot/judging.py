@@ -145,13 +145,13 @@ class PointwiseJudge:
 
 
 def _compare(found: Mapping[str, Judgement]) -> Decision:
-    rewards = [_reward(found[side]) for side in SIDES]
+    rewards = [_choose_reward(found[side]) for side in SIDES]
     if any(reward is None for reward in rewards):
         return FAILED
     return Decision(rewards[0], rewards[1], "tie" if rewards[0] == rewards[1] else "scores")
 
 
-def _reward(judgement: Judgement) -> float | None:
+def _choose_reward(judgement: Judgement) -> float | None:
     return judgement.score if judgement.expected_score is None else judgement.expected_score
 
 

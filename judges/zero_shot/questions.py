@@ -124,14 +124,14 @@ class Answer:
     spent: TokenUsage = field(default_factory=TokenUsage)
     audio_s: float = 0.0
 
-    def preferred_side(self, order: str) -> str | None:
+    def find_preferred_side(self, order: str) -> str | None:
         """Return the side that the judge prefers, `"chosen"` or `"rejected"`; None without a verdict."""
         return None if self.verdict is None else ORDERS[order][VERSIONS.index(self.verdict.preference)]
 
-    def total(self, order: str, side: str) -> int:
+    def sum_scores(self, order: str, side: str) -> int:
         """Return the sum of a side's scores; the answer must be usable."""
         assert self.verdict is not None
-        return self.verdict.total(VERSIONS[ORDERS[order].index(side)])
+        return self.verdict.sum_scores(VERSIONS[ORDERS[order].index(side)])
 
     def as_record(self, question: Question) -> dict[str, Any]:
         """Return the answer as a line of `answers.jsonl`, for [`ReplayBackend`]."""

@@ -27,7 +27,7 @@ class PairwiseEndpoint(EndpointSettings):
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on, which excludes the endpoint's address and its speed."""
         request = {name: value for name, value in self.request([]).items() if name != "messages"}
-        return {**request, "attempts": self.attempts, **_pairwise_identity(self)}
+        return {**request, "attempts": self.attempts, **_make_pairwise_identity(self)}
 
     def load(self, folder: Path) -> PairScorer:
         """Return the judge of a run."""
@@ -98,7 +98,7 @@ class ThinkerSettings(LocalSettings):
 
     def identity(self) -> dict[str, Any]:
         """Return what the scores depend on."""
-        return {**super().identity(), "attempts": self.attempts, **_pairwise_identity(self)}
+        return {**super().identity(), "attempts": self.attempts, **_make_pairwise_identity(self)}
 
     def load(self, folder: Path) -> PairScorer:
         """Return the judge of a run."""
@@ -228,7 +228,7 @@ def choose_judge(name: str, judges_file: str | Path | None = None, overrides: Se
     return JudgeSpec(name, make_settings(BACKENDS[backend], values, label))
 
 
-def _pairwise_identity(settings: PairwiseEndpoint | ThinkerSettings) -> dict[str, Any]:
+def _make_pairwise_identity(settings: PairwiseEndpoint | ThinkerSettings) -> dict[str, Any]:
     """Return what the scores of every pairwise judge depend on."""
     prompts = read_prompt_file(settings.prompt_file)
     versions = {criterion: prompts.compute_version(*names) for criterion, names in PROMPTS.items()}

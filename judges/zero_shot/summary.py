@@ -150,13 +150,15 @@ def _summarise_group(
     usable = [(label, answers[label["pair_id"]]) for label in labels]
     complete = [(label, both) for label, both in usable if all(answer.verdict for answer in both.values())]
     each = [(label, order, answer) for label, both in usable for order, answer in both.items() if answer.verdict]
-    agree = [len({both[order].preferred_side(order) for order in ORDERS}) == 1 for _, both in complete]
+    agree = [len({both[order].find_preferred_side(order) for order in ORDERS}) == 1 for _, both in complete]
     return {
         **_summarise_decisions(name, labels, scores, options),
         "position_bias": _measure_position_bias(each, options),
         "order_agreement": _share(agree, [label for label, _ in complete], options),
         "one_order": {
-            order: _share([both[order].preferred_side(order) == "chosen" for _, both in usable], list(labels), options)
+            order: _share(
+                [both[order].find_preferred_side(order) == "chosen" for _, both in usable], list(labels), options
+            )
             for order in ORDERS
         },
     }
@@ -166,7 +168,7 @@ def _measure_position_bias(
     each: Sequence[tuple[Mapping[str, Any], str, Answer]], options: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the share of answers that prefer the version heard first, minus one half."""
-    prefers_first = [answer.preferred_side(order) == ORDERS[order][0] for _, order, answer in each]
+    prefers_first = [answer.find_preferred_side(order) == ORDERS[order][0] for _, order, answer in each]
     found = _share(prefers_first, [label for label, _, _ in each], options)
     if found["share"] is None:
         return {**found, "bias": None}

@@ -17,7 +17,7 @@ def test_repeated_clips_are_encoded_once_to_the_same_vectors_and_gradients(tiny_
     thinker = Thinker.from_pretrained(tiny_judge, device="cpu")
     tower = thinker.model.model.audio_tower
     tones = [make_tone(0.4, seed=1), make_tone(0.6, seed=2)]
-    repeated = thinker.prepare([JudgingPrompt().conversation(tones[index]) for index in (0, 1, 0, 0, 1)])
+    repeated = thinker.prepare([JudgingPrompt().make_conversation(tones[index]) for index in (0, 1, 0, 0, 1)])
     frames = []
     tower.conv1.register_forward_pre_hook(lambda _, inputs: frames.append(inputs[0].shape[0]))
     features = [repeated[name] for name in ("input_features", "feature_attention_mask")]

@@ -16,7 +16,7 @@ def thinker(tiny_judge):
 @pytest.fixture(scope="module")
 def conversations(make_tone):
     return [
-        JudgingPrompt().conversation(make_tone(duration_s, seed=seed))
+        JudgingPrompt().make_conversation(make_tone(duration_s, seed=seed))
         for seed, duration_s in enumerate((0.3, 0.8, 0.5, 0.4))
     ]
 
@@ -47,8 +47,10 @@ def test_an_answer_is_the_same_alone_and_in_a_batch(thinker, conversations):
 
 
 def test_an_answer_depends_on_the_recording(thinker, make_tone):
-    high, low = (JudgingPrompt().conversation(make_tone(0.5, frequency_hz)) for frequency_hz in (2000.0, 150.0))
-    (one,), (other,) = (thinker.next_token_probabilities([each], [""], ["1", "5"]).tolist() for each in (high, low))
+    high, low = (JudgingPrompt().make_conversation(make_tone(0.5, frequency_hz)) for frequency_hz in (2000.0, 150.0))
+    (one,), (other,) = (
+        thinker.compute_next_token_probabilities([each], [""], ["1", "5"]).tolist() for each in (high, low)
+    )
     assert one[0] + one[1] == pytest.approx(1)
     assert abs(one[0] - other[0]) > 1e-4
 
@@ -67,7 +69,9 @@ def test_sampling_depends_on_the_seed_and_keeps_the_callers_generator(thinker, c
 
 
 def test_the_probabilities_are_those_of_a_forward_pass(thinker, conversations):
-    probabilities = thinker.next_token_probabilities(conversations, ["", "a", "<score>", "b c"], ["1", "3", "5"])
+    probabilities = thinker.compute_next_token_probabilities(
+        conversations, ["", "a", "<score>", "b c"], ["1", "3", "5"]
+    )
     inputs = thinker.prepare(conversations[2:3], ["<score>"])
     logits = thinker.model(**inputs).logits[0, -1]
     ids = [thinker.processor.encode_text(digit)[0] for digit in "135"]
@@ -77,7 +81,7 @@ def test_the_probabilities_are_those_of_a_forward_pass(thinker, conversations):
 
 def test_a_text_of_several_tokens_has_no_probability(thinker, conversations):
     with pytest.raises(ValueError, match="'score' is . tokens of this tokenizer; it must be one"):
-        thinker.next_token_probabilities(conversations[:1], [""], ["score"])
+        thinker.compute_next_token_probabilities(conversations[:1], [""], ["score"])
 
 
 def test_impossible_sampling_is_refused(thinker, conversations):

@@ -65,7 +65,7 @@ def test_samples_have_labels_and_encoded_audio(data):
     assert samples.labels[0]["sample_id"] == "content-3-5"
     assert samples.labels[0]["duration_s"] == 1.5
     assert samples[0]["audio"]["bytes"]
-    assert [label["score"] for label in samples.first(2).labels] == [5, 3]
+    assert [label["score"] for label in samples.take_first(2).labels] == [5, 3]
 
 
 def test_a_prediction_holds_the_labels_and_the_judgement_of_a_sample(tmp_path, data):

@@ -30,7 +30,7 @@ def test_an_endpoint_gets_the_prompt_of_wavreward(tmp_path):
     with ChatServer(FIVE) as server:
         [found] = endpoint(server, tmp_path).judge(recordings(1))
     asked = server.requests[0]["messages"]
-    told = JudgingPrompt().conversation("recording")
+    told = JudgingPrompt().make_conversation("recording")
     assert asked[0] == told[0]
     assert [part["type"] for part in asked[1]["content"]] == ["input_audio", "text"]
     assert asked[1]["content"][1] == told[1]["content"][1]

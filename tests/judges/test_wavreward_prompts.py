@@ -6,7 +6,7 @@ from sdiareward.judges.wavreward.prompts import (
     PROMPT_FILE,
     JudgingPrompt,
     choose_prompt,
-    prompt_of_judge,
+    load_prompt_of_judge,
     read_judging_prompt,
 )
 
@@ -16,9 +16,9 @@ OWN = JudgingPrompt(system="", task="How loud? ", with_reasoning="Think first.",
 
 def test_a_prompt_saved_with_a_judge_is_loaded_unchanged(tmp_path):
     OWN.save(tmp_path)
-    assert prompt_of_judge(tmp_path) == OWN
+    assert load_prompt_of_judge(tmp_path) == OWN
     (tmp_path / PROMPT_FILE).unlink()
-    assert prompt_of_judge(tmp_path) == JudgingPrompt()
+    assert load_prompt_of_judge(tmp_path) == JudgingPrompt()
 
 
 def test_different_prompts_have_different_versions():
@@ -28,13 +28,13 @@ def test_different_prompts_have_different_versions():
 
 
 def test_the_task_follows_the_recording():
-    (user,) = OWN.conversation("a.wav")
+    (user,) = OWN.make_conversation("a.wav")
     assert user == {
         "role": "user",
         "content": [{"type": "audio", "audio": "a.wav"}, {"type": "text", "text": "How loud? Think first."}],
     }
-    assert OWN.conversation("a.wav", reasoning=False)[-1]["content"][1]["text"] == "How loud? A number."
-    assert [message["role"] for message in JudgingPrompt().conversation("a.wav")] == ["system", "user"]
+    assert OWN.make_conversation("a.wav", reasoning=False)[-1]["content"][1]["text"] == "How loud? A number."
+    assert [message["role"] for message in JudgingPrompt().make_conversation("a.wav")] == ["system", "user"]
 
 
 def test_missing_fields_of_a_prompt_file_take_the_defaults(tmp_path):

@@ -30,7 +30,7 @@ from sdiareward.judges.wavreward.training_rows import (
 from sdiareward.perturbations.channel import encode
 
 
-ask = partial(JudgingPrompt().conversation, reasoning=False)
+ask = partial(JudgingPrompt().make_conversation, reasoning=False)
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,11 @@ def test_a_prompt_is_tokenized_once_for_its_group(make_trainer, samples, monkeyp
 
 def test_placeholders_are_never_sampled(make_trainer):
     trainer = make_trainer()
-    assert trainer.generation_config.suppress_tokens == trainer.processing_class.control_token_ids() == [643, 652, 653]
+    assert (
+        trainer.generation_config.suppress_tokens
+        == trainer.processing_class.list_control_token_ids()
+        == [643, 652, 653]
+    )
 
 
 def test_generation_without_recordings_is_refused(make_trainer):

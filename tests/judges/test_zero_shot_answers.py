@@ -29,7 +29,7 @@ def test_a_valid_answer_is_parsed_without_repairs():
     found = read_text(json.dumps(verdict("B", "colloquialness", 2, 5)), "colloquialness")
     assert found.preference == "B"
     assert set(found.scores.values()) == {(2, 5)}
-    assert (found.total("A"), found.total("B")) == (10, 25)
+    assert (found.sum_scores("A"), found.sum_scores("B")) == (10, 25)
     assert (found.reason, found.repairs, found.is_contradictory) == ("It is how it sounds.", (), False)
 
 
@@ -66,7 +66,7 @@ def by_version(answer):
 def test_clear_errors_of_form_are_repaired_and_recorded(text, repair):
     found = read_text(text, "modality")
     assert found.repairs == (repair,)
-    assert (found.preference, found.total("A"), found.total("B")) == ("A", 12, 6)
+    assert (found.preference, found.sum_scores("A"), found.sum_scores("B")) == ("A", 12, 6)
 
 
 def without(answer, dimension):
