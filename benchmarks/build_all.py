@@ -19,7 +19,7 @@ from typing import Any
 from sdiareward.common.arguments import parse_arguments
 from sdiareward.common.provenance import write_provenance
 from sdiareward.common.settings import read_mapping
-from sdiareward.dataset_builder.reports.data_card import content_id
+from sdiareward.dataset_builder.reports.data_card import make_content_id
 
 
 RESULT = Path(__file__).resolve().parent / "results" / "build_all.json"
@@ -49,12 +49,12 @@ def main() -> int:
         json.dump(settings, file)
         file.flush()
         first = measure_build(Path(file.name))
-        before = content_id(args.output_dir)
+        before = make_content_id(args.output_dir)
         second = measure_build(Path(file.name))
     report = json.loads((args.output_dir / "report.json").read_text(encoding="utf-8"))
     result = describe_build(report) | {
         "first_run": first,
-        "second_run": second | {"shards_unchanged": content_id(args.output_dir) == before},
+        "second_run": second | {"shards_unchanged": make_content_id(args.output_dir) == before},
     }
     args.output.parent.mkdir(exist_ok=True)
     write_provenance(args.output, config="configs/data_full.yaml", result=result)

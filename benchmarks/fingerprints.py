@@ -183,10 +183,10 @@ class Arguments:
 def main() -> None:
     """Measure and write the result."""
     (args,) = parse_arguments((Arguments,), None, prog="python -m benchmarks.fingerprints", description=__doc__)
-    clips = [clip for clip, _ in read_clips(sample.episodes(), args.limit)]
+    clips = [clip for clip, _ in read_clips(sample.read_episodes(), args.limit)]
     encoded = []
     if args.amazon_queen:
-        encoded = list(read_clips(amazon_queen.episodes(args.amazon_queen), args.limit))
+        encoded = list(read_clips(amazon_queen.read_episodes(args.amazon_queen), args.limit))
         clips += [clip for clip, _ in encoded]
     results = measure(clips, VERSIONS, is_short=False)
     if encoded:

@@ -68,7 +68,7 @@ def write_recording(path: Path, duration_s: float) -> None:
 
     pause = np.zeros(round(PAUSE_S * RATE), np.float32)
     pieces = []
-    for episode in sample.episodes():
+    for episode in sample.read_episodes():
         if isinstance(episode, Skipped) or episode.group != DIALOGUE:
             continue
         array = read_audio(episode.turns[0].parts[0].audio)
@@ -92,11 +92,11 @@ def measure(path: Path, work_dir: Path, num_asr_turns: int) -> dict[str, Any]:
         step = FirstTurnsStage(settings, num_asr_turns) if stage is AsrStage else stage(settings)
         job = Job.from_row(step(job.to_row()))
         if job.is_finished:
-            raise RuntimeError(f"{stage.name}: {job.failure or job.artifact(stage.name)['recording_drop']}")
-        artifact = job.artifact(stage.name)
+            raise RuntimeError(f"{stage.name}: {job.failure or job.read_artifact(stage.name)['recording_drop']}")
+        artifact = job.read_artifact(stage.name)
         speed = round(artifact["audio_s"] / max(artifact["wall_s"], 1e-3), 1)
         stages[stage.name] = {"wall_s": artifact["wall_s"], "speed": speed, "max_rss_mib": _max_rss_mib()}
-    turns = sum(len(episode) for episode in job.result("turns")["episodes"])
+    turns = sum(len(episode) for episode in job.read_result("turns")["episodes"])
     return {"turns": turns, "max_rss_mib": _max_rss_mib(), "stages": stages}
 
 

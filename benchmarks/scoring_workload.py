@@ -91,7 +91,7 @@ def write_dialogues(
 
 def sample_dialogues() -> Iterator[list[dict[str, Any]]]:
     """Yield the episodes of the sample as messages."""
-    for episode in sample.episodes():
+    for episode in sample.read_episodes():
         if isinstance(episode, Episode):
             array = read_audio(episode.turns[0].parts[0].audio, name=episode.name)
             yield [_whole_turn(index, array, turn) for index, turn in enumerate(episode.turns)]
@@ -152,7 +152,7 @@ class ManyDialogues(Sequence[list[dict[str, Any]]]):
 
 def _passages() -> Iterator[Passage]:
     """Yield the parts of the sample's recordings, in its order."""
-    for episode in sample.episodes():
+    for episode in sample.read_episodes():
         if isinstance(episode, Episode):
             yield from _of_episode(episode)
 
@@ -175,7 +175,7 @@ def _whole_turn(index: int, array: np.ndarray, turn: Turn) -> dict[str, Any]:
 
 def _shuffled_passages(rng: np.random.Generator) -> Iterator[Passage]:
     """Yield all parts, the recordings in random order."""
-    episodes = [episode for episode in sample.episodes() if isinstance(episode, Episode)]
+    episodes = [episode for episode in sample.read_episodes() if isinstance(episode, Episode)]
     for index in rng.permutation(len(episodes)):
         yield from _of_episode(episodes[index])
 

@@ -247,7 +247,7 @@ def short_clips() -> Iterator[tuple[str, np.ndarray]]:
     from sdiareward.dataset_builder.sources import sample
 
     num_samples = round(_CLIP_S * SAMPLING_RATE)
-    for episode in sample.episodes():
+    for episode in sample.read_episodes():
         if not isinstance(episode, Episode) or episode.source != "amazon_queen":
             continue
         whole = read_audio(episode.turns[0].parts[0].audio)

@@ -36,7 +36,7 @@ from .pipeline import enhance_episodes, make_settings, run_pipeline
 from .pipeline.engines import Engine, require_engine
 from .pipeline.inspection import SilentAudioError, inspect_episode
 from .pipeline.media import TruncatedAudioError
-from .reports.data_card import read_finished, summarize_skipped, write_report
+from .reports.data_card import read_finished, summarise_skipped, write_report
 from .sources import read_source
 
 
@@ -143,7 +143,7 @@ def build(config: BuildConfig, *, dry_run: bool = False) -> dict[str, Any]:
     """
     if dry_run:
         plans, skipped = _plan(config, dry_run)
-        return {"pairs": count_pairs((plan.split, plan.label) for plan in plans), **summarize_skipped(skipped)}
+        return {"pairs": count_pairs((plan.split, plan.label) for plan in plans), **summarise_skipped(skipped)}
     with lock_folder(config.output_dir):
         return _build(config)
 
@@ -256,20 +256,20 @@ def _set_coding(item: Episode | ScriptPair | Recording, source: SourceConfig) ->
 def _enhance(episodes: Sequence[Episode], config: BuildConfig, skipped: list[Skipped]) -> Iterator[Episode]:
     if episodes:
         settings = make_settings(config.pipeline or {})
-        done, drops = enhance_episodes(episodes, settings, _work_dir(config), config.engine, config.num_workers)
+        done, drops = enhance_episodes(episodes, settings, _choose_work_dir(config), config.engine, config.num_workers)
         skipped += drops
         yield from done
 
 
 def _run_pipeline(recordings: Sequence[Recording], config: BuildConfig, skipped: list[Skipped]) -> Iterator[Episode]:
     settings = make_settings(config.pipeline or {})
-    work = _work_dir(config)
+    work = _choose_work_dir(config)
     result = run_pipeline(recordings, settings, work, engine=config.engine, num_workers=config.num_workers)
     skipped += result.skipped
     yield from result.episodes
 
 
-def _work_dir(config: BuildConfig) -> Path:
+def _choose_work_dir(config: BuildConfig) -> Path:
     return Path(config.work_dir or f"{config.output_dir.rstrip('/')}-work")
 
 

@@ -49,7 +49,7 @@ class PartFolder:
 
     def has(self, name: str) -> bool:
         """Tell whether a part is finished."""
-        return self._path(name).is_file()
+        return self._make_path(name).is_file()
 
     def write(self, name: str, rows: Sequence[dict[str, Any]], notes: Any = None) -> None:
         """Write a part: its notes first, because the Parquet file marks it as finished."""
@@ -58,11 +58,11 @@ class PartFolder:
 
         self.folder.mkdir(parents=True, exist_ok=True)
         if notes:
-            write_file(self._path(name).with_suffix(".json"), json.dumps(notes, ensure_ascii=False))
+            write_file(self._make_path(name).with_suffix(".json"), json.dumps(notes, ensure_ascii=False))
         content = pa.BufferOutputStream()
         pq.write_table(pa.Table.from_pylist(list(rows), schema=self._schema), content)
         # A job that Ray takes for lost may go on beside its repetition.
-        write_file(self._path(name), content.getvalue().to_pybytes(), is_shared=True)
+        write_file(self._make_path(name), content.getvalue().to_pybytes(), is_shared=True)
 
     def drop_changed(self, contents: Mapping[str, str | None]) -> None:
         """Drop the parts that were made of something else.
@@ -74,7 +74,7 @@ class PartFolder:
         before = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
         for name, content in contents.items():
             if content is not None and before.get(name) not in (None, content):
-                self._path(name).unlink(missing_ok=True)
+                self._make_path(name).unlink(missing_ok=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         known = {name: content for name, content in contents.items() if content is not None}
         write_file(kept, json.dumps({**before, **known}) + "\n")
@@ -86,13 +86,13 @@ class PartFolder:
 
         if not self.has(name):
             return []
-        content = pa.BufferReader(self._path(name).read_bytes())
+        content = pa.BufferReader(self._make_path(name).read_bytes())
         rows: list[dict[str, Any]] = pq.ParquetFile(content).read(use_threads=False).to_pylist()
         return rows
 
     def read_notes(self, name: str) -> Any:
         """Return the notes of a part; None if it has none or is not finished."""
-        path = self._path(name).with_suffix(".json")
+        path = self._make_path(name).with_suffix(".json")
         return json.loads(path.read_text(encoding="utf-8")) if self.has(name) and path.is_file() else None
 
     def write_shards(self, output: Path, splits: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ class PartFolder:
     def _schema(self) -> pa.Schema:
         return (self.columns or features()).arrow_schema
 
-    def _path(self, name: str) -> Path:
+    def _make_path(self, name: str) -> Path:
         return self.folder / f"{name}.parquet"
 
 

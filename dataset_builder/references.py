@@ -47,7 +47,7 @@ def split_reference(reference: str) -> tuple[str, str, str | None]:
     return source, path, member or None
 
 
-def inside(root: Path, relative: str) -> Path:
+def resolve_inside(root: Path, relative: str) -> Path:
     """Return `root / relative`, where `relative` comes from a foreign file.
 
     The same paths are refused on every system.
@@ -55,7 +55,7 @@ def inside(root: Path, relative: str) -> Path:
     Raises:
         ValueError: The path is absolute, leaves `root` (links followed), or would do so or name a device on Windows.
     """
-    if problem := foreign_form(relative):
+    if problem := find_foreign_form(relative):
         raise ValueError(
             f"path {relative!r}: {problem}, so it lies outside of {root}; paths must be relative, with forward "
             "slashes, and stay inside."
@@ -66,7 +66,7 @@ def inside(root: Path, relative: str) -> Path:
     return path
 
 
-def foreign_form(relative: str) -> str | None:
+def find_foreign_form(relative: str) -> str | None:
     """Return why a text is not a relative path on every system, None if it is one."""
     for pattern, problem in _FOREIGN:
         # A backslash or a control character counts anywhere, the other forms from the beginning.

@@ -39,7 +39,7 @@ POLICY = "the policy's answers"
 
 def read_questions(num_questions: int) -> datasets.Dataset:
     """Return the first turns of recorded dialogues: the words as prompt, the sound `voice`, the reply `answer`."""
-    episodes = (episode for episode in sample.episodes() if isinstance(episode, Episode))
+    episodes = (episode for episode in sample.read_episodes() if isinstance(episode, Episode))
     rows = []
     for episode in islice(episodes, num_questions):
         part = episode.turns[0].parts[0]

@@ -28,7 +28,7 @@ class BuilderArguments:
 
 def finish(folder: str | Path, report: Mapping[str, Any], strict: bool) -> int:
     """Print the summary of a report and return the exit status."""
-    from ..reports.data_card import summarize
+    from ..reports.data_card import summarise
 
-    sys.stdout.write(escape_terminal(f"{folder}: {summarize(report)}\n"))
+    sys.stdout.write(escape_terminal(f"{folder}: {summarise(report)}\n"))
     return 1 if strict and report["skipped"] else 0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..formats.shards import count_pairs
 from ..pairing.stratify import BenchSettings, isolate, make_bench, sample_bench
-from ..reports.data_card import summarize_skipped
+from ..reports.data_card import summarise_skipped
 from ..reports.statistics_report import read_labels
 from . import BuilderArguments, finish
 
@@ -27,4 +27,4 @@ def run(args: BenchArguments, settings: BenchSettings) -> int:
     labels = list(read_labels(args.folder))
     assignment, skipped = isolate(labels, sample_bench(labels, settings), settings.rest)
     taken = ((assignment[label["pair_id"]], label) for label in labels if label["pair_id"] in assignment)
-    return finish(args.output_dir, {"pairs": count_pairs(taken), **summarize_skipped(skipped)}, args.strict)
+    return finish(args.output_dir, {"pairs": count_pairs(taken), **summarise_skipped(skipped)}, args.strict)

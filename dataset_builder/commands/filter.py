@@ -17,7 +17,7 @@ from ..formats.shards import ShardWriter, count_pairs, read_rows
 from ..pairing import annotation, filtering
 from ..pairing.annotation import annotate_rows
 from ..pairing.filtering import FilterSettings, filter_rows
-from ..reports.data_card import summarize_skipped, write_report
+from ..reports.data_card import summarise_skipped, write_report
 from . import BuilderArguments, finish
 
 
@@ -105,4 +105,4 @@ def _count(args: FilterArguments, rules: FilterSettings) -> dict[str, Any]:
     """Count the pairs that the rules keep, without asking the judge or writing."""
     skipped: list[Skipped] = []
     kept = _keep(filter_rows(_read(args), None, rules), skipped)
-    return {"pairs": count_pairs((row["split"], row) for row in kept), **summarize_skipped(skipped)}
+    return {"pairs": count_pairs((row["split"], row) for row in kept), **summarise_skipped(skipped)}

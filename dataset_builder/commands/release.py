@@ -36,10 +36,10 @@ def run(args: ReleaseArguments) -> int:
     from ..formats.shards import count_pairs, read_rows
     from ..release.recorded_parts import AudioRoots
     from ..release.release import release
-    from ..reports.data_card import summarize_skipped
+    from ..reports.data_card import summarise_skipped
 
     if args.dry_run:
-        report = {"pairs": count_pairs(read_rows(args.folder, _COLUMNS)), **summarize_skipped([])}
+        report = {"pairs": count_pairs(read_rows(args.folder, _COLUMNS)), **summarise_skipped([])}
     else:
         report = release(
             args.folder,

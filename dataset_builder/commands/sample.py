@@ -27,8 +27,8 @@ def run(args: SampleArguments) -> None:
     from ..sources import amazon_queen, asterisk
     from ..sources.sample import write_sample
 
-    items = (item for item in amazon_queen.episodes(args.amazon_queen) if isinstance(item, Episode))
+    items = (item for item in amazon_queen.read_episodes(args.amazon_queen) if isinstance(item, Episode))
     queen = sorted(items, key=lambda episode: make_stable_id(0, episode.name))
-    read = (item for item in asterisk.episodes(args.asterisk) if isinstance(item, Episode))
+    read = (item for item in asterisk.read_episodes(args.asterisk) if isinstance(item, Episode))
     count = write_sample(chain(read, islice(queen, args.amazon_queen_limit)), args.output_dir, args.max_bytes)
     sys.stdout.write(f"{args.output_dir}: {count} episodes\n")

@@ -77,7 +77,7 @@ class SDiaRewardConfig(datasets.BuilderConfig):
     def create_config_id(self, config_kwargs: dict[str, Any], custom_features: Any = None) -> str:
         """Name the cache after the state of the folder, so that a folder that changed is read again."""
         kwargs = {key: value for key, value in config_kwargs.items() if key not in ("data_dir", "data_files")}
-        return super().create_config_id({**kwargs, "state": _state(self.folder)}, custom_features)
+        return super().create_config_id({**kwargs, "state": _hash_state(self.folder)}, custom_features)
 
 
 class SDiaReward(datasets.ArrowBasedBuilder):
@@ -130,13 +130,13 @@ class SDiaReward(datasets.ArrowBasedBuilder):
         for file_index, path in enumerate(files):
             is_shard = os.path.relpath(path, root).split(os.sep)[0] == "data"
             tables = _read_shard(path) if is_shard else _read_apart(path, root, schema)
-            with _named(path):
+            with _name_table(path):
                 for index, table in enumerate(tables):
                     yield f"{file_index}-{index}", table_cast(table, schema)
 
 
 @contextmanager
-def _named(path: str) -> Iterator[None]:
+def _name_table(path: str) -> Iterator[None]:
     """Name the table in the errors that Arrow raises."""
     try:
         yield
@@ -217,7 +217,7 @@ def _glob(folder: str, *parts: str) -> list[str]:
     return sorted(glob.glob(os.path.join(glob.escape(folder), *parts)))
 
 
-def _state(folder: str) -> str:
+def _hash_state(folder: str) -> str:
     """Hash the state of a folder: its tables, and the times of its subfolders, which change when audio is added."""
     digest = hashlib.sha256(folder.encode())
     patterns = ("data/*/*.parquet", "*/*.jsonl", "*/*.parquet")
@@ -252,7 +252,7 @@ def _read_apart(path: str, root: str, schema: pa.Schema) -> Iterator[pa.Table]:
     skipped: dict[str, list[str]] = {}
     criterion = os.path.basename(os.path.dirname(path))
     for label, row in _read_rows(path):
-        pair_id = _pair_id(row, criterion, label)
+        pair_id = _read_pair_id(row, criterion, label)
         if pair_id in seen:
             skipped.setdefault("duplicate pair_id", []).append(f"{label}: pair {pair_id}")
             continue
@@ -288,7 +288,7 @@ def _read_rows(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{path}, line {number}", row
 
 
-def _pair_id(row: Any, criterion: str, label: str) -> str:
+def _read_pair_id(row: Any, criterion: str, label: str) -> str:
     """Return the id of a row that has what a pair needs."""
     missing = [name for name in ("pair_id", *_SIDES) if not isinstance(row, dict) or not row.get(name)]
     if missing:

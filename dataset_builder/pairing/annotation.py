@@ -21,7 +21,7 @@ from sdiareward.llm.failures import FailureLimit
 from sdiareward.pairs.prompts import PromptSet
 from sdiareward.pairs.schema import TAXONOMY
 
-from .filtering import Row, spoken_turns
+from .filtering import Row, make_spoken_turns
 
 
 PROMPTS = ("annotation", "annotation_request")
@@ -56,7 +56,7 @@ def label_dialogue(
     prompts = prompts or PromptSet()
     words = dict(zip(_LABELS, _DIMENSIONS[source], strict=True))
     allowed = {f"{name}_labels": ", ".join(sorted(TAXONOMY[source][i])) for i, name in enumerate(_LABELS)}
-    content = [*spoken_turns(turns, name), {"type": "text", "text": prompts.fill("annotation_request")}]
+    content = [*make_spoken_turns(turns, name), {"type": "text", "text": prompts.fill("annotation_request")}]
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": prompts.fill("annotation", **words, **allowed)},
         {"role": "user", "content": content},

@@ -96,7 +96,7 @@ def plan_family_pairs(
         ValueError: A family or a kind does not exist.
     """
     validate_families(families)
-    spoken = {family: _offering(family, synthesizers, options or {}) for family in families}
+    spoken = {family: _select_synthesizers(family, synthesizers, options or {}) for family in families}
     episodes = _list_episodes(items)
     pools: dict[tuple[str, str], list[Episode]] = {}
     for episode in episodes:
@@ -160,7 +160,7 @@ def _choose_engines(
     return synthesizers.for_dialogue(split, f"{family}/{episode.source}/{episode.name}", seed)
 
 
-def _offering(
+def _select_synthesizers(
     family: str, synthesizers: SynthesizerSpec | None, options: Mapping[str, Mapping[str, Any]]
 ) -> SynthesizerSpec | None:
     """Return the synthesizers that can speak a family."""
@@ -177,11 +177,11 @@ def _is_recorded(episode: Episode) -> bool:
     return all(part.audio is not None for turn in episode.turns for part in turn.parts)
 
 
-def _answers(episode: Episode) -> list[Turn]:
+def _list_answers(episode: Episode) -> list[Turn]:
     return [turn for turn in episode.turns if turn.role == "assistant"]
 
 
-def _nearest(turn: Turn, candidates: Iterable[Turn]) -> Turn | None:
+def _find_nearest(turn: Turn, candidates: Iterable[Turn]) -> Turn | None:
     """Return the candidate with other words whose number of words is nearest."""
     others = [other for other in candidates if other.text != turn.text]
     size = len(turn.text.split())
@@ -202,25 +202,25 @@ def _draw_other(episode: Episode, pool: Pool, rng: np.random.Generator, count: i
 
 def _replace_last_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
     last = len(episode.turns) - 1
-    turns = [turn for other in _draw_other(episode, pool, rng) for turn in _answers(other)]
-    found = _nearest(episode.turns[last], turns)
+    turns = [turn for other in _draw_other(episode, pool, rng) for turn in _list_answers(other)]
+    found = _find_nearest(episode.turns[last], turns)
     return None if found is None else _with_answers(episode, {last: found})
 
 
 def _replace_by_near_answer(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
     """Take the last answer from the same conversation: from an earlier exchange, or another part of its recording."""
     last = len(episode.turns) - 1
-    turns = [turn for other in pool if other.group == episode.group for turn in _answers(other)]
-    found = _nearest(episode.turns[last], turns)
+    turns = [turn for other in pool if other.group == episode.group for turn in _list_answers(other)]
+    found = _find_nearest(episode.turns[last], turns)
     return None if found is None else _with_answers(episode, {last: found})
 
 
 def _replace_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
-    turns = [turn for other in _draw_other(episode, pool, rng) for turn in _answers(other)]
+    turns = [turn for other in _draw_other(episode, pool, rng) for turn in _list_answers(other)]
     answers: dict[int, Turn] = {}
     for index, turn in enumerate(episode.turns):
         if turn.role == "assistant":
-            found = _nearest(turn, [other for other in turns if other not in answers.values()])
+            found = _find_nearest(turn, [other for other in turns if other not in answers.values()])
             if found is None:
                 return None
             answers[index] = found
@@ -229,7 +229,7 @@ def _replace_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> 
 
 def _move_answers(episode: Episode, pool: Pool, rng: np.random.Generator) -> Episode | None:
     """Give every question the answer of another one."""
-    answers = _answers(episode)
+    answers = _list_answers(episode)
     if len({answer.text for answer in answers}) < 2:
         return None
     shift = int(rng.integers(1, len(answers)))

@@ -116,7 +116,7 @@ def check_rules(row: Mapping[str, Any]) -> Skipped | None:
     try:
         validate_row(row)
     except ValueError as error:
-        return Skipped(_name(row), _broken_rule(row), str(error))
+        return Skipped(_name(row), _find_broken_rule(row), str(error))
     return None
 
 
@@ -133,7 +133,7 @@ def judge_pair(row: Mapping[str, Any], client: ChatClient, prompts: PromptSet | 
     content: list[dict[str, Any]] = []
     for version, side in SIDES.items():
         content.append({"type": "text", "text": f"Version {version}:"})
-        content += spoken_turns(row[side], f"{_name(row)}, {side}")
+        content += make_spoken_turns(row[side], f"{_name(row)}, {side}")
     content.append({"type": "text", "text": request})
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": system},
@@ -144,7 +144,7 @@ def judge_pair(row: Mapping[str, Any], client: ChatClient, prompts: PromptSet | 
     )
 
 
-def spoken_turns(turns: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
+def make_spoken_turns(turns: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
     """Return turns as parts of a message: who speaks, then the recording. No words: the judge listens."""
     parts: list[dict[str, Any]] = []
     for position, turn in enumerate(turns):
@@ -254,17 +254,17 @@ def _read_scores(scores: Mapping[str, Any], version: str) -> dict[str, int]:
     return found
 
 
-def _broken_rule(row: Mapping[str, Any]) -> str:
+def _find_broken_rule(row: Mapping[str, Any]) -> str:
     """Return the kind of the first rule on turns that the pair breaks, if it breaks no other."""
     try:
         validate_row({**row, "chosen": _SOUND_TURNS, "rejected": _SOUND_TURNS})
-        return next(filter(None, (_broken_side(row[side]) for side in ("chosen", "rejected"))), "invalid_row")
+        return next(filter(None, (_find_broken_side(row[side]) for side in ("chosen", "rejected"))), "invalid_row")
     # A column is missing, or has a value of another kind.
     except (ValueError, TypeError, LookupError):
         return "invalid_row"
 
 
-def _broken_side(turns: Any) -> str | None:
+def _find_broken_side(turns: Any) -> str | None:
     if not turns or len(turns) % 2 or len(turns) > MAX_TURNS:
         return "turn_count"
     if [turn["role"] for turn in turns] != [*ROLES] * (len(turns) // 2):

@@ -91,7 +91,7 @@ class PairPlan:
         """Tell whether a side is a recording."""
         return self.synthesizer == RECORDING if self.family else is_recorded(self.criterion, side)
 
-    def engine(self, side: str) -> tuple[str, Mapping[str, Any]]:
+    def find_engine(self, side: str) -> tuple[str, Mapping[str, Any]]:
         """Return the synthesizer of a side and its options."""
         if side == "chosen" or not (self.rejected_synthesizer or self.rejected_options is not None):
             return self.synthesizer, self.options
@@ -100,7 +100,7 @@ class PairPlan:
     @property
     def engines(self) -> dict[str, Mapping[str, Any]]:
         """The options of each synthesizer that is needed, by name."""
-        return {name: options for name, options in map(self.engine, ("rejected", "chosen")) if name != RECORDING}
+        return {name: options for name, options in map(self.find_engine, ("rejected", "chosen")) if name != RECORDING}
 
     @property
     def voices(self) -> str:
@@ -118,7 +118,7 @@ class PairPlan:
         options = list_audible(self.options)
         engine = [self.synthesizer, json.dumps(options, sort_keys=True)] if options else [self.synthesizer]
         if self.rejected_synthesizer or self.rejected_options is not None:
-            name, given = self.engine("rejected")
+            name, given = self.find_engine("rejected")
             engine += [name, json.dumps(list_audible(given), sort_keys=True)]
         engine += [self.family] if self.family else []
         engine += [json.dumps(sorted(voice.identity for voice in self.script_voices))] if self.script_voices else []
@@ -168,7 +168,7 @@ class SynthesizerSpec:
         if shared := set(self.seen) & set(self.left_out):
             raise ValueError(f"synthesizers {sorted(shared)} are both seen and held out; name each once.")
 
-    def across_dialogue(self, split: str, key: str, seed: int) -> list[tuple[str, str]]:
+    def choose_across_dialogue(self, split: str, key: str, seed: int) -> list[tuple[str, str]]:
         """Return the synthesizers of the chosen and the rejected side of the `across` pairs of one script."""
         names = [*self.seen, *(self.left_out if split == "test" else ())]
         couples = [(first, second) for first in names for second in names if first != second]
@@ -215,7 +215,7 @@ def plan_pairs(
         for name in choices[criterion].for_dialogue(split, f"{chosen.source}/{chosen.name}", seed):
             own, voices = split_options((options or {}).get(name, {}), criterion)
             yield PairPlan(criterion, chosen, rejected, name, split, channel, own, script_voices=voices)
-        for name, other in choices[criterion].across_dialogue(split, f"{chosen.source}/{chosen.name}", seed):
+        for name, other in choices[criterion].choose_across_dialogue(split, f"{chosen.source}/{chosen.name}", seed):
             (own, voices), (others, _) = (split_options((options or {}).get(n, {}), criterion) for n in (name, other))
             yield PairPlan(
                 criterion,
@@ -262,8 +262,8 @@ def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
     episode: Episode = getattr(plan, side)
     label = f"{episode.source} {episode.name}"
     recorded = plan.is_recorded(side)
-    synthesizer, options = plan.engine(side)
-    sources = _recorded(episode, label) if recorded else _spoken(plan, episode, synthesizer, options, label)
+    synthesizer, options = plan.find_engine(side)
+    sources = _read_recorded(episode, label) if recorded else _speak_turns(plan, episode, synthesizer, options, label)
     turns = []
     for position, (turn, parts) in enumerate(zip(episode.turns, sources, strict=True)):
         array = _join(parts, plan.channel.trim_db if plan.channel else None)
@@ -271,11 +271,11 @@ def _make_side(plan: PairPlan, side: str) -> list[dict[str, Any]]:
             rng = np.random.default_rng(int(make_stable_id(plan.pair_id, side, position), 16))
             array = plan.channel(array, SAMPLING_RATE, rng)
         row = _encode_turn(turn, array, f"{plan.pair_id}-{side}-{position}.flac", f"{label}, turn {position}")
-        turns.append(row | {"audio_ref": _references(turn, None if recorded else synthesizer)})
+        turns.append(row | {"audio_ref": _list_references(turn, None if recorded else synthesizer)})
     return turns
 
 
-def _references(turn: Turn, synthesizer: str | None) -> list[dict[str, Any]]:
+def _list_references(turn: Turn, synthesizer: str | None) -> list[dict[str, Any]]:
     """Return the references of the parts of a turn; None for a part without one."""
     if synthesizer:
         return [
@@ -284,32 +284,32 @@ def _references(turn: Turn, synthesizer: str | None) -> list[dict[str, Any]]:
     return [{"uri": p.ref, "start_s": p.start_s, "end_s": p.end_s, "text": p.text} for p in turn.parts]
 
 
-def _recorded(episode: Episode, label: str) -> list[list[np.ndarray]]:
+def _read_recorded(episode: Episode, label: str) -> list[list[np.ndarray]]:
     return [
         [read_part(part, f"{label}, turn {position}") for part in turn.parts]
         for position, turn in enumerate(episode.turns)
     ]
 
 
-def _spoken(
+def _speak_turns(
     plan: PairPlan, episode: Episode, synthesizer: str, options: Mapping[str, Any], label: str
 ) -> list[list[np.ndarray]]:
     """Return the synthetic speech of each turn, by part where the engine speaks one text at a time."""
     engine = load_synthesizer(synthesizer, options)
     if isinstance(engine, DialogueSynthesizer):
         lines = [(turn.role, turn.text) for turn in episode.turns]
-        arrays = engine.speak_dialogue(lines, _reference_clips(plan, label))
-        return [[_native(array, episode)] for array in arrays]
-    return [_spoken_parts(plan, episode, turn, engine, label) for turn in episode.turns]
+        arrays = engine.speak_dialogue(lines, _choose_reference_clips(plan, label))
+        return [[_apply_native_coding(array, episode)] for array in arrays]
+    return [_speak_parts(plan, episode, turn, engine, label) for turn in episode.turns]
 
 
-def _spoken_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesizer, label: str) -> list[np.ndarray]:
+def _speak_parts(plan: PairPlan, episode: Episode, turn: Turn, engine: Synthesizer, label: str) -> list[np.ndarray]:
     voice = int(make_stable_id(plan.chosen.group_id, turn.role), 16)
     if engine.uses_reference:
         # Copy-synthesis keeps the recording's channel, so it has been through its codings already.
         return [engine.speak(part.text, voice=voice, reference=read_part(part, label)) for part in turn.parts]
     speak: Callable[..., np.ndarray] = _speak_once if engine.is_deterministic else _speak
-    return [_native(speak(engine, part.text, voice), episode) for part in turn.parts]
+    return [_apply_native_coding(speak(engine, part.text, voice), episode) for part in turn.parts]
 
 
 def _speak(engine: Synthesizer, text: str, voice: int) -> np.ndarray:
@@ -320,17 +320,17 @@ def _speak(engine: Synthesizer, text: str, voice: int) -> np.ndarray:
 _speak_once = lru_cache(maxsize=_KEPT_TEXTS)(_speak)
 
 
-def _native(array: np.ndarray, episode: Episode) -> np.ndarray:
+def _apply_native_coding(array: np.ndarray, episode: Episode) -> np.ndarray:
     for coding in episode.native_coding:
         array = CODINGS[coding](array, SAMPLING_RATE)
     return array
 
 
-def _reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceClip]:
+def _choose_reference_clips(plan: PairPlan, label: str) -> dict[str, ReferenceClip]:
     """Choose the clips to clone voices from; for scripts, which have no recordings, from the pool of voices."""
     if plan.criterion != "modality":
         return load_voices(plan.script_voices, plan.pair_id)
-    arrays = [_join(parts, None) for parts in _recorded(plan.chosen, label)]
+    arrays = [_join(parts, None) for parts in _read_recorded(plan.chosen, label)]
     turns = plan.chosen.turns
     clips = [Clip(t.role, t.text, len(a) / SAMPLING_RATE) for t, a in zip(turns, arrays, strict=True)]
     chosen = choose_references(clips)
@@ -362,7 +362,7 @@ def read_whole(audio: str | bytes, label: str) -> np.ndarray:
     """Return the recording that a part is cut from; a file is read once for consecutive parts."""
     if isinstance(audio, bytes):
         return read_media(audio, name=label, max_s=_MAX_FILE_S)
-    return _read_file(*(file_version(audio) if os.path.isfile(audio) else (audio, 0, 0)))
+    return _read_file(*(read_file_version(audio) if os.path.isfile(audio) else (audio, 0, 0)))
 
 
 @lru_cache(maxsize=4)
@@ -370,7 +370,7 @@ def _read_file(path: str, _size: int, _changed_ns: int) -> np.ndarray:
     return read_media(path, max_s=_MAX_FILE_S)
 
 
-def file_version(path: str) -> tuple[str, int, int]:
+def read_file_version(path: str) -> tuple[str, int, int]:
     """Return what changes when a file does: its path, size, and time of change."""
     status = os.stat(path)
     return path, status.st_size, status.st_mtime_ns

@@ -69,7 +69,7 @@ def choose_references(turns: Sequence[Clip]) -> dict[str, tuple[int, ...]]:
     chosen = {}
     for role in dict.fromkeys(turn.role for turn in turns):
         own = [position for position, turn in enumerate(turns) if turn.role == role]
-        reference = _longest_turn(turns, own) or _joined_turns(turns, own)
+        reference = _find_longest_turn(turns, own) or _join_turns(turns, own)
         if not reference:
             found = ", ".join(f"{turns[i].duration_s:.1f} s with {turns[i].num_words} words" for i in own)
             raise NoReference(
@@ -80,14 +80,14 @@ def choose_references(turns: Sequence[Clip]) -> dict[str, tuple[int, ...]]:
     return chosen
 
 
-def _longest_turn(turns: Sequence[Clip], own: Sequence[int]) -> tuple[int, ...]:
+def _find_longest_turn(turns: Sequence[Clip], own: Sequence[int]) -> tuple[int, ...]:
     """Return the longest single turn within the limits, or nothing."""
     usable = [i for i in own if turns[i].duration_s >= MIN_S and _fits([turns[i]])]
     # `max` keeps the first of equals.
     return (max(usable, key=lambda position: turns[position].duration_s),) if usable else ()
 
 
-def _joined_turns(turns: Sequence[Clip], own: Sequence[int]) -> tuple[int, ...]:
+def _join_turns(turns: Sequence[Clip], own: Sequence[int]) -> tuple[int, ...]:
     """Return the first turns that together reach the shortest duration within the limits, or nothing."""
     run: list[int] = []
     for position in own:

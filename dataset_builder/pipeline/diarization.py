@@ -53,9 +53,9 @@ class PyannoteDiarizer:
         try:
             pipeline = Pipeline.from_pretrained(settings.model, token=os.environ.get("HF_TOKEN"))
         except Exception as error:  # The package and the Hub raise many kinds; each means that it cannot be loaded.
-            raise ComponentError(_no_access(settings.model, str(error))) from error
+            raise ComponentError(_explain_no_access(settings.model, str(error))) from error
         if pipeline is None:
-            raise ComponentError(_no_access(settings.model, "it was not found"))
+            raise ComponentError(_explain_no_access(settings.model, "it was not found"))
         self._pipeline: Any = pipeline.to(torch.device(settings.device))
 
     def find_speakers(self, wav: Path, speech: Sequence[tuple[float, float]]) -> list[Segment]:
@@ -77,7 +77,7 @@ class PyannoteDiarizer:
         return [Segment(float(span.start), float(span.end), str(label)) for span, _, label in tracks]
 
 
-def _no_access(model: str, error: str) -> str:
+def _explain_no_access(model: str, error: str) -> str:
     return (
         f"diarization: {model} cannot be loaded ({error}); accept its terms on the Hub, set HF_TOKEN to a token that "
         "may read it, or give a folder that holds the pipeline."
@@ -97,7 +97,7 @@ class ResemblyzerDiarizer:
         """Return who speaks when, at every moment of `speech` one speaker; see `PyannoteDiarizer.find_speakers`."""
         if not speech:
             return []
-        starts_s = [window_starts(start_s, end_s, self._settings.hop_s) for start_s, end_s in speech]
+        starts_s = [plan_window_starts(start_s, end_s, self._settings.hop_s) for start_s, end_s in speech]
         embeddings = self._embed(wav, speech, starts_s)
         stretches = np.split(embeddings, np.cumsum([len(starts) for starts in starts_s])[:-1])
         centroids = cluster(np.concatenate([_average_neighbours(stretch) for stretch in stretches]), self._settings)
@@ -116,7 +116,7 @@ class ResemblyzerDiarizer:
         batch: list[np.ndarray] = []
         with soundfile.SoundFile(wav) as file, torch.no_grad():
             for (start_s, end_s), starts in zip(speech, starts_s, strict=True):
-                for mel in _window_mels(file, start_s, end_s, starts):
+                for mel in _compute_window_mels(file, start_s, end_s, starts):
                     batch.append(mel)
                     if len(batch) == _BATCH_SIZE:
                         embeddings.append(self._encode(batch))
@@ -131,7 +131,7 @@ class ResemblyzerDiarizer:
         return self._encoder(torch.from_numpy(np.stack(batch)).to(self._encoder.device)).cpu().numpy()
 
 
-def window_starts(start_s: float, end_s: float, hop_s: float) -> np.ndarray:
+def plan_window_starts(start_s: float, end_s: float, hop_s: float) -> np.ndarray:
     """Return where the windows of 1.6 s of a stretch of speech begin, in seconds; the last ends with the stretch.
 
     A stretch shorter than a window has one, which begins with it.
@@ -143,7 +143,7 @@ def window_starts(start_s: float, end_s: float, hop_s: float) -> np.ndarray:
     return np.append(starts, last_s)
 
 
-def _window_mels(
+def _compute_window_mels(
     file: soundfile.SoundFile, start_s: float, end_s: float, starts_s: np.ndarray
 ) -> Iterator[np.ndarray]:
     """Yield the mel spectrogram `(160, 40)` of each window, at the level that the encoder was trained on."""
@@ -203,11 +203,11 @@ def cluster(embeddings: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray
         return sample
     tree = linkage(sample, "ward")
     if settings.num_speakers is not None:
-        return _part(sample, tree, settings.num_speakers, 0.0)[0]
-    best, highest = _part(sample, tree, settings.min_speakers, 0.0)[0], -1.0
+        return _cut_tree(sample, tree, settings.num_speakers, 0.0)[0]
+    best, highest = _cut_tree(sample, tree, settings.min_speakers, 0.0)[0], -1.0
     # A silhouette needs two windows in one of the clusters.
     for number in range(2, min(settings.max_speakers, num_sampled - 1) + 1):
-        centroids, labels = _part(sample, tree, number, settings.min_cluster_share)
+        centroids, labels = _cut_tree(sample, tree, number, settings.min_cluster_share)
         if len(centroids) >= settings.min_speakers and _are_speakers(centroids, labels, settings):
             silhouette = silhouette_score(sample, labels, metric="cosine")
             if silhouette > highest:
@@ -215,7 +215,9 @@ def cluster(embeddings: np.ndarray, settings: ResemblyzerSettings) -> np.ndarray
     return best
 
 
-def _part(sample: np.ndarray, tree: np.ndarray, number: int, smallest_share: float) -> tuple[np.ndarray, np.ndarray]:
+def _cut_tree(
+    sample: np.ndarray, tree: np.ndarray, number: int, smallest_share: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Return at most `number` centroids, largest cluster first, and the label of each window."""
     from scipy.cluster.hierarchy import fcluster
     from scipy.cluster.vq import kmeans2

@@ -121,9 +121,9 @@ def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int, stag
         import ray
 
         data: ray.data.Dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
-        share = _cpus_of_a_copy(settings, stages)
+        share = _compute_cpus_of_a_copy(settings, stages)
         for stage in stages:
-            placed = settings.stage(stage.name)
+            placed = settings.get_stage(stage.name)
             step = stage(settings)
             # Of a class Ray makes actors, which keep their model; a method runs as a task. `map` is annotated for
             # functions only.
@@ -138,11 +138,11 @@ def _run_with_ray(rows: Rows, settings: PipelineSettings, num_workers: int, stag
         return [{"job": row["job"]} for row in data.take_all()]
 
 
-def _cpus_of_a_copy(settings: PipelineSettings, stages: Sequence[type[Stage]]) -> float:
+def _compute_cpus_of_a_copy(settings: PipelineSettings, stages: Sequence[type[Stage]]) -> float:
     """Return the CPUs that one copy asks for, so that the actors of all stages live at once on what there is."""
     import ray
 
-    copies = sum(settings.stage(stage.name).concurrency for stage in stages)
+    copies = sum(settings.get_stage(stage.name).concurrency for stage in stages)
     # A tenth is left for Ray's own tasks; Ray counts in ten-thousandths.
     share = min(1.0, 0.9 * ray.cluster_resources().get("CPU", 1.0) / copies)
     return int(share * 100) / 100

@@ -46,7 +46,7 @@ def enhance_episodes(
     by_path = {job.recording.path: job for job in run_stages(jobs, settings, engine, num_workers, _STAGES)}
     done, skipped = [], []
     for episode in episodes:
-        reasons = [_reason(by_path[str(part.audio)]) for turn in episode.turns for part in turn.parts]
+        reasons = [_find_reason(by_path[str(part.audio)]) for turn in episode.turns for part in turn.parts]
         if reason := next(filter(None, reasons), None):
             skipped.append(Skipped(f"{episode.source} {episode.name}", reason["kind"], reason["reason"]))
         else:
@@ -70,9 +70,9 @@ def _list_clips(episodes: Sequence[Episode]) -> list[Recording]:
     return list(clips.values())
 
 
-def _reason(job: Job) -> dict[str, str] | None:
+def _find_reason(job: Job) -> dict[str, str] | None:
     """Return `kind` and `reason` if the recording could not be enhanced."""
-    drops = [job.artifact(stage)["recording_drop"] for stage in job.artifacts]
+    drops = [job.read_artifact(stage)["recording_drop"] for stage in job.artifacts]
     return job.failure or next(filter(None, drops), None)
 
 

@@ -45,7 +45,7 @@ def require_sound(array: np.ndarray, label: str) -> np.ndarray:
     return array
 
 
-def clipped_share(array: np.ndarray) -> float:
+def measure_clipped_share(array: np.ndarray) -> float:
     """Return the share of the samples that lie in a run of four or more at full scale."""
     full = np.abs(array) >= _CLIPPING_LEVEL
     edges = np.flatnonzero(np.diff(np.concatenate(([False], full, [False])).astype(np.int8)))
@@ -66,10 +66,10 @@ def inspect_episode(episode: Episode) -> Iterator[Skipped]:
                 continue
             seen.add(key)
             label = f"{episode.source} {episode.name}, turn {position}"
-            yield from (Skipped(label, kind, f"{label}: {reason}") for kind, reason in _unusual(part))
+            yield from (Skipped(label, kind, f"{label}: {reason}") for kind, reason in _find_unusual(part))
 
 
-def _unusual(part: Part) -> Iterator[tuple[str, str]]:
+def _find_unusual(part: Part) -> Iterator[tuple[str, str]]:
     import soundfile
 
     source: Any = io.BytesIO(part.audio) if isinstance(part.audio, bytes) else part.audio
@@ -86,5 +86,5 @@ def _unusual(part: Part) -> Iterator[tuple[str, str]]:
         yield "many_channels", f"has {channels} channels; their average is used."
     if rate > _USUAL_RATE:
         yield "high_rate", f"is sampled at {rate} Hz; resampled to 16,000 Hz."
-    if (share := max(clipped_share(channel) for channel in array.T)) > _CLIPPED_SHARE:
+    if (share := max(measure_clipped_share(channel) for channel in array.T)) > _CLIPPED_SHARE:
         yield "clipping", f"is clipped in {share:.1%} of its samples; used."

@@ -66,18 +66,20 @@ class Job:
         self.failure = {"kind": kind, "reason": reason}
         self.is_finished = True
 
-    def artifact(self, stage: str) -> dict[str, Any]:
+    def read_artifact(self, stage: str) -> dict[str, Any]:
         """Return the artifact of a stage that has run."""
         return json.loads((Path(self.folder) / self.artifacts[stage]).read_text(encoding="utf-8"))
 
-    def result(self, stage: str) -> Any:
+    def read_result(self, stage: str) -> Any:
         """Return the result in a stage's artifact."""
-        return self.artifact(stage)["result"]
+        return self.read_artifact(stage)["result"]
 
     @property
     def wav(self) -> Path:
         """The recording as later stages hear it: enhanced, or as decoded."""
-        return Path(self.folder) / self.result("enhancement" if "enhancement" in self.artifacts else "decode")["wav"]
+        return (
+            Path(self.folder) / self.read_result("enhancement" if "enhancement" in self.artifacts else "decode")["wav"]
+        )
 
 
 def _hash_source(path: Path, notes: Path) -> str:

@@ -129,7 +129,7 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
     try:
         with soundfile.SoundFile(path) as file:
             if file.format in ("WAV", "WAVEX", "RF64", "FLAC") and (file.samplerate, file.channels) == (16_000, 1):
-                start, end = _span_samples(start_s, end_s, file.frames, label)
+                start, end = _compute_span_samples(start_s, end_s, file.frames, label)
                 if end - start > MAX_RECORDING_S * SAMPLING_RATE:
                     raise AudioError(f"{label}: the span from {start_s} s lasts longer than an hour; give a shorter.")
                 file.seek(start)
@@ -137,11 +137,11 @@ def read_span(path: str | Path, start_s: float, end_s: float | None = None) -> n
     except soundfile.LibsndfileError:
         pass  # libsndfile cannot read it; `read_media` decodes it or raises the reason.
     array = read_media(path, max_s=MAX_RECORDING_S)
-    start, end = _span_samples(start_s, end_s, array.size, label)
+    start, end = _compute_span_samples(start_s, end_s, array.size, label)
     return array[start:end]
 
 
-def _span_samples(start_s: float, end_s: float | None, num_samples: int, label: str) -> tuple[int, int]:
+def _compute_span_samples(start_s: float, end_s: float | None, num_samples: int, label: str) -> tuple[int, int]:
     start = round(start_s * SAMPLING_RATE)
     end = num_samples if end_s is None else round(end_s * SAMPLING_RATE)
     if not 0 <= start < end or end > num_samples + _END_TOLERANCE_S * SAMPLING_RATE or start >= num_samples:
@@ -172,12 +172,13 @@ def _decode_blocks(
             "once; cut it into shorter ones (the pipeline does, for up to 37 h)."
         )
     stream = soxr.ResampleStream(track.rate, rate, 2 if is_stereo else 1, dtype="float32", quality="HQ")
-    num_frames, longest_s = 0, _size(source) / _MIN_BYTES_PER_S
+    num_frames, longest_s = 0, _read_size(source) / _MIN_BYTES_PER_S
     for block in track.blocks:
         num_frames += len(block)
         if num_frames > longest_s * track.rate:
             raise AudioError(
-                f"{label}: lasts more than {longest_s:.0f} s in {_size(source)} bytes; that is no recording of speech."
+                f"{label}: lasts more than {longest_s:.0f} s in {_read_size(source)} bytes; "
+                "that is no recording of speech."
             )
         if not np.isfinite(block).all():
             raise AudioError(f"{label}: holds NaN or infinite samples before {num_frames / track.rate:.1f} s.")
@@ -206,7 +207,7 @@ def _open_track(source: str | Path | bytes, label: str) -> _Track:
         file = _open_for_one_pass(source)
     except soundfile.LibsndfileError as error:
         return _open_with_av(source, label, str(error))
-    blocks = _sndfile_blocks(file, label, _missing_end(source))
+    blocks = _read_sndfile_blocks(file, label, _find_missing_end(source))
     return _Track(file.samplerate, blocks, file.frames / file.samplerate, _SNDFILE_TOLERANCE_S)
 
 
@@ -225,11 +226,11 @@ def _open_for_one_pass(source: str | Path | bytes) -> Any:
 def _require_content(source: str | Path | bytes, label: str) -> None:
     if not isinstance(source, bytes) and not Path(source).is_file():
         raise FileNotFoundError(f"{label}: no such audio file.")
-    if not _size(source):
+    if not _read_size(source):
         raise AudioError(f"{label}: is empty (0 bytes); fetch or export it again.")
 
 
-def _sndfile_blocks(file: Any, label: str, problem: str | None) -> Iterator[np.ndarray]:
+def _read_sndfile_blocks(file: Any, label: str, problem: str | None) -> Iterator[np.ndarray]:
     import soundfile
 
     num_frames = 0
@@ -245,7 +246,7 @@ def _sndfile_blocks(file: Any, label: str, problem: str | None) -> Iterator[np.n
             raise _cut_off(label, problem, num_frames / file.samplerate)
 
 
-def _missing_end(source: str | Path | bytes) -> str | None:
+def _find_missing_end(source: str | Path | bytes) -> str | None:
     """Return the problem of a WAV, AIFF or OGG file that lost its end, which libsndfile ignores."""
     with _open_bytes(source) as file:
         head = file.read(8)
@@ -291,10 +292,10 @@ def _open_with_av(source: str | Path | bytes, label: str, sndfile_error: str) ->
     elif "matroska" in container.format.name and container.duration:
         promised_s, tolerance_s = container.duration / 1e6, _MATROSKA_TOLERANCE_S
     rate = stream.codec_context.sample_rate or 0
-    return _Track(rate, _av_blocks(container, rate, label), promised_s, tolerance_s)
+    return _Track(rate, _read_av_blocks(container, rate, label), promised_s, tolerance_s)
 
 
-def _av_blocks(container: Any, rate: int, label: str) -> Iterator[np.ndarray]:
+def _read_av_blocks(container: Any, rate: int, label: str) -> Iterator[np.ndarray]:
     import av
 
     # Planar floats at the track's own rate: channels are mixed and soxr resamples as for every other format.
@@ -314,7 +315,7 @@ def _cut_off(label: str, found: str, decoded_s: float) -> TruncatedAudioError:
     return TruncatedAudioError(f"{label}: {found}; {decoded_s:.1f} s could be decoded; fetch or export it again.")
 
 
-def _size(source: str | Path | bytes) -> int:
+def _read_size(source: str | Path | bytes) -> int:
     return len(source) if isinstance(source, bytes) else Path(source).stat().st_size
 
 

@@ -286,7 +286,7 @@ class PipelineSettings:
     turns: TurnSettings = field(default_factory=TurnSettings)
     asr: FasterWhisperSettings = field(default_factory=FasterWhisperSettings)
 
-    def stage(self, name: str) -> StageSettings:
+    def get_stage(self, name: str) -> StageSettings:
         """Return the settings of a stage by its name in `COMPONENTS`."""
         return getattr(self, name)
 
@@ -342,7 +342,7 @@ def require_packages(settings: PipelineSettings, stages: Iterable[str] = COMPONE
     missing = []
     for stage in stages:
         components = COMPONENTS[stage]
-        chosen = settings.stage(stage)
+        chosen = settings.get_stage(stage)
         if chosen.package and not _is_installed(chosen.package[0]):
             others = [component.name for component in components if component.name != chosen.name]
             choice = f" or choose {' or '.join(map(repr, others))}" if others else ""

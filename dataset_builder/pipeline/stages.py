@@ -71,7 +71,7 @@ class Stage(ABC):
 
     def __init__(self, settings: PipelineSettings):
         self.settings = settings
-        self.options = settings.stage(self.name)
+        self.options = settings.get_stage(self.name)
         self._component: Any = None
         self._component_error: ComponentError | None = None
 
@@ -112,20 +112,20 @@ class Stage(ABC):
                 raise
         return self._component
 
-    def file(self, job: Job, extension: str) -> Path:
+    def make_path(self, job: Job, extension: str) -> Path:
         """Return the path of a file of this stage."""
         return Path(job.folder) / f"{self.name}-{job.key}.{extension}"
 
     def _advance(self, job: Job) -> None:
         job.key = make_stable_id(job.key, self.name, json.dumps(self.options.identity(), sort_keys=True))
-        path = self.file(job, "json")
+        path = self.make_path(job, "json")
         if not _is_whole(path):
             outcome = self._try(job)
             if outcome is None:
                 return
             write_file(path, json.dumps(self._describe(job, outcome), ensure_ascii=False, indent=1) + "\n")
         job.artifacts[self.name] = path.name
-        job.is_finished = job.artifact(self.name)["recording_drop"] is not None
+        job.is_finished = job.read_artifact(self.name)["recording_drop"] is not None
 
     def _try(self, job: Job) -> Outcome | None:
         """Return the outcome, or None if the stage failed in a way that may not recur."""
@@ -186,7 +186,7 @@ class DecodeStage(Stage):
 
     def run(self, job: Job) -> Outcome:
         """Write the WAV."""
-        wav = self.file(job, "wav")
+        wav = self.make_path(job, "wav")
         duration_s = decode_recording(job.recording.path, wav)
         return Outcome({"wav": wav.name, "duration_s": duration_s}, duration_s)
 
@@ -211,10 +211,10 @@ class EnhancementStage(Stage):
 
     def run(self, job: Job) -> Outcome:
         """Write the enhanced WAV, or name the decoded one."""
-        decoded = job.result("decode")
+        decoded = job.read_result("decode")
         if not self.has_model:
             return Outcome({"wav": decoded["wav"]}, decoded["duration_s"])
-        wav = self.file(job, "wav")
+        wav = self.make_path(job, "wav")
         self.component.enhance(Path(job.recording.path), wav, round(decoded["duration_s"] * SAMPLING_RATE))
         return Outcome({"wav": wav.name}, decoded["duration_s"])
 
@@ -233,7 +233,7 @@ class VadStage(Stage):
     def run(self, job: Job) -> Outcome:
         """Find speech in the whole recording."""
         speech, skipped = self.component.find_speech(job.wav)
-        duration_s = job.result("decode")["duration_s"]
+        duration_s = job.read_result("decode")["duration_s"]
         outcome = Outcome({"speech": speech}, duration_s, skipped=skipped)
         if not speech:
             reason = f"no speech was found in {duration_s:.1f} s; a dialogue needs some."
@@ -256,9 +256,11 @@ class DiarizationStage(Stage):
 
     def run(self, job: Job) -> Outcome:
         """Find the speakers of the recording."""
-        speech = [(start_s, end_s) for start_s, end_s in job.result("vad")["speech"]]
+        speech = [(start_s, end_s) for start_s, end_s in job.read_result("vad")["speech"]]
         segments = self.component.find_speakers(job.wav, speech)
-        return Outcome({"segments": [astuple(segment) for segment in segments]}, job.result("decode")["duration_s"])
+        return Outcome(
+            {"segments": [astuple(segment) for segment in segments]}, job.read_result("decode")["duration_s"]
+        )
 
 
 class TurnStage(Stage):
@@ -269,8 +271,8 @@ class TurnStage(Stage):
     def run(self, job: Job) -> Outcome:
         """Apply the rules of section B.1 to the diarized speech."""
         rules = self.settings.turns
-        segments = [Segment(*segment) for segment in job.result("diarization")["segments"]]
-        spoken = intersect(segments, job.result("vad")["speech"])
+        segments = [Segment(*segment) for segment in job.read_result("diarization")["segments"]]
+        spoken = intersect(segments, job.read_result("vad")["speech"])
         speakers = find_two_speakers(spoken)
         merged, skipped_segments = merge_turns(spoken, speakers, rules)
         turns, crowded_turns = drop_crowded_turns(merged, spoken, speakers, rules)
@@ -278,7 +280,7 @@ class TurnStage(Stage):
         listed = [[[turn.start_s, turn.end_s, turn.speaker] for turn in episode] for episode in episodes]
         result = {"speakers": speakers, "episodes": listed}
         skipped = [*skipped_segments, *crowded_turns, *skipped_turns]
-        return Outcome(result, job.result("decode")["duration_s"], skipped=skipped)
+        return Outcome(result, job.read_result("decode")["duration_s"], skipped=skipped)
 
 
 class AsrStage(Stage):
@@ -298,14 +300,14 @@ class AsrStage(Stage):
 
     def run(self, job: Job) -> Outcome:
         """Transcribe all turns that are not transcribed yet."""
-        found = job.result("turns")["episodes"]
+        found = job.read_result("turns")["episodes"]
         episodes = [[SpokenTurn(*turn) for turn in episode] for episode in found]
-        lines = JsonLines(self.file(job, "jsonl"))
+        lines = JsonLines(self.make_path(job, "jsonl"))
         texts = self._transcribe([turn for episode in episodes for turn in episode], job, lines)
         spoken, skipped = [], []
         for turns in episodes:
             pieces, silent = split_at_silent_turns(turns, [texts[turn.start_s, turn.end_s] for turn in turns])
-            spoken += [[_spoken_turn(turn, text) for turn, text in piece] for piece in pieces]
+            spoken += [[_make_spoken_turn(turn, text) for turn, text in piece] for piece in pieces]
             skipped += silent
         records = lines.read()
         return Outcome(
@@ -331,7 +333,7 @@ class AsrStage(Stage):
         return texts
 
 
-def _spoken_turn(turn: SpokenTurn, text: str) -> dict[str, Any]:
+def _make_spoken_turn(turn: SpokenTurn, text: str) -> dict[str, Any]:
     return {"start_s": turn.start_s, "end_s": turn.end_s, "speaker": turn.speaker, "text": text}
 
 

@@ -112,7 +112,7 @@ def merge_turns(
     of_two = _unite(segment for segment in segments if segment.speaker in speakers)
     for segment in sorted(segments, key=_by_time):
         last = turns[-1] if turns else None
-        if span := _reason_to_skip(segment, speakers, last, settings):
+        if span := _find_reason_to_skip(segment, speakers, last, settings):
             skipped.append(span)
             is_after_break |= span.kind == "overlap" or (
                 span.kind == "other_speaker"
@@ -180,7 +180,7 @@ def _measure_shared(segment: Segment, spans: Sequence[tuple[float, float]]) -> f
     return shared_s
 
 
-def _reason_to_skip(
+def _find_reason_to_skip(
     segment: Segment, speakers: tuple[str, str], last: SpokenTurn | None, settings: TurnSettings
 ) -> SkippedSpan | None:
     if segment.duration_s < settings.min_segment_s:

@@ -42,7 +42,7 @@ class SileroVad:
             `tuple`: Start and end in seconds, disjoint and sorted; the stretches shorter than `min_speech_s`.
         """
         speech, skipped = [], []
-        for start, end in _merge(self._stretches(wav)):
+        for start, end in _merge(self._find_stretches(wav)):
             start_s, end_s = start / SAMPLING_RATE, end / SAMPLING_RATE
             if end_s - start_s < self._settings.min_speech_s:
                 reason = f"speech of less than {self._settings.min_speech_s} s."
@@ -51,13 +51,13 @@ class SileroVad:
                 speech.append((start_s, end_s))
         return speech, skipped
 
-    def _stretches(self, wav: Path) -> Iterator[tuple[int, int]]:
+    def _find_stretches(self, wav: Path) -> Iterator[tuple[int, int]]:
         import torch
 
         self._iterator.reset_states()
         start = None
         num_samples = 0
-        for frame in _frames(wav):
+        for frame in _read_frames(wav):
             num_samples += frame.size
             padded = np.pad(frame, (0, _FRAME_SAMPLES - frame.size))
             event: dict[str, Any] = self._iterator(torch.from_numpy(padded)) or {}
@@ -70,7 +70,7 @@ class SileroVad:
             yield start, num_samples
 
 
-def _frames(wav: Path) -> Iterator[np.ndarray]:
+def _read_frames(wav: Path) -> Iterator[np.ndarray]:
     import soundfile
 
     with soundfile.SoundFile(wav) as file:

@@ -114,9 +114,9 @@ def fingerprint(array: np.ndarray) -> str:
     """
     if array.ndim != 1 or not array.size:
         raise ValueError(f"a recording of shape {array.shape} has no fingerprint; it must be mono and not empty.")
-    bits = _grow(_band_differences(array, _hop(array.size), _num_frames(array.size)), 1)
-    level, fine = _fine_values(array, array.size)
-    header = _HEADER.pack(_VERSION, array.size, round(100 * _decibels(level)))
+    bits = _grow(_compute_band_differences(array, _choose_hop(array.size), _num_frames(array.size)), 1)
+    level, fine = _compute_fine_values(array, array.size)
+    header = _HEADER.pack(_VERSION, array.size, round(100 * _convert_to_decibels(level)))
     return base64.b64encode(header + np.packbits(bits).tobytes() + fine.astype(_FINE_TYPE).tobytes()).decode()
 
 
@@ -127,17 +127,17 @@ def compare(expected: str, array: np.ndarray) -> Verdict:
         ValueError: `expected` is not a fingerprint of this version.
     """
     known = _unpack(expected)
-    level, fine = _fine_values(array, known.num_samples)
-    snr_db = _snr_db(known.fine, fine)
+    level, fine = _compute_fine_values(array, known.num_samples)
+    snr_db = _compute_snr_db(known.fine, fine)
     tolerance = min(TOLERANCE_SAMPLES, known.num_samples // 8)
     offset, bit_errors, is_other = 0, 0.0, False
     if snr_db < MIN_SAME_SNR_DB or abs(array.size - known.num_samples) > tolerance:
         offset, bit_errors, is_other = _align(known, array)
         if not is_other:
             offset = _refine(known, array, offset)
-            level, fine = _fine_values(array, known.num_samples, offset)
-            snr_db = _snr_db(known.fine, fine)
-    gain_db = _decibels(level) - known.level_db
+            level, fine = _compute_fine_values(array, known.num_samples, offset)
+            snr_db = _compute_snr_db(known.fine, fine)
+    gain_db = _convert_to_decibels(level) - known.level_db
     missing = max(offset, known.num_samples - offset - array.size)
     if is_other or array.size > known.num_samples + TOLERANCE_SAMPLES:
         kind: Kind = "wrong"
@@ -171,18 +171,18 @@ def _unpack(text: str) -> _Fingerprint:
     return _Fingerprint(num_samples, level / 100, bits, fine)
 
 
-def _hop(num_samples: int) -> int:
+def _choose_hop(num_samples: int) -> int:
     """Return the distance of the frames, a multiple of 8 samples."""
     hop = min(max(num_samples // _FRAMES_OF_SHORT_CLIPS, _MIN_HOP_SAMPLES), _HOP_SAMPLES)
     return hop // _STEPS_PER_HOP * _STEPS_PER_HOP
 
 
 def _num_frames(num_samples: int) -> int:
-    hop = _hop(num_samples)
-    return max(2, 1 + (num_samples - _window(hop)) // hop)
+    hop = _choose_hop(num_samples)
+    return max(2, 1 + (num_samples - _choose_window(hop)) // hop)
 
 
-def _window(hop: int) -> int:
+def _choose_window(hop: int) -> int:
     return max(_MIN_WINDOW_SAMPLES, 2 * hop)
 
 
@@ -190,9 +190,9 @@ def _num_fine(num_samples: int) -> int:
     return max(_MIN_FINE, round(num_samples / SAMPLING_RATE * _FINE_PER_S))
 
 
-def _band_differences(array: np.ndarray, hop: int, num_frames: int, step: int | None = None) -> np.ndarray:
+def _compute_band_differences(array: np.ndarray, hop: int, num_frames: int, step: int | None = None) -> np.ndarray:
     """Return the difference of the energies of neighbouring bands, `(num_frames, _NUM_BANDS - 1)`."""
-    window, step = _window(hop), step or hop
+    window, step = _choose_window(hop), step or hop
     padded = np.zeros(max(array.size, (num_frames - 1) * step + window), np.float32)
     padded[: array.size] = array
     frames = np.lib.stride_tricks.sliding_window_view(padded, window)[::step][:num_frames]
@@ -211,9 +211,9 @@ def _grow(differences: np.ndarray, distance: int) -> np.ndarray:
     return differences[distance:] > differences[:-distance]
 
 
-def _fine_values(array: np.ndarray, num_samples: int, offset: int = 0) -> tuple[float, np.ndarray]:
+def _compute_fine_values(array: np.ndarray, num_samples: int, offset: int = 0) -> tuple[float, np.ndarray]:
     """Return the level of the blocks and the fine values of an array that begins at `offset` of the expected one."""
-    num_blocks, starts = _stretches(num_samples)
+    num_blocks, starts = _plan_stretches(num_samples)
     aligned = np.zeros(num_blocks * _BLOCK_SAMPLES)
     begin, end = max(offset, 0), min(offset + array.size, aligned.size)
     if end > begin:
@@ -221,38 +221,38 @@ def _fine_values(array: np.ndarray, num_samples: int, offset: int = 0) -> tuple[
     blocks = aligned.reshape(num_blocks, _BLOCK_SAMPLES).mean(axis=1)
     level = max(float(np.sqrt(np.square(blocks).mean())), _QUIET_LEVEL)
     lengths = np.diff(starts, append=num_blocks)
-    return level, np.add.reduceat(blocks * _signs(num_blocks), starts) / (level * np.sqrt(lengths))
+    return level, np.add.reduceat(blocks * _draw_signs(num_blocks), starts) / (level * np.sqrt(lengths))
 
 
-def _stretches(num_samples: int) -> tuple[int, np.ndarray]:
+def _plan_stretches(num_samples: int) -> tuple[int, np.ndarray]:
     """Return the number of blocks, and the blocks at which the stretches of the fine values begin."""
     num_blocks = max(num_samples // _BLOCK_SAMPLES, _MIN_FINE)
     return num_blocks, np.linspace(0, num_blocks, _num_fine(num_samples), endpoint=False).astype(int)
 
 
 @lru_cache(maxsize=8)
-def _signs(count: int) -> np.ndarray:
+def _draw_signs(count: int) -> np.ndarray:
     """Return 1 and -1 as a hash function gives them: the same with every version of NumPy."""
     digest = hashlib.shake_256(b"sdiareward fingerprint").digest(math.ceil(count / 8))
     return np.unpackbits(np.frombuffer(digest, np.uint8), count=count) * 2.0 - 1.0
 
 
-def _snr_db(expected: np.ndarray, found: np.ndarray) -> float:
+def _compute_snr_db(expected: np.ndarray, found: np.ndarray) -> float:
     error = np.square(expected - found).mean()
-    return _decibels(math.sqrt((np.square(expected).mean() + 1e-12) / max(error, 1e-20)))
+    return _convert_to_decibels(math.sqrt((np.square(expected).mean() + 1e-12) / max(error, 1e-20)))
 
 
-def _decibels(amplitude: float) -> float:
+def _convert_to_decibels(amplitude: float) -> float:
     return 20 * math.log10(amplitude)
 
 
 def _align(known: _Fingerprint, array: np.ndarray) -> tuple[int, float, bool]:
     """Return where in the expected recording the array begins, the coarse bits' errors there, and if they are many."""
-    hop = _hop(known.num_samples)
+    hop = _choose_hop(known.num_samples)
     step = hop // _STEPS_PER_HOP
     margin = TOLERANCE_SAMPLES // step * step
-    num_frames = max(_STEPS_PER_HOP + 1, 1 + (array.size - _window(hop)) // step)
-    bits = _grow(_band_differences(array, hop, num_frames, step), _STEPS_PER_HOP)
+    num_frames = max(_STEPS_PER_HOP + 1, 1 + (array.size - _choose_window(hop)) // step)
+    bits = _grow(_compute_band_differences(array, hop, num_frames, step), _STEPS_PER_HOP)
     best = (0, 1.0, True)
     for offset in range(-margin, max(margin, known.num_samples - array.size + margin) + 1, step):
         # Frame k of the expected recording begins at k * hop - offset of this one.
@@ -270,15 +270,15 @@ def _align(known: _Fingerprint, array: np.ndarray) -> tuple[int, float, bool]:
 
 def _refine(known: _Fingerprint, array: np.ndarray, offset: int) -> int:
     """Return the offset near `offset` at which the fine values agree best."""
-    reach = _hop(known.num_samples) // _STEPS_PER_HOP
-    num_blocks, starts = _stretches(known.num_samples)
+    reach = _choose_hop(known.num_samples) // _STEPS_PER_HOP
+    num_blocks, starts = _plan_stretches(known.num_samples)
     edges = np.append(starts, num_blocks) * _BLOCK_SAMPLES
     # Sample i of the expected recording is sample i - offset of this one; zeros stand before and after it.
     padded = np.zeros(edges[-1] + 2 * reach, np.float32)
     first = offset + reach
     kept = array[max(-first, 0) : max(padded.size - first, 0)]
     padded[max(first, 0) : max(first, 0) + kept.size] = kept
-    signs = np.repeat(_signs(num_blocks), _BLOCK_SAMPLES).astype(np.float32)
+    signs = np.repeat(_draw_signs(num_blocks), _BLOCK_SAMPLES).astype(np.float32)
     values = np.stack(
         [
             np.correlate(padded[start : end + 2 * reach], signs[start:end], "valid") / math.sqrt(end - start)

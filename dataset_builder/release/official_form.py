@@ -35,7 +35,7 @@ from sdiareward.perturbations.channel import encode_flac
 
 from ..formats.shards import SPLITS, read_rows
 from ..pipeline.media import read_media
-from ..sources.reading import existing_file
+from ..sources.reading import require_file
 
 
 if TYPE_CHECKING:
@@ -75,12 +75,12 @@ def read_official(
     """
     seen: set[str] = set()
     loaded = _load(path, splits)
-    shared = _shared_folders(loaded.values())
+    shared = _find_shared_folders(loaded.values())
     for name, (split, pairs) in loaded.items():
         for index, example in enumerate(pairs):
             item = f"{name} row {index}"
             try:
-                row = _row(example, audio_root, path_prefix, shared)
+                row = _make_row(example, audio_root, path_prefix, shared)
             except SkipError as error:
                 yield Skipped(item, error.kind, str(error))
                 continue
@@ -113,17 +113,17 @@ def _load(path: Path, splits: Mapping[str, str] | None) -> dict[str, tuple[str, 
     return result
 
 
-def _shared_folders(loaded: Iterable[tuple[str, datasets.Dataset]]) -> set[str]:
+def _find_shared_folders(loaded: Iterable[tuple[str, datasets.Dataset]]) -> set[str]:
     """Return the folders, as in the paths, with chosen recordings in several splits."""
     splits: dict[str, set[str]] = {}
     for split, pairs in loaded:
         for messages in pairs.select_columns(["chosen"])["chosen"]:
-            if path := _first_path(messages):
+            if path := _find_first_path(messages):
                 splits.setdefault(os.path.dirname(path), set()).add(split)
     return {folder for folder, names in splits.items() if len(names) > 1}
 
 
-def _first_path(messages: Sequence[Mapping[str, Any]]) -> str:
+def _find_first_path(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the path of the first recording of a side; empty if there is none."""
     try:
         items = [item for message in messages if isinstance(message["content"], list) for item in message["content"]]
@@ -132,25 +132,27 @@ def _first_path(messages: Sequence[Mapping[str, Any]]) -> str:
         return ""  # Not the released form; the row is skipped when it is read.
 
 
-def _row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
+def _make_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
     try:
-        return _checked_row(example, root, path_prefix, shared_folders)
+        return _make_checked_row(example, root, path_prefix, shared_folders)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         reason = f"a field is missing or of another kind ({error!r:.200}); the released form is needed."
         raise SkipError("invalid_pair", reason) from error
 
 
-def _checked_row(example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]) -> dict[str, Any]:
+def _make_checked_row(
+    example: Mapping[str, Any], root: Path, path_prefix: str, shared_folders: set[str]
+) -> dict[str, Any]:
     source = str(example.get("source") or "unknown").lower()
-    subset = _subset(example, source)
+    subset = _find_subset(example, source)
     row = {name: example[name] if example.get(name) else value for name, value in _UNSTATED.items()}
-    row |= {"source": source, "subset": subset, **_taxonomy(example, source)}
+    row |= {"source": source, "subset": subset, **_find_taxonomy(example, source)}
     row["criterion"] = "colloquialness" if subset == "colloquialness" else "modality"
     for side in SIDES:
         messages = [message for message in example[side] if message["role"] != "system"]
-        row[side] = [_turn(message, root, path_prefix, f"{side} turn {i}") for i, message in enumerate(messages)]
-    contents = [_content(row[side]) for side in SIDES]
-    folder = os.path.dirname(_first_path(example["chosen"]))
+        row[side] = [_read_turn(message, root, path_prefix, f"{side} turn {i}") for i, message in enumerate(messages)]
+    contents = [_hash_content(row[side]) for side in SIDES]
+    folder = os.path.dirname(_find_first_path(example["chosen"]))
     unit = contents[0] if folder in shared_folders or not folder else folder.removeprefix(path_prefix)
     row["pair_id"] = example.get("pair_id") or make_stable_id(row["criterion"], source, *contents)
     row["group_id"] = example.get("group_id") or make_stable_id(source, unit)
@@ -161,7 +163,7 @@ def _checked_row(example: Mapping[str, Any], root: Path, path_prefix: str, share
     return row
 
 
-def _subset(example: Mapping[str, Any], source: str) -> str:
+def _find_subset(example: Mapping[str, Any], source: str) -> str:
     """Return the column of Table 2 that a row counts in, from whichever of its columns names one."""
     stated = [str(example.get(name) or "").lower().replace("-", "_") for name in ("subset", "category")]
     for name in (*stated, source, SUBSET_OF_SOURCE.get(source, "")):
@@ -173,7 +175,7 @@ def _subset(example: Mapping[str, Any], source: str) -> str:
     )
 
 
-def _taxonomy(example: Mapping[str, Any], source: str) -> dict[str, str]:
+def _find_taxonomy(example: Mapping[str, Any], source: str) -> dict[str, str]:
     """Return both dimensions, as far as columns of these names, or a `category` that Table 5 knows, tell them."""
     found = {}
     known = TAXONOMY.get(source, (frozenset[str](), frozenset[str]()))
@@ -183,7 +185,7 @@ def _taxonomy(example: Mapping[str, Any], source: str) -> dict[str, str]:
     return found
 
 
-def _turn(message: Mapping[str, Any], root: Path, path_prefix: str, place: str) -> dict[str, Any]:
+def _read_turn(message: Mapping[str, Any], root: Path, path_prefix: str, place: str) -> dict[str, Any]:
     items = message["content"] if isinstance(message["content"], list) else []
     texts = [item["text"] for item in items if item["type"] == "text" and item.get("text")]
     recordings = [item["audio"] for item in items if item["type"] == "audio" and item.get("audio")]
@@ -208,7 +210,7 @@ def _fetch(audio: str | Mapping[str, Any], root: Path, path_prefix: str, place: 
     if os.path.isabs(relative) and Path(relative).is_relative_to(root.resolve()):
         relative = str(Path(relative).relative_to(root.resolve()))
     try:
-        return existing_file(root, relative).read_bytes(), relative
+        return require_file(root, relative).read_bytes(), relative
     except ValueError as error:
         raise SkipError("path_outside_root", f"{place}: {error} Or pass path_prefix.") from error
     except OSError as error:
@@ -232,7 +234,7 @@ def _conform(data: bytes, label: str) -> tuple[bytes, float]:
     return encode_flac(array), len(array) / SAMPLING_RATE
 
 
-def _content(turns: Sequence[Mapping[str, Any]]) -> str:
+def _hash_content(turns: Sequence[Mapping[str, Any]]) -> str:
     """Hash the words and the audio of one side."""
     return make_stable_id(*((t["role"], t["text"], hashlib.sha256(t["audio"]["bytes"]).hexdigest()) for t in turns))
 
@@ -268,9 +270,9 @@ def write_official(
     examples: dict[str, list[dict[str, Any]]] = {}
     for split, row in tqdm(read_rows(folder), desc="export", unit="pair"):
         if split in splits:
-            examples.setdefault(splits[split], []).append(_example(row, output, path_prefix))
+            examples.setdefault(splits[split], []).append(_write_example(row, output, path_prefix))
     # Rows of a folder that an earlier version built lack columns; the table has them empty.
-    schema = _official_features().arrow_schema
+    schema = _make_official_features().arrow_schema
     tables = {name: pa.Table.from_pylist(rows, schema=schema) for name, rows in examples.items()}
     named = {name: datasets.Dataset(table) for name, table in tables.items()}
     unfinished = output / ".unfinished"
@@ -283,20 +285,20 @@ def write_official(
     return {name: len(rows) for name, rows in examples.items()}
 
 
-def _example(row: Mapping[str, Any], output: Path, path_prefix: str) -> dict[str, Any]:
+def _write_example(row: Mapping[str, Any], output: Path, path_prefix: str) -> dict[str, Any]:
     """Write the audio of a pair; return the pair in the released form, with our further columns."""
     sides: dict[str, Sequence[Any]] = {}
     for side in SIDES:
         turns = []
         for position, turn in enumerate(row[side]):
-            path = _audio_path(row["pair_id"], f"{side}-{position}", turn["audio"])
+            path = _make_audio_path(row["pair_id"], f"{side}-{position}", turn["audio"])
             _write_audio(output / path, turn["audio"]["bytes"])
             turns.append({**turn, "audio": path_prefix + path})
         sides[side] = turns_to_messages(turns)
     return {**row, **sides, "category": row["subset"]}
 
 
-def _audio_path(pair_id: str, name: str, audio: Mapping[str, Any]) -> str:
+def _make_audio_path(pair_id: str, name: str, audio: Mapping[str, Any]) -> str:
     """Return the path of a turn's audio, relative to the output folder."""
     # An id from a foreign table may not be a valid name of a folder.
     folder = pair_id if _SAFE_NAME.fullmatch(pair_id) else make_stable_id(pair_id)
@@ -310,7 +312,7 @@ def _write_audio(path: Path, data: bytes) -> None:
         write_file(path, data)
 
 
-def _official_features() -> datasets.Features:
+def _make_official_features() -> datasets.Features:
     import datasets
 
     text = datasets.Value("string")

@@ -103,9 +103,9 @@ def _plan(split: str, row: Mapping[str, Any], settings: RebuildSettings, counts:
         raise ValueError(f"criterion {row['criterion']!r} and split {split!r}: {CRITERIA} and {SPLITS} are needed.")
     if bad := [column for column in _TEXTS if not (isinstance(row[column], str) and row[column])]:
         raise ValueError(f"{bad} are empty; every pair needs them.")
-    chosen = _episode(row, "chosen", settings, counts)
+    chosen = _make_episode(row, "chosen", settings, counts)
     # A modality pair has the same words on both sides.
-    rejected = chosen if row["criterion"] == "modality" else _episode(row, "rejected", settings, counts)
+    rejected = chosen if row["criterion"] == "modality" else _make_episode(row, "rejected", settings, counts)
     options = settings.synthesizer_options.get(row["synthesizer"], {})
     engine_options, script_voices = split_options(options, row["criterion"])
     return PairPlan(
@@ -114,14 +114,14 @@ def _plan(split: str, row: Mapping[str, Any], settings: RebuildSettings, counts:
         rejected,
         row["synthesizer"],
         split,
-        _channel(row["channel"]),
+        _read_channel(row["channel"]),
         engine_options,
         known_pair_id=row["pair_id"],
         script_voices=script_voices,
     )
 
 
-def _channel(values: Mapping[str, Any] | None) -> ChannelSettings | None:
+def _read_channel(values: Mapping[str, Any] | None) -> ChannelSettings | None:
     if values is None:
         return None
     # The columns are float32; six digits are what was set.
@@ -129,7 +129,7 @@ def _channel(values: Mapping[str, Any] | None) -> ChannelSettings | None:
     return ChannelSettings(**settings)
 
 
-def _episode(row: Mapping[str, Any], side: str, settings: RebuildSettings, counts: Counter[str]) -> Episode:
+def _make_episode(row: Mapping[str, Any], side: str, settings: RebuildSettings, counts: Counter[str]) -> Episode:
     codings = tuple(row["native_coding"] or ())
     if unknown := sorted(set(codings) - set(CODINGS)):
         raise ValueError(f"native_coding names {unknown}; known are {sorted(CODINGS)}.")
@@ -137,7 +137,7 @@ def _episode(row: Mapping[str, Any], side: str, settings: RebuildSettings, count
     for turn in row[side]:
         if is_recorded(row["criterion"], side):
             checked = zip(turn["audio_ref"], turn["fingerprints"], strict=True)
-            parts = [_checked_part(reference, expected, settings, counts) for reference, expected in checked]
+            parts = [_find_checked_part(reference, expected, settings, counts) for reference, expected in checked]
         else:
             parts = [Part(reference["text"]) for reference in turn["audio_ref"]]
         if not all(isinstance(part.text, str) for part in parts):
@@ -160,7 +160,7 @@ def _episode(row: Mapping[str, Any], side: str, settings: RebuildSettings, count
     return episode
 
 
-def _checked_part(
+def _find_checked_part(
     reference: Mapping[str, Any], expected: str, settings: RebuildSettings, counts: Counter[str]
 ) -> Part:
     """Find a recorded part and require that it is the released one."""

@@ -34,7 +34,7 @@ from ..formats.shards import count_pairs, list_paths, read_shard
 from ..pairing.pairing import list_audible
 from ..pairing.script_voices import OPTION as SCRIPT_VOICES
 from ..parts import PartFolder, run_jobs
-from ..reports.data_card import read_finished, read_report, summarize_skipped, write_report
+from ..reports.data_card import read_finished, read_report, summarise_skipped, write_report
 from .rebuilding import RebuildSettings, Rebuilt, rebuild_row
 from .recorded_parts import AudioRoots, find_part, needs_copy
 
@@ -84,7 +84,7 @@ def reconstruct(
     options = dict(synthesizer_options or {})
     tasks, skipped = _read_tasks(release_folder, [allow_reencoded, list_audible(options)])
     if dry_run:
-        return {"pairs": count_pairs((task.split, task.row) for task in tasks), **summarize_skipped(skipped)}
+        return {"pairs": count_pairs((task.split, task.row) for task in tasks), **summarise_skipped(skipped)}
     plan_id = make_stable_id(*sorted(task.key for task in tasks), len(skipped))
     with lock_folder(output):
         finished = read_finished(output, plan_id)
@@ -100,7 +100,7 @@ def reconstruct(
         turns: Counter[str] = Counter()
         for task in tasks:
             turns.update(parts.read_notes(task.key) or {})
-        config = {**_public_config(release_folder), "allow_reencoded": allow_reencoded}
+        config = {**_read_public_config(release_folder), "allow_reencoded": allow_reencoded}
         return write_report(output, counts, skipped, config, plan_id=plan_id, released=len(tasks), turns=dict(turns))
 
 
@@ -135,7 +135,7 @@ def _copy_recordings(tasks: Sequence[_Task], settings: RebuildSettings, num_work
     references: dict[str, Mapping[str, Any]] = {}
     for task in tasks:
         try:
-            references |= {reference["uri"]: reference for reference in _copied_references(task.row)}
+            references |= {reference["uri"]: reference for reference in _list_copied_references(task.row)}
         except (AttributeError, LookupError, TypeError):
             continue  # Not a valid row; reported when it is rebuilt.
     decode = partial(_decode_one, roots=settings.roots, cache_dir=settings.cache_dir)
@@ -143,7 +143,7 @@ def _copy_recordings(tasks: Sequence[_Task], settings: RebuildSettings, num_work
         pass
 
 
-def _copied_references(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _list_copied_references(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [reference for turn in row["chosen"] for reference in turn["audio_ref"] if needs_copy(reference)]
 
 
@@ -183,7 +183,7 @@ def _rebuild_one(task: _Task, settings: RebuildSettings, parts: PartFolder) -> S
     return None
 
 
-def _public_config(folder: Path) -> dict[str, Any]:
+def _read_public_config(folder: Path) -> dict[str, Any]:
     """Return the seed and channel of the build from the release's report; nothing if the report is damaged."""
     try:
         config = read_report(folder)["config"]

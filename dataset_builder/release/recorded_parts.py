@@ -23,11 +23,11 @@ from sdiareward.common.files import write_file
 from sdiareward.dataset_builder.episodes import Part, SkipError
 from sdiareward.pairs.schema import make_stable_id
 
-from ..pairing.pairing import file_version, read_part, read_whole
+from ..pairing.pairing import read_file_version, read_part, read_whole
 from ..pipeline.inspection import SilentAudioError, require_sound
 from ..pipeline.media import TruncatedAudioError, decode_recording
 from ..pipeline.settings import AudioSeparatorSettings, ComponentError
-from ..references import inside, split_reference
+from ..references import resolve_inside, split_reference
 from ..sources import SOURCES, locate
 
 
@@ -62,7 +62,7 @@ class AudioRoots:
             raise ValueError(f"audio root {bases[0]!r} is no folder; give DIR or SOURCE=DIR, one of {list(SOURCES)}.")
         return cls(Path(bases[0]) if bases else None, {source: Path(path) for source, path in named.items()})
 
-    def of(self, source: str) -> Path:
+    def find_root(self, source: str) -> Path:
         """Return the path of a source: its own, its folder in `base`, or its default.
 
         Raises:
@@ -102,12 +102,12 @@ def find_part(reference: Mapping[str, Any], roots: AudioRoots, cache_dir: Path) 
         raise SkipError("invalid_row", f"{uri}: the span from {start_s} to {end_s} s is invalid.")
     source, path, member = _split(uri)
     path, _, enhancement = path.partition(_ENHANCEMENT)
-    root = roots.of(source)
+    root = roots.find_root(source)
     found = _locate(uri, root, source, path, member)
     if enhancement and not isinstance(found, Path):
         raise SkipError("invalid_row", f"{uri}: an entry of an archive is never enhanced.")
     if isinstance(found, Path) and needs_copy(reference):
-        found = _decoded(uri, found, cache_dir, enhancement)
+        found = _decode(uri, found, cache_dir, enhancement)
     return Part(reference["text"], str(found) if isinstance(found, Path) else found, start_s, end_s, uri)
 
 
@@ -152,7 +152,7 @@ def _split(uri: str) -> tuple[str, str, str | None]:
 
 def _locate(uri: str, root: Path, source: str, path: str, member: str | None) -> Path | bytes:
     try:
-        inside(root.parent if root.is_file() else root, path)
+        resolve_inside(root.parent if root.is_file() else root, path)
     except ValueError as error:
         raise SkipError("outside_root", f"{uri}: lies outside of the audio root; such a path is not read.") from error
     try:
@@ -163,11 +163,11 @@ def _locate(uri: str, root: Path, source: str, path: str, member: str | None) ->
         raise SkipError("invalid_row", f"{uri}: {str(error).replace(str(root), source)}") from error
 
 
-def _decoded(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
+def _decode(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
     """Return the 16 kHz copy of a recording, made as the pipeline makes it, enhanced if that was."""
     import soundfile
 
-    name = make_stable_id(*file_version(str(path.resolve())))
+    name = make_stable_id(*read_file_version(str(path.resolve())))
     wav, failure = cache_dir / f"{name}.wav", cache_dir / f"{name}.json"
     cache_dir.mkdir(parents=True, exist_ok=True)
     if failure.is_file():
@@ -185,12 +185,12 @@ def _decoded(uri: str, path: Path, cache_dir: Path, enhancement: str) -> Path:
     identity = json.dumps(AudioSeparatorSettings().identity(), sort_keys=True)
     enhanced = cache_dir / f"{name}-{make_stable_id(enhancement, identity)}.wav"
     if not enhanced.is_file():
-        _enhancer(enhancement).enhance(path, enhanced, soundfile.info(wav).frames)
+        _load_enhancer(enhancement).enhance(path, enhanced, soundfile.info(wav).frames)
     return enhanced
 
 
 @cache
-def _enhancer(name: str) -> Any:
+def _load_enhancer(name: str) -> Any:
     from ..pipeline.enhancement import AudioSeparatorEnhancer
 
     if name != AudioSeparatorSettings.name:

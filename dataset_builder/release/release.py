@@ -24,8 +24,8 @@ from sdiareward.dataset_builder.episodes import SkipError, is_recorded
 from sdiareward.pairs.schema import JOINT, features, make_stable_id
 
 from ..formats.shards import ShardWriter, read_rows
-from ..pairing.pairing import file_version
-from ..reports.data_card import content_id, read_report, render_card, save_report, summarize_skipped
+from ..pairing.pairing import read_file_version
+from ..reports.data_card import make_content_id, read_report, render_card, save_report, summarise_skipped
 from .fingerprints import fingerprint
 from .recorded_parts import AudioRoots, find_part, read_recording
 from .scrubbing import DEFAULT_REGIONS, contains_name, scrub
@@ -86,7 +86,7 @@ def release(
                 skipped.append(Skipped(f"pair {row['pair_id']}", error.kind, str(error)))
             except AudioError as error:
                 skipped.append(Skipped(f"pair {row['pair_id']}", "undecodable_audio", str(error)))
-    settings = {**_public_settings(folder), "phone_regions": list(regions), "num_names": len(scrubber.names)}
+    settings = {**_read_public_settings(folder), "phone_regions": list(regions), "num_names": len(scrubber.names)}
     return _write_report(output, writer.counts, skipped, settings, scrubber.counts)
 
 
@@ -97,9 +97,9 @@ def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _Fingerprin
     for side in SIDES:
         turns = []
         for turn in row[side]:
-            parts = [_public_part(part, scrubber) for part in turn["audio_ref"] or ()]
+            parts = [_make_public_part(part, scrubber) for part in turn["audio_ref"] or ()]
             if is_recorded(row["criterion"], side):
-                fingerprints = [taker.of_part(part) for part in turn["audio_ref"] or ()]
+                fingerprints = [taker.take(part) for part in turn["audio_ref"] or ()]
             else:
                 fingerprints = [fingerprint(read_audio(turn["audio"], name=f"pair {row['pair_id']}, {side}"))]
             if not parts:
@@ -110,7 +110,7 @@ def _release_row(row: Mapping[str, Any], scrubber: _Scrubber, taker: _Fingerprin
     return {**row, **sides}
 
 
-def _public_part(part: Mapping[str, Any], scrubber: _Scrubber) -> dict[str, Any]:
+def _make_public_part(part: Mapping[str, Any], scrubber: _Scrubber) -> dict[str, Any]:
     if contains_name(re.sub(r"[\W_]+", " ", part["uri"] or ""), scrubber.names):
         raise SkipError("name_in_reference", "a reference holds one of the names to remove; rename the file.")
     return {**part, "text": scrubber.scrub(part["text"])}
@@ -151,9 +151,9 @@ class _FingerprintTaker:
         self._file = JsonLines(work / "fingerprints.jsonl")
         self._known = {record["key"]: record["fingerprint"] for record in self._file.read()}
 
-    def of_part(self, reference: Mapping[str, Any]) -> str:
+    def take(self, reference: Mapping[str, Any]) -> str:
         part = find_part(reference, self._roots, self._cache_dir)
-        version = file_version(part.audio) if isinstance(part.audio, str) else (part.audio,)
+        version = read_file_version(part.audio) if isinstance(part.audio, str) else (part.audio,)
         key = make_stable_id(*version, part.start_s, part.end_s)
         if key not in self._known:
             self._known[key] = fingerprint(read_recording(part))
@@ -161,7 +161,7 @@ class _FingerprintTaker:
         return self._known[key]
 
 
-def _public_settings(folder: Path) -> dict[str, Any]:
+def _read_public_settings(folder: Path) -> dict[str, Any]:
     """Return the seed and channel of a build, from its report; its other settings may hold local paths."""
     report = read_report(folder)
     config = report.get("config", {})
@@ -175,8 +175,8 @@ def _write_report(
     settings: Mapping[str, Any],
     scrubbed: Mapping[str, int],
 ) -> dict[str, Any]:
-    report: dict[str, Any] = {"build_id": content_id(output), "config": dict(settings)}
-    report |= {"scrubbed": dict(sorted(scrubbed.items())), "pairs": list(counts), **summarize_skipped(skipped)}
+    report: dict[str, Any] = {"build_id": make_content_id(output), "config": dict(settings)}
+    report |= {"scrubbed": dict(sorted(scrubbed.items())), "pairs": list(counts), **summarise_skipped(skipped)}
     return save_report(output, report, _render_release_card(report))
 
 

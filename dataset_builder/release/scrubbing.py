@@ -80,7 +80,7 @@ def scrub(text: str, names: Sequence[str] = (), regions: Sequence[str] = DEFAULT
     counts: Counter[str] = Counter()
     while True:
         before = text
-        for kind, find in _finders(tuple(names), tuple(regions)):
+        for kind, find in _list_finders(tuple(names), tuple(regions)):
             text, found = _replace(text, kind, find)
             if found:
                 counts[kind.lower()] += found
@@ -99,7 +99,7 @@ def contains_name(text: str, names: Sequence[str]) -> bool:
     return any(True for _ in _find_names(text, tuple(names)))
 
 
-def _finders(
+def _list_finders(
     names: tuple[str, ...], regions: tuple[str, ...]
 ) -> Iterator[tuple[str, Callable[[str], Iterator[_Span]]]]:
     """Yield each kind with what finds it; an email goes before the handle that its second half looks like."""
@@ -153,14 +153,14 @@ def _find_addresses(text: str) -> Iterator[_Span]:
     for country in ("US", "CA", "GB") if any(letter.isdigit() for letter in text) else ():
         for address in pyap.parse(text, country=country):
             if (address.postal_code or (address.region1 or "").strip()[:1].isupper()) and (
-                match := _loosely(address.full_address).search(text)
+                match := _compile_loosely(address.full_address).search(text)
             ):
                 yield match.span()
     yield from _find(text, _STREET_LINE)
 
 
 @lru_cache(maxsize=64)
-def _loosely(found: str) -> re.Pattern[str]:
+def _compile_loosely(found: str) -> re.Pattern[str]:
     """Match a string with any spaces, commas and dashes between its words: `pyap` normalizes them."""
     words = re.findall(r"[^\s,\u2010-\u2015-]+", found)
     return re.compile(r"[\s,\u2010-\u2015-]+".join(map(re.escape, words)))

@@ -55,8 +55,8 @@ def write_report(
     **more: Any,
 ) -> dict[str, Any]:
     """Write `README.md` and `report.json` of a data set folder whose shards are complete; return the report."""
-    report = {"build_id": content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
-    report |= summarize_skipped(skipped)
+    report = {"build_id": make_content_id(folder), **more, "config": dict(settings), "pairs": list(counts)}
+    report |= summarise_skipped(skipped)
     return save_report(folder, report, render_card(report))
 
 
@@ -79,7 +79,7 @@ def read_report(folder: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def summarize_skipped(skipped: Sequence[Skipped]) -> dict[str, Any]:
+def summarise_skipped(skipped: Sequence[Skipped]) -> dict[str, Any]:
     """Return the report's entries on skipped items: counts by kind, and each item with its reason."""
     return {
         "drops": dict(sorted(Counter(skip.kind for skip in skipped).items())),
@@ -87,7 +87,7 @@ def summarize_skipped(skipped: Sequence[Skipped]) -> dict[str, Any]:
     }
 
 
-def content_id(folder: Path) -> str:
+def make_content_id(folder: Path) -> str:
     """Return 16 hexadecimal digits that depend on the shards of a data set folder alone."""
     digest = hashlib.sha256()
     for path in sorted((folder / "data").rglob("*.parquet")):
@@ -97,7 +97,7 @@ def content_id(folder: Path) -> str:
     return digest.hexdigest()[:16]
 
 
-def summarize(report: Mapping[str, Any]) -> str:
+def summarise(report: Mapping[str, Any]) -> str:
     """Return the final summary of a run: pairs, hours, skipped items by kind, and the first reason of each."""
     rows = report["pairs"]
     lines = [f"{sum(row['pairs'] for row in rows)} pairs"]

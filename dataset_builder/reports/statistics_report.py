@@ -83,11 +83,11 @@ def compute_statistics(folder: Path, *, split: str | None = None) -> dict[str, A
             for key, count in sorted(categories.items(), key=str)
         ],
         "distributions": {
-            kind: {name: _distribution(values) for name, values in measured.items()}
+            kind: {name: _describe_distribution(values) for name, values in measured.items()}
             for kind, measured in series.items()
         },
         "histograms": {
-            name: {kind: _histogram(series[kind][name], width) for kind in _KINDS}
+            name: {kind: _compute_histogram(series[kind][name], width) for kind in _KINDS}
             for name, width in (("dialogue_s", _BIN_S), ("turns", 1))
         },
     }
@@ -123,7 +123,7 @@ def _to_hours(seconds: Iterable[float]) -> float:
     return round(sum(seconds) / 3600, 4)
 
 
-def _distribution(values: Sequence[float]) -> dict[str, float] | None:
+def _describe_distribution(values: Sequence[float]) -> dict[str, float] | None:
     """Return the moments and percentiles of a series; None if it is empty."""
     if not values:
         return None
@@ -134,7 +134,7 @@ def _distribution(values: Sequence[float]) -> dict[str, float] | None:
     return {"n": len(values), **{name: round(float(value), 3) for name, value in numbers.items()}}
 
 
-def _histogram(values: Sequence[float], width: int) -> dict[str, int]:
+def _compute_histogram(values: Sequence[float], width: int) -> dict[str, int]:
     """Return the number of values in each bin, by its lower edge; the bins are `width` wide."""
     counts = Counter(math.floor(value / width) * width for value in values)
     return {str(edge): counts[edge] for edge in sorted(counts)}

@@ -17,7 +17,7 @@ from typing import Any
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode, Recording, ScriptPair
 
-from .reading import existing_file
+from .reading import require_file
 
 
 SOURCES = (
@@ -35,7 +35,7 @@ SOURCES = (
 # Dialogues of which there are the words alone: no pair is built of them, training reads them.
 WRITTEN_SOURCES = ("freedroidrpg", "wesnoth")
 # A module has one of these: `function(path, **options)`.
-_READERS = ("items", "episodes", "recordings", "script_pairs")
+_READERS = ("read_items", "read_episodes", "read_recordings", "read_pairs")
 
 Item = Episode | ScriptPair | Recording | Skipped
 
@@ -72,7 +72,7 @@ def read_written(name: str, path: str | Path | None = None) -> Iterator[Episode 
         ValueError: There is no source of that name.
         FileNotFoundError: The corpus is missing; the message tells how to get it.
     """
-    read: Callable[..., Iterator[Episode | Skipped]] = _load(name, WRITTEN_SOURCES).episodes
+    read: Callable[..., Iterator[Episode | Skipped]] = _load(name, WRITTEN_SOURCES).read_episodes
     return read(Path(path) if path is not None else None)
 
 
@@ -97,7 +97,7 @@ def locate(source: str, root: str | Path, path: str, member: str | None = None) 
         if hasattr(module, "locate"):
             return module.locate(Path(root), path, member)
         # A source of plain files has no members: the sign belongs to the file's name.
-        return existing_file(Path(root), f"{path}#{member}" if member else path)
+        return require_file(Path(root), f"{path}#{member}" if member else path)
     except FileNotFoundError:
         raise
     # A name that is too long for any file.

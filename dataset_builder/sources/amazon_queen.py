@@ -47,7 +47,7 @@ class Conversation(NamedTuple):
     person: dict[int, str]
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
+def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield episodes of up to three consecutive exchanges of one conversation.
 
     Args:
@@ -65,13 +65,13 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
             yield Skipped(f"amazon_queen {name}", "bad_entry", f"not the strings of a conversation: {error!r}.")
             continue
         exchanges = []
-        for exchange in _exchanges(conversation, archive):
+        for exchange in _read_exchanges(conversation, archive):
             if isinstance(exchange, Skipped):
                 yield exchange
             else:
                 exchanges.append(exchange)
         for start in range(0, len(exchanges), _EXCHANGES_PER_EPISODE):
-            yield _episode(name, start, exchanges[start : start + _EXCHANGES_PER_EPISODE])
+            yield _make_episode(name, start, exchanges[start : start + _EXCHANGES_PER_EPISODE])
 
 
 def locate(root: Path, path: str, member: str | None = None) -> bytes:
@@ -84,7 +84,7 @@ def locate(root: Path, path: str, member: str | None = None) -> bytes:
     return archive[member]
 
 
-def _episode(dog: str, start: int, exchanges: list[tuple[Turn, Turn]]) -> Episode:
+def _make_episode(dog: str, start: int, exchanges: list[tuple[Turn, Turn]]) -> Episode:
     return Episode(
         name=f"{dog}/{start}",
         source="amazon_queen",
@@ -152,26 +152,26 @@ def _parse_strings(body: bytes, position: int, count: int) -> dict[int, str]:
     return strings
 
 
-def _exchanges(conversation: Conversation, archive: Mapping[str, bytes]) -> Iterator[tuple[Turn, Turn] | Skipped]:
+def _read_exchanges(conversation: Conversation, archive: Mapping[str, bytes]) -> Iterator[tuple[Turn, Turn] | Skipped]:
     """Yield each line of the player with its answer, or which clip of them is missing."""
     for string_id, line in conversation.player.items():
         prefix = f"{conversation.key:02d}{string_id & 0xFFFF:04X}"
-        sides = [_clips(line, f"{prefix}J"), _clips(conversation.person.get(string_id, ""), f"{prefix}P")]
+        sides = [_split_clips(line, f"{prefix}J"), _split_clips(conversation.person.get(string_id, ""), f"{prefix}P")]
         clips = [clip for side in sides for clip in side]
         if missing := [name for name, _ in clips if not archive.get(name)]:
             reason = f"the archive has no {', '.join(missing)}; a turn needs all of its clips."
             yield Skipped(f"amazon_queen {prefix}", "missing_audio", reason)
         elif all(sides):
-            player, person = (tuple(_part(name, text, archive) for name, text in side) for side in sides)
+            player, person = (tuple(_make_part(name, text, archive) for name, text in side) for side in sides)
             yield Turn("user", player), Turn("assistant", person)
         elif clips:
             yield Skipped(f"amazon_queen {prefix}", "no_answer", f"only one side speaks: {clips[0][1]!r}.")
 
 
-def _clips(string: str, prefix: str) -> list[tuple[str, str]]:
+def _split_clips(string: str, prefix: str) -> list[tuple[str, str]]:
     """Split a string at its commands into `(clip, words)`. A part without words has no clip but keeps its number."""
     return [(f"{prefix}{k}.SB", text.strip()) for k, text in enumerate(_COMMAND.split(string), 1) if text.strip()]
 
 
-def _part(name: str, text: str, archive: Mapping[str, bytes]) -> Part:
+def _make_part(name: str, text: str, archive: Mapping[str, bytes]) -> Part:
     return Part(text, archive[name], ref=make_reference("amazon_queen", _ARCHIVE, name))

@@ -46,13 +46,13 @@ def cut_dialogue(utterances: Sequence[Utterance], item: str) -> Iterator[Stretch
         utterances (`Sequence[Utterance]`): Sorted by `number`; a jump in it marks an utterance that is missing.
         item (`str`): Name of the dialogue in the report.
     """
-    for run in _unbroken(utterances):
+    for run in _split_unbroken(utterances):
         turns = [list(members) for _, members in groupby(run, key=lambda utterance: utterance.speaker)]
         start = 0
         while start < len(turns):
             length = _num_alternating(turns[start:])
             if length:
-                yield _stretch(turns[start : start + length])
+                yield _make_stretch(turns[start : start + length])
             else:
                 first = turns[start][0]
                 reason = f"{first.part.text!r} has no neighbour left to make an exchange with."
@@ -60,7 +60,7 @@ def cut_dialogue(utterances: Sequence[Utterance], item: str) -> Iterator[Stretch
             start += max(length, 1)
 
 
-def _unbroken(utterances: Sequence[Utterance]) -> Iterator[list[Utterance]]:
+def _split_unbroken(utterances: Sequence[Utterance]) -> Iterator[list[Utterance]]:
     """Split where the numbering jumps."""
     # Along an unbroken run, number and position grow together.
     for _, run in groupby(enumerate(utterances), key=lambda pair: pair[1].number - pair[0]):
@@ -74,7 +74,7 @@ def _num_alternating(turns: Sequence[Sequence[Utterance]]) -> int:
     return min(length - length % 2, MAX_TURNS)
 
 
-def _stretch(turns: Sequence[Sequence[Utterance]]) -> Stretch:
+def _make_stretch(turns: Sequence[Sequence[Utterance]]) -> Stretch:
     last = turns[-1][-1]
     return Stretch(
         first=turns[0][0].number,

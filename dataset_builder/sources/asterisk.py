@@ -39,7 +39,7 @@ _TURNS_PER_EPISODE = 4
 _MIN_WORDS = 3
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
+def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield episodes of four prompts of one application.
 
     Args:
@@ -51,7 +51,7 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     root = path or DEFAULT_PATH
     prompts: dict[str, Part] = {}
     for name, text in read_transcript(root / _TRANSCRIPT):
-        prompt = _prompt(root, name, text, prompts)
+        prompt = _read_prompt(root, name, text, prompts)
         if isinstance(prompt, Skipped):
             yield prompt
         else:
@@ -65,7 +65,7 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
                     f"asterisk {chosen[-1]}", "no_answer", f"{application} has no prompt left to pair it with."
                 )
             if even := chosen[: len(chosen) - len(chosen) % 2]:
-                yield _episode(application, start, {name: prompts[name] for name in even})
+                yield _make_episode(application, start, {name: prompts[name] for name in even})
 
 
 def read_transcript(path: Path) -> Iterator[tuple[str, str]]:
@@ -96,7 +96,7 @@ def _unpack(path: Path) -> bytes:
     return data
 
 
-def _prompt(root: Path, name: str, text: str, known: Mapping[str, Part]) -> Part | Skipped:
+def _read_prompt(root: Path, name: str, text: str, known: Mapping[str, Part]) -> Part | Skipped:
     item, relative = f"asterisk {name}", f"{_SOUNDS.as_posix()}/{name}.wav"
     if name in known:
         return Skipped(item, "duplicate", "the transcript has it twice; the first line is kept.")
@@ -108,7 +108,7 @@ def _prompt(root: Path, name: str, text: str, known: Mapping[str, Part]) -> Part
     return clip if isinstance(clip, Skipped) else Part(text, str(clip), ref=make_reference("asterisk", relative))
 
 
-def _episode(application: str, start: int, prompts: Mapping[str, Part]) -> Episode:
+def _make_episode(application: str, start: int, prompts: Mapping[str, Part]) -> Episode:
     return Episode(
         name=f"{application}/{start}/{make_stable_id(*prompts)[:6]}",
         source="asterisk",

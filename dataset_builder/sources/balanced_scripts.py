@@ -26,7 +26,7 @@ from .colloquial_scripts import read_script_pairs
 DEFAULT_PATH = SCRIPTS / "balanced_scripts.jsonl"
 
 
-def script_pairs(path: Path | None = None) -> Iterator[ScriptPair | Skipped]:
+def read_pairs(path: Path | None = None) -> Iterator[ScriptPair | Skipped]:
     """Yield the sides of each scenario as pairs, and require that counting does not solve them.
 
     Args:

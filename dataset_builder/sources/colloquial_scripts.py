@@ -26,7 +26,7 @@ from .reading import read_json_lines
 DEFAULT_PATH = SCRIPTS / "colloquial_scripts.jsonl"
 
 
-def script_pairs(path: Path | None = None) -> Iterator[ScriptPair | Skipped]:
+def read_pairs(path: Path | None = None) -> Iterator[ScriptPair | Skipped]:
     """Yield the written and the spoken script of each scenario.
 
     Args:
@@ -42,7 +42,7 @@ def script_pairs(path: Path | None = None) -> Iterator[ScriptPair | Skipped]:
 
 
 def read_script_pairs(path: Path, source: str, *, require_balanced: bool = False) -> Iterator[ScriptPair | Skipped]:
-    """Yield the pairs of a file of scripts, as `script_pairs`.
+    """Yield the pairs of a file of scripts, as `read_pairs`.
 
     Args:
         path (`Path`): The file.
@@ -69,7 +69,7 @@ def _read_pairs(path: Path, source: str, require_balanced: bool) -> Iterator[Scr
             continue
         try:
             styles = [style for style in ("written", "caricature") if style == "written" or style in row]
-            pairs = [_pair(row, style, source) for style in styles]
+            pairs = [_make_pair(row, style, source) for style in styles]
         except (KeyError, TypeError) as error:
             yield Skipped(item, "bad_row", f"a field is missing or of another kind: {error!r}.")
             continue
@@ -86,16 +86,16 @@ def _as_turns(episode: Episode) -> list[dict[str, str]]:
     return [{"content": turn.text} for turn in episode.turns]
 
 
-def _pair(row: Mapping[str, Any], style: str, source: str) -> ScriptPair:
+def _make_pair(row: Mapping[str, Any], style: str, source: str) -> ScriptPair:
     """Return the spoken side against one that loses: the written one, or the caricature as a pair of its own."""
     level = str(row.get("level", "easy")) if style == "written" else style
-    spoken = _episode(row, "spoken", level, source)
+    spoken = _make_episode(row, "spoken", level, source)
     if style != "written":
         spoken = replace(spoken, name=f"{spoken.name}-{style}")
-    return ScriptPair(written=_episode(row, style, level, source), spoken=spoken)
+    return ScriptPair(written=_make_episode(row, style, level, source), spoken=spoken)
 
 
-def _episode(row: Mapping[str, Any], style: str, level: str, source: str) -> Episode:
+def _make_episode(row: Mapping[str, Any], style: str, level: str, source: str) -> Episode:
     return Episode(
         name=f"{row['scenario_id']}/{style}",
         source=source,

@@ -34,7 +34,7 @@ from .reading import find_clip
 _ACTS, _EMOTIONS = TAXONOMY["dailytalk"]
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
+def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield the dialogues, cut after 16 turns.
 
     Args:
@@ -54,13 +54,13 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
             continue
         utterances = []
         for index, entry in _by_number(entries, f"dailytalk dialogue {dialogue} utterance"):
-            utterance = entry if isinstance(entry, Skipped) else _utterance(path, dialogue, index, entry)
+            utterance = entry if isinstance(entry, Skipped) else _read_utterance(path, dialogue, index, entry)
             if isinstance(utterance, Skipped):
                 yield utterance
             else:
                 utterances.append(utterance)
         for stretch in cut_dialogue(utterances, f"dailytalk dialogue {dialogue}"):
-            yield stretch if isinstance(stretch, Skipped) else _episode(dialogue, stretch)
+            yield stretch if isinstance(stretch, Skipped) else _make_episode(dialogue, stretch)
 
 
 def _read_metadata(path: Path) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def _is_number(key: str) -> bool:
     return key.isdecimal() and len(key) < 10
 
 
-def _utterance(root: Path, dialogue: int, index: int, entry: dict[str, Any]) -> Utterance | Skipped:
+def _read_utterance(root: Path, dialogue: int, index: int, entry: dict[str, Any]) -> Utterance | Skipped:
     item = f"dailytalk dialogue {dialogue} utterance {index}"
     text, speaker = entry.get("text"), entry.get("speaker")
     if not (isinstance(text, str) and text.strip()):
@@ -106,7 +106,7 @@ def _utterance(root: Path, dialogue: int, index: int, entry: dict[str, Any]) -> 
     return Utterance(index, str(speaker), part, primary, secondary)
 
 
-def _episode(dialogue: int, stretch: Stretch) -> Episode:
+def _make_episode(dialogue: int, stretch: Stretch) -> Episode:
     return Episode(
         name=f"{dialogue}/{stretch.first}",
         source="dailytalk",

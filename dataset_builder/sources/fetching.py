@@ -197,8 +197,8 @@ def fetch(settings: FetchSettings) -> FetchReport:
     output.mkdir(parents=True, exist_ok=True)
     manifest, urls = _read_manifest(output)
     report = FetchReport()
-    candidates = [*_single_candidates(settings), *_listed_candidates(settings, report)]
-    with YoutubeDL({**_options(settings), "download_archive": set(urls), "playlist_items": "0"}) as downloader:
+    candidates = [*_list_single_candidates(settings), *_find_listed_candidates(settings, report)]
+    with YoutubeDL({**_make_options(settings), "download_archive": set(urls), "playlist_items": "0"}) as downloader:
         for candidate in tqdm(candidates, desc="fetch", unit="recording"):
             row = _download(downloader, candidate, settings, urls)
             if isinstance(row, Skipped):
@@ -224,7 +224,7 @@ def _read_manifest(output: Path) -> tuple[JsonLines, dict[str, str]]:
     return manifest, {make_archive_id(row["extractor"], row["id"]): row["url"] for row in kept}
 
 
-def _options(settings: FetchSettings) -> dict[str, Any]:
+def _make_options(settings: FetchSettings) -> dict[str, Any]:
     from yt_dlp.utils import match_filter_func
 
     return {
@@ -257,20 +257,20 @@ def _convert_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {k: kinds[k](v) if k in kinds and isinstance(v, str) else v for k, v in options.items()}
 
 
-def _single_candidates(settings: FetchSettings) -> Iterator[_Candidate]:
+def _list_single_candidates(settings: FetchSettings) -> Iterator[_Candidate]:
     for video in settings.videos:
         is_id = _VIDEO_ID.fullmatch(video) is not None
         yield _Candidate(f"https://www.youtube.com/watch?v={video}" if is_id else video, f"youtube {video}")
 
 
-def _listed_candidates(settings: FetchSettings, report: FetchReport) -> Iterator[_Candidate]:
+def _find_listed_candidates(settings: FetchSettings, report: FetchReport) -> Iterator[_Candidate]:
     """Yield the results of the searches, and the recordings of the channels that have a keyword in their title."""
     from yt_dlp.utils import unsmuggle_url
 
     searches = [(f"ytsearch{settings.results_per_search}:{words}", (), None) for words in settings.searches]
     channels = [(channel.url, channel.title_keywords, channel.limit) for channel in settings.channels]
     for url, keywords, limit in [*searches, *channels]:
-        for entry in _entries(settings, url, limit, report):
+        for entry in _list_entries(settings, url, limit, report):
             title = (entry.get("title") or "").lower()
             if keywords and not any(keyword.lower() in title for keyword in keywords):
                 report.num_other_titles += 1
@@ -284,7 +284,7 @@ def _listed_candidates(settings: FetchSettings, report: FetchReport) -> Iterator
                     report.skipped.append(Skipped(f"youtube {url}", "scheme_refused", reason))
 
 
-def _entries(settings: FetchSettings, url: str, limit: int | None, report: FetchReport) -> list[dict[str, Any]]:
+def _list_entries(settings: FetchSettings, url: str, limit: int | None, report: FetchReport) -> list[dict[str, Any]]:
     """List a channel or search without opening its recordings; a failure is put on the report."""
     from yt_dlp import YoutubeDL
     from yt_dlp.utils import YoutubeDLError
@@ -292,10 +292,10 @@ def _entries(settings: FetchSettings, url: str, limit: int | None, report: Fetch
     if _CHANNEL_PAGE.fullmatch(url):
         url = url.rstrip("/") + "/videos"
     try:
-        with YoutubeDL({**_options(settings), "extract_flat": "in_playlist", "playlistend": limit}) as lister:
+        with YoutubeDL({**_make_options(settings), "extract_flat": "in_playlist", "playlistend": limit}) as lister:
             listing = lister.extract_info(url, download=False)
     except (YoutubeDLError, *_EXTRACTOR_BUGS) as error:
-        report.skipped.append(Skipped(f"youtube {url}", "listing_failed", _first_line(error)))
+        report.skipped.append(Skipped(f"youtube {url}", "listing_failed", _take_first_line(error)))
         return []
     entries = [entry for entry in (listing or {}).get("entries") or () if entry and entry.get("url")]
     if not entries:
@@ -313,7 +313,7 @@ def _download(
     try:
         info = downloader.extract_info(candidate.url)
     except (YoutubeDLError, *_EXTRACTOR_BUGS) as error:
-        return Skipped(candidate.item, "fetch_failed", _first_line(error))
+        return Skipped(candidate.item, "fetch_failed", _take_first_line(error))
     if info is None:
         return None
     if info.get("_type") == "playlist":
@@ -338,5 +338,5 @@ def _download(
     }
 
 
-def _first_line(error: Exception) -> str:
+def _take_first_line(error: Exception) -> str:
     return str(error).removeprefix("ERROR: ").partition("\n")[0]

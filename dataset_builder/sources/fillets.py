@@ -58,7 +58,7 @@ class Line(NamedTuple):
     dialog: str
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
+def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield the exchanges of the two fish, level by level.
 
     Args:
@@ -98,8 +98,10 @@ def _read_level(root: Path, level: str) -> Iterator[Episode | Skipped]:
                 yield built
             else:
                 used.update(part.ref or "" for turn in built.turns for part in turn.parts)
-                yield _episode(level, name, built)
-    clips = {make_reference("fillets", _relative(level, path.stem)) for path in (root / f"sound/{level}/cs").iterdir()}
+                yield _make_episode(level, name, built)
+    clips = {
+        make_reference("fillets", _make_path(level, path.stem)) for path in (root / f"sound/{level}/cs").iterdir()
+    }
     if alone := clips - used:
         yield Skipped(item, "no_answer", f"{len(alone)} of {len(clips)} clips are in no exchange of the two fish.")
 
@@ -129,7 +131,7 @@ def read_exchanges(code: Iterable[str]) -> Iterator[list[Line]]:
 def _cut(root: Path, level: str, exchange: list[Line], words: Mapping[str, str]) -> Iterator[Stretch | Skipped]:
     utterances = []
     for index, (fish, dialog) in enumerate(exchange):
-        item, relative = f"fillets {level}/{dialog}", _relative(level, dialog)
+        item, relative = f"fillets {level}/{dialog}", _make_path(level, dialog)
         clip = find_clip(root, relative, item)
         if isinstance(clip, Skipped):
             yield clip
@@ -141,11 +143,11 @@ def _cut(root: Path, level: str, exchange: list[Line], words: Mapping[str, str])
     yield from cut_dialogue(utterances, f"fillets {level}/{exchange[0].dialog}")
 
 
-def _relative(level: str, dialog: str) -> str:
+def _make_path(level: str, dialog: str) -> str:
     return f"sound/{level}/cs/{dialog}.ogg"
 
 
-def _episode(level: str, exchange: str, stretch: Stretch) -> Episode:
+def _make_episode(level: str, exchange: str, stretch: Stretch) -> Episode:
     return Episode(
         name=f"{level}/{exchange}/{stretch.first}",
         source="fillets",

@@ -52,7 +52,7 @@ _AUDIO_SUFFIXES = {".aac", ".aif", ".aiff", ".flac", ".m4a", ".mp3", ".oga", ".o
 _SUFFIXES = _AUDIO_SUFFIXES | {".mka", ".mkv", ".mov", ".mp4", ".webm"}
 
 
-def items(
+def read_items(
     path: Path | None = None,
     *,
     language: str | None = None,
@@ -94,7 +94,7 @@ def _read_manifest(root: Path, defaults: Mapping[str, Any]) -> Iterator[Episode 
             yield row
         else:
             seen.add(row["id"])
-            yield _episode(root, row, item) if "turns" in row else _recording(root, row, item)
+            yield _read_episode(root, row, item) if "turns" in row else _read_recording(root, row, item)
 
 
 def _check_row(
@@ -119,23 +119,23 @@ def _check_row(
     return row
 
 
-def _recording(root: Path, row: Mapping[str, Any], item: str) -> Recording | Skipped:
+def _read_recording(root: Path, row: Mapping[str, Any], item: str) -> Recording | Skipped:
     if not _RECORDING_ID.fullmatch(row["id"]):
         return Skipped(item, "bad_id", f"id is {row['id']!r}; letters, digits, '_', '.', '-' only, as it names files.")
-    clip = _clip(root, row, item)
+    clip = _find_clip(root, row, item)
     if isinstance(clip, Skipped):
         return clip
     ref = make_reference("folder", row["audio"])
     return Recording(row["id"], str(clip), ref, "folder", row["subset"], row["language"], row["license"])
 
 
-def _clip(root: Path, row: Mapping[str, Any], item: str) -> Path | Skipped:
+def _find_clip(root: Path, row: Mapping[str, Any], item: str) -> Path | Skipped:
     if not (isinstance(row.get("audio"), str) and row["audio"]):
         return Skipped(item, "missing_audio", f"audio is {row.get('audio')!r}; a path below the folder is needed.")
     return find_clip(root, row["audio"], item)
 
 
-def _episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Skipped:
+def _read_episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Skipped:
     turns = []
     try:
         given = _read_side(root, row["turns"]) if isinstance(row["turns"], str) else row["turns"]
@@ -146,7 +146,7 @@ def _episode(root: Path, row: Mapping[str, Any], item: str) -> Episode | Skipped
     if isinstance(coding, str) or not isinstance(coding, Sequence):
         return Skipped(item, "bad_coding", f"native_coding is {coding!r:.80}; a list of codings is needed.")
     for position, turn in enumerate(given if isinstance(given, list) else ()):
-        built = _turn(root, turn, f"{item} turn {position}")
+        built = _read_turn(root, turn, f"{item} turn {position}")
         if isinstance(built, Skipped):
             return built
         turns.append(built)
@@ -199,7 +199,7 @@ def _read_side(root: Path, name: str) -> list[Any]:
     ]
 
 
-def _turn(root: Path, turn: Any, item: str) -> Turn | Skipped:
+def _read_turn(root: Path, turn: Any, item: str) -> Turn | Skipped:
     if not isinstance(turn, dict) or set(turn) - _TURN_KEYS:
         return Skipped(item, "bad_turns", f"is {str(turn)[:80]}; an object with {sorted(_TURN_KEYS)} is needed.")
     text, start_s, end_s = turn.get("text"), turn.get("start_s", 0.0), turn.get("end_s")
@@ -207,7 +207,7 @@ def _turn(root: Path, turn: Any, item: str) -> Turn | Skipped:
         return Skipped(item, "missing_text", f"text is {text!r}; a turn needs its words.")
     if not (is_time(start_s) and (end_s is None or (is_time(end_s) and start_s < end_s))):
         return Skipped(item, "bad_times", f"start_s {start_s!r}, end_s {end_s!r}: 0 <= start_s < end_s is needed.")
-    clip = _clip(root, turn, item)
+    clip = _find_clip(root, turn, item)
     if isinstance(clip, Skipped):
         return clip
     ref = make_reference("folder", turn["audio"])

@@ -26,7 +26,7 @@ from pathlib import Path
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Episode
 
-from .reading import written_episode
+from .reading import make_written_episode
 
 
 DEFAULT_PATH = Path("/usr/share/freedroidrpg")
@@ -43,7 +43,7 @@ _WORD = re.compile(r"[^\W\d_]{2}")
 Line = tuple[str, str]
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
+def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield dialogues of up to three exchanges, file by file.
 
     Args:
@@ -66,7 +66,7 @@ def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
             continue
         for number, exchanges in enumerate(_cut([read_exchanges(lines) for lines in read_nodes(script)])):
             turns = [words for exchange in exchanges for words in exchange]
-            yield written_episode("freedroidrpg", name, number, turns, "GPL-2.0-or-later")
+            yield make_written_episode("freedroidrpg", name, number, turns, "GPL-2.0-or-later")
 
 
 def read_nodes(script: str) -> Iterator[list[Line]]:
@@ -78,9 +78,9 @@ def read_nodes(script: str) -> Iterator[list[Line]]:
         is_read = all(read for _, read in blocks)
         if token["node"]:
             yield lines
-            lines, blocks = [("user", _words(token))], []
+            lines, blocks = [("user", _read_words(token))], []
         elif token["speaker"] and is_read:
-            lines.append(("user" if token["speaker"] == "Tux" else "assistant", _words(token)))
+            lines.append(("user" if token["speaker"] == "Tux" else "assistant", _read_words(token)))
         elif token["silent"]:
             # The text is what the player chooses, and not what is said.
             lines = []
@@ -93,7 +93,7 @@ def read_nodes(script: str) -> Iterator[list[Line]]:
     yield lines
 
 
-def _words(token: re.Match[str]) -> str:
+def _read_words(token: re.Match[str]) -> str:
     words = (
         token["long"]
         if token["short"] is None

@@ -35,7 +35,7 @@ from sdiareward.pairs.schema import TAXONOMY
 
 from ..references import make_reference
 from .assembly import Stretch, Utterance, cut_dialogue
-from .reading import decode_table_line, existing_file, find_clip
+from .reading import decode_table_line, find_clip, require_file
 
 
 # Table and folder of clips by split.
@@ -48,7 +48,7 @@ _COLUMNS = ("Utterance", "Speaker", "Emotion", "Sentiment", "Dialogue_ID", "Utte
 _CORRECTED_PREFIX = "final_videos_test"
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
+def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield stretches of two speakers in turn, by split and dialogue.
 
     Args:
@@ -73,7 +73,7 @@ def locate(root: Path, path: str, member: str | None = None) -> Path:
     """Return a clip, whichever way the archives were unpacked; see `sources.locate`."""
     split = next((split for split, (_, folder) in _SPLITS.items() if path.startswith(f"{folder}/")), "")
     nested = root / split
-    return existing_file(nested if (nested / path).is_file() else root, path)
+    return require_file(nested if (nested / path).is_file() else root, path)
 
 
 def _find_table(root: Path, split: str) -> Path | None:
@@ -88,7 +88,7 @@ def _read_split(root: Path, split: str, table: Path) -> Iterator[Episode | Skipp
             yield row
             continue
         dialogue, index = int(row["Dialogue_ID"]), int(row["Utterance_ID"])
-        utterance = _utterance(root, split, row, item)
+        utterance = _read_utterance(root, split, row, item)
         if index in dialogues[dialogue]:
             reason = f"dialogue {dialogue} already has an utterance {index}; the first is kept."
             yield Skipped(item, "duplicate", reason)
@@ -99,7 +99,7 @@ def _read_split(root: Path, split: str, table: Path) -> Iterator[Episode | Skipp
     for dialogue in sorted(dialogues):
         utterances = [dialogues[dialogue][index] for index in sorted(dialogues[dialogue])]
         for stretch in cut_dialogue(utterances, f"meld {split} dialogue {dialogue}"):
-            yield stretch if isinstance(stretch, Skipped) else _episode(f"{split}/dia{dialogue}", stretch)
+            yield stretch if isinstance(stretch, Skipped) else _make_episode(f"{split}/dia{dialogue}", stretch)
 
 
 def read_table(path: Path) -> Iterator[tuple[str, dict[str, str] | Skipped]]:
@@ -138,7 +138,7 @@ def _parse_row(line: str, header: list[str], item: str) -> dict[str, str] | Skip
     return row
 
 
-def _utterance(root: Path, split: str, row: Mapping[str, str], item: str) -> Utterance | Skipped:
+def _read_utterance(root: Path, split: str, row: Mapping[str, str], item: str) -> Utterance | Skipped:
     text, labels = row["Utterance"].strip(), (row["Sentiment"].capitalize(), row["Emotion"].capitalize())
     if not text:
         return Skipped(item, "missing_text", "Utterance is empty; an utterance needs its words.")
@@ -161,7 +161,7 @@ def _find_clip(root: Path, split: str, name: str, item: str) -> Path | Skipped:
     return find_clip(root, corrected if (root / corrected).is_file() else f"{folder}/{name}", item)
 
 
-def _episode(group: str, stretch: Stretch) -> Episode:
+def _make_episode(group: str, stretch: Stretch) -> Episode:
     return Episode(
         name=f"{group}/{stretch.first}",
         source="meld",

@@ -12,7 +12,7 @@ from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.messages_sdiareward import ROLES
 from sdiareward.pairs.schema import UNKNOWN
 
-from ..references import inside
+from ..references import resolve_inside
 
 
 # Windows-1252 puts quotes and dashes where Unicode has control characters that no transcript means.
@@ -33,7 +33,7 @@ def find_clip(root: Path, relative: str, item: str) -> Path | Skipped:
         `Path` or `Skipped`: Of kind `outside_root`, `missing_audio` or `empty_audio`.
     """
     try:
-        path = inside(root, relative)
+        path = resolve_inside(root, relative)
         size = path.stat().st_size if path.is_file() else None
     # RuntimeError: a link that leads back to itself.
     except (ValueError, RuntimeError) as error:
@@ -47,14 +47,14 @@ def find_clip(root: Path, relative: str, item: str) -> Path | Skipped:
     return path
 
 
-def existing_file(root: Path, relative: str) -> Path:
+def require_file(root: Path, relative: str) -> Path:
     """Return `root / relative`.
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: The path leaves `root`.
     """
-    path = inside(root, relative)
+    path = resolve_inside(root, relative)
     if not path.is_file():
         raise FileNotFoundError(f"{path}: not found; get the corpus as the card of its source describes.")
     return path
@@ -95,7 +95,7 @@ def decode_table_line(line: bytes) -> str:
     return text.translate(_WINDOWS_CHARACTERS)
 
 
-def written_episode(source: str, group: str, number: int, lines: Sequence[str], license: str) -> Episode:
+def make_written_episode(source: str, group: str, number: int, lines: Sequence[str], license: str) -> Episode:
     """Return a dialogue of written lines in English, the first of which is the user's.
 
     Args:

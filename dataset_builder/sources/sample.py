@@ -35,7 +35,7 @@ DEFAULT_PATH = SAMPLE
 _COLUMNS = ("name", "source", "subset", "group", "primary", "secondary", "language", "license")
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
+def read_episodes(path: Path | None = None) -> Iterator[Episode | Skipped]:
     """Yield the episodes of a sample folder.
 
     Args:

@@ -138,7 +138,7 @@ def write_scripts(
     file, written = open_written(path, writer.describe())
     known = {row["scenario_id"] for row in written}
     plan = plan_scripts(read_scenarios() if scenarios is None else scenarios, settings.variations)
-    todo = [(scenario, number) for scenario, number in plan if _script_id(scenario, number) not in known]
+    todo = [(scenario, number) for scenario, number in plan if _make_script_id(scenario, number) not in known]
     fingerprints = {_fingerprint(row["written"]) for row in written}
     skipped = []
     limit = FailureLimit(settings.max_failed, "the model failed to write {} dialogues", "scripts.max_failed")
@@ -180,14 +180,14 @@ def _make_script(entry: tuple[Scenario, int], *, writer: Writer) -> dict[str, An
     scenario, number = entry
     client, settings = writer.client, writer.settings
     labels = {"domain": scenario.domain, "topic": scenario.topic}
-    name = _script_id(scenario, number)
+    name = _make_script_id(scenario, number)
     kind = "writing_failed"
     try:
-        written = client.ask_json(_writing_messages(*entry, writer), partial(_read_written, settings=settings))
+        written = client.ask_json(_make_writing_messages(*entry, writer), partial(_read_written, settings=settings))
         kind = "speaking_failed"
         given = {**labels, "style": "written", "sample_id": number, "dialogue": written}
         spoken = client.ask_json(
-            _speaking_messages(given, writer), partial(_read_spoken, given=given, settings=settings)
+            _make_speaking_messages(given, writer), partial(_read_spoken, given=given, settings=settings)
         )
     except ChatError as error:
         return Skipped(f"{SOURCE} {name}", kind, str(error))
@@ -195,7 +195,7 @@ def _make_script(entry: tuple[Scenario, int], *, writer: Writer) -> dict[str, An
     return {"scenario_id": name, **labels, **provenance, "written": written, "spoken": spoken}
 
 
-def _writing_messages(scenario: Scenario, number: int, writer: Writer) -> list[dict[str, str]]:
+def _make_writing_messages(scenario: Scenario, number: int, writer: Writer) -> list[dict[str, str]]:
     settings, prompts = writer.settings, writer.prompts
     rounds = {"min_rounds": settings.min_rounds, "max_rounds": settings.max_rounds}
     request = prompts.fill(
@@ -209,15 +209,15 @@ def _writing_messages(scenario: Scenario, number: int, writer: Writer) -> list[d
         style=prompts.fill("script_written_style"),
     )
     system = prompts.fill("script_writing", **rounds, max_words=settings.max_words)
-    return [_message("system", system), _message("user", request)]
+    return [_make_message("system", system), _make_message("user", request)]
 
 
-def _speaking_messages(given: Mapping[str, Any], writer: Writer) -> list[dict[str, str]]:
+def _make_speaking_messages(given: Mapping[str, Any], writer: Writer) -> list[dict[str, str]]:
     system = writer.prompts.fill("script_speaking", max_words=writer.settings.max_words)
-    return [_message("system", system), _message("user", json.dumps(given, ensure_ascii=False, indent=1))]
+    return [_make_message("system", system), _make_message("user", json.dumps(given, ensure_ascii=False, indent=1))]
 
 
-def _message(role: str, content: str) -> dict[str, str]:
+def _make_message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
@@ -240,7 +240,7 @@ def _read_spoken(answer: Any, *, given: Mapping[str, Any], settings: ScriptSetti
     written, spoken = given["dialogue"], _read_script(answer["dialogue"], settings)
     if len(spoken) != len(written):
         raise ValueError(f"there are {len(spoken)} turns; the written dialogue has {len(written)}.")
-    same = sum(_plain(a["content"]) == _plain(b["content"]) for a, b in zip(written, spoken, strict=True))
+    same = sum(_normalise(a["content"]) == _normalise(b["content"]) for a, b in zip(written, spoken, strict=True))
     if 2 * same >= len(written):
         raise ValueError(f"{same} of {len(written)} turns are as they were written; rewrite them in spoken style.")
     if settings.balanced and (fault := find_imbalance(spoken, written)):
@@ -273,13 +273,13 @@ def _read_content(content: Any, position: int, settings: ScriptSettings) -> str:
     return " ".join(content.split())
 
 
-def _plain(text: str) -> str:
+def _normalise(text: str) -> str:
     return re.sub(r"\W+", " ", text).strip().casefold()
 
 
 def _fingerprint(script: Script) -> str:
-    return hashlib.sha256("\x1f".join(_plain(turn["content"]) for turn in script).encode()).hexdigest()
+    return hashlib.sha256("\x1f".join(_normalise(turn["content"]) for turn in script).encode()).hexdigest()
 
 
-def _script_id(scenario: Scenario, number: int) -> str:
+def _make_script_id(scenario: Scenario, number: int) -> str:
     return f"{scenario.scenario_id}-v{number:02d}"

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from sdiareward.dataset_builder.episodes import Episode
 
-from .reading import written_episode
+from .reading import make_written_episode
 
 
 DEFAULT_PATH = Path("/usr/share/games/wesnoth/1.16/data/campaigns")
@@ -37,7 +37,7 @@ _NOT_SAID = re.compile(r"^[^^]*\^|<[^>]*>")
 Line = tuple[str, str]
 
 
-def episodes(path: Path | None = None) -> Iterator[Episode]:
+def read_episodes(path: Path | None = None) -> Iterator[Episode]:
     """Yield dialogues of up to three exchanges, file by file.
 
     Args:
@@ -55,12 +55,14 @@ def episodes(path: Path | None = None) -> Iterator[Episode]:
     for file in files:
         name = file.relative_to(root).with_suffix("").as_posix()
         scenes = read_scenes(file.read_text(encoding="utf-8", errors="replace"))
-        starts = (scene[first : first + 2 * _EXCHANGES_PER_EPISODE] for scene in scenes for first in _starts(scene))
+        starts = (
+            scene[first : first + 2 * _EXCHANGES_PER_EPISODE] for scene in scenes for first in _list_starts(scene)
+        )
         for number, lines in enumerate(starts):
-            yield written_episode("wesnoth", name, number, [words for _, words in lines], "GPL-2.0-or-later")
+            yield make_written_episode("wesnoth", name, number, [words for _, words in lines], "GPL-2.0-or-later")
 
 
-def _starts(scene: Sequence[Line]) -> range:
+def _list_starts(scene: Sequence[Line]) -> range:
     return range(0, len(scene) - 1, 2 * _EXCHANGES_PER_EPISODE)
 
 

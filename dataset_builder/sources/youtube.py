@@ -25,7 +25,7 @@ from typing import Any
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import Recording
 
-from ..references import inside, make_reference
+from ..references import make_reference, resolve_inside
 from .reading import find_clip, read_json_lines
 
 
@@ -35,7 +35,7 @@ DEFAULT_LICENSE = "LicenseRef-YouTube"
 _OTHER_SUFFIXES = {".part", ".ytdl", ".temp", ".json", ".jsonl", ".txt", ".vtt"}
 
 
-def recordings(
+def read_recordings(
     path: Path | None = None, *, language: str | None = None, license: str | None = None
 ) -> Iterator[Recording | Skipped]:
     """Yield the fetched recordings, in the order of the manifest.
@@ -53,7 +53,7 @@ def recordings(
     replaced = {key: value for key, value in (("language", language), ("license", license)) if value}
     seen: set[str] = set()
     for item, row in read_json_lines(path / MANIFEST, "youtube"):
-        recording = row if isinstance(row, Skipped) else _recording(path, row | replaced, item)
+        recording = row if isinstance(row, Skipped) else _read_recording(path, row | replaced, item)
         if isinstance(recording, Recording):
             if recording.recording_id in seen:
                 recording = Skipped(item, "duplicate", f"{recording.recording_id} was an earlier line; it is kept.")
@@ -64,7 +64,7 @@ def recordings(
 
 def locate(root: Path, path: str, member: str | None = None) -> Path:
     """Return the file of a video, whatever its format; see `sources.locate`."""
-    stem = inside(root, path)
+    stem = resolve_inside(root, path)
     if stem.parent != root:
         raise ValueError(f"reference youtube:{path}: must read 'youtube:VIDEO_ID'.")
     # The extension has no dot, an id may: `a.b.webm` is the file of `a.b`, not of `a`.
@@ -73,10 +73,10 @@ def locate(root: Path, path: str, member: str | None = None) -> Path:
     if not files:
         raise FileNotFoundError(f"{stem}.*: not found; fetch video {path} again.")
     # A file with the name of a video may be a link out of the folder.
-    return inside(root, files[0].name)
+    return resolve_inside(root, files[0].name)
 
 
-def _recording(root: Path, row: Mapping[str, Any], item: str) -> Recording | Skipped:
+def _read_recording(root: Path, row: Mapping[str, Any], item: str) -> Recording | Skipped:
     if bad := [key for key in ("file", "language", "license") if not (isinstance(row.get(key), str) and row[key])]:
         return Skipped(item, "missing_field", f"{bad} are absent or no text; fetch into this folder again.")
     clip = find_clip(root, row["file"], item)

@@ -26,7 +26,7 @@ _FIELDS = ("input_features", "feature_attention_mask")
 class AudioGRPOTrainer(GRPOTrainer):
     """Train an audio language model with group-relative policy optimization.
 
-    Args: As `trl.GRPOTrainer`. `processing_class` is required; its `control_token_ids`, if any, are never
+    Args: As `trl.GRPOTrainer`. `processing_class` is required; its `list_control_token_ids`, if any, are never
         sampled. And:
         load_reference (`Callable`, *optional*): Loads the reference model of the KL term from the path that the policy
             was loaded from, with `dtype`; by default `from_pretrained` of the policy's class. Not called if `beta` is

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from sdiareward.audio_sdiareward import SAMPLING_RATE, AudioError, read_audio
-from sdiareward.dataset_builder.pairing.filtering import spoken_turns
+from sdiareward.dataset_builder.pairing.filtering import make_spoken_turns
 from sdiareward.llm.settings import TokenUsage
 from sdiareward.pairs.messages import turns_to_messages
 from sdiareward.pairs.prompts import PromptSet
@@ -94,7 +94,7 @@ class Question:
             heard = read_turns(row[side], side, self.max_turn_s)
             num_samples += sum(turn["audio"].size for turn in heard)
             content.append({"type": "text", "text": f"Version {version}:"})
-            content += spoken_turns(heard, side)
+            content += make_spoken_turns(heard, side)
         content.append({"type": "text", "text": request})
         messages: list[dict[str, Any]] = [
             {"role": "system", "content": system},

@@ -69,9 +69,9 @@ def test_festival_speaks_the_same_each_time_and_at_three_rates():
 
 def test_the_papers_config_takes_the_papers_components():
     settings = make_pipeline_settings(read_build_config(CONFIGS / "data_paper.yaml", {}).pipeline)
-    names = [settings.stage(stage).name for stage in ("enhancement", "diarization", "vad", "asr")]
+    names = [settings.get_stage(stage).name for stage in ("enhancement", "diarization", "vad", "asr")]
     assert names == ["audio-separator", "pyannote", "silero", "faster-whisper"]
-    assert settings.stage("asr").model == "large-v3"
+    assert settings.get_stage("asr").model == "large-v3"
     sources = read_mapping(CONFIGS / "data_paper.yaml")["sources"]
     enhanced = [source["name"] for source in sources if source.get("enhance")]
     assert enhanced == ["meld", "dailytalk"]

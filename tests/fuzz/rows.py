@@ -17,7 +17,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.pairing.filtering import check_rules
 from sdiareward.dataset_builder.release.fingerprints import compare, fingerprint
-from sdiareward.dataset_builder.release.official_form import _row
+from sdiareward.dataset_builder.release.official_form import _make_row
 from sdiareward.dataset_builder.release.rebuilding import RebuildSettings, Rebuilt, rebuild_row
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots
 from sdiareward.messages_sdiareward import MAX_TURNS, DialogueError, validate_form, validate_messages
@@ -94,7 +94,7 @@ def _official(world: World) -> dict[str, Any]:
 
 def _import_row(world: World, example: Any) -> None:
     if isinstance(example, dict):
-        row = _row(example, world.folder / "audio", "", set())
+        row = _make_row(example, world.folder / "audio", "", set())
         validate_row(row)
 
 

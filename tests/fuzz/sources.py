@@ -152,7 +152,7 @@ def _manifest_target(source: str) -> Target:
 def _read_archive(world: World, data: bytes) -> None:
     path = world.write("queen.1c", data)
     amazon_queen._read_archive.cache_clear()
-    items = list(amazon_queen.episodes(path))
+    items = list(amazon_queen.read_episodes(path))
     check_items(items)
     for part in (p for item in items if isinstance(item, Episode) for turn in item.turns for p in turn.parts):
         source, inner, member = split_reference(str(part.ref))
@@ -170,7 +170,7 @@ def _read_fillets(world: World, case: tuple[str, str]) -> None:
         world.write(f"fillets/sound/level/cs/{name}.ogg", b"OggS")
     world.write("fillets/script/level/dialogs_cs.lua", words)
     world.write("fillets/script/level/code.lua", code)
-    check_items(fillets.episodes(world.folder / "fillets"))
+    check_items(fillets.read_episodes(world.folder / "fillets"))
 
 
 def _read_asterisk(world: World, data: bytes) -> None:

@@ -231,14 +231,14 @@ def test_overlapping_entries_of_an_archive_are_refused(tmp_path):
     many = b"".join(entry.replace(b"A", b"%c" % (65 + index % 26)) for index in range(400))
     (tmp_path / "queen.1c").write_bytes(b"QTBLCEM10\0\0\0" + struct.pack(">BH", 1, 400) + many)
     with pytest.raises(ValueError, match="its entries overlap"):
-        list(amazon_queen.episodes(tmp_path))
+        list(amazon_queen.read_episodes(tmp_path))
 
 
 def test_an_archive_with_an_incomplete_table_is_refused(tmp_path):
     for size in (4, 12, 13, 14, 30):
         (tmp_path / "queen.1c").write_bytes(_archive()[:size])
         with pytest.raises(ValueError, match=r"queen\.1c: (begins with|ends in its table)"):
-            list(amazon_queen.episodes(tmp_path))
+            list(amazon_queen.read_episodes(tmp_path))
 
 
 def test_a_damaged_or_huge_packed_transcript_is_refused(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.episodes import SkipError
 from sdiareward.dataset_builder.formats import sdiareward as builder
-from sdiareward.dataset_builder.references import inside
+from sdiareward.dataset_builder.references import resolve_inside
 from sdiareward.dataset_builder.release.official_form import read_official
 from sdiareward.dataset_builder.release.recorded_parts import AudioRoots, find_part
 from sdiareward.dataset_builder.sources.reading import find_clip
@@ -72,7 +72,7 @@ def root(tmp_path, make_tone):
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_no_path_leaves_the_root_whatever_its_form(path, root):
     with pytest.raises(ValueError, match="lies outside of .*must be relative"):
-        inside(root, path)
+        resolve_inside(root, path)
     found = find_clip(root, path, "row 1")
     assert isinstance(found, Skipped)
     assert found.kind == "outside_root"
@@ -80,7 +80,7 @@ def test_no_path_leaves_the_root_whatever_its_form(path, root):
 
 @pytest.mark.parametrize("path", INSIDE)
 def test_ordinary_names_stay_usable(path, root):
-    assert inside(root, path) == root / path
+    assert resolve_inside(root, path) == root / path
     assert not builder._FOREIGN_PATH.match(path)
 
 

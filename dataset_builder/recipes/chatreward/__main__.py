@@ -54,11 +54,11 @@ def build(args: BuildArguments) -> int:
 
     config = read_config(args.config, {"output_dir": args.output_dir, "num_workers": args.num_workers})
     report = builder.build(config)
-    sys.stdout.write(f"{config.output_dir}: {summarize(report)}\n")
+    sys.stdout.write(f"{config.output_dir}: {summarise(report)}\n")
     return 1 if args.strict and report["skipped"] else 0
 
 
-def summarize(report: dict[str, Any]) -> str:
+def summarise(report: dict[str, Any]) -> str:
     """Return the final summary of a build: samples by split, rejected lines, and what is missing by reason."""
     counts = report["samples"].items()
     lines = [", ".join(f"{name} {count['samples']} samples, {count['hours']:.2f} h" for name, count in counts)]

@@ -22,14 +22,14 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import make_stable_id
 
 from ...parts import PartFolder, run_jobs
-from ...reports.data_card import content_id, read_finished, save_report, summarize_skipped
+from ...reports.data_card import make_content_id, read_finished, save_report, summarise_skipped
 from .data_card import render_card
 from .recording import Recorder
 from .scenarios import Scenario, assign_splits, read_scenarios, take_evenly
 from .schema import features
 from .settings import ChatRewardConfig
 from .statistics_report import compute_statistics
-from .voices import engine_versions
+from .voices import read_engine_versions
 
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def _build(config: ChatRewardConfig) -> dict[str, Any]:
     if len(reasons) == sum(len(scenario.answers) for scenario in scenarios):
         raise ValueError(f"no sample is left of {len(plans)} scenarios: {reasons[:3]}.")
     parts.write_shards(output, {plan.part: plan.split for plan in plans})
-    report = _write_report(output, notes, plan_id, config, engine_versions(casts))
+    report = _write_report(output, notes, plan_id, config, read_engine_versions(casts))
     shutil.rmtree(output / _PARTS)
     return report
 
@@ -111,14 +111,14 @@ def _write_report(
     )
     statistics = compute_statistics(output)
     report = {
-        "build_id": content_id(output),
+        "build_id": make_content_id(output),
         "plan_id": plan_id,
         "config": json.loads(json.dumps(config.identity())),
         "synthesizers": dict(versions),
         "scenarios": {"read": len(notes), **statistics["scenarios"]},
         "samples": statistics["by"]["split"],
         "rejected_lines": dict(sorted(Counter(skip.kind for skip in rejected).items())),
-        **summarize_skipped(skipped),
+        **summarise_skipped(skipped),
         "rejected": [asdict(skip) for skip in rejected],
     }
     return save_report(output, report, render_card(report, statistics))

@@ -24,7 +24,7 @@ def render_card(report: Mapping[str, Any], statistics: Mapping[str, Any]) -> str
     counts = statistics["by"]["split"]
     experts = report.get("experts")
     return Template(_TEMPLATE.read_text(encoding="utf-8")).substitute(
-        languages="\n".join(f"- {tag}" for tag in _languages(statistics)),
+        languages="\n".join(f"- {tag}" for tag in _list_languages(statistics)),
         build_id=report["build_id"],
         files="\n".join(f"  - split: {name}\n    path: data/{name}-*.parquet" for name in present),
         samples=statistics["samples"],
@@ -84,7 +84,7 @@ def _list_toys(config: Mapping[str, Any]) -> list[str]:
     return toys or ["No voice is a rule on a vocoder, and no sound is synthesised."]
 
 
-def _languages(statistics: Mapping[str, Any]) -> list[str]:
+def _list_languages(statistics: Mapping[str, Any]) -> list[str]:
     """Return the tags of all languages that are spoken."""
     found = set(statistics["by"]["language"])
     if MIXED_LANGUAGES in found:

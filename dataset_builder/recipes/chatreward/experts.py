@@ -21,7 +21,7 @@ from sdiareward.common.skipped import Skipped
 from sdiareward.pairs.schema import make_stable_id
 
 from ...formats.shards import ShardWriter, read_rows
-from ...reports.data_card import content_id, save_report
+from ...reports.data_card import make_content_id, save_report
 from .data_card import render_card
 from .schema import features
 from .statistics_report import compute_statistics, read_labels
@@ -75,11 +75,11 @@ def _find_problem(row: Mapping[str, str | None], known: set[str], ratings: Ratin
     return None
 
 
-def gold_score(scores: Sequence[int]) -> int:
+def compute_gold_score(scores: Sequence[int]) -> int:
     """Return the median of expert scores as a whole number; a half is rounded up.
 
     Example:
-        >>> gold_score([5, 4, 4]), gold_score([3, 4])
+        >>> compute_gold_score([5, 4, 4]), compute_gold_score([3, 4])
         (4, 4)
     """
     return math.floor(median(scores) + 0.5)
@@ -91,7 +91,7 @@ def merge_ratings(row: Mapping[str, Any], ratings: Ratings) -> dict[str, Any]:
     if not given:
         return dict(row)
     scores = [given[rater] for rater in sorted(given)]
-    return {**row, "expert_scores": scores, "score": gold_score(scores)}
+    return {**row, "expert_scores": scores, "score": compute_gold_score(scores)}
 
 
 def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def measure_agreement(design: Mapping[str, int], ratings: Ratings) -> dict[str, 
         raters, None without one), `wide` (their number with a range of 2 or more) and `disagreements`, the
         `sample_id`s of these.
     """
-    golds = {sample: gold_score(list(given.values())) for sample, given in ratings.items()}
+    golds = {sample: compute_gold_score(list(given.values())) for sample, given in ratings.items()}
     changes = Counter(f"{design[sample]} -> {gold}" for sample, gold in golds.items() if gold != design[sample])
     ranges = {sample: max(given.values()) - min(given.values()) for sample, given in ratings.items() if len(given) > 1}
     wide = sorted(sample for sample, width in ranges.items() if width >= _WIDE)
@@ -144,7 +144,7 @@ def merge_experts(folder: Path, ratings_path: Path, output: Path) -> dict[str, A
         for split, row in read_rows(folder):
             writer.write(split, merge_ratings(row, ratings))
     report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    build_id = content_id(output)
+    build_id = make_content_id(output)
     report |= {
         "build_id": build_id,
         "plan_id": make_stable_id(report["plan_id"], build_id),

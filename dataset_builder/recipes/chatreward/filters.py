@@ -115,7 +115,7 @@ class EmotionSettings:
 class EmotionClassifier(Protocol):
     """Scores the emotions of speech."""
 
-    def scores(self, array: np.ndarray) -> dict[str, float]:
+    def score_emotions(self, array: np.ndarray) -> dict[str, float]:
         """Return a score from 0 to 1 by emotion of Table 4; an emotion without a label is absent.
 
         Args:
@@ -140,8 +140,8 @@ class TransformersClassifier:
         model: Any = self._pipeline.model
         _require_labels(settings, model.config.label2id)
 
-    def scores(self, array: np.ndarray) -> dict[str, float]:
-        """Return the scores; see `EmotionClassifier.scores`."""
+    def score_emotions(self, array: np.ndarray) -> dict[str, float]:
+        """Return the scores; see `EmotionClassifier.score_emotions`."""
         # The pipeline takes the mapping apart.
         found = self._pipeline({"raw": array, "sampling_rate": SAMPLING_RATE}, top_k=None)
         return _sum_scores(((entry["label"], entry["score"]) for entry in found), self._labels)
@@ -167,8 +167,8 @@ class FunasrClassifier:
         options = {"device": settings.device, "hub": settings.hub, "disable_update": True, "disable_pbar": True}
         self._model: Any = AutoModel(model=settings.model, **options)
 
-    def scores(self, array: np.ndarray) -> dict[str, float]:
-        """Return the scores; see `EmotionClassifier.scores`."""
+    def score_emotions(self, array: np.ndarray) -> dict[str, float]:
+        """Return the scores; see `EmotionClassifier.score_emotions`."""
         (found,) = self._model.generate(array, fs=SAMPLING_RATE, granularity="utterance", extract_embedding=False)
         labels = [str(label).rpartition("/")[2] for label in found["labels"]]
         _require_labels(self._settings, labels if found["scores"] else ())

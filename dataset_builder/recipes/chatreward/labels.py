@@ -80,10 +80,10 @@ _ALIKE: dict[str, tuple[frozenset[str], ...]] = {
 
 def names_category(text: str, attribute: str, category: str) -> bool:
     """Tell whether a text names a category of an attribute; case does not count."""
-    return _pattern(attribute, category).search(text) is not None
+    return _compile_pattern(attribute, category).search(text) is not None
 
 
-def named_categories(text: str, attribute: str) -> list[str]:
+def find_named_categories(text: str, attribute: str) -> list[str]:
     """Return the categories of an attribute that a text names, in the order of Table 4."""
     return [category for category in CATEGORIES[attribute] if names_category(text, attribute, category)]
 
@@ -94,7 +94,7 @@ def are_alike(attribute: str, first: str, second: str) -> bool:
 
 
 @cache
-def _pattern(attribute: str, category: str) -> re.Pattern[str]:
+def _compile_pattern(attribute: str, category: str) -> re.Pattern[str]:
     listed = _WORDS.get(attribute, {}).get(category, category)
     # Several words make a name where bars stand between the names.
     names = listed.split("|") if "|" in listed or listed == category else listed.split()

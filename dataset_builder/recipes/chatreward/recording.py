@@ -100,7 +100,7 @@ class Recorder:
             ComponentError: The recogniser cannot be loaded.
         """
         recorded = Recorded()
-        asking, answering = self._speakers(scenario, split)
+        asking, answering = self._choose_speakers(scenario, split)
         question = self._record_question(scenario, asking, recorded.rejected)
         takes = {} if question is None else self._record_answers(scenario, answering, recorded.rejected)
         for score in scenario.answers:
@@ -111,7 +111,7 @@ class Recorder:
                 recorded.rows.append(outcome)
         return recorded
 
-    def _speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
+    def _choose_speakers(self, scenario: Scenario, split: str) -> tuple[list[Speaker], list[Speaker]]:
         """Return the speakers for the question and for the answers, in the order in which they are tried.
 
         User and assistant have different genders first; for ages, a female voice is closest to all of them.
@@ -119,7 +119,9 @@ class Recorder:
         held_out = frozenset(self._config.left_out) if split == "train" else frozenset()
         named = self._config.casts_by_attribute.get(scenario.voices, self._config.casts)
         speaking = [cast for cast in self._casts if cast.name in named]
-        casts = [cast.without(held_out) for cast in order_casts(speaking, self._config.seed, scenario.scenario_id)]
+        casts = [
+            cast.drop_engines(held_out) for cast in order_casts(speaking, self._config.seed, scenario.scenario_id)
+        ]
         first = int(make_stable_id(self._config.seed, scenario.scenario_id), 16) % 2
         answering, asking = _GENDERS[first], _GENDERS[1 - first]
         if scenario.voices == "age":
@@ -198,7 +200,7 @@ class Recorder:
     def _check_emotion(self, category: str, array: np.ndarray) -> None:
         if self._emotions is None or self._config.emotion is None:
             return
-        score, least = self._emotions.scores(array).get(category, 0.0), self._config.emotion.threshold
+        score, least = self._emotions.score_emotions(array).get(category, 0.0), self._config.emotion.threshold
         if score < least:
             raise SkipError("emotion", f"{category!r} has the score {score:.3f}; at least {least} is needed.")
 

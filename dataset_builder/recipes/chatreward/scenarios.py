@@ -24,8 +24,8 @@ from sdiareward.common.package_files import CHATREWARD
 from sdiareward.pairs.schema import make_stable_id
 
 from ...llm_files import read_scenario_lines
-from .labels import are_alike, named_categories, names_category
-from .schema import CATEGORIES, DESIGN_SCORES, PARTS, PLAIN, TOPICS, voice_attribute
+from .labels import are_alike, find_named_categories, names_category
+from .schema import CATEGORIES, DESIGN_SCORES, PARTS, PLAIN, TOPICS, find_voice_attribute
 
 
 DEFAULT_SCENARIOS = CHATREWARD / "scenarios.jsonl"
@@ -88,7 +88,7 @@ class Scenario:
     @property
     def voices(self) -> str:
         """The attribute in which the voices of the answers differ."""
-        return voice_attribute(self.part, self.attribute)
+        return find_voice_attribute(self.part, self.attribute)
 
     def as_row(self) -> dict[str, Any]:
         """Return the scenario as a JSON object, which `make_scenario` takes."""
@@ -206,7 +206,7 @@ def _validate_understanding(scenario: Scenario) -> None:
     attribute = str(scenario.attribute)
     for score in (5, 3):
         line = scenario.answers[score]
-        found = named_categories(line.text, attribute)
+        found = find_named_categories(line.text, attribute)
         if found != [line.category]:
             raise ValueError(f"answer {score} names {found}; it must name {line.category!r} alone.")
     if attribute == "audio":
@@ -240,7 +240,7 @@ def _validate_question_voice(scenario: Scenario) -> None:
 
 
 def _require_unnamed(name: str, text: str, attribute: str) -> None:
-    if found := named_categories(text, attribute):
+    if found := find_named_categories(text, attribute):
         raise ValueError(f"{name} names {found}; it must not name a category of {attribute!r}.")
 
 

@@ -22,7 +22,7 @@ from sdiareward.pairs.schema import make_stable_id
 
 from ...llm_files import open_written
 from .scenarios import MAX_WORDS, Scenario, make_scenario
-from .schema import CATEGORIES, PARTS, PLAIN, TOPICS, voice_attribute
+from .schema import CATEGORIES, PARTS, PLAIN, TOPICS, find_voice_attribute
 
 
 # Implicit dialogues depend on the first three most (appendix D); sounds can be left unnamed too.
@@ -77,7 +77,7 @@ def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
     """
     if count < 1:
         raise ValueError(f"count is {count}; it must be at least 1.")
-    labels, done, slots = {part: _labels(part) for part in PARTS}, dict.fromkeys(PARTS, 0), []
+    labels, done, slots = {part: _list_labels(part) for part in PARTS}, dict.fromkeys(PARTS, 0), []
     for number in range(1, count + 1):
         # The part that lacks most of its share; the first of several.
         part = max(PARTS, key=lambda name, number=number: PARTS[name] * number - done[name])  # type: ignore[misc]
@@ -88,7 +88,7 @@ def plan_slots(count: int, *, seed: int = 0) -> list[Slot]:
     return slots
 
 
-def _labels(part: str) -> list[tuple[str | None, str | None]]:
+def _list_labels(part: str) -> list[tuple[str | None, str | None]]:
     """Return attribute and category of a part in the order in which they take turns: all attributes, then again."""
     if part == "content":
         return [(None, None)]
@@ -136,7 +136,10 @@ def write_scenarios(
     prompts = prompts or PromptSet()
     writer = {"writer": client.settings.model, "prompt_version": prompts.compute_version(*PROMPTS)}
     file, written = open_written(path, writer)
-    known, questions = {row["scenario_id"] for row in written}, {_plain(row["question"]["text"]) for row in written}
+    known, questions = (
+        {row["scenario_id"] for row in written},
+        {_normalise(row["question"]["text"]) for row in written},
+    )
     slots = [slot for slot in plan_slots(count, seed=seed) if slot.scenario_id not in known]
     skipped = []
     limit = FailureLimit(max_failed, "the model failed to write {} scenarios", "max_failed")
@@ -145,26 +148,26 @@ def write_scenarios(
         # `failures` is empty: an exception would have been raised.
         assert not isinstance(found, Exception)
         limit.count(found.reason if isinstance(found, Skipped) else None)
-        if isinstance(found, Scenario) and _plain(found.question.text) in questions:
+        if isinstance(found, Scenario) and _normalise(found.question.text) in questions:
             found = Skipped(slot.scenario_id, "duplicate_question", "was asked before; raise the temperature.")
         if isinstance(found, Skipped):
             skipped.append(found)
         else:
-            questions.add(_plain(found.question.text))
+            questions.add(_normalise(found.question.text))
             file.append([{**found.as_row(), **writer}])
     return skipped
 
 
 def _ask(slot: Slot, *, client: ChatClient, license: str, prompts: PromptSet) -> Scenario | Skipped:
     try:
-        return client.ask_json(_messages(slot, prompts), partial(_read_answer, slot=slot, license=license))
+        return client.ask_json(_make_messages(slot, prompts), partial(_read_answer, slot=slot, license=license))
     except ChatError as error:
         return Skipped(slot.scenario_id, "writing_failed", f"{slot.scenario_id}: {error}")
 
 
-def _messages(slot: Slot, prompts: PromptSet) -> list[dict[str, str]]:
+def _make_messages(slot: Slot, prompts: PromptSet) -> list[dict[str, str]]:
     """Return the conversation that asks for a scenario."""
-    attribute = voice_attribute(slot.part, slot.attribute)
+    attribute = find_voice_attribute(slot.part, slot.attribute)
     names = {"attribute": attribute, "category": slot.category, "categories": ", ".join(CATEGORIES[attribute])}
     kind = "sound" if slot.part == "implicit" and attribute == "audio" else slot.part
     rules = prompts.fill(f"scenario_rules_{kind}", **names, labels=prompts.fill("scenario_labels", **names))
@@ -192,17 +195,17 @@ def _read_answer(answer: Any, *, slot: Slot, license: str) -> Scenario:
     if empty := [name for name in needed if not isinstance(answer[name], str) or not answer[name].strip()]:
         raise ValueError(f"{empty} must be texts.")
     words = {name: " ".join(text.split()) for name, text in answer.items()}
-    right = slot.category or PLAIN[voice_attribute(slot.part, slot.attribute)]
+    right = slot.category or PLAIN[find_voice_attribute(slot.part, slot.attribute)]
     if words["appropriate_label"] != right:
         raise ValueError(f"appropriate_label is {words['appropriate_label']!r}; it must be {right!r}.")
-    return make_scenario({**_labels_of(slot), **_lines(words, slot, right), "license": license})
+    return make_scenario({**_read_labels(slot), **_make_lines(words, slot, right), "license": license})
 
 
-def _labels_of(slot: Slot) -> dict[str, Any]:
+def _read_labels(slot: Slot) -> dict[str, Any]:
     return {name: getattr(slot, name) for name in ("scenario_id", "part", "attribute", "category", "topic")}
 
 
-def _lines(words: Mapping[str, str], slot: Slot, right: str) -> dict[str, Any]:
+def _make_lines(words: Mapping[str, str], slot: Slot, right: str) -> dict[str, Any]:
     wrong = words["incorrect_label"]
     heard = right
     if slot.part == "generation":
@@ -218,5 +221,5 @@ def _lines(words: Mapping[str, str], slot: Slot, right: str) -> dict[str, Any]:
     }
 
 
-def _plain(text: str) -> str:
+def _normalise(text: str) -> str:
     return " ".join(text.casefold().split())

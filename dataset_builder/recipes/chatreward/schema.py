@@ -46,7 +46,7 @@ MIXED_LANGUAGES = "mul"
 NO_VOICE = "no_voice"
 
 
-def voice_attribute(part: str, attribute: str | None) -> str:
+def find_voice_attribute(part: str, attribute: str | None) -> str:
     """Return the attribute that the voices of a scenario differ in; for the content part, `CONTENT_VOICES`."""
     return attribute or CONTENT_VOICES
 

@@ -14,7 +14,16 @@ from sdiareward.pairs.schema import make_stable_id
 from ...pipeline.settings import FasterWhisperSettings
 from .filters import EmotionSettings
 from .schema import CATEGORIES
-from .voices import CASTS, CLONING, ENDPOINT, INSTRUCTIONS, Cast, cloning_cast, endpoint_cast, missing_engines
+from .voices import (
+    CASTS,
+    CLONING,
+    ENDPOINT,
+    INSTRUCTIONS,
+    Cast,
+    find_missing_engines,
+    make_cloning_cast,
+    make_endpoint_cast,
+)
 
 
 # Settings that may differ between two builds of the same data set.
@@ -154,7 +163,7 @@ class ChatRewardConfig:
             ValueError: An engine of one is not installed, or `left_out` names none of theirs or all.
         """
         casts = [self._cast(name) for name in self.casts]
-        missing = sorted({engine for cast in casts for engine in missing_engines(cast)})
+        missing = sorted({engine for cast in casts for engine in find_missing_engines(cast)})
         if missing:
             raise ValueError(f"engines {missing} are not installed; install them or take their casts out of 'casts'.")
         engines = frozenset().union(*(cast.engines for cast in casts))
@@ -164,9 +173,9 @@ class ChatRewardConfig:
 
     def _cast(self, name: str) -> Cast:
         if name == ENDPOINT and self.endpoint is not None:
-            return endpoint_cast(self.endpoint.options, self.endpoint.attributes)
+            return make_endpoint_cast(self.endpoint.options, self.endpoint.attributes)
         if name == CLONING and self.cloning is not None:
-            return cloning_cast(self.cloning.options, self.cloning.attributes)
+            return make_cloning_cast(self.cloning.options, self.cloning.attributes)
         return CASTS[name]
 
     def identity(self) -> dict[str, Any]:

@@ -60,10 +60,10 @@ def compute_statistics(folder: str | Path) -> dict[str, Any]:
     rates = [row[name] for row in rows for name in ("question_wer", "response_wer") if row[name] is not None]
     return {
         "samples": len(rows),
-        "hours": _hours(rows),
+        "hours": _sum_hours(rows),
         "scenarios": {split: sum(name == split for name, _ in scenarios) for split in SPLITS},
         "by": {name: _count(rows, name) for name in _BY},
-        "table4": [_table4_row(name, rows) for name in (*CATEGORIES, None)],
+        "table4": [_make_table4_row(name, rows) for name in (*CATEGORIES, None)],
         "categories": {
             name: dict(Counter(str(row["category"]) for row in rows if row["attribute"] == name))
             for name in CATEGORIES
@@ -73,7 +73,7 @@ def compute_statistics(folder: str | Path) -> dict[str, Any]:
     }
 
 
-def _hours(rows: Sequence[Mapping[str, Any]]) -> float:
+def _sum_hours(rows: Sequence[Mapping[str, Any]]) -> float:
     return round(sum(row["duration_s"] for row in rows) / 3600, 4)
 
 
@@ -81,10 +81,10 @@ def _count(rows: Sequence[Mapping[str, Any]], column: str) -> dict[str, dict[str
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[str(row[column])].append(row)
-    return {name: {"samples": len(group), "hours": _hours(group)} for name, group in sorted(groups.items())}
+    return {name: {"samples": len(group), "hours": _sum_hours(group)} for name, group in sorted(groups.items())}
 
 
-def _table4_row(attribute: str | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _make_table4_row(attribute: str | None, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     own = [row for row in rows if row["attribute"] == attribute]
     found = {row["category"] for row in own}
     categories = [name for name in CATEGORIES[attribute] if name in found] if attribute else []
@@ -92,7 +92,7 @@ def _table4_row(attribute: str | None, rows: Sequence[Mapping[str, Any]]) -> dic
         "attribute": attribute or "content",
         "categories": categories,
         "samples": len(own),
-        "hours": _hours(own),
+        "hours": _sum_hours(own),
     }
 
 

@@ -119,7 +119,7 @@ class Cast:
         """Names of the engines that speak."""
         return frozenset(voice.engine_name for voice in self.voices.values())
 
-    def without(self, engines: frozenset[str]) -> Cast:
+    def drop_engines(self, engines: frozenset[str]) -> Cast:
         """Return the cast without the voices of some engines."""
         return replace(self, voices={r: v for r, v in self.voices.items() if v.engine_name not in engines})
 
@@ -177,7 +177,7 @@ CASTS: dict[str, Cast] = {
 }
 
 
-def endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
+def make_endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
     """Return the cast of a speech endpoint with voices that follow instructions.
 
     Args:
@@ -200,7 +200,7 @@ def endpoint_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast
     return Cast(ENDPOINT, voices, tuple(attributes))
 
 
-def cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
+def make_cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
     """Return the cast of the reference speakers of a file, whose voices are cloned.
 
     Args:
@@ -228,13 +228,13 @@ def cloning_cast(options: Mapping[str, Any], attributes: Sequence[str]) -> Cast:
     return Cast(CLONING, voices, by_voice=tuple(dict.fromkeys((*_BY_VOICE, *attributes))))
 
 
-def missing_engines(cast: Cast) -> list[str]:
+def find_missing_engines(cast: Cast) -> list[str]:
     """Return the engines of a cast that are not installed."""
     found = {voice.engine_name: voice.options for voice in cast.voices.values()}
     return sorted(name for name, options in found.items() if not is_available(name, options or None))
 
 
-def engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
+def read_engine_versions(casts: Sequence[Cast]) -> dict[str, str]:
     """Return the versions of the engines of some casts, by name."""
     voices = {voice.engine_name: voice for cast in casts for voice in cast.voices.values()}
     return {name: _load(voice).version for name, voice in sorted(voices.items())}

@@ -6,7 +6,7 @@ import pytest
 
 from sdiareward.common.skipped import Skipped
 from sdiareward.dataset_builder.formats.shards import ShardWriter, list_paths, read_rows
-from sdiareward.dataset_builder.reports.data_card import content_id, summarize, summarize_skipped
+from sdiareward.dataset_builder.reports.data_card import make_content_id, summarise, summarise_skipped
 from sdiareward.pairs.schema import features
 
 
@@ -83,11 +83,11 @@ def test_counts_are_pairs_and_hours_of_either_side(tmp_path):
 
 def test_an_error_while_writing_keeps_the_shards_that_were_there(tmp_path):
     write(tmp_path, 2)
-    before = content_id(tmp_path)
+    before = make_content_id(tmp_path)
     with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path) as writer:
         writer.write("train", make_row(7))
         raise KeyboardInterrupt
-    assert content_id(tmp_path) == before
+    assert make_content_id(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
 
@@ -95,7 +95,7 @@ def test_the_content_id_depends_on_the_rows_and_not_on_the_folder(tmp_path):
     write(tmp_path / "a", 2)
     write(tmp_path / "b", 2)
     write(tmp_path / "c", 3)
-    assert content_id(tmp_path / "a") == content_id(tmp_path / "b") != content_id(tmp_path / "c")
+    assert make_content_id(tmp_path / "a") == make_content_id(tmp_path / "b") != make_content_id(tmp_path / "c")
 
 
 def test_a_folder_without_shards_is_refused_with_what_to_do(tmp_path):
@@ -109,7 +109,7 @@ def test_the_summary_counts_pairs_hours_and_drops_by_reason(tmp_path):
         Skipped("b", "missing_audio", "gone"),
         Skipped("c", "no_text", "empty"),
     ]
-    text = summarize({"pairs": write(tmp_path, 4), **summarize_skipped(skipped)})
+    text = summarise({"pairs": write(tmp_path, 4), **summarise_skipped(skipped)})
     assert text.splitlines()[0] == "4 pairs, 0.00 h chosen, 0.00 h rejected"
     assert "  by synthesizer: piper 4" in text
     assert text.splitlines()[-3:] == [

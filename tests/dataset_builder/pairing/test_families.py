@@ -157,7 +157,7 @@ def test_both_sides_of_a_context_pair_are_recordings(recorded):
 
 def test_both_sides_of_a_prosody_pair_go_through_the_vocoder(recorded):
     found = plan(recorded[:1], {"prosody": {"kinds": ("flat",)}})
-    assert [(p.synthesizer, p.engine("chosen")[1], p.engine("rejected")[1]) for p in found] == [
+    assert [(p.synthesizer, p.find_engine("chosen")[1], p.find_engine("rejected")[1]) for p in found] == [
         ("world", {"contour": "kept"}, {"contour": "flat"})
     ]
     row = make_row(found[0])
@@ -168,7 +168,7 @@ def test_both_sides_of_a_prosody_pair_go_through_the_vocoder(recorded):
 def test_a_rhythm_pair_has_the_same_words_and_voice_on_both_sides_and_the_reading_one_is_longer():
     (found,) = plan(EPISODES[:1], {"rhythm": {}}, replace(SPOKEN, seen=("espeak-ng",)))
     assert (found.family, found.chosen.secondary, found.synthesizer) == ("rhythm", "reading", "espeak-ng")
-    assert (found.engine("chosen")[1], found.engine("rejected")[1]) == (
+    assert (found.find_engine("chosen")[1], found.find_engine("rejected")[1]) == (
         {"rhythm": "conversational"},
         {"rhythm": "reading"},
     )
@@ -216,11 +216,11 @@ def test_pairs_across_voices_have_a_synthesizer_of_their_own_on_either_side():
     assert same.voices in ("hibari", "espeak-ng")
     assert across.voices in ("hibari+espeak-ng", "espeak-ng+hibari")
     assert set(across.engines) == {"hibari", "espeak-ng"}
-    assert across.engine("chosen")[0] != across.engine("rejected")[0]
+    assert across.find_engine("chosen")[0] != across.find_engine("rejected")[0]
     assert across.pair_id != same.pair_id
     row = make_row(across)
     uris = [{ref["uri"] for turn in row[side] for ref in turn["audio_ref"]} for side in ("chosen", "rejected")]
-    assert uris == [{f"synthetic:{across.engine(side)[0]}"} for side in ("chosen", "rejected")]
+    assert uris == [{f"synthetic:{across.find_engine(side)[0]}"} for side in ("chosen", "rejected")]
 
 
 def test_a_reversed_pitch_keeps_its_values_and_where_it_is_voiced():

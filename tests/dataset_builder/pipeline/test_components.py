@@ -13,8 +13,8 @@ from sdiareward.dataset_builder.pipeline.diarization import (
     PyannoteDiarizer,
     ResemblyzerDiarizer,
     cluster,
+    plan_window_starts,
     smooth,
-    window_starts,
 )
 from sdiareward.dataset_builder.pipeline.settings import (
     ComponentError,
@@ -93,9 +93,9 @@ def test_padding_that_makes_stretches_touch_joins_them(sentences_wav):
 
 
 def test_windows_cover_a_stretch_of_speech_to_its_end():
-    assert window_starts(2.0, 5.0, 0.5).tolist() == [2.0, 2.5, 3.0, 3.4]
-    assert window_starts(2.0, 3.6, 0.5).tolist() == [2.0]
-    assert window_starts(2.0, 2.4, 0.5).tolist() == [2.0]
+    assert plan_window_starts(2.0, 5.0, 0.5).tolist() == [2.0, 2.5, 3.0, 3.4]
+    assert plan_window_starts(2.0, 3.6, 0.5).tolist() == [2.0]
+    assert plan_window_starts(2.0, 2.4, 0.5).tolist() == [2.0]
 
 
 def test_smoothing_pays_the_penalty_only_for_a_change_that_is_worth_it():

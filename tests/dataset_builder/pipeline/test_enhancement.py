@@ -247,7 +247,7 @@ def test_an_interrupted_build_does_not_mix_enhanced_and_plain_pairs(config, inpu
 def test_an_enhanced_clip_is_found_and_enhanced_again_by_its_reference(config, inputs, tmp_path, monkeypatch):
     build(config(enhance=True))
     turn = read_chosen(tmp_path)[0]
-    monkeypatch.setattr(recorded_parts, "_enhancer", recorded_parts._enhancer.__wrapped__)
+    monkeypatch.setattr(recorded_parts, "_load_enhancer", recorded_parts._load_enhancer.__wrapped__)
     part = find_part(turn["audio_ref"][0], AudioRoots(tmp_path), tmp_path / "recordings")
     np.testing.assert_array_equal(read_recording(part), read_audio(turn["audio"]))
 
@@ -262,11 +262,11 @@ def test_the_clips_of_meld_are_enhanced_from_their_mp4_files(inputs, tmp_path, m
         row = {**values, "Dialogue_ID": "0", "Utterance_ID": str(index)}
         lines.append(",".join(["1", *(row.get(column, "") for column in meld._COLUMNS)]))
     (root / "train_sent_emo.csv").write_text("\n".join(lines) + "\n")
-    episodes = [item for item in meld.episodes(root) if isinstance(item, Episode)]
+    episodes = [item for item in meld.read_episodes(root) if isinstance(item, Episode)]
     settings = make_settings({})
     (episode,), skipped = enhance_episodes(episodes, settings, tmp_path / "work", "datasets", 1)
     assert skipped == []
-    monkeypatch.setattr(recorded_parts, "_enhancer", recorded_parts._enhancer.__wrapped__)
+    monkeypatch.setattr(recorded_parts, "_load_enhancer", recorded_parts._load_enhancer.__wrapped__)
     for index, turn in enumerate(episode.turns):
         (part,) = turn.parts
         assert part.ref == f"meld:train_splits/dia0_utt{index}.mp4?enhancement=audio-separator"

@@ -4,8 +4,8 @@ import pytest
 from sdiareward.dataset_builder.episodes import Episode, Part, Turn
 from sdiareward.dataset_builder.pipeline.inspection import (
     SilentAudioError,
-    clipped_share,
     inspect_episode,
+    measure_clipped_share,
     require_sound,
 )
 from sdiareward.perturbations.channel import encode
@@ -34,8 +34,8 @@ def test_only_runs_at_full_scale_count_as_clipping():
     array[10:14] = 1.0
     array[20:25] = -1.0
     array[[40, 50, 51, 52]] = 1.0
-    assert clipped_share(array) == pytest.approx(0.09)
-    assert clipped_share(np.zeros(0, np.float32)) == 0.0
+    assert measure_clipped_share(array) == pytest.approx(0.09)
+    assert measure_clipped_share(np.zeros(0, np.float32)) == 0.0
 
 
 def test_a_usual_recording_gets_no_note(make_tone):

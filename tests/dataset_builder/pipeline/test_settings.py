@@ -36,7 +36,7 @@ def test_the_defaults_are_the_components_of_the_paper():
 def test_the_papers_config_file_says_what_the_defaults_are():
     settings = read_settings(CONFIGS / "pipeline.yaml")
     for stage in ("decode", "enhancement", "vad", "diarization", "turns"):
-        assert settings.stage(stage).identity() == PipelineSettings().stage(stage).identity()
+        assert settings.get_stage(stage).identity() == PipelineSettings().get_stage(stage).identity()
     assert settings.asr.identity() == FasterWhisperSettings(compute_type="float16").identity()
 
 

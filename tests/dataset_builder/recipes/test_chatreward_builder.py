@@ -13,7 +13,7 @@ from support import forked
 from support.paths import CONFIGS
 
 from sdiareward.audio_sdiareward import read_audio
-from sdiareward.dataset_builder.recipes.chatreward.__main__ import main, summarize
+from sdiareward.dataset_builder.recipes.chatreward.__main__ import main, summarise
 from sdiareward.dataset_builder.recipes.chatreward.builder import build
 from sdiareward.dataset_builder.recipes.chatreward.loading import load_samples
 from sdiareward.dataset_builder.recipes.chatreward.recording import Recorder
@@ -229,7 +229,7 @@ def test_the_card_names_the_splits_and_says_that_nothing_was_checked(built):
 
 def test_the_summary_of_a_build_counts_samples_and_what_is_missing(built):
     missing = {"drops": {"wer": 2}, "skipped": [{}, {}], "rejected_lines": {"no_voice": 1, "wer": 2}}
-    lines = summarize({**built[1], **missing}).splitlines()
+    lines = summarise({**built[1], **missing}).splitlines()
     assert "train 6 samples" in lines[0] and "test 6 samples" in lines[0]
     assert lines[1:] == [
         "lines rejected and tried with other voices: no_voice 1, wer 2",

@@ -4,7 +4,7 @@ import pytest
 
 from sdiareward.dataset_builder.pipeline.settings import FasterWhisperSettings
 from sdiareward.dataset_builder.recipes.chatreward.experts import (
-    gold_score,
+    compute_gold_score,
     measure_agreement,
     merge_ratings,
     read_ratings,
@@ -79,8 +79,8 @@ def classifier_folder(tmp_path_factory):
 def test_a_classifier_scores_the_emotions_its_labels_stand_for(classifier_folder, make_tone):
     single = {"ang": "angry", "hap": "happy", "neu": "neutral"}
     both = load_classifier(EmotionSettings(str(classifier_folder), {**single, "calm": "neutral"}))
-    scores = both.scores(make_tone(1.0))
-    alone = load_classifier(EmotionSettings(str(classifier_folder), single)).scores(make_tone(1.0))
+    scores = both.score_emotions(make_tone(1.0))
+    alone = load_classifier(EmotionSettings(str(classifier_folder), single)).score_emotions(make_tone(1.0))
     assert set(scores) == {"angry", "happy", "neutral"}
     assert 0 < sum(alone.values()) < sum(scores.values()) < 1
     assert scores["neutral"] > alone["neutral"]
@@ -131,7 +131,7 @@ def test_a_table_without_scores_is_refused(tmp_path):
 
 @pytest.mark.parametrize(("scores", "gold"), [([5], 5), ([5, 4, 4], 4), ([3, 4], 4), ([1, 2, 3, 3], 3), ([1, 5], 3)])
 def test_the_gold_score_is_the_median_and_a_half_is_rounded_up(scores, gold):
-    assert gold_score(scores) == gold
+    assert compute_gold_score(scores) == gold
 
 
 def test_experts_replace_the_designed_score_of_what_they_rated():

@@ -25,7 +25,12 @@ from sdiareward.dataset_builder.recipes.chatreward.settings import (
     EventSettings,
     read_config,
 )
-from sdiareward.dataset_builder.recipes.chatreward.voices import CASTS, cloning_cast, endpoint_cast, speak_line
+from sdiareward.dataset_builder.recipes.chatreward.voices import (
+    CASTS,
+    make_cloning_cast,
+    make_endpoint_cast,
+    speak_line,
+)
 from sdiareward.synthesis import SynthesisError, load_synthesizer
 
 
@@ -136,7 +141,7 @@ def test_speakers_that_cannot_be_used_are_refused_by_line(server, speakers, tmp_
 
 
 def test_ages_are_spoken_by_people_of_these_ages_and_by_no_rule(server, speakers):
-    cast = cloning_cast(options(server, speakers), ("age",))
+    cast = make_cloning_cast(options(server, speakers), ("age",))
     assert not cast.is_shaped("age") and cast.is_shaped("emotion")
     for age in AGES:
         speech = speak_line("Hello.", cast.find_voice("age", age, "female").draw(2), "age", age, is_shaped=False)
@@ -144,7 +149,7 @@ def test_ages_are_spoken_by_people_of_these_ages_and_by_no_rule(server, speakers
         assert len(speech) / 16_000 == pytest.approx(1.0, abs=0.1)
     assert cast.find_voice("accent", "indian", "female") is None
     with pytest.raises(ValueError, match=r"has speakers of accent \[\]; Table 4 has \['indian'"):
-        cloning_cast(options(server, speakers), ("accent",))
+        make_cloning_cast(options(server, speakers), ("accent",))
 
 
 def test_each_scenario_draws_its_speakers_and_its_answers_share_one(server, speakers, tmp_path):
@@ -188,11 +193,11 @@ def test_an_attribute_is_spoken_by_the_casts_that_are_named_for_it(server, speak
 
 
 def test_ten_voices_of_an_endpoint_alternate_and_each_scenario_draws_one():
-    cast = endpoint_cast({"voices": list("fmfmfmfmfm")}, ("emotion",))
+    cast = make_endpoint_cast({"voices": list("fmfmfmfmfm")}, ("emotion",))
     drawn = {gender: {cast.voices[gender].draw(seed).number for seed in range(9)} for gender in ("female", "male")}
     assert drawn == {"female": {0, 2, 4, 6, 8}, "male": {1, 3, 5, 7, 9}}
     with pytest.raises(ValueError, match="give two, female and male, or more pairs"):
-        endpoint_cast({"voices": list("fmf")}, ("emotion",))
+        make_endpoint_cast({"voices": list("fmf")}, ("emotion",))
 
 
 def test_clips_may_lie_in_folders_of_other_class_names(tmp_path, make_tone):
@@ -246,7 +251,7 @@ def funasr(monkeypatch):
 
 def test_emotion2vec_scores_the_seven_emotions_of_table_4(funasr, make_tone):
     settings = EmotionSettings("emotion2vec/emotion2vec_plus_large", backend="funasr", device="cpu")
-    scores = load_classifier(settings).scores(make_tone(1.0))
+    scores = load_classifier(settings).score_emotions(make_tone(1.0))
     assert scores == {
         "angry": 0.6,
         "disgusted": 0.1,
@@ -264,7 +269,7 @@ def test_emotion2vec_scores_the_seven_emotions_of_table_4(funasr, make_tone):
 def test_an_emotion2vec_without_a_head_and_a_missing_funasr_are_told(funasr, make_tone, monkeypatch):
     headless = load_classifier(EmotionSettings("emotion2vec_base", backend="funasr"))
     with pytest.raises(ValueError, match=r"emotion2vec_base: has the labels \[\]"):
-        headless.scores(make_tone(1.0))
+        headless.score_emotions(make_tone(1.0))
     monkeypatch.setitem(sys.modules, "funasr", None)
     with pytest.raises(ComponentError, match="runs in FunASR, which cannot be imported .*pip install funasr"):
         load_classifier(EmotionSettings("emotion2vec_plus_large", backend="funasr"))

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from sdiareward.dataset_builder.recipes.chatreward.labels import are_alike, named_categories, names_category
+from sdiareward.dataset_builder.recipes.chatreward.labels import are_alike, find_named_categories, names_category
 from sdiareward.dataset_builder.recipes.chatreward.scenarios import (
     DEFAULT_SCENARIOS,
     assign_splits,
@@ -98,10 +98,10 @@ def test_a_missing_field_is_told_with_the_line(tmp_path):
 
 
 def test_a_name_inside_another_word_is_no_name():
-    assert named_categories("You sound like a woman to me.", "gender") == ["female"]
+    assert find_named_categories("You sound like a woman to me.", "gender") == ["female"]
     assert not names_category("Breakfast is over.", "speed", "fast")
-    assert named_categories("你说的是中文。", "language") == ["chinese"]
-    assert named_categories("The old LADY laughed.", "age") == ["elderly"]
+    assert find_named_categories("你说的是中文。", "language") == ["chinese"]
+    assert find_named_categories("The old LADY laughed.", "age") == ["elderly"]
 
 
 def test_what_is_hard_to_tell_apart_is_alike_in_both_directions():

@@ -15,7 +15,7 @@ from sdiareward.dataset_builder.recipes.chatreward.voices import (
     MANDARIN,
     SHAPES,
     Voice,
-    endpoint_cast,
+    make_endpoint_cast,
     order_casts,
     speak_line,
 )
@@ -109,7 +109,7 @@ def test_for_every_bundled_scenario_a_cast_has_all_voices_offline():
 
 
 def test_a_cast_without_an_engine_lacks_its_voices():
-    cast = CASTS["neural"].without(frozenset({"piper"}))
+    cast = CASTS["neural"].drop_engines(frozenset({"piper"}))
     assert cast.find_voice("gender", "male", "female") is None
     assert cast.find_voice("emotion", "happy", "female") == Voice("hibari")
     assert cast.engines == {"hibari", "espeak-ng"}
@@ -149,7 +149,7 @@ def speech_server():
 
 def test_an_endpoint_gets_instructions_for_its_voice(speech_server):
     url, asked = speech_server
-    cast = endpoint_cast({"base_url": url, "model": "tts", "voices": ["nova", "onyx"]}, ("emotion", "accent"))
+    cast = make_endpoint_cast({"base_url": url, "model": "tts", "voices": ["nova", "onyx"]}, ("emotion", "accent"))
     for attribute, category, gender in (("emotion", "sad", "male"), ("accent", "indian", "female")):
         voice = cast.find_voice(attribute, category, gender)
         speech = speak_line(TEXT, voice, attribute, category, is_shaped=cast.is_shaped(attribute))
@@ -161,9 +161,9 @@ def test_an_endpoint_gets_instructions_for_its_voice(speech_server):
 
 def test_an_endpoint_needs_two_voices_and_attributes_with_instructions():
     with pytest.raises(ValueError, match="give two"):
-        endpoint_cast({"voices": ["nova"]}, ("emotion",))
+        make_endpoint_cast({"voices": ["nova"]}, ("emotion",))
     with pytest.raises(ValueError, match=r"\['volume'\] are not instructed"):
-        endpoint_cast({"voices": ["nova", "onyx"]}, ("volume",))
+        make_endpoint_cast({"voices": ["nova", "onyx"]}, ("volume",))
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ NUM_EPISODES = 8
 
 def short_episodes(count):
     """Return the episodes of the sample that last the least, each with at least 2 s."""
-    return sorted(sample.episodes(), key=lambda episode: episode.turns[-1].parts[-1].end_s)[4 : 4 + count]
+    return sorted(sample.read_episodes(), key=lambda episode: episode.turns[-1].parts[-1].end_s)[4 : 4 + count]
 
 
 def copy_of_audio(source, target):
@@ -49,7 +49,7 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("built")
     channel = ChannelSettings(level_dbfs=-26.3)
     plans = [PairPlan("modality", e, e, "hibari", "train", channel) for e in short_episodes(NUM_EPISODES)]
-    script = next(colloquial_scripts.script_pairs())
+    script = next(colloquial_scripts.read_pairs())
     spoken, written = (replace(side, turns=side.turns[:2]) for side in (script.spoken, script.written))
     plans.append(PairPlan("colloquialness", spoken, written, "hibari", "test", None))
     scores = dict.fromkeys(("content", "naturalness", "coherence"), 4)
@@ -81,7 +81,9 @@ def test_what_was_damaged_is_told_apart_and_costs_no_other_pair(built, tmp_path)
     originals = [path.read_bytes() for path in paths]
     arrays = [soundfile.read(path, dtype="float32")[0] for path in paths]
     paths[0].unlink()
-    shutil.copy(max(sample.episodes(), key=lambda e: e.turns[-1].parts[-1].end_s).turns[0].parts[0].audio, paths[1])
+    shutil.copy(
+        max(sample.read_episodes(), key=lambda e: e.turns[-1].parts[-1].end_s).turns[0].parts[0].audio, paths[1]
+    )
     paths[2].write_bytes(originals[2][: len(originals[2]) // 2])
     paths[3].write_bytes(encode_opus(arrays[3][: round(0.3 * arrays[3].size)]))
     paths[4].write_bytes(encode_opus(arrays[4]))
@@ -251,11 +253,11 @@ def test_a_damaged_long_recording_is_decoded_once_and_told_each_time(tmp_path, m
 def test_audio_roots_are_one_folder_for_all_and_places_of_single_sources(tmp_path):
     roots = AudioRoots.parse([str(tmp_path), "meld=/corpora/meld=1"])
     (tmp_path / "youtube").mkdir()
-    assert roots.of("meld") == Path("/corpora/meld=1")
-    assert roots.of("youtube") == tmp_path / "youtube"
-    assert roots.of("sample") == sample.DEFAULT_PATH
+    assert roots.find_root("meld") == Path("/corpora/meld=1")
+    assert roots.find_root("youtube") == tmp_path / "youtube"
+    assert roots.find_root("sample") == sample.DEFAULT_PATH
     with pytest.raises(SkipError, match="--audio-root dailytalk=DIR"):
-        roots.of("dailytalk")
+        roots.find_root("dailytalk")
     with pytest.raises(ValueError, match="no source"):
         AudioRoots.parse([str(tmp_path), str(tmp_path)])
     with pytest.raises(ValueError, match="is no folder"):
@@ -273,7 +275,7 @@ def test_the_command_exits_with_an_error_when_strict_and_anything_is_lost(built,
 
 @pytest.mark.skipif(not amazon_queen.DEFAULT_PATH.is_file(), reason="needs Debian's flight-of-the-amazon-queen")
 def test_pairs_of_the_amazon_queen_come_back_from_the_archive(tmp_path):
-    episodes = [episode for episode in islice(amazon_queen.episodes(), 20) if isinstance(episode, Episode)][:3]
+    episodes = [episode for episode in islice(amazon_queen.read_episodes(), 20) if isinstance(episode, Episode)][:3]
     with ShardWriter(tmp_path / "data") as writer:
         for episode in episodes:
             plan = PairPlan("modality", episode, episode, "hibari", "train", ChannelSettings())

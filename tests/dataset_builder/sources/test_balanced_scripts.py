@@ -15,7 +15,7 @@ def sides(pairs):
 
 @pytest.fixture(scope="module")
 def pairs():
-    found = list(balanced_scripts.script_pairs())
+    found = list(balanced_scripts.read_pairs())
     assert not [item for item in found if isinstance(item, Skipped)]
     return found
 
@@ -40,7 +40,7 @@ def test_no_count_orders_more_of_it_than_it_may(pairs):
 
 
 def test_the_easy_set_is_solved_by_counting_commas():
-    easy = list(colloquial_scripts.script_pairs())
+    easy = list(colloquial_scripts.read_pairs())
     assert {pair.written.secondary for pair in easy} == {"easy"}
     assert measure_shares(sides(easy))["commas"] == 1
 
@@ -58,8 +58,8 @@ def test_a_file_that_counting_solves_is_refused(tmp_path):
     path = tmp_path / "scripts.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     with pytest.raises(ValueError, match="commas, punctuation marks alone order"):
-        list(balanced_scripts.script_pairs(path))
-    assert len(list(colloquial_scripts.script_pairs(path))) == 3
+        list(balanced_scripts.read_pairs(path))
+    assert len(list(colloquial_scripts.read_pairs(path))) == 3
 
 
 def test_an_unbalanced_pair_is_skipped_with_its_reason(tmp_path):
@@ -81,7 +81,7 @@ def test_an_unbalanced_pair_is_skipped_with_its_reason(tmp_path):
         for name, row in (("good", balanced), ("long", longer))
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    found = list(balanced_scripts.script_pairs(path))
+    found = list(balanced_scripts.read_pairs(path))
     skipped = [item for item in found if isinstance(item, Skipped)]
     assert [item.kind for item in skipped] == ["unbalanced"]
     assert "long/written: the sides have 5 and 2 words" in skipped[0].reason

@@ -40,7 +40,7 @@ def texts_of(episode):
 @pytest.fixture(scope="session")
 def clips():
     """Real recordings: the words and the first second of some turns of the bundled sample."""
-    parts = [turn.parts[0] for episode in list(sample.episodes(SAMPLE))[:10] for turn in episode.turns][:20]
+    parts = [turn.parts[0] for episode in list(sample.read_episodes(SAMPLE))[:10] for turn in episode.turns][:20]
     return [(part.text, read_audio(part.audio)[round(part.start_s * 16_000) :][:16_000]) for part in parts]
 
 
@@ -111,7 +111,7 @@ def test_utterances_of_one_speaker_become_one_turn_labelled_by_the_last(meld_tre
 
 
 def test_a_dialogue_of_three_speakers_is_cut_into_stretches_of_two(meld_tree):
-    items = list(meld.episodes(meld_tree))
+    items = list(meld.read_episodes(meld_tree))
     assert [(e.name, len(e.turns)) for e in episodes_of(items)] == [
         ("train/dia0/0", 2),
         ("dev/dia3/0", 2),
@@ -122,7 +122,7 @@ def test_a_dialogue_of_three_speakers_is_cut_into_stretches_of_two(meld_tree):
 
 
 def test_the_clips_of_meld_are_mp4_and_read_as_the_recordings_they_were_written_from(meld_tree, clips):
-    part = episodes_of(meld.episodes(meld_tree))[0].turns[0].parts[0]
+    part = episodes_of(meld.read_episodes(meld_tree))[0].turns[0].parts[0]
     assert part.ref == "meld:train_splits/dia0_utt0.mp4"
     array, original = read_media(part.audio), clips[0][1]
     assert len(array) == pytest.approx(len(original), abs=2048)
@@ -133,7 +133,7 @@ def test_the_clips_of_meld_are_mp4_and_read_as_the_recordings_they_were_written_
 
 
 def test_the_corrected_clip_of_the_test_split_is_taken(meld_tree):
-    episode = episodes_of(meld.episodes(meld_tree))[-1]
+    episode = episodes_of(meld.read_episodes(meld_tree))[-1]
     assert [part.ref for turn in episode.turns for part in turn.parts] == [
         "meld:output_repeated_splits_test/dia1_utt0.mp4",
         "meld:output_repeated_splits_test/final_videos_testdia1_utt1.mp4",
@@ -141,11 +141,11 @@ def test_the_corrected_clip_of_the_test_split_is_taken(meld_tree):
 
 
 def test_meld_unpacked_into_folders_by_split_has_the_same_references(meld_tree):
-    flat = [part.ref for e in episodes_of(meld.episodes(meld_tree)) for turn in e.turns for part in turn.parts]
+    flat = [part.ref for e in episodes_of(meld.read_episodes(meld_tree)) for turn in e.turns for part in turn.parts]
     (meld_tree / "train").mkdir()
     for name in ("train_sent_emo.csv", "train_splits"):
         (meld_tree / name).rename(meld_tree / "train" / name)
-    parts = [part for e in episodes_of(meld.episodes(meld_tree)) for turn in e.turns for part in turn.parts]
+    parts = [part for e in episodes_of(meld.read_episodes(meld_tree)) for turn in e.turns for part in turn.parts]
     assert [part.ref for part in parts] == flat
     for part in parts:
         source, path, member = split_reference(part.ref)
@@ -157,12 +157,12 @@ def test_meld_quotes_are_read_from_utf_8_and_windows_1252(meld_tree, encoding):
     write_table(
         meld_tree / "train_sent_emo.csv", [row(0, 0, "A", "my company’s “café”"), row(0, 1, "B", "Well…")], encoding
     )
-    assert texts_of(episodes_of(meld.episodes(meld_tree))[0]) == [["my company’s “café”"], ["Well…"]]
+    assert texts_of(episodes_of(meld.read_episodes(meld_tree))[0]) == [["my company’s “café”"], ["Well…"]]
 
 
 def test_meld_quotes_that_were_saved_as_control_characters_are_restored(meld_tree):
     write_table(meld_tree / "train_sent_emo.csv", [row(0, 0, "A", "company\x92s"), row(0, 1, "B")])
-    assert texts_of(episodes_of(meld.episodes(meld_tree))[0])[0] == ["company’s"]
+    assert texts_of(episodes_of(meld.read_episodes(meld_tree))[0])[0] == ["company’s"]
 
 
 def test_each_bad_row_of_meld_is_dropped_and_nothing_else_is_lost(meld_tree):
@@ -180,7 +180,7 @@ def test_each_bad_row_of_meld_is_dropped_and_nothing_else_is_lost(meld_tree):
     ]
     write_table(meld_tree / "train_sent_emo.csv", rows)
     (meld_tree / "train_splits/dia0_utt8.mp4").touch()
-    items = list(meld.episodes(meld_tree))
+    items = list(meld.read_episodes(meld_tree))
     assert [(item.removeprefix("meld train_sent_emo.csv line "), kind) for item, kind in drops_of(items)][:8] == [
         ("4", "duplicate"),
         ("5", "unknown_label"),
@@ -196,7 +196,7 @@ def test_each_bad_row_of_meld_is_dropped_and_nothing_else_is_lost(meld_tree):
 
 def test_a_split_of_meld_that_is_missing_is_reported_and_the_others_are_read(meld_tree):
     (meld_tree / "dev_sent_emo.csv").unlink()
-    items = list(meld.episodes(meld_tree))
+    items = list(meld.read_episodes(meld_tree))
     assert drops_of(items) == [("meld dev", "missing_table")]
     assert len(episodes_of(items)) == 2
 
@@ -204,7 +204,7 @@ def test_a_split_of_meld_that_is_missing_is_reported_and_the_others_are_read(mel
 def test_a_table_of_another_kind_is_refused(meld_tree):
     (meld_tree / "train_sent_emo.csv").write_text("text,label\nhello,joy\n")
     with pytest.raises(ValueError, match="lacks .*'Utterance', 'Speaker'"):
-        list(meld.episodes(meld_tree))
+        list(meld.read_episodes(meld_tree))
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_dailytalk_dialogues_become_episodes_with_the_names_of_table_5(write_dai
 
 
 def test_a_long_dialogue_is_cut_after_sixteen_turns_within_its_group(write_dailytalk):
-    items = list(dailytalk.episodes(write_dailytalk({"0": [0, 1] * 9 + [0]})))
+    items = list(dailytalk.read_episodes(write_dailytalk({"0": [0, 1] * 9 + [0]})))
     assert [(e.name, len(e.turns), e.group) for e in episodes_of(items)] == [("0/0", 16, "0"), ("0/16", 2, "0")]
     assert drops_of(items) == [("dailytalk dialogue 0 utterance 18", "no_answer")]
 
@@ -262,7 +262,7 @@ def test_a_long_dialogue_is_cut_after_sixteen_turns_within_its_group(write_daily
 def test_a_missing_clip_cuts_the_dialogue_where_it_was(write_dailytalk):
     root = write_dailytalk({"0": [0, 1, 0, 1, 0, 1]})
     (root / "data/0/2_0_d0.wav").unlink()
-    items = list(dailytalk.episodes(root))
+    items = list(dailytalk.read_episodes(root))
     assert [(e.name, len(e.turns)) for e in episodes_of(items)] == [("0/0", 2), ("0/3", 2)]
     assert drops_of(items) == [
         ("dailytalk dialogue 0 utterance 2", "missing_audio"),
@@ -282,7 +282,7 @@ def test_bad_entries_of_dailytalk_are_dropped_and_a_missing_act_is_unknown(write
         metadata["4"] = ["a list"]
 
     edit(root, spoil)
-    items = list(dailytalk.episodes(root))
+    items = list(dailytalk.read_episodes(root))
     assert [(e.name, e.primary) for e in episodes_of(items)] == [("0/0", "Question"), ("2/0", "Unknown")]
     assert [kind for _, kind in drops_of(items)] == [
         "bad_entry",
@@ -298,7 +298,7 @@ def test_bad_entries_of_dailytalk_are_dropped_and_a_missing_act_is_unknown(write
 def test_metadata_that_is_no_object_is_refused_with_its_path(tmp_path, content):
     (tmp_path / "metadata.json").write_text(content)
     with pytest.raises(ValueError, match=r"metadata\.json: (holds list|not JSON)"):
-        list(dailytalk.episodes(tmp_path))
+        list(dailytalk.read_episodes(tmp_path))
 
 
 @pytest.mark.parametrize("name", ["meld", "dailytalk"])

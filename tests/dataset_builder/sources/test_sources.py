@@ -76,11 +76,11 @@ def test_an_exchange_of_the_amazon_queen_is_a_line_and_its_answer(queen):
 
 
 def test_all_episodes_of_one_conversation_share_a_group(queen):
-    assert {episode.group for episode in episodes_of(amazon_queen.episodes(queen.parent))} == {"APE.DOG"}
+    assert {episode.group for episode in episodes_of(amazon_queen.read_episodes(queen.parent))} == {"APE.DOG"}
 
 
 def test_an_exchange_without_all_its_clips_is_dropped_by_name(queen):
-    (skip,) = [item for item in amazon_queen.episodes(queen) if isinstance(item, Skipped)]
+    (skip,) = [item for item in amazon_queen.read_episodes(queen) if isinstance(item, Skipped)]
     assert (skip.item, skip.kind) == ("amazon_queen 030007", "missing_audio")
     assert "030007P1.SB" in skip.reason
 
@@ -93,13 +93,13 @@ def test_a_damaged_conversation_costs_only_itself(tmp_path, clip):
         "040001P1.SB": clip,
     }
     (tmp_path / "queen.1c").write_bytes(pack_archive(entries))
-    items = list(amazon_queen.episodes(tmp_path))
+    items = list(amazon_queen.read_episodes(tmp_path))
     assert drops_of(items) == [("amazon_queen APE.DOG", "bad_entry")]
     assert [episode.name for episode in episodes_of(items)] == ["BOB.DOG/0"]
 
 
 def test_a_reference_into_the_archive_gives_the_clip(queen, clip):
-    (episode,) = episodes_of(amazon_queen.episodes(queen))
+    (episode,) = episodes_of(amazon_queen.read_episodes(queen))
     part = episode.turns[1].parts[1]
     assert part.ref == "amazon_queen:queen.1c#030006P3.SB"
     for root in (queen, queen.parent):
@@ -115,7 +115,7 @@ def test_a_reference_to_a_clip_that_the_archive_lacks_is_not_found(queen):
 
 
 def test_an_archive_that_was_replaced_is_read_again(queen, clip):
-    list(amazon_queen.episodes(queen))
+    list(amazon_queen.read_episodes(queen))
     queen.write_bytes(pack_archive({"030006P3.SB": clip[:100]}))
     os.utime(queen, ns=(0, 1))
     assert locate("amazon_queen", queen, "queen.1c", "030006P3.SB") == clip[:100]
@@ -125,7 +125,7 @@ def test_another_file_than_the_talkie_archive_is_refused(tmp_path):
     path = tmp_path / "queen.1c"
     path.write_bytes(pack_archive({}, mp3=0))
     with pytest.raises(ValueError, match="the talkie version's MP3 archive"):
-        list(amazon_queen.episodes(path))
+        list(amazon_queen.read_episodes(path))
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def asterisk_tree(tmp_path, make_tone):
 
 
 def test_asterisk_prompts_of_one_application_are_lined_up_in_pairs(asterisk_tree):
-    (episode,) = episodes_of(asterisk.episodes(asterisk_tree))
+    (episode,) = episodes_of(asterisk.read_episodes(asterisk_tree))
     validate_episode(episode)
     assert episode.group == "agent"
     assert [turn.text for turn in episode.turns] == ["Agent logged in.", "Please enter your password."]
@@ -158,7 +158,7 @@ def test_asterisk_prompts_of_one_application_are_lined_up_in_pairs(asterisk_tree
 
 def test_every_asterisk_prompt_without_an_episode_is_dropped_with_its_kind(asterisk_tree):
     (asterisk_tree / "asterisk/sounds/en_US_f_Allison/vm-intro.wav").unlink()
-    assert drops_of(asterisk.episodes(asterisk_tree)) == [
+    assert drops_of(asterisk.read_episodes(asterisk_tree)) == [
         ("asterisk beep", "no_speech"),
         ("asterisk added", "too_short"),
         ("asterisk vm-intro", "missing_audio"),
@@ -167,7 +167,7 @@ def test_every_asterisk_prompt_without_an_episode_is_dropped_with_its_kind(aster
 
 
 def test_an_asterisk_reference_finds_its_file(asterisk_tree):
-    (episode,) = episodes_of(asterisk.episodes(asterisk_tree))
+    (episode,) = episodes_of(asterisk.read_episodes(asterisk_tree))
     part = episode.turns[0].parts[0]
     assert part.ref == "asterisk:asterisk/sounds/en_US_f_Allison/agent-loginok.wav"
     assert locate("asterisk", asterisk_tree, split_reference(part.ref)[1]) == Path(part.audio)
@@ -210,9 +210,9 @@ def test_the_scripts_are_210_pairs_in_ten_domains():
 
 
 def test_a_sample_that_was_written_reads_back_as_the_same_episodes(queen, tmp_path):
-    written = episodes_of(amazon_queen.episodes(queen))
+    written = episodes_of(amazon_queen.read_episodes(queen))
     assert sample.write_sample(written, tmp_path / "sample", max_bytes=1_000_000) == 1
-    (episode,) = sample.episodes(tmp_path / "sample")
+    (episode,) = sample.read_episodes(tmp_path / "sample")
     assert [turn.text for turn in episode.turns] == [turn.text for turn in written[0].turns]
     assert (episode.name, episode.group_id) == (written[0].name, written[0].group_id)
     assert episode.native_coding == ("mp3_11k", "opus")
@@ -225,11 +225,11 @@ def test_a_sample_that_was_written_reads_back_as_the_same_episodes(queen, tmp_pa
 
 def test_bad_lines_of_a_sample_are_dropped_and_the_rest_is_kept(queen, tmp_path):
     root = tmp_path / "sample"
-    sample.write_sample(episodes_of(amazon_queen.episodes(queen)), root, max_bytes=1_000_000)
+    sample.write_sample(episodes_of(amazon_queen.read_episodes(queen)), root, max_bytes=1_000_000)
     good = (root / "manifest.jsonl").read_text()
     outside = good.replace('"audio": "', '"audio": "../')
     (root / "manifest.jsonl").write_text("not JSON\n" + outside + '{"audio": "x"}\n' + good + good)
-    items = list(sample.episodes(root))
+    items = list(sample.read_episodes(root))
     assert [kind for _, kind in drops_of(items)] == ["not_json", "outside_root", "missing_audio", "duplicate"]
     assert len(episodes_of(items)) == 1
 
@@ -247,14 +247,14 @@ def test_a_script_without_a_side_is_dropped(tmp_path):
 
 @pytest.mark.slow
 def test_a_sample_stops_before_its_size(queen, tmp_path):
-    episodes = episodes_of(amazon_queen.episodes(queen)) * 3
+    episodes = episodes_of(amazon_queen.read_episodes(queen)) * 3
     assert sample.write_sample(episodes, tmp_path / "probe", max_bytes=10_000_000) == 3
     size = next((tmp_path / "probe" / "amazon_queen").iterdir()).stat().st_size
     assert sample.write_sample(episodes, tmp_path / "s", 2 * size) == 2
 
 
 def test_the_bundled_sample_is_complete_and_small():
-    episodes = list(sample.episodes(SAMPLE))
+    episodes = list(sample.read_episodes(SAMPLE))
     assert all(isinstance(episode, Episode) for episode in episodes)
     assert {episode.source for episode in episodes} == {"amazon_queen", "asterisk"}
     files = {part.audio for episode in episodes for turn in episode.turns for part in turn.parts}

@@ -228,7 +228,7 @@ def test_every_option_that_is_set_here_is_one_of_yt_dlp_and_refused():
 
     known = {*parse_options([]).ydl_opts, *re.findall(r"^    (\w+):", YoutubeDL.__doc__, re.MULTILINE)}
     assert set(fetching._SET_HERE) <= known
-    assert set(fetching._options(FetchSettings("x", videos=("dQw4w9WgXcQ",)))) <= set(fetching._SET_HERE)
+    assert set(fetching._make_options(FetchSettings("x", videos=("dQw4w9WgXcQ",)))) <= set(fetching._SET_HERE)
 
 
 def test_cookies_of_a_file_and_headers_are_sent(server, settings, tmp_path):
@@ -263,7 +263,7 @@ def test_arguments_of_extractors_and_a_browser_to_imitate_reach_yt_dlp(settings)
 
     arguments = {"youtube": {"player_client": ["web", "tv"]}}
     given = {"extractor_args": arguments, "impersonate": "chrome-110:windows", "cookiesfrombrowser": "firefox"}
-    options = fetching._options(settings(yt_dlp=given))
+    options = fetching._make_options(settings(yt_dlp=given))
     assert options["impersonate"].client == "chrome"
     assert options["cookiesfrombrowser"] == ("firefox",)
     with YoutubeDL({**options, "impersonate": None, "cookiesfrombrowser": None}) as downloader:
