@@ -139,7 +139,7 @@ def measure(clips: list[np.ndarray], versions: dict[str, tuple[str, _Version]], 
             else:
                 array = make(cuts[index], cuts[other])
             verdicts.append(compare(expected[index], np.asarray(array, np.float32)))
-        results[name] = {"truth": truth, **summarize(verdicts)}
+        results[name] = {"truth": truth, **summarise(verdicts)}
     return results
 
 
@@ -151,10 +151,10 @@ def _middle(clip: np.ndarray, num_samples: int | None = None) -> np.ndarray:
 def compare_opus_decoders(clips: list[np.ndarray], compression_level: float) -> dict[str, Any]:
     """Compare what libopus, in libsndfile, and FFmpeg decode from the same files."""
     files = [encode(clip, SAMPLING_RATE, "OGG", "OPUS", compression_level) for clip in clips]
-    return summarize([compare(fingerprint(read_media(data)), decode_with_ffmpeg(data)) for data in files])
+    return summarise([compare(fingerprint(read_media(data)), decode_with_ffmpeg(data)) for data in files])
 
 
-def summarize(verdicts: list[Verdict]) -> dict[str, Any]:
+def summarise(verdicts: list[Verdict]) -> dict[str, Any]:
     """Return the verdicts' counts and the distributions (0, 1, 50, 99 and 100 per cent) of what they rest on."""
     summary: dict[str, Any] = {"verdicts": dict(sorted(Counter(verdict.kind for verdict in verdicts).items()))}
     for name in ("bit_errors", "snr_db", "gain_db"):
@@ -191,7 +191,7 @@ def main() -> None:
     results = measure(clips, VERSIONS, is_short=False)
     if encoded:
         pairs = [compare(fingerprint(clip), decode_with_ffmpeg(data)) for clip, data in encoded if data]
-        results["mp3_by_ffmpeg_instead_of_libsndfile"] = {"truth": "same", **summarize(pairs)}
+        results["mp3_by_ffmpeg_instead_of_libsndfile"] = {"truth": "same", **summarise(pairs)}
     # Of no truth: at low bit rates the decoders of Opus differ as much as codecs do.
     decoders = {f"opus_{name}_by_ffmpeg": compare_opus_decoders(clips, level) for name, level in _OPUS_LEVELS.items()}
     spoken = [clip for clip in clips if clip.size > 3 * _SHORT_SAMPLES and np.abs(_middle(clip)).max() > 0.05]
