@@ -95,12 +95,12 @@ def measure(name: str, pairs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "own_words_nats": round(float(added[:, 0].mean()), 4),
         "other_words_nats": round(float(added[:, 1].mean()), 4),
-        "by_sound": _share(added),
-        "by_reward": _share(rewards) if np.ptp(rewards) else None,  # an untrained head gives zeros
+        "by_sound": compute_share(added),
+        "by_reward": compute_share(rewards) if np.ptp(rewards) else None,  # an untrained head gives zeros
     }
 
 
-def _share(values: np.ndarray) -> dict[str, Any]:
+def compute_share(values: np.ndarray) -> dict[str, Any]:
     """Return the share of rows whose first value is the larger one, with Wilson's interval."""
     share = float((values[:, 0] > values[:, 1]).mean())
     return {"accuracy": share, "interval": wilson_interval(share, len(values))}

@@ -60,6 +60,6 @@ def test_what_the_sound_adds_is_a_difference_of_the_same_tokens(scorer, dialogue
 
 
 def test_a_tie_counts_as_wrong():
-    share = hearing._share(np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [2.0, 1.0]]))
+    share = hearing.compute_share(np.array([[1.0, 0.0], [0.0, 0.0], [0.0, 1.0], [2.0, 1.0]]))
     assert share["accuracy"] == 0.5
     assert share["interval"][0] < 0.5 < share["interval"][1]
