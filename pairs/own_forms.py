@@ -54,7 +54,7 @@ def find_recording(path: str, dataset: str | Path | None, audio_root: str | Path
     Args:
         path (`str`): As a row gives it.
         dataset (`str` or `Path`, *optional*): The table's file or folder, or a Hub id.
-        audio_root (`str` or `Path`, *optional*): As `path_sandbox.audio_roots` takes it.
+        audio_root (`str` or `Path`, *optional*): As `path_sandbox.list_audio_roots` takes it.
 
     Returns:
         `str`: Absolute; that beside the table if there is no such file anywhere.

@@ -213,7 +213,7 @@ def test_augmented_pairs_are_precomputed_and_collated_like_others(
     assert clips[0] != clips[1]
     assert clips[0] == clips[2]
     # The precomputed rows are found again.
-    for name in ("_perturb", "_attack"):
+    for name in ("_perturb", "_apply_attack"):
         monkeypatch.setattr(AugmentedPairs, name, None)
     again, _ = precompute_pairs(AugmentedPairs(pairs, rows.settings), tiny_processor, tmp_path, **options)
     assert again.to_list() == read.to_list()
