@@ -105,7 +105,7 @@ def draw_groups(
     """Draw groups with replacement, as many of each stratum as there are; return how often each value is drawn.
 
     Args:
-        groups (`Sequence[Hashable]`): Recording of each value, as `summary.groups_of` names it.
+        groups (`Sequence[Hashable]`): Recording of each value, as `summary.list_groups` names it.
         strata (`Sequence[Hashable]`): Subset of each value; a group's stratum is the set of its values' subsets.
         num_bootstrap (`int`, *optional*, defaults to 1000): Number of draws.
         seed (`int`, *optional*, defaults to 0): Seed of the draws; the order of the values does not matter.

@@ -50,7 +50,7 @@ _ROWS_PER_TABLE = 20
 _DURATION_TOLERANCE_S = 0.1
 _DEFAULT_FOLDER = "sdiareward"
 # Drives, shares, devices and control characters, which leave the folder on some systems: refused on all, as in
-# `references.inside`.
+# `references.resolve_inside`.
 _FOREIGN_PATH = re.compile(
     r"(?i)~(/|$)|[a-z]:|.*[\\\x00-\x1f\x7f]"
     r"|(.*/)?(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³])[ ]*([.:][^/]*)?(/|$)",

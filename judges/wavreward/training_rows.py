@@ -43,7 +43,7 @@ def make_prompt_rows(samples: datasets.Dataset, ask: Ask) -> datasets.Dataset:
 
     Args:
         samples (`datasets.Dataset`): Samples with encoded `audio`.
-        ask (`Callable`): Builds the messages for a recording, such as `JudgingPrompt.conversation`.
+        ask (`Callable`): Builds the messages for a recording, such as `JudgingPrompt.make_conversation`.
     """
     return samples.with_transform(partial(_to_prompts, ask=ask))
 
