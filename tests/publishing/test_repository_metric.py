@@ -51,7 +51,7 @@ def test_the_space_works_where_the_package_is_not(space, tmp_path):
         "cases = runpy.run_path('tests.py', run_name='__main__')\n"
         "import evaluate\n"
         "cases['TEST_CASES'][0]['result']['wild'] = 0.25\n"
-        "print(cases['failures'](evaluate.load('./esdr_accuracy.py')))\n"
+        "print(cases['find_failures'](evaluate.load('./esdr_accuracy.py')))\n"
     )
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-I", "-c", code]

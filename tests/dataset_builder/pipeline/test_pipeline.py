@@ -280,7 +280,7 @@ def list_addresses(settings, stages):
     print({"gcs_server", "raylet"} <= {process.name() for process in processes}, list_open_addresses(processes))
     return 0.1
 
-engines._cpus_of_a_copy = list_addresses
+engines._compute_cpus_of_a_copy = list_addresses
 gone = Recording("gone", sys.argv[1] + "/gone.wav", "folder:gone.wav", "folder", "wild", "en", "CC-BY-4.0")
 settings = make_settings({"enhancement": {"name": "none"}, "diarization": {"name": "resemblyzer"}})
 run_pipeline([gone], settings, sys.argv[1] + "/work", engine="ray", num_workers=1)
