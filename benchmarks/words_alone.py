@@ -1,11 +1,11 @@
-"""What limits a model on recorded conversations: its ear, or what it makes of the words.
+"""Score recorded conversations with and without their sound: is it the recordings that a model fails on?
 
     python -m benchmarks.words_alone --dataset runs/open/sdiareward --split validation \
         --models small_excerpts=small small_games=runs/small_games/adapter --dtype fast
 
-The pairs of `context` whose sides are recordings are scored as they are, and with their transcripts alone. Where the
-words alone order as many pairs as words and sound do, what is missing is missing in the language model. Pairs of
-`rhythm` stand beside them: both sides say the same, and sound alone can order them.
+The pairs of `context` whose sides are recordings are scored as they are, and with their transcripts alone. Where words
+and sound order no fewer pairs than the words alone, the recordings are not what is missing. Pairs of `rhythm` stand
+beside them: both sides say the same, and sound alone can order them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sdiareward.pairs.schema import JOINT, SIDES
 
 
 RESULT = racing.RESULTS / "words_alone.json"
-# Another transcript is no other answer: only the sound tells the sides apart.
+# Another transcript is no other answer.
 _OTHER_TRANSCRIPT = "transcript"
 ALL = "all answers"
 

@@ -82,7 +82,7 @@ def read_nodes(script: str) -> Iterator[list[Line]]:
         elif token["speaker"] and is_read:
             lines.append(("user" if token["speaker"] == "Tux" else "assistant", _read_words(token)))
         elif token["silent"]:
-            # The text is what the player chooses, and not what is said.
+            # The text names the player's choice; nobody speaks it.
             lines = []
         elif token["word"] == "end":
             blocks = blocks[:-1]
