@@ -229,6 +229,13 @@ class SDiaRewardTrainer(RewardTrainer):
         rewards = torch.stack(outputs.logits.squeeze(-1).chunk(2), dim=1)
         return loss, rewards, torch.zeros(len(rewards), dtype=torch.long, device=rewards.device)
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Pass over the pairs, unless the run has taken its last step: the library would take another to notice."""
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)
+
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Estimate the cost of training on a batch: six operations per token and parameter."""
         model: Any = self.model

@@ -107,6 +107,20 @@ def test_a_killed_run_ends_where_an_undisturbed_one_ends(mode, command, tmp_path
     assert steps == list(range(1, 13))
 
 
+def test_a_run_that_has_taken_its_last_step_takes_no_other_when_it_resumes(command, tmp_path):
+    # The last step is in the middle of an epoch, after which there are more pairs.
+    output, options = tmp_path / "run", {"max_steps": 3, "lr_scheduler_type": "constant"}
+    assert train_here(command(output, **options)) == 0
+    expected = weights(output)
+    (output / "run.json").unlink()
+    assert train_here(command(output, "--resume", "True", **options)) == 0
+    found = weights(output)
+    assert all((found[name] == tensor).all() for name, tensor in expected.items())
+    assert not (output / "checkpoint-4").exists()
+    steps = [line["step"] for line in json.loads((output / "run.json").read_text())["history"] if "loss" in line]
+    assert steps == [1, 2, 3]
+
+
 @pytest.mark.parametrize("mode", ["full", "lora"])
 def test_a_run_resumes_from_the_checkpoint_that_is_named(mode, command, tmp_path):
     options = {"train": mode, "per_device_train_batch_size": 1, "num_train_epochs": 2}
