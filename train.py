@@ -52,6 +52,7 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
     from transformers import EarlyStoppingCallback, set_seed
 
     from sdiareward.cards.model_card import write_model_card
+    from sdiareward.checkpoint_io.adapters import average_adapters
     from sdiareward.pairs.labels import describe_trained_on
     from sdiareward.training.ending import describe_interruption, report_end
     from sdiareward.training.held_out import load_splits
@@ -101,6 +102,8 @@ def train(args: TrainArguments, training: RewardTrainingConfig) -> Path:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     except KeyboardInterrupt:
         raise KeyboardInterrupt(describe_interruption(trainer)) from None
+    if args.average_with is not None:
+        average_adapters(trainer.accelerator.unwrap_model(trainer.model), args.average_with)
     end = report_end(trainer, args, setup.skipped)
     save_final_model(trainer, setup, args, base_model, training, trained_on)
     if trainer.is_world_process_zero():

@@ -16,6 +16,7 @@ _DATA, _MODEL, _WHAT, _RUN, _MORE = "data", "model", "what is trained", "the run
 # The mode of training that an option is for; in the other modes it would change nothing.
 _MODE_OF = {
     "adapter_name_or_path": "lora",
+    "average_with": "lora",
     "through_backbone": "head",
     "lora_r": "lora",
     "lora_alpha": "lora",
@@ -111,6 +112,12 @@ class TrainArguments:
     )
     adapter_name_or_path: str | None = _make_field(
         "Adapters to train further, in place of new ones: the folder adapter of an earlier run. Applies to lora.",
+        default=None,
+        metadata={"group": _WHAT},
+    )
+    average_with: str | None = _make_field(
+        "Adapters that those that were trained are averaged with when training ends, weight by weight: a folder or "
+        "Hub id, of adapters that training began with or went through. Applies to lora.",
         default=None,
         metadata={"group": _WHAT},
     )

@@ -17,7 +17,12 @@ import torch
 from transformers import AutoConfig
 from trl import RewardConfig
 
-from sdiareward.checkpoint_io.adapters import add_adapters, continue_adapters, load_adapted
+from sdiareward.checkpoint_io.adapters import (
+    add_adapters,
+    continue_adapters,
+    load_adapted,
+    read_matching_weights,
+)
 from sdiareward.checkpoint_io.fingerprint import fingerprint_model
 from sdiareward.checkpoint_io.hub_files import list_checkpoint_tensors
 from sdiareward.layouts_sdiareward import HEAD, to_native_key
@@ -70,7 +75,15 @@ def set_up(args: TrainArguments, base_model: str, splits: Mapping[str, Any], tra
         base_model (`str`): Folder or Hub id of the checkpoint or backbone to start from.
         splits (`dict[str, datasets.Dataset]`): Pairs from `loading.load_pairs`.
         training (`trl.RewardConfig`): Decides dtype, device and folder.
+
+    Raises:
+        OptionError: `average_with` is given, and the weights are sharded between processes.
     """
+    if args.average_with is not None and (training.fsdp or training.deepspeed_plugin is not None):
+        raise OptionError(
+            f"average_with is {args.average_with!r}, but FSDP or DeepSpeed shards the weights between processes; omit "
+            "average_with, or train without them."
+        )
     if not args.uses_cache:
         return _set_up_model(args, base_model, splits, training)
     return set_up_head(
@@ -228,15 +241,24 @@ def prepare_for_training(model: SDiaRewardModel, args: TrainArguments) -> Any:
     if args.train == "head":
         model.freeze_backbone()
         return model
-    if args.train == "lora" and args.adapter_name_or_path is not None:
-        return continue_adapters(model, args.adapter_name_or_path)
     if args.train == "lora":
-        return add_adapters(model, r=args.lora_r, alpha=args.lora_alpha, train_projection=args.train_projection)
+        return _put_adapters(model, args)
     if args.freeze_audio_tower:
         model.freeze_audio_tower()
     if args.freeze_text_model:
         model.model.language_model.requires_grad_(False)
     return model
+
+
+def _put_adapters(model: SDiaRewardModel, args: TrainArguments) -> Any:
+    if args.adapter_name_or_path is not None:
+        adapted = continue_adapters(model, args.adapter_name_or_path)
+    else:
+        adapted = add_adapters(model, r=args.lora_r, alpha=args.lora_alpha, train_projection=args.train_projection)
+    if args.average_with is not None:
+        # Adapters that do not match are found before the training, not after it.
+        read_matching_weights(adapted, args.average_with)
+    return adapted
 
 
 @loads_whole_weights()

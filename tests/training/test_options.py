@@ -117,6 +117,7 @@ def test_accumulated_batches_are_one_larger_batch(make_config):
         ({"lora_r": 64}, "lora_r is 64 but train is 'full', in which it has no effect; set train to lora, or omit"),
         ({"train": "head", "lora_alpha": 64}, "lora_alpha is 64 but train is 'head'"),
         ({"train": "lora", "through_backbone": True}, "through_backbone is True but train is 'lora'"),
+        ({"average_with": "adapter"}, "average_with is 'adapter' but train is 'full'"),
         ({"augmented_copies": 3}, "augmented_copies is 3 without augmentations"),
         ({"hard_negative_share": 0.5}, "hard_negative_share is 0.5 without hard_negatives"),
     ],
