@@ -33,6 +33,7 @@ from sdiareward.scoring.packed_attention import packed_attention
 from sdiareward.scoring.packed_forward import encode_clips, run_packed
 
 from .batches import deserialize_vectors, serialize_vectors
+from .resuming import EndsAtLastStep
 
 
 logger = logging.getLogger(__name__)
@@ -229,7 +230,7 @@ class ClipCollator:
         }
 
 
-class AlignmentTrainer(Trainer):
+class AlignmentTrainer(EndsAtLastStep, Trainer):
     """Train the projection of a model on clips; see `transformers.Trainer`.
 
     Args:

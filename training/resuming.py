@@ -1,10 +1,11 @@
-"""Find the checkpoint from which a run resumes."""
+"""Find the checkpoint from which a run resumes, and end where it ends."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 from transformers import TrainingArguments
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -16,6 +17,20 @@ from .options import OptionError
 
 _STATE = "trainer_state.json"
 _YES, _NO = ("true", "yes", "1"), ("", "false", "no", "none", "0")
+
+
+class EndsAtLastStep:
+    """Mixin of a trainer that takes no step beyond `max_steps`; list it before the trainer's class.
+
+    `transformers.Trainer` looks after a step whether it was the last one. A run that was stopped after it, in the
+    middle of an epoch, while the model was evaluated or saved, would take another when it resumes.
+    """
+
+    def _run_epoch(self: Any, *args: Any, **kwargs: Any) -> None:
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            return
+        super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
 
 
 def choose_checkpoint(training: TrainingArguments, *, resume: bool, has_adapters: bool) -> Path | None:

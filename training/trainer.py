@@ -32,11 +32,12 @@ from sdiareward.scoring.packed_attention import packed_attention
 from .batches import PREPARED, PairBatch, PairCollator, StepSampler, compute_packed_rewards, split_by_tokens
 from .options import merge_accumulation, require_supported
 from .precompute import READ_AHEAD, precompute_pairs
+from .resuming import EndsAtLastStep
 from .sharding import keep_rewards_in_float32
 from .usable_pairs import SkippedPair
 
 
-class SDiaRewardTrainer(RewardTrainer):
+class SDiaRewardTrainer(EndsAtLastStep, RewardTrainer):
     """Train a reward model on pairs of spoken dialogues; see `trl.RewardTrainer` for the rest.
 
     `per_device_train_batch_size` is the number of pairs that a process computes in a step, times
@@ -228,13 +229,6 @@ class SDiaRewardTrainer(RewardTrainer):
             return loss, None, None
         rewards = torch.stack(outputs.logits.squeeze(-1).chunk(2), dim=1)
         return loss, rewards, torch.zeros(len(rewards), dtype=torch.long, device=rewards.device)
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Pass over the pairs, unless the run has taken its last step: the library would take another to notice."""
-        if self.state.global_step >= self.state.max_steps:
-            self.control.should_training_stop = True
-            return
-        super()._run_epoch(*args, **kwargs)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Estimate the cost of training on a batch: six operations per token and parameter."""

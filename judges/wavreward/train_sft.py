@@ -46,10 +46,12 @@ def make_trainer(
     """
     from trl import SFTTrainer
 
+    from sdiareward.training.resuming import EndsAtLastStep
+
     from .settings import ThinkerCheckpoints
     from .training_rows import TargetCollator
 
-    class JudgeSFTTrainer(ThinkerCheckpoints, SFTTrainer):
+    class JudgeSFTTrainer(EndsAtLastStep, ThinkerCheckpoints, SFTTrainer):
         """TRL's trainer that can resume from a thinker's checkpoint."""
 
     # TRL types the field as a string too, which it is on a command line only.

@@ -7,6 +7,7 @@ from typing import Any
 
 from trl import GRPOConfig
 
+from sdiareward.training.resuming import EndsAtLastStep
 from sdiareward.training.trainer import EpochOfSampler
 
 from ..thinker import load_thinker_model
@@ -15,7 +16,7 @@ from .sampling import ScenarioSampler, group_by_scenario
 from .settings import ThinkerCheckpoints
 
 
-class WavRewardTrainer(ThinkerCheckpoints, AudioGRPOTrainer):
+class WavRewardTrainer(EndsAtLastStep, ThinkerCheckpoints, AudioGRPOTrainer):
     """Train a judge with all answers of a scenario in one batch.
 
     Args: As [`AudioGRPOTrainer`], and:

@@ -255,6 +255,9 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_
     parts = run_grpo(tmp_path / "parts", tiny_judge, dataset_folder, more, train=mode, resume=True)
     expected, found = weights(whole), weights(parts)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
+    # After the last step, in the middle of an epoch, there is none left.
+    run_grpo(tmp_path / "parts", tiny_judge, dataset_folder, more, train=mode, resume=True)
+    assert not (parts / "checkpoint-7").exists()
 
 
 @pytest.fixture
@@ -406,7 +409,9 @@ def test_sft_makes_the_answers_more_likely(tmp_path, tiny_judge, dataset_folder,
 def test_resumed_sft_ends_with_the_same_weights(tmp_path, tiny_judge, dataset_folder, mode):
     config = {"save_strategy": "steps", "save_steps": 1}
     whole = run_sft(tmp_path / "whole", tiny_judge, dataset_folder, config, train=mode)
-    run_sft(tmp_path / "parts", tiny_judge, dataset_folder, {**config, "max_steps": 1}, train=mode)
+    for resume in (False, True):
+        run_sft(tmp_path / "parts", tiny_judge, dataset_folder, {**config, "max_steps": 1}, train=mode, resume=resume)
+        assert not (tmp_path / "parts" / "checkpoint-2").exists()
     parts = run_sft(tmp_path / "parts", tiny_judge, dataset_folder, config, train=mode, resume=True)
     expected, found = weights(whole), weights(parts)
     assert all(torch.equal(expected[name], found[name]) for name in expected)

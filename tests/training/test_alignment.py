@@ -127,12 +127,17 @@ def test_another_sound_comes_from_another_group(clips, make_tiny_model):
 def test_a_stopped_run_resumes_to_the_same_projection(clips, make_tiny_model, tmp_path):
     def train(folder, resume=None, **changes):
         model = make_tiny_model()
-        settings = arguments(folder, max_steps=6, save_strategy="steps", save_steps=3, seed=1, **changes)
+        settings = arguments(
+            folder, max_steps=5, save_strategy="steps", save_steps=3, seed=1, lr_scheduler_type="constant", **changes
+        )
         AlignmentTrainer(model, settings, train_dataset=clips).train(resume_from_checkpoint=resume)
         return model.model.audio_tower.proj.weight.detach()
 
     whole = train(tmp_path / "a")
     resumed = train(tmp_path / "b", resume=str(tmp_path / "a" / "checkpoint-3"))
     np.testing.assert_array_equal(whole.numpy(), resumed.numpy())
+    # Nothing is left to train.
+    ended = train(tmp_path / "c", resume=str(tmp_path / "a" / "checkpoint-5"))
+    np.testing.assert_array_equal(whole.numpy(), ended.numpy())
     # A checkpoint holds the projection, not the model.
     assert (tmp_path / "a" / "checkpoint-3" / "model.safetensors").stat().st_size < 10_000
