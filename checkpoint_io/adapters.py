@@ -91,11 +91,16 @@ def read_matching_weights(model: PeftModel, name_or_path: str | Path) -> dict[st
 
     Raises:
         FileNotFoundError: As `reject_custom_adapters`.
-        ValueError: The same, or they are of another rank or on other modules.
+        ValueError: The same, or they are of another rank or scale, or on other modules.
     """
-    from peft import get_peft_model_state_dict, load_peft_weights
+    from peft import LoraConfig, get_peft_model_state_dict, load_peft_weights
 
     reject_custom_adapters(name_or_path)
+    alpha = LoraConfig.from_pretrained(str(name_or_path)).lora_alpha
+    if alpha != (own_alpha := model.active_peft_config.lora_alpha):
+        raise ValueError(
+            f"{name_or_path}: lora_alpha is {alpha}; that of the trained adapters, {own_alpha}, is required."
+        )
     others: dict[str, Any] = load_peft_weights(str(name_or_path), device="cpu")
     own = get_peft_model_state_dict(model, save_embedding_layers=False)
     shapes, expected = ({name: weight.shape for name, weight in each.items()} for each in (others, own))

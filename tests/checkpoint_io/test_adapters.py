@@ -114,6 +114,12 @@ def test_adapters_of_another_rank_are_not_averaged(adapted, make_tiny_model):
     assert all((weight == before[name]).all() for name, weight in get_peft_model_state_dict(other).items())
 
 
+def test_adapters_of_another_scale_are_not_averaged(adapted, make_tiny_model):
+    other = add_adapters(make_tiny_model(), r=4, alpha=16)
+    with pytest.raises(ValueError, match="adapter: lora_alpha is 8; that of the trained adapters, 16, is required"):
+        average_adapters(other, adapted[1])
+
+
 def test_a_checkpoint_is_no_adapter(adapted, tiny_checkpoint):
     assert is_adapter(adapted[1])
     assert not is_adapter(tiny_checkpoint)
