@@ -115,8 +115,8 @@ def read_matching_weights(model: PeftModel, name_or_path: str | Path) -> dict[st
 def average_adapters(model: PeftModel, name_or_path: str | Path) -> None:
     """Set what is trained in a model to the mean of its weights and those of other adapters.
 
-    The factors of an update are averaged, not the updates. That is close to the same where one of both was trained
-    further from the other, or both from the same adapters.
+    The factors of an update are averaged, not the updates: it is meant for adapters of which one was trained further
+    from the other, or both from the same ones.
 
     Args:
         model (`peft.PeftModel`): It is changed.

@@ -116,8 +116,8 @@ class TrainArguments:
         metadata={"group": _WHAT},
     )
     average_with: str | None = _make_field(
-        "Adapters that those that were trained are averaged with when training ends, weight by weight: a folder or "
-        "Hub id, of adapters that training began with or went through. Applies to lora.",
+        "Adapters to average the trained ones with when training ends, weight by weight: folder or Hub id of those "
+        "that training began with, or went through in an earlier run. Applies to lora.",
         default=None,
         metadata={"group": _WHAT},
     )

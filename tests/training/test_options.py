@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+from types import SimpleNamespace
 
 import pytest
 from support.paths import ROOT
@@ -11,6 +12,7 @@ from sdiareward.common.arguments import parse_arguments
 from sdiareward.train import main
 from sdiareward.training.arguments import TrainArguments
 from sdiareward.training.options import OptionError, merge_accumulation, require_libraries, require_supported
+from sdiareward.training.setup import set_up
 
 
 @pytest.fixture(autouse=True)
@@ -179,3 +181,11 @@ def test_an_unknown_key_of_a_recipe_is_refused_with_the_nearest(tmp_path, capsys
         capsys, "unknown keys ..learning_rat..; did you mean 'learning_rate'", main, [*NOWHERE, *flags]
     )
     assert len(line) < 200
+
+
+@pytest.mark.parametrize("sharded", [{"fsdp": True}, {"deepspeed_plugin": object()}])
+def test_adapters_that_are_sharded_are_not_averaged(sharded):
+    training = SimpleNamespace(**{"fsdp": False, "deepspeed_plugin": None, **sharded})
+    args = TrainArguments("data", train="lora", average_with="adapter")
+    with pytest.raises(OptionError, match="average_with is 'adapter', but FSDP or DeepSpeed shards the weights"):
+        set_up(args, "model", {}, training)
