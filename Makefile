@@ -50,8 +50,10 @@ build/transformers-tests/.unpacked: constraints.txt
 	tar -xzf $(@D)/transformers-*.tar.gz --directory $(@D) --strip-components 1
 	touch $@
 
+# A third process works while two wait for what they started. Bytecode is kept: many tests start Python anew.
+test: export PYTHONDONTWRITEBYTECODE =
 test: install .venv-datasets3/.installed build/transformers-tests/.unpacked
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 # Without what starts processes, servers, browsers or Ray.
 test-fast: install

@@ -10,6 +10,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.update(RAY_worker_niceness="0")
 
 import pickle
+import signal
 import weakref
 import zlib
 from collections import Counter
@@ -23,9 +24,11 @@ from support.transformers_tests import TRANSFORMERS_MARKS
 
 
 def pytest_configure(config):
-    """Name the marks of the tests that `transformers` brings; see `support.transformers_tests`."""
+    """Name the marks of the tests that `transformers` brings, and let processes that tests start be interrupted."""
     for mark in TRANSFORMERS_MARKS:
         config.addinivalue_line("markers", f"{mark}: of transformers")
+    # In the background of a shell without job control SIGINT is ignored, here and in the processes that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):

@@ -63,7 +63,7 @@ def test_it_has_the_size_of_its_towers_and_hears_fifteen_seconds(model, checkpoi
 def test_its_text_tower_computes_what_smollm2_computes(model, source):
     language_model = LlamaModel(AutoConfig.from_pretrained(source, gguf_file=small.SMOLLM2_FILE)).eval()
     # The checkpoint stores float16; the widened weights go into both.
-    weights = {name: tensor.half().float() for name, tensor in small.read_language_model()[0].items()}
+    weights = {name: tensor.half().float() for name, tensor in small.read_language_model(None)[0].items()}
     language_model.load_state_dict(weights)
     ids = torch.arange(100, 140)[None]
     with torch.no_grad():
