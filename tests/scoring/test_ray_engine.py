@@ -1,3 +1,4 @@
+import contextlib
 import io
 import json
 import os
@@ -93,14 +94,25 @@ def test_a_driver_that_is_killed_leaves_rows_that_actors_do_not_score_again(job,
         # A cluster of its own, which ends with it.
         process = forked.Popen(command, stdout=file, stderr=file, env=os.environ | {"RAY_ADDRESS": "local"})
     deadline = time.monotonic() + 600
-    while not any((tmp_path / "partial").glob("*.jsonl")):
-        assert process.poll() is None, log.read_text()
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    driver = psutil.Process(process.pid)
-    children = driver.children(recursive=True)
-    assert any("MapWorker" in child.name() for child in children)
+    driver, children = psutil.Process(process.pid), []
+
+    def wait_until(is_reached, interval_s):
+        while not is_reached():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline
+            time.sleep(interval_s)
+
+    def has_actor():
+        children[:] = driver.children(recursive=True)
+        # Some end meanwhile.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return any("MapWorker" in child.name() for child in children)
+        return False
+
+    # While the actor loads its model: its few rows are scored sooner than a busy machine lists processes.
+    wait_until(has_actor, 0.2)
     assert list_open_addresses([driver, *children]) == []
+    wait_until(lambda: any((tmp_path / "partial").glob("*.jsonl")), 0.002)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     # Ray's own agents outlive it for a while.

@@ -1,5 +1,6 @@
 """The server as a process of its own."""
 
+import contextlib
 import os
 import re
 import sys
@@ -14,12 +15,17 @@ START_S = 120
 
 def list_open_addresses(processes):
     """Return name, address and port of each socket at which processes listen for other machines."""
-    return [
-        (process.name(), *each.laddr)
-        for process in processes
-        for each in process.net_connections("inet")
-        if each.status == psutil.CONN_LISTEN and not each.laddr.ip.endswith("127.0.0.1")
-    ]
+    found = []
+    for process in processes:
+        # Some end meanwhile.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            name, sockets = process.name(), process.net_connections("inet")
+            found += [(name, *each.laddr) for each in sockets if _is_open(each)]
+    return found
+
+
+def _is_open(connection):
+    return connection.status == psutil.CONN_LISTEN and not connection.laddr.ip.endswith("127.0.0.1")
 
 
 class Server:
